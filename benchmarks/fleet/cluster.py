@@ -120,7 +120,7 @@ def simulate(
     read_s, began_s = perf_counter() - began_s, perf_counter()
     store, recipe = Store(str(folder)), any_recipe()
     counted_on = planned_for or cluster.workers
-    plan = make_plan(recordings, recipe, store, shard_s=60 * shard_minutes, workers=counted_on)
+    plan = make_plan(recordings, recipe, store, str(manifest), shard_s=60 * shard_minutes, workers=counted_on)
     plan_s = perf_counter() - began_s
     done: Counter[str] = Counter()
     workers = SimulatedWorkers(

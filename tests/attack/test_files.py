@@ -128,8 +128,9 @@ def test_rubbish_is_named_and_the_count_is_right(cli: CliRunner) -> None:
     names = [*rubbish, "folder", "missing.wav"]
     outcome = batch(cli, *names)
     assert outcome.code == 1
-    assert len(outcome.err.splitlines()) == len(names)
-    for name, line in zip(names, outcome.err.splitlines(), strict=True):
+    *lines, last = outcome.err.splitlines()
+    assert last == f"harken: 2 recordings done; {len(names)} refused: {', '.join(names)}"
+    for name, line in zip(names, lines, strict=True):
         assert line.startswith("harken: ")
         assert name in line
     assert len([*Path().glob("*.srt")]) == 2
@@ -198,9 +199,10 @@ def test_names_too_long_for_the_disk_fail_alone(cli: CliRunner) -> None:
     assert batch(cli, longest).code == 0
     outcome = batch(cli, longest, "x" * 300, formats="srt,words.tsv")
     assert outcome.code == 1
-    lines = outcome.err.splitlines()
+    *lines, last = outcome.err.splitlines()
     assert len(lines) == 2
     assert all(line.startswith("harken: ") for line in lines)
+    assert "2 recordings done" in last
     assert cli.run("transcribe", "x" * 300).code == 3
 
 

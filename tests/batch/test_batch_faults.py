@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ def test_too_little_memory_for_a_recording_costs_only_its_row(tmp_path: Path, wo
     manifest = write_archive(tmp_path, {**good(3), "huge.wav": "memory", "once.wav": "memory once"})
     summary = run_batch(manifest, tmp_path / "out", BatchOptions(workers=workers, shard_minutes=4))
     rows = read_rows(tmp_path / "out")
-    assert (summary.rows, summary.failures) == (5, {"WorkerLost": 1})
+    assert (summary.rows, summary.failures) == (5, {"MemoryError": 1})
     assert "emory" in rows["huge.wav"]["error"]["message"]
     assert rows["once.wav"]["text"] == "memory once"
 
@@ -83,7 +84,7 @@ def test_too_little_memory_for_a_recording_costs_only_its_row(tmp_path: Path, wo
 def test_an_exception_of_the_engine_costs_only_the_row_of_its_recording(tmp_path: Path, workers: int) -> None:
     manifest = write_archive(tmp_path, {**good(3), "odd.wav": "crash"})
     summary = run_batch(manifest, tmp_path / "out", BatchOptions(workers=workers, shard_minutes=4))
-    assert (summary.rows, summary.failures) == (4, {"WorkerLost": 1})
+    assert (summary.rows, summary.failures) == (4, {"RuntimeError": 1})
     message = read_rows(tmp_path / "out")["odd.wav"]["error"]["message"]
     assert message.endswith("odd.wav: RuntimeError: a fault of the engine")
 
@@ -138,6 +139,36 @@ def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path, workers: int) -
         run_batch(manifest, tmp_path / "out", options)
     transcripts.unlink()
     assert run_batch(manifest, tmp_path / "out", options).rows == 4
+
+
+def test_rows_that_replace_failed_ones_are_counted_only_when_they_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_archive(tmp_path, {**good(2), "late.wav": None})
+    assert run_batch(manifest, tmp_path / "out").failed == 1
+    (tmp_path / "late.wav").write_text("late", encoding="utf-8")
+    publish = Store.publish
+
+    def fail(store: Store, name: str, chunks: Any) -> None:
+        if name.startswith("shards/"):
+            raise OutputError(f"{name}: cannot be written")
+        publish(store, name, chunks)
+
+    with monkeypatch.context() as full:
+        full.setattr(Store, "publish", fail)
+        with pytest.raises(OutputError):
+            run_batch(manifest, tmp_path / "out", BatchOptions(retry_failed=True))
+    assert run_batch(manifest, tmp_path / "out").failed == 1
+    assert run_batch(manifest, tmp_path / "out", BatchOptions(retry_failed=True)).failed == 0
+
+
+def test_a_failure_of_who_watches_the_batch_is_no_fault_of_a_recording(tmp_path: Path) -> None:
+    def fail(state: object) -> None:
+        raise ValueError("the one who watches")
+
+    with pytest.raises(ValueError, match="the one who watches"):
+        run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", on_state=fail)
+    assert not (tmp_path / "out" / "shards").exists()
 
 
 def test_a_folder_on_which_another_driver_works_is_refused(tmp_path: Path) -> None:

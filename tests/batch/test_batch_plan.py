@@ -39,7 +39,7 @@ def recordings_of(*seconds: float) -> list[BatchRecording]:
 
 
 def plan_of(store: Store, recordings: list[BatchRecording], recipe: Recipe = RECIPE, **options) -> Plan:
-    return make_plan(recordings, recipe, store, **{"shard_s": 10.0, "workers": 1, **options})
+    return make_plan(recordings, recipe, store, "/t", **{"shard_s": 10.0, "workers": 1, **options})
 
 
 def finish(store: Store, shard: Shard) -> None:
@@ -230,12 +230,13 @@ def test_each_option_counts_except_the_batch_size(name):
         (replace(RECIPE, options=TranscribeOptions(length_penalty=1)), ["length_penalty was None, now is 1.0"]),
         (replace(RECIPE, options=TranscribeOptions(languages=["en"])), ["languages was [], now is ['en']"]),
         (replace(RECIPE, weights="adapted"), ["weights was 'w', now is 'adapted'"]),
-        (replace(RECIPE, load={"precision": "fp32"}), ["precision was None, now is 'fp32'"]),
+        (replace(RECIPE, load={"precision": "fp32"}), ["precision was 'auto', now is 'fp32'"]),
         (replace(RECIPE, formats=("srt",), parquet=True), ["formats was []", "parquet was False, now is True"]),
     ],
 )
 def test_other_options_are_refused_by_name_and_never_mixed(store, recipe, said):
-    plan_of(store, recordings_of(1))
+    (shard,) = plan_of(store, recordings_of(1)).unfinished
+    finish(store, shard)
     before = store.read(PLAN_FILE)
     with pytest.raises(PlanError) as caught:
         plan_of(store, recordings_of(1), recipe)
@@ -245,6 +246,37 @@ def test_other_options_are_refused_by_name_and_never_mixed(store, recipe, said):
     unchanged = {field.name for field in fields(TranscribeOptions)} - {part.split()[0] for part in said}
     assert not [name for name in unchanged if f"{name} was" in text]
     assert store.read(PLAN_FILE) == before
+
+
+def test_a_plan_of_other_options_without_rows_is_made_anew(store):
+    plan_of(store, recordings_of(1))
+    other = replace(RECIPE, weights="other")
+    (shard,) = plan_of(store, recordings_of(1), other).unfinished
+    assert shard.recipe == other.digest
+
+
+def test_recordings_of_another_input_are_not_taken_for_those_of_the_same_names(store):
+    (shard,) = plan_of(store, recordings_of(1)).unfinished
+    finish(store, shard)
+    more = [*recordings_of(1), *recordings_of(2, 3)[1:]]
+    with pytest.raises(
+        PlanError, match="1 of the recordings of /monday are called like those of /t, whose rows"
+    ):
+        make_plan(more, RECIPE, store, "/monday", shard_s=10.0, workers=1)
+    moved = make_plan(more, RECIPE, store, "/monday", shard_s=10.0, workers=1, moved=True)
+    assert [each.name for shard in moved.unfinished for each in shard.recordings] == ["1.wav"]
+    assert make_plan(more, RECIPE, store, "/monday", shard_s=10.0, workers=1).unfinished == moved.unfinished
+
+
+def test_the_length_of_a_whole_recording_does_not_count_for_its_digest():
+    one, other = (
+        BatchRecording(location="/a.wav", name="a.wav", keys={"duration": seconds}, duration_s=seconds)
+        for seconds in (1.0, 2.0)
+    )
+    assert one.digest == other.digest
+    piece = BatchRecording(location="/a.wav", name="a.wav", keys={"offset": 0, "duration": 1.0}, offset_s=0.0)
+    longer = BatchRecording(location="/a.wav", name="a.wav", keys={"offset": 0, "duration": 2.0}, offset_s=0.0)
+    assert piece.digest != longer.digest
 
 
 def test_lengths_are_those_of_the_manifest_else_of_headers_else_by_size(tmp_path):

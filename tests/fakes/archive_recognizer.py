@@ -72,6 +72,9 @@ class ArchiveRecognizer:
 
     model = "archive"
 
+    def resolve_options(self, options: TranscribeOptions) -> TranscribeOptions:
+        return options
+
     def transcribe_many(
         self, audios: Sequence[FetchedFile], options: TranscribeOptions, *, callbacks: Mapping[int, Callbacks]
     ) -> list[ArchiveTranscription]:

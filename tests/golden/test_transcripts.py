@@ -16,6 +16,7 @@ from real_models import larger_recognizer, recognizer
 GOLDEN = json.loads(Path(__file__).with_name("transcripts.json").read_text(encoding="utf-8"))
 STEP_S = 0.02 + 1e-6
 NIGHTLY = {
+    "chinese, base, beam",
     "book, prompted, each window alone",
     "german, words",
     "french, base, words",

@@ -75,6 +75,7 @@ options = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.nightly
 @settings(max_examples=15)
 @given(samples=recordings, options=options, batch_size=st.integers(2, 6))
 def test_batch_size_does_not_change_the_transcript_of_one_recording(

@@ -111,6 +111,7 @@ def test_non_speech_gives_no_text(finals: str) -> None:
         assert final_text(run_session(session, samples, range(BLOCK, len(samples), BLOCK))) == "", path.name
 
 
+@pytest.mark.nightly
 def test_speech_without_pauses_is_split_and_keeps_most_words() -> None:
     """45 s of utterances without their soft chunks."""
     paths = recordings("librispeech-test-other")[:10]

@@ -27,8 +27,6 @@ _STALLED = 2.0
 """Time without progress, in multiples of what a window may take, after which a worker hangs: otherwise it minds the
 time of each recording itself, and ends it within a decoder step."""
 _WAIT_FOR_WORKERS_S = 60.0
-LOST = "WorkerLost"
-"""Type of the error of a recording with which workers were lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +157,8 @@ class Driver:
             return
         if isinstance(event, Advanced):
             running = self._running[name]
-            running.progress, running.latest_s = event.progress, self._clock()
+            if event.progress != running.progress:  # a worker that hangs may still answer
+                running.progress, running.latest_s = event.progress, self._clock()
             self._store.renew()  # a worker in this process returns only when its shard is done
             self._report()
             return
@@ -190,27 +189,27 @@ class Driver:
             if losses >= self._tries:
                 raise OutputError(broken.reason)
             self._push(task)
-        elif losses == 1 or ((is_single or task.retry) and losses < self._tries):
+        elif losses < min(self._tries, 2) or ((is_single or task.retry) and losses < self._tries):
             self._note(f"{_first_name(task)}: {broken.reason}; it is tried again")
             self._push(task)
         elif task.retry:
             self._note(f"{_first_name(task)}: {broken.reason}; its rows stay as they were")
             self._left_s -= shard.seconds
         elif is_single:
-            self._give_up(task, broken.reason, losses)
+            self._give_up(broken, losses)
         else:
             self._note(f"{_first_name(task)}: {broken.reason}; it is split")
             for half in shard.halves():
                 self._losses.setdefault(half.name, 1)  # one of them is to blame, so that is found sooner
                 self._push(replace(task, shard=half))
 
-    def _give_up(self, task: Task, reason: str, losses: int) -> None:
+    def _give_up(self, broken: Broken, losses: int) -> None:
         """Publish that a recording cannot be transcribed."""
-        shard = task.shard
+        task, shard = broken.task, broken.task.shard
         (recording,) = shard.recordings
-        message = f"{recording.location}: {reason}"
+        message = f"{recording.location}: {broken.reason}"
         self._note(f"{message}; it is given up")
-        rows = [error_row(recording, LOST, message, losses)]
+        rows = [error_row(recording, broken.kind, message, losses)]
         report = report_of(rows, 0.0)
         publish_shard(self._store, self._recipe, shard.name, rows, report)
         self._finish(task, report)

@@ -8,16 +8,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from math import isfinite
 from typing import Any, NoReturn
 
 from harken.batch.locations import is_url, join, parent_of, read_bytes
-from harken.batch.recordings import BatchRecording, Json
+from harken.batch.recordings import DURATION_KEYS, BatchRecording, Json
 from harken.errors import PlanError
+from harken.results import MAX_TIME_S
 
 PATH_KEYS = ("audio_filepath", "audio", "file_name")
 """Keys for the path of a recording: of NeMo, of harken's own manifests, of Hugging Face's audiofolder."""
-DURATION_KEYS = ("duration", "seconds")
 
 Found = tuple[str, BatchRecording]
 """The place of a recording in the input, for messages, and the recording."""
@@ -154,8 +153,10 @@ def _checked_seconds(key: str, value: Any, where: str) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         with suppress(OverflowError):  # of an integer of over 308 digits
             seconds = float(value)
-    if not (isfinite(seconds) and seconds >= 0):
-        raise PlanError(f"{where}: {key} {_shown(value)}: allowed is a number of seconds from 0")
+    if not 0 <= seconds <= MAX_TIME_S:
+        raise PlanError(
+            f"{where}: {key} {_shown(value)}: allowed is a number of seconds from 0 to {MAX_TIME_S:g}"
+        )
     return seconds
 
 

@@ -37,6 +37,7 @@ class BatchOptions:
     shard_minutes: float = _workers(30.0, "Audio of a shard, the unit of work that is whole or absent.")
     tries: int = _workers(3, "Times that a worker may be lost with a recording before it is given up.")
     time_limit: float = _workers(20.0, "Most seconds of work for a second of audio, and two minutes more.")
+    moved: bool = _workers(False, "Take recordings of the same names in another input for those of before.")
     retry_failed: bool = _workers(False, "Transcribe recordings that have failed once more.")
     formats: tuple[str, ...] = _output((), f"Files beside the rows: {', '.join(SIDE_FORMATS)}.")
     parquet: bool = _output(False, "Write the rows of each shard as a Parquet file, too.")

@@ -30,18 +30,34 @@ TRANSCRIPT_FOLDER = "transcripts"
 _READING_THREADS = 16
 
 
-def publish_shard(store: Store, recipe: Recipe, name: str, rows: Sequence[Json], report: ShardReport) -> None:
+def publish_shard(
+    store: Store,
+    recipe: Recipe,
+    name: str,
+    rows: Sequence[Json],
+    report: ShardReport,
+    *,
+    replaces: bool = False,
+) -> None:
     """Publish the rows of a shard. They come last: a shard whose rows are there has everything else, too.
+
+    Where they replace other rows, the counts of those are removed first, so that they are never taken for the new ones.
 
     Raises
     ------
     OutputError
         If something cannot be written.
     """
+    if replaces:
+        store.remove(f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}")
     if recipe.parquet:
         store.publish(f"{PARQUET_FOLDER}/{name}{PARQUET_SUFFIX}", [parquet_bytes(rows)])
-    store.publish(f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}", [json.dumps(asdict(report))])
+    counts = f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}", [json.dumps(asdict(report))]
+    if not replaces:
+        store.publish(*counts)
     store.publish(f"{SHARD_FOLDER}/{name}{ROWS_SUFFIX}", map(row_line, rows))
+    if replaces:
+        store.publish(*counts)
 
 
 def publish_side_files(

@@ -85,6 +85,12 @@ class Plan:
     n_stale: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class _EarlierPlan:
+    shards: Entries
+    sources: list[str]
+
+
 def shard_name(recipe: str, digests: Sequence[str]) -> str:
     """Return the name of a shard, given the digests of its recordings."""
     return digest_of([recipe, *digests])
@@ -100,26 +106,31 @@ def make_plan(
     recordings: Sequence[BatchRecording],
     recipe: Recipe,
     store: Store,
+    source: str,
     *,
     shard_s: float,
     workers: int,
+    moved: bool = False,
     write: bool = True,
 ) -> Plan:
     """Plan what is not there yet, and write the plan of all shards to the output folder.
 
     Shards of an earlier plan stay as they are. Recordings that are new in the manifest get shards of their own, and so
-    do those left of shards of which others are gone. Files of shards that are in no plan, which a worker that lost its
-    driver may have published, are removed: other shards have all of their recordings.
+    do those left of shards of which others are gone. Files of shards that are in no plan are removed.
 
     Parameters
     ----------
     recordings : sequence of BatchRecording
     recipe : Recipe
     store : Store
+    source : str
+        Where the recordings are listed: an absolute path, or a URL.
     shard_s : float
         Audio of a shard, in seconds.
     workers : int
         Number of workers, on which the size of the last shards depends.
+    moved : bool
+        True if recordings of an earlier input are the same at another place.
     write : bool
         False to change nothing in the folder.
 
@@ -131,9 +142,10 @@ def make_plan(
         If the plan cannot be written.
     """
     published = store.stems(SHARD_FOLDER, ROWS_SUFFIX)
-    earlier = _read_plan(store, recipe)
-    planned = _with_halves(earlier or {}, recipe.digest, published)
+    earlier = _read_plan(store, recipe, published)
+    planned = _with_halves(earlier.shards if earlier else {}, recipe.digest, published)
     by_digest = {recording.digest: recording for recording in recordings}
+    sources = _with_source(store, earlier, source, planned, by_digest, moved=moved)
     kept = {
         name: digests
         for name, digests in planned.items()
@@ -160,16 +172,30 @@ def make_plan(
         Shard(tuple(estimated[digest] for digest in entries[name]), recipe.digest) for name in left
     ]
     if write:
-        if entries != planned:
-            store.publish(PLAN_FILE, _plan_lines(recipe, entries))
-        for folder, suffix in _FILES_OF_SHARD.items():
-            for name in store.stems(folder, suffix) - entries.keys():
-                store.remove(f"{folder}/{name}{suffix}")
+        store.renew()  # all until here may have taken long
+        if earlier is None or entries != planned or sources != earlier.sources:
+            store.publish(PLAN_FILE, _plan_lines(recipe, sources, entries))
+        remove_unplanned(store, entries)
     return Plan(
         unfinished=tuple(sorted(unfinished, key=lambda shard: -shard.seconds)),
         finished={name: digests for name, digests in entries.items() if name in published},
         n_stale=len(known - by_digest.keys()),
     )
+
+
+def remove_unplanned(store: Store, names: Collection[str]) -> None:
+    """Remove the files of shards that are not among these: other shards have all of their recordings.
+
+    Workers that lost their driver, or were taken for lost, may publish such shards.
+
+    Raises
+    ------
+    OutputError
+        If one cannot be removed.
+    """
+    for folder, suffix in _FILES_OF_SHARD.items():
+        for name in store.stems(folder, suffix) - set(names):
+            store.remove(f"{folder}/{name}{suffix}")
 
 
 def cut_shards(
@@ -229,8 +255,36 @@ def _whole_length_s(recording: BatchRecording) -> float:
     return _UNKNOWN_S if size is None else size / _BYTES_PER_SECOND
 
 
-def _read_plan(store: Store, recipe: Recipe) -> Entries | None:
-    """Return the digests of the recordings of each shard of an earlier plan; None if there is none."""
+def _with_source(
+    store: Store,
+    earlier: _EarlierPlan | None,
+    source: str,
+    planned: Entries,
+    recordings: Collection[str],
+    *,
+    moved: bool,
+) -> list[str]:
+    """Return the inputs of the plans so far, and this one.
+
+    Raises
+    ------
+    PlanError
+        If recordings of this one are called like those of another one, whose rows would be taken for theirs.
+    """
+    sources = earlier.sources if earlier else []
+    if source in sources:
+        return sources
+    same = sum(digest in recordings for digests in planned.values() for digest in digests)
+    if sources and same and not moved:
+        raise PlanError(
+            f"{store.folder}: {same} of the recordings of {source} are called like those of {', '.join(sources)}, "
+            "whose rows are there; choose another folder, or --moved if they are the same recordings"
+        )
+    return [*sources, source]
+
+
+def _read_plan(store: Store, recipe: Recipe, published: Collection[str]) -> _EarlierPlan | None:
+    """Return an earlier plan; None if there is none, or one of other options that has no rows."""
     content = store.read(PLAN_FILE)
     if content is None:
         return None
@@ -238,14 +292,17 @@ def _read_plan(store: Store, recipe: Recipe) -> Entries | None:
         head, *lines = map(json.loads, content.splitlines())
         planned = {line["shard"]: line["recordings"] for line in lines}
         before: Json = {**head["recipe"]}
+        sources = [str(source) for source in head.get("sources", ())]
     except (ValueError, TypeError, KeyError) as error:
         raise PlanError(f"{store.folder}: {PLAN_FILE} is not a plan of 'harken batch': {error}") from error
     if changes := differences(before, recipe.as_json()):
+        if not published:
+            return None
         raise PlanError(
             f"{store.folder}: holds rows of other options, which are never mixed: {'; '.join(changes)}; "
             "choose another folder, or the options of before"
         )
-    return planned
+    return _EarlierPlan(shards=planned, sources=sources)
 
 
 def _with_halves(planned: Entries, recipe: str, published: Collection[str]) -> Entries:
@@ -273,7 +330,7 @@ def _parts(
     return parts if any(part in published for part, _ in parts) else whole
 
 
-def _plan_lines(recipe: Recipe, entries: Entries) -> Iterator[str]:
-    yield json.dumps({"recipe": recipe.as_json()}) + "\n"
+def _plan_lines(recipe: Recipe, sources: Sequence[str], entries: Entries) -> Iterator[str]:
+    yield json.dumps({"recipe": recipe.as_json(), "sources": [*sources]}) + "\n"
     for name, digests in entries.items():
         yield json.dumps({"shard": name, "recordings": digests}) + "\n"

@@ -46,11 +46,10 @@ class Recipe:
 
     def as_json(self) -> Json:
         """Return all that counts, by names that people know."""
-        engine = {name: self.load.get(name) for name in ("backend", "device", "precision")}
         return {
             "harken": __version__,
             "weights": self.weights,
-            **{name: value for name, value in engine.items() if value is not None},
+            **{name: self.load.get(name) or "auto" for name in ("backend", "device", "precision")},
             **asdict(replace(self.options, batch_size=1)),
             **(asdict(self.layout) if self.formats else {}),
             "formats": sorted({*self.formats}),
@@ -64,9 +63,9 @@ class Recipe:
 
 
 def differences(before: Json, now: Json) -> list[str]:
-    """Return what differs between two recipes as JSON, each as ``name: before, now``."""
-    names = [name for name in {**before, **now} if before.get(name) != _plain(now.get(name))]
-    return [f"{name} was {before.get(name)!r}, now is {_plain(now.get(name))!r}" for name in names]
+    """Return what differs between two recipes as JSON, in words; what only one of them has follows from that."""
+    names = [name for name in before if name in now and before[name] != _plain(now[name])]
+    return [f"{name} was {before[name]!r}, now is {_plain(now[name])!r}" for name in names]
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+DURATION_KEYS = ("duration", "seconds")
+"""Keys for a length in seconds, of NeMo and of harken's own manifests."""
 Json = dict[str, Any]
 
 
@@ -77,8 +79,13 @@ class BatchRecording:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of what the manifest says of it, in hex: two lines that say the same are one recording."""
-        return digest_of([self.name, self.keys])
+        """Digest of what the manifest says of it, in hex: two lines that say the same are one recording.
+
+        The length of a whole recording helps only to plan, and does not count.
+        """
+        if self.is_piece:
+            return digest_of([self.name, self.keys])
+        return digest_of([self.name, {key: self.keys[key] for key in self.keys if key not in DURATION_KEYS}])
 
     @property
     def is_piece(self) -> bool:

@@ -15,7 +15,7 @@ from harken.batch.locations import is_url
 from harken.batch.options import BatchOptions
 from harken.batch.output import read_reports
 from harken.batch.parquet import require_pyarrow
-from harken.batch.plan import Plan, Shard, estimate_durations, make_plan
+from harken.batch.plan import Plan, Shard, estimate_durations, make_plan, remove_unplanned
 from harken.batch.recipe import Recipe, weights_digest
 from harken.batch.recordings import BatchRecording
 from harken.batch.rows import ShardReport
@@ -118,6 +118,9 @@ def run_batch(
     >>> print(summary.rows, summary.failed)
     """
     began_s = time.monotonic()
+    options = options_or_default("options", options, BatchOptions)
+    if options.parquet:
+        require_pyarrow()
     store = Store(os.fspath(folder))
     with store.locked():
         batch = _prepare(store, source, options, transcribe_options, load, layout, note, write=True)
@@ -129,8 +132,9 @@ def run_batch(
             with suppress(HarkenError):
                 run.summary().publish(store)
             raise
-        run.summary().publish(store)
-    return run.summary()
+        summary = run.summary()
+        summary.publish(store)
+    return summary
 
 
 @dataclass
@@ -154,7 +158,9 @@ class _Run:
     def run(self, on_state: Callable[[BatchState], None], note: Note) -> None:
         """Do what is left to do."""
         batch = self.batch
-        retries = {shard.name: shard for shard in self._failed_shards()} if batch.options.retry_failed else {}
+        retries = (
+            {shard.name: shard for shard in self._failed_shards(note)} if batch.options.retry_failed else {}
+        )
         tasks = [*map(Task, batch.plan.unfinished), *(Task(shard, retry=True) for shard in retries.values())]
         if not tasks:
             return
@@ -174,6 +180,7 @@ class _Run:
             for task in tasks:
                 driver.add(task)
             driver.run()
+        remove_unplanned(batch.store, batch.plan.finished.keys() | self.new.keys())
 
     def summary(self) -> BatchSummary:
         """Count all rows that are there."""
@@ -196,11 +203,17 @@ class _Run:
             shards=len(all_reports),
         )
 
-    def _failed_shards(self) -> Iterator[Shard]:
+    def _failed_shards(self, note: Note) -> Iterator[Shard]:
         """Yield the shards that are there and have rows with errors."""
         by_digest = {recording.digest: recording for recording in self.batch.recordings}
         for name, digests in self.batch.plan.finished.items():
-            if self.reports[name].n_failed and by_digest.keys() >= set(digests):
+            if not self.reports[name].n_failed:
+                continue
+            if not by_digest.keys() >= set(digests):
+                note(
+                    f"shard {name} has rows of recordings that are gone, so its failed rows are not tried again"
+                )
+            else:
                 recordings = estimate_durations(by_digest[digest] for digest in digests)
                 yield Shard(tuple(recordings), self.batch.recipe.digest)
 
@@ -219,8 +232,6 @@ def _prepare(
     """Read the input, and plan."""
     options = options_or_default("options", options, BatchOptions)
     transcribe_options = options_or_default("transcribe_options", transcribe_options, TranscribeOptions)
-    if options.parquet:
-        require_pyarrow()
     recordings = [_with_whole_path(recording) for recording in read_recordings(os.fspath(source), note)]
     load = {"model": "tiny.en", **(load or {})}
     name = os.fspath(load["model"])
@@ -238,12 +249,14 @@ def _prepare(
         recordings,
         recipe,
         store,
+        _absolute(os.fspath(source)),
+        moved=options.moved,
         shard_s=60 * options.shard_minutes,
         workers=_expected_workers(options, load),
         write=write,
     )
     if plan.n_stale:
-        note(f"{store.folder}: {plan.n_stale} rows are of recordings that {source} does not list any more")
+        note(f"{store.folder}: rows of recordings that {source} does not list any more: {plan.n_stale}")
     return _Batch(recordings=recordings, recipe=recipe, store=store, options=options, plan=plan)
 
 
@@ -254,6 +267,10 @@ def _expected_workers(options: BatchOptions, load: Mapping[str, Any]) -> int:
     from harken.batch.workers.ray_cluster import count_room
 
     return count_room(options.ray, load.get("threads"))
+
+
+def _absolute(source: str) -> str:
+    return source if is_url(source) else os.path.abspath(source)
 
 
 def _is_path(value: str | os.PathLike[str] | None) -> bool:

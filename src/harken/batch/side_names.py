@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -17,13 +18,19 @@ _MOST_BYTES = 160  # of a part of a path, which is longer by a suffix or two; sy
 def with_side_names(recordings: Sequence[BatchRecording]) -> list[BatchRecording]:
     """Return recordings with names for their side files, of which no two are the same on any system."""
     names = [_side_name(recording) for recording in recordings]
-    counts = Counter(map(str.casefold, names))
+    counts = Counter(map(_as_some_disks_do, names))
     return [
         recording.with_known(
-            side_name=name if counts[name.casefold()] == 1 else f"{name}~{recording.digest[:8]}",
+            side_name=name if counts[_as_some_disks_do(name)] == 1 else f"{name}~{recording.digest[:8]}",
         )
         for recording, name in zip(recordings, names, strict=True)
     ]
+
+
+def _as_some_disks_do(name: str) -> str:
+    """Return a name as disks compare it that ignore case, how accents are encoded, and dots and spaces at the end."""
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+    return "/".join(part.rstrip(". ") for part in folded.split("/"))
 
 
 def _side_name(recording: BatchRecording) -> str:

@@ -20,6 +20,8 @@ LOCK_FILE = "_lock"
 LEASE_FILE = "_driver.json"
 LEASE_S = 120.0
 """Time after which a driver that has not renewed its lease counts as dead."""
+_PUT_AGAIN_S = (0.5, 2.0)
+"""Waits before an object is written once more."""
 _RENEW_AGAIN_S = 5.0
 
 
@@ -62,11 +64,15 @@ class Store:
         content = b"".join(
             chunk.encode(errors="replace") if isinstance(chunk, str) else chunk for chunk in chunks
         )
-        try:
-            system, path_in_system = file_system(location)
-            system.pipe_file(path_in_system, content)
-        except Exception as error:  # whatever a file system raises
-            raise OutputError(f"{location}: cannot be written: {one_line(error)}") from error
+        for wait_s in (*_PUT_AGAIN_S, None):
+            try:
+                system, path_in_system = file_system(location)
+                system.pipe_file(path_in_system, content)
+                return
+            except Exception as error:  # whatever a file system raises
+                if wait_s is None or isinstance(error, PermissionError | FileNotFoundError | HarkenError):
+                    raise OutputError(f"{location}: cannot be written: {one_line(error)}") from error
+            time.sleep(wait_s)
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there.
@@ -191,13 +197,14 @@ class Store:
             return
         try:
             holder = self._holder()
-            if holder is None or holder["token"] == self._lease["token"]:
+            if holder and holder["token"] == self._lease["token"]:
                 self._write_lease()
                 return
         except (OutputError, PlanError):
             self._renew_at_s = time.monotonic() + _RENEW_AGAIN_S
             return
-        raise PlanError(f"{self.folder}: another 'harken batch', {_described(holder)}, has taken it over")
+        who = _described(holder) if holder else "which has ended since"
+        raise PlanError(f"{self.folder}: another 'harken batch', {who}, has taken it over")
 
     @contextmanager
     def _leased(self) -> Iterator[None]:

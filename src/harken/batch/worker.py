@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import getpass
+import os
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +27,8 @@ from harken.transcribe import Callbacks
 from harken.transcription import Transcription
 from harken.types import WINDOW_S
 
+LOAD_LOCK_S = 600.0
+"""Most time that a worker waits for another one to load the model."""
 GRACE_S = 120.0
 """Time that a recording may take beside its share for each second of audio."""
 
@@ -131,7 +135,7 @@ class Worker:
             done[recording.id] = row
         rows = [done[recording.id] for recording in recordings]
         counts = report_of(rows, time.monotonic() - began_s)
-        publish_shard(self._store, self._settings.recipe, task.shard.name, rows, counts)
+        publish_shard(self._store, self._settings.recipe, task.shard.name, rows, counts, replaces=task.retry)
         return counts
 
     def _rows(
@@ -259,14 +263,29 @@ def allowed_time_s(audio_s: float, seconds_a_second: float) -> float:
 
 def _load_once_a_node(settings: WorkerSettings) -> Recognizer:
     """Load the model while no other worker of this machine does, so that one downloads it and builds its graphs."""
-    from filelock import FileLock
-
-    load_arguments = {**settings.recipe.load, "threads": settings.threads}
-    with FileLock(Path(tempfile.gettempdir(), f"harken-load-{getpass.getuser()}.lock")):
+    with _only_loader():
+        load_arguments = {**settings.recipe.load, "threads": settings.threads}
         digest = weights_digest(load_arguments)
         if digest != settings.recipe.weights:
             raise CheckpointError(
                 f"{load_arguments['model']}: has other weights here ({digest[:16]}) than in the plan "
                 f"({settings.recipe.weights[:16]})"
             )
-        return load(**load_arguments)
+        recognizer = load(**load_arguments)
+    recognizer.resolve_options(settings.recipe.options)  # refused here, and not once for every recording
+    return recognizer
+
+
+@contextmanager
+def _only_loader() -> Iterator[None]:
+    """Wait until no other worker of this user loads a model; it only saves work, so not for ever."""
+    from filelock import FileLock, Timeout
+
+    user = os.getuid() if hasattr(os, "getuid") else getpass.getuser()
+    lock = FileLock(Path(tempfile.gettempdir(), f"harken-load-{user}.lock"), timeout=LOAD_LOCK_S)
+    with suppress(Timeout, OSError, NotImplementedError):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

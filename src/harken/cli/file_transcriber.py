@@ -102,12 +102,12 @@ class FileTranscriber:
             for source, probed in durations_s.items():
                 try:
                     if isinstance(probed, AudioError):
+                        self.files.refuse(source, probed)
                         raise probed
                     self._transcribe_one(source, self._unfinished[source])
                     self.done.append(source)
                 except Exception as error:
                     self._save_broken_off(source, error)
-                    self.files.refuse(source, error)
                     unexpected = exit_code(error) == UNEXPECTED
                     if self.is_single or (unexpected and os.environ.get("HARKEN_DEBUG")):
                         raise
@@ -153,7 +153,11 @@ class FileTranscriber:
         with StopDeferral() as deferral:
             # Opened first, so that a file that cannot be written fails before the work.
             with self.files.open(source) as write:
-                transcript = _print_segments(transcription, printer)
+                try:
+                    transcript = _print_segments(transcription, printer)
+                except AudioError as error:
+                    self.files.refuse(source, error)
+                    raise
                 self._check_clips(source, transcript)
                 deferral.begin()
                 write(transcript)

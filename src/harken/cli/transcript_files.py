@@ -16,6 +16,7 @@ from harken.errors import AudioError, AudioNotFound, OutputError
 from harken.formats import Layout, render
 from harken.results import Transcript
 from harken.transcribe.journal import recording_identity
+from harken.version import __version__
 
 _PASSING_ERRORS = {EACCES, EPERM, EIO, EMFILE, ENFILE, ENOMEM, ETIMEDOUT}
 PARTIAL_SUFFIX = ".partial"  # not .part, which is a file that grows now
@@ -85,8 +86,8 @@ class TranscriptFiles:
     def refuse(self, source: str, error: Exception) -> None:
         """Keep the reason why a recording cannot be transcribed, if that is its own fault."""
         path = self._kept(source, REFUSAL_SUFFIX)
-        if path and is_own_fault(error):
-            refusal = {"recording": recording_identity(source), "reason": str(error)}
+        if path and is_own_fault(error) and self.refusal(source) is None:
+            refusal = {"recording": self._identity(source), "reason": str(error)}
             with suppress(OutputError):
                 write_atomic(path, [json.dumps(refusal) + "\n"])
 
@@ -95,9 +96,14 @@ class TranscriptFiles:
         path = self._kept(source, REFUSAL_SUFFIX)
         try:
             refusal = json.loads(path.read_bytes()) if path else {}
-            return str(refusal["reason"]) if refusal["recording"] == recording_identity(source) else None
+            return str(refusal["reason"]) if refusal["recording"] == self._identity(source) else None
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+    @staticmethod
+    def _identity(source: str) -> list[int | str]:
+        """Return what has changed if a recording has, or the program that could not read it."""
+        return [*recording_identity(source), __version__]
 
     def _kept(self, source: str, suffix: str) -> Path | None:
         """Return the path of what is kept of a recording between runs; None for a pipe."""

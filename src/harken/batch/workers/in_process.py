@@ -46,12 +46,20 @@ class InProcessWorkers:
             return
         self._worker = self._worker or Worker(self._settings)
 
+        failures: list[Exception] = []
+
         def report(progress: Progress) -> None:
-            handle(Advanced(task, progress))
+            try:
+                handle(Advanced(task, progress))
+            except Exception as error:  # the driver's, for which no recording is to blame
+                failures.append(error)
+                raise
 
         try:
             counts = self._worker.transcribe(task, report)
         except Exception as error:
+            if failures:
+                raise failures[0] from None
             handle(broken_by(task, error))
         else:
             handle(Published(task, counts))

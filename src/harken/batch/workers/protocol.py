@@ -10,6 +10,9 @@ from harken.batch.rows import ShardReport
 from harken.batch.worker import Progress, Task
 from harken.errors import OutputError
 
+LOST = "WorkerLost"
+"""Type of the error of a recording with which workers were lost."""
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -36,21 +39,24 @@ class Broken:
     task : Task
     reason : str
         One line.
+    kind : str
+        Type of the error in the row of a recording that is given up.
     unwritten : bool
         True if its rows could not be written, which is not cured by smaller shards.
     """
 
     task: Task
     reason: str
+    kind: str = LOST
     unwritten: bool = False
 
 
 def broken_by(task: Task, error: Exception) -> Broken:
     """Return that a task was not finished because of an exception."""
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return Broken(
-        task, str(error) if isinstance(error, OutputError) else reason, isinstance(error, OutputError)
-    )
+    kind = type(error).__name__
+    if isinstance(error, OutputError):
+        return Broken(task, str(error), kind, unwritten=True)
+    return Broken(task, " ".join(f"{kind}: {error}".split()), kind)
 
 
 Event = Published | Advanced | Broken
