@@ -13,6 +13,8 @@ from harken.transcribe.options import option
 _workers = partial(option, "Workers")
 _output = partial(option, "Output")
 
+BATCH_SIZE = 8
+"""Windows of the recordings of a shard that are decoded together, unless another number is asked for."""
 MAX_WORKERS = 100_000
 SIDE_FORMATS = tuple(name for name in FORMATS if name not in ("json", "rttm"))
 """Formats of the files beside the rows, which have all of json themselves."""

@@ -12,7 +12,7 @@ from typing import Any
 from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import Note, read_recordings
 from harken.batch.locations import is_url
-from harken.batch.options import BatchOptions
+from harken.batch.options import BATCH_SIZE, BatchOptions
 from harken.batch.output import read_reports
 from harken.batch.parquet import require_pyarrow
 from harken.batch.plan import Plan, Shard, estimate_durations, make_plan, remove_unplanned
@@ -86,6 +86,7 @@ def run_batch(
         ask for beside them.
     options : BatchOptions, optional
     transcribe_options : TranscribeOptions, optional
+        By default windows of eight recordings are decoded together, which changes no text.
     load : mapping, optional
         Arguments of `harken.load`, the model among them.
     layout : Layout, optional
@@ -231,6 +232,8 @@ def _prepare(
 ) -> _Batch:
     """Read the input, and plan."""
     options = options_or_default("options", options, BatchOptions)
+    if transcribe_options is None:
+        transcribe_options = TranscribeOptions(batch_size=BATCH_SIZE)
     transcribe_options = options_or_default("transcribe_options", transcribe_options, TranscribeOptions)
     recordings = [_with_whole_path(recording) for recording in read_recordings(os.fspath(source), note)]
     load = {"model": "tiny.en", **(load or {})}

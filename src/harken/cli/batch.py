@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from harken.batch import BatchOptions, BatchSummary, plan_batch, run_batch
+from harken.batch.options import BATCH_SIZE
 from harken.batch.plan import Plan
 from harken.cli.batch_progress import BatchProgress, format_duration
 from harken.cli.exits import EPILOGUE, SOME_FAILED
@@ -61,7 +62,7 @@ def command(manifest: str, out: str, **params: Any) -> int:
     A recording that fails is a row with its error.
     """
     options = options_from(BatchOptions, params)
-    transcribe_options = _with_words(transcribe_options_from(params))
+    transcribe_options = _with_defaults_of_batches(transcribe_options_from(params))
     settings: dict[str, Any] = {"load": model_params(params), "layout": layout_from(params)}
     with BatchProgress(enabled=not params["quiet"]) as progress:
         settings["note"] = progress.note
@@ -76,10 +77,12 @@ def command(manifest: str, out: str, **params: Any) -> int:
     return 0 if summary.complete and not summary.failed else SOME_FAILED
 
 
-def _with_words(options: TranscribeOptions) -> TranscribeOptions:
-    """Turn on word timestamps, which rows have unless the user turned them off."""
-    source = click.get_current_context().get_parameter_source("word_timestamps")
-    return replace(options, word_timestamps=True) if source is ParameterSource.DEFAULT else options
+def _with_defaults_of_batches(options: TranscribeOptions) -> TranscribeOptions:
+    """Return options with words, and with windows decoded together, unless the user chose otherwise."""
+    defaults = {"word_timestamps": True, "batch_size": BATCH_SIZE}
+    source = click.get_current_context().get_parameter_source
+    chosen = {name: value for name, value in defaults.items() if source(name) is ParameterSource.DEFAULT}
+    return replace(options, **chosen)
 
 
 def _plan_text(plan: Plan) -> str:
