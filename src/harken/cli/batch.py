@@ -79,7 +79,7 @@ def command(manifest: str, out: str, **params: Any) -> int:
 
 def _with_defaults_of_batches(options: TranscribeOptions) -> TranscribeOptions:
     """Return options with words, and with windows decoded together, unless the user chose otherwise."""
-    defaults = {"word_timestamps": True, "batch_size": BATCH_SIZE}
+    defaults: dict[str, Any] = {"word_timestamps": True, "batch_size": BATCH_SIZE}
     source = click.get_current_context().get_parameter_source
     chosen = {name: value for name, value in defaults.items() if source(name) is ParameterSource.DEFAULT}
     return replace(options, **chosen)
