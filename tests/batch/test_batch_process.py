@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -94,12 +95,12 @@ def test_a_signal_ends_the_run_with_a_line_and_the_same_command_goes_on(
     stdout, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
-    done = len(read_rows(out))
-    assert (
-        said == f"harken: {word}; {done} of 10 recordings are done, and the same command goes on from there\n"
-    )
-    assert not stdout
     wait_until(lambda: not is_group_alive(process.pid))
+    line = rf"harken: {word}; (\d+) of 10 recordings are done, and the same command goes on from there\n"
+    found = re.fullmatch(line, said)
+    assert found, said
+    assert int(found[1]) <= len(read_rows(out))  # a worker may have published what its driver had not heard of
+    assert not stdout
     finish(manifest, out, "--workers", str(workers))
 
 

@@ -6,6 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,9 @@ def test_every_response_has_a_number_and_every_error_the_body_of_openai(local: S
 def test_refusals_are_counted_by_their_reason(guarded: Serving) -> None:
     before = guarded.metric("harken_rejected_total", reason="key")
     httpx.get(f"{guarded.url}/v1/models")
+    deadline_s = time.monotonic() + 10.0  # counted once the answer has been sent
+    while guarded.metric("harken_rejected_total", reason="key") == before and time.monotonic() < deadline_s:
+        time.sleep(0.01)
     assert guarded.metric("harken_rejected_total", reason="key") == before + 1
 
 
