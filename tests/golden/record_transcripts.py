@@ -7,7 +7,7 @@ directory of models in HARKEN_MODELS::
 
 It writes tests/golden/transcripts.json, completely or only the named cases. Recordings and options come from
 `transcript_inputs.py`, as in the test. harken reads the weights, because the reference reads only its own format;
-tests/system/test_checkpoints_real.py tests that it reads them unchanged.
+tests/checkpoints/test_checkpoints_real.py tests that it reads them unchanged.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 OpenVINO reports its import to a statistics service and keeps a client id in the home folder, and ONNX Runtime keeps a
 device id there and reports to its maker. Both do so while they are imported, so that what turns them off afterwards is
-too late. `tests/system/test_privacy.py` watches every command.
+too late. `tests/cli/test_privacy.py` watches every command.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def hashes(program: Path, *emulator: str) -> dict[str, set[str]]:
 
 def build(folder: Path, *options: str) -> Path:
     program = folder / "bits"
-    sources = [ROOT / "tests" / "native" / "bits.c", *KERNEL.glob("*.c")]
+    sources = [ROOT / "tests" / "backends" / "bits.c", *KERNEL.glob("*.c")]
     command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, *options, *sources, "-o", program]
     subprocess.run(command, capture_output=True, timeout=300, check=True)
     return program
