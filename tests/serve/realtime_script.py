@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, get_args
 
+from harken.serve.live.realtime_config import SessionConfig
+from harken.serve.live.realtime import RealtimeSession
+from harken.serve.live.connection import Feed, Flush, Output, StreamClosed
 from openai.types.beta import realtime as beta_types
 from openai.types.beta.realtime.realtime_server_event import RealtimeServerEvent as BetaServerEvent
 from openai.types.realtime import RealtimeServerEvent, RealtimeTranscriptionSessionCreateResponse
@@ -16,9 +19,6 @@ from pydantic import BaseModel
 
 from harken.results import Segment, Word
 from harken.serve.errors import not_found
-from harken.serve.realtime.config import SessionConfig
-from harken.serve.realtime.session import RealtimeSession
-from harken.serve.realtime.socket_pump import Feed, Flush, Output, StreamClosed
 from harken.serve.work.live_job import Flushed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 

@@ -8,12 +8,12 @@ from itertools import pairwise
 import av
 import numpy as np
 import pytest
+from harken.serve.live.audio import ENCODINGS, PcmDecoder
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.audio import load_audio
 from harken.errors import AudioError, OptionError
-from harken.serve.pcm import ENCODINGS, PcmDecoder
 
 RNG = np.random.default_rng(7)
 NOISE = RNG.integers(0, 256, 4_001, dtype=np.uint8).tobytes()

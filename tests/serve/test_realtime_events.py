@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harken.serve.live.realtime_config import SessionConfig
+from harken.serve.live.realtime import RealtimeSession
+from harken.serve.live.connection import Feed, HangUp, OpenStream
 from realtime_script import MANUAL, Script, pcm, resolve_model, types_of
 
 from harken.serve.errors import busy
-from harken.serve.realtime.config import SessionConfig
-from harken.serve.realtime.session import RealtimeSession
-from harken.serve.realtime.socket_pump import Feed, HangUp, OpenStream
 
 APPEND = "input_audio_buffer.append"
 

@@ -6,12 +6,11 @@ import json
 from collections import defaultdict
 from typing import Any
 
+from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SessionConfig, TurnDetection
+from harken.serve.live.connection import CloseStream, OpenStream, StreamClosed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from realtime_script import Script, final, interim, pcm, speech_ended, speech_started
-
-from harken.serve.realtime.config import INTERIM, LOGPROBS, SessionConfig, TurnDetection
-from harken.serve.realtime.socket_pump import CloseStream, OpenStream, StreamClosed
 
 KEYS = st.sampled_from(
     [

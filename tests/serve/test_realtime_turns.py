@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
+from harken.serve.live.connection import CloseStream, Feed, Flush, HangUp, OpenStream, StreamClosed
 from realtime_script import (
     Script,
     final,
@@ -17,8 +19,6 @@ from realtime_script import (
 )
 
 from harken.errors import HarkenError
-from harken.serve.realtime.config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
-from harken.serve.realtime.socket_pump import CloseStream, Feed, Flush, HangUp, OpenStream, StreamClosed
 from harken.serve.work.live_job import Failed
 from harken.streaming import LoadChanged
 

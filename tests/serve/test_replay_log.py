@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from harken.serve.live.replay_log import MAX_REPLAY_BYTES, ReplayLog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.live_sessions import final_segment, interim_text, speech_ended, speech_started
 from harken.results import Word
-from harken.serve.streams.replay_log import MAX_REPLAY_BYTES, ReplayLog
 from harken.streaming import Interim
 
 

@@ -20,6 +20,7 @@ import av
 import httpx
 import numpy as np
 import pytest
+from harken.serve.rest.events import with_pauses
 from test_rest_forms import BOUNDARY, FORM_TYPE, check_refused, form_body
 from tone_server import (
     FIELDS,
@@ -37,7 +38,6 @@ from fakes.tone_backend import ToneBackend
 from harken.serve.options import ServeOptions
 from harken.serve.rest import bounded_body
 from harken.serve.rest import files as rest_files
-from harken.serve.rest.sse import with_pauses
 from harken.serve.work.file_job import MAX_UPDATES
 from serving import Serving
 

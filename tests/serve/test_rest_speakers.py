@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from harken.speakers.diarizer import SharedDiarizer
 from openai.types.audio import (
     TranscriptionDiarized,
     TranscriptionTextDeltaEvent,
@@ -28,7 +29,6 @@ from harken.contract import Floats
 from harken.errors import AudioError, CheckpointNotFound
 from harken.results import Segment, Speaker, Transcript
 from harken.serve.errors import RequestError
-from harken.serve.work.shared_diarizer import SharedDiarizer
 from harken.transcribe import chunking
 from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE

@@ -10,14 +10,14 @@ from threading import Event
 from typing import Any
 
 import pytest
+from harken.serve.live.realtime_config import SessionConfig
+from harken.serve.live.realtime import RealtimeSession
+from harken.serve.live.connection import MAX_UNSENT, serve_socket
 from realtime_script import MANUAL, pcm
 from starlette.websockets import WebSocket
 from talking import TalkingRecognizer, words_said
 
 from harken.serve.options import ServeOptions
-from harken.serve.realtime.config import SessionConfig
-from harken.serve.realtime.session import RealtimeSession
-from harken.serve.realtime.socket_pump import MAX_UNSENT, serve_socket
 from harken.serve.service import Service
 from harken.serve.work.live_job import MAX_EVENTS, MAX_PENDING_S
 from harken.streaming import StreamOptions

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from harken.serve.guard import Tickets
 
 from harken.serve import tickets as tickets_module
 from harken.serve.errors import RequestError
-from harken.serve.tickets import Tickets
 
 
 def test_a_ticket_is_valid_until_it_expires() -> None:

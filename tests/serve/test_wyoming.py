@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harken.serve.live.wyoming import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event
+from harken.serve.live.wyoming_server import WyomingServer, serve_wyoming
 
 from fakes.live_recognizer import LiveRecognizer
 from harken.errors import OptionError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.serve.wyoming.frames import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event
-from harken.serve.wyoming.server import WyomingServer, serve_wyoming
 from harken.text import Tokenizer
 
 with warnings.catch_warnings():

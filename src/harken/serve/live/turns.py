@@ -15,9 +15,9 @@ from typing import Any
 from harken.formats import main_speaker
 from harken.results import Word
 from harken.serve.errors import RequestError
-from harken.serve.realtime.config import INTERIM, LOGPROBS, SEGMENTS
-from harken.serve.realtime.events import EventWriter
-from harken.serve.realtime.items import Item, logprobs_of
+from harken.serve.live.items import Item, logprobs_of
+from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS
+from harken.serve.live.realtime_events import EventWriter
 from harken.serve.work.live_job import Flushed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 

@@ -10,8 +10,8 @@ from secrets import token_hex
 from typing import Any, NoReturn
 
 from harken.serve.errors import RequestError
-from harken.serve.realtime.dialects import invalid_value
-from harken.serve.realtime.items import Item
+from harken.serve.live.items import Item
+from harken.serve.live.realtime_dialects import invalid_value
 
 APPEND = "input_audio_buffer.append"
 FIELDS: Mapping[str, tuple[str, ...]] = {
