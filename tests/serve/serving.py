@@ -12,12 +12,12 @@ from threading import Thread
 from typing import Any, TypeVar
 
 import uvicorn
-from harken.speakers.diarizer import Diarizer
 
 from harken.api import Recognizer
 from harken.serve.app import make_app
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
+from harken.speakers.diarizer import Diarizer
 
 T = TypeVar("T")
 MAX_WAIT_S = 60.0

@@ -14,11 +14,12 @@ from harken.errors import BackendUnavailable, CheckpointError, OptionError
 from harken.serve.errors import RequestError, draining, too_long
 from harken.serve.metrics import Metrics
 from harken.serve.options import ServeOptions
+from harken.serve.waiting import LoadOnce, in_daemon_thread
 from harken.serve.work.admission import Admission
 from harken.serve.work.engine import Job
 from harken.serve.work.file_job import FileJob
 from harken.serve.work.live_job import Failed, LiveJob
-from harken.serve.work.models import LoadedModel, LoadOnce, Models, in_daemon_thread
+from harken.serve.work.models import LoadedModel, Models
 from harken.speakers.diarizer import Diarizer
 from harken.streaming import StreamOptions
 from harken.streaming.latency import LatencyPlan

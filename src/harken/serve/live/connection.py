@@ -340,7 +340,7 @@ class Session:
             if self._handling:
                 await asyncio.wait((self._handling,))
             if not (self._ending or self._hang_up):
-                self._handling = self._start(self._perform(self._translator.received(message)))
+                self._handling = self._start(self._handle(message))
 
     @property
     def _busy(self) -> bool:
@@ -381,6 +381,9 @@ class Session:
         self._outbox.close()
         if self._job:
             self._job.cancel()
+
+    async def _handle(self, message: Any) -> None:
+        await self._perform(self._translator.received(message))
 
     async def _perform(self, outputs: Iterable[Output]) -> None:
         """Do what the translator wants; then wait until a slow reader has taken enough of what it was sent."""

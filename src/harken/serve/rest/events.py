@@ -27,6 +27,7 @@ from harken.serve.rest.transcription_bodies import (
     speaker_segment_json,
     tokens_json,
     transcript_json,
+    words_of,
 )
 from harken.serve.rest.transcription_form import TranscriptionRequest
 from harken.serve.work.file_job import FileUpdate
@@ -92,7 +93,7 @@ class TranscriptionEvents:
             yield {"type": "transcript.text.delta", "delta": delta, **of_segment, **self._logprobs([segment])}
 
     def _logprobs(self, segments: Sequence[Segment]) -> dict[str, Any]:
-        return {"logprobs": logprobs_json(segments)} if self._asked.logprobs else {}
+        return {"logprobs": logprobs_json(words_of(segments))} if self._asked.logprobs else {}
 
 
 class EventStream:

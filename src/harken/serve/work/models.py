@@ -3,58 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from threading import Thread
 from time import monotonic, time
-from typing import Any, Generic, TypeVar
 
 from harken.api import Recognizer
 from harken.serve.errors import not_found
+from harken.serve.waiting import LoadOnce, in_daemon_thread
 from harken.serve.work.engine import Engine, Job
-
-T = TypeVar("T")
 
 OPENAI_NAMES = (
     *("whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-live-transcribe"),
     *("gpt-4o-mini-transcribe-2025-12-15", "gpt-4o-transcribe-diarize", "gpt-realtime-whisper"),
 )
 """Names that clients of OpenAI send; all mean the default model, unless an alias says otherwise."""
-
-
-class LoadOnce(Generic[T]):
-    """Something that is loaded when it is first asked for; after a failure the next request tries again.
-
-    Parameters
-    ----------
-    load : coroutine function
-    """
-
-    def __init__(self, load: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._load = load
-        self._loading: asyncio.Task[T] | None = None
-
-    @property
-    def value(self) -> T | None:
-        """What was loaded; None before, and after a failure."""
-        task = self._loading
-        loaded = task is not None and task.done() and not task.cancelled() and task.exception() is None
-        return task.result() if task and loaded else None
-
-    async def get(self) -> T:
-        """Return it, loaded if it is not in memory."""
-        if self._loading is None or (self._loading.done() and self.value is None):
-            self._loading = asyncio.create_task(self._load())
-        # A request that is cancelled meanwhile does not end the loading, for which others may wait.
-        return await asyncio.shield(self._loading)
-
-    def forget(self) -> None:
-        """Let go of it, and wait no longer for the loading."""
-        if self._loading:
-            self._loading.cancel()
-            self._loading = None
 
 
 @dataclass(eq=False)
@@ -169,27 +133,3 @@ class Models:
         recognizer = await in_daemon_thread(partial(self._load, id), f"loading {id}")
         self.load_s[id] = monotonic() - start_s
         return LoadedModel(id, recognizer, Engine(f"harken {id}", self._on_step), self._clock)
-
-
-async def in_daemon_thread(function: Callable[[], T], name: str) -> T:
-    """Return what a function returns, called in a thread of its own.
-
-    Unlike threads of `asyncio.to_thread`, it does not keep the process from ending.
-    """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def settle(set_result: Callable[[Any], None], value: object) -> None:
-        if not result.done():  # else nobody waits any more
-            set_result(value)
-
-    def call() -> None:
-        try:
-            outcome: tuple[Callable[[Any], None], object] = result.set_result, function()
-        except BaseException as error:
-            outcome = result.set_exception, error
-        with suppress(RuntimeError):  # the loop has been closed
-            loop.call_soon_threadsafe(settle, *outcome)
-
-    Thread(target=call, name=name, daemon=True).start()
-    return await result
