@@ -11,7 +11,7 @@ import numpy as np
 from harken.backends.onnx.graph_files import BuiltGraph
 from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph
-from harken.checkpoints.watched_file import WatchedFile, watch
+from harken.checkpoints.model_files import WatchedFile, watch
 from harken.contract import Floats
 from harken.errors import CheckpointError
 from harken.speakers.campplus_weights import CampplusWeights, open_campplus

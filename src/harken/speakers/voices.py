@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from harken.atomic import write_atomic
-from harken.checkpoints.json_file import read_object
+from harken.checkpoints.model_files import read_object
 from harken.contract import Floats
 from harken.errors import CheckpointError, OptionError
 from harken.speakers.clustering import Matrix
