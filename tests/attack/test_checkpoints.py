@@ -1,4 +1,7 @@
-"""Hostile checkpoints on the command line: nothing is executed, one line, code 4; `tests/checkpoints/test_checkpoint_bytes.py` has random damage."""
+"""Hostile checkpoints on the command line: nothing is executed, one line, code 4.
+
+`tests/checkpoints/test_checkpoint_bytes.py` has random damage.
+"""
 
 from __future__ import annotations
 

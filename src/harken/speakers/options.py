@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harken.errors import OptionError
-from harken.option_types import check_types
+from harken.option_types import check, option
 
 MAX_SPEAKERS = 50
 
@@ -28,16 +28,12 @@ class SpeakerOptions:
         If a value is not allowed.
     """
 
-    num_speakers: int | None = None
-    min_speakers: int | None = None
-    max_speakers: int | None = None
+    num_speakers: int | None = option(None, low=1, high=MAX_SPEAKERS)
+    min_speakers: int | None = option(None, low=1, high=MAX_SPEAKERS)
+    max_speakers: int | None = option(None, low=1, high=MAX_SPEAKERS)
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("num_speakers", "min_speakers", "max_speakers"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= MAX_SPEAKERS:
-                raise OptionError(name, value, f"an integer from 1 to {MAX_SPEAKERS}")
+        check(self)
         if self.num_speakers is not None and (self.min_speakers, self.max_speakers) != (None, None):
             raise OptionError("num_speakers", self.num_speakers, "None with min_speakers or max_speakers")
         if self.min_speakers and self.max_speakers and self.min_speakers > self.max_speakers:
