@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from harken.api import Recognizer
-from harken.atomic import open_atomic
 from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_stream_options, measure_live
 from harken.cli.effects import without_flag
@@ -53,6 +52,7 @@ from harken.evaluation import (
 )
 from harken.evaluation.error_rate import normalizer
 from harken.evaluation.manifest import manifest_path
+from harken.files import open_atomic
 from harken.formats import dump_json
 from harken.option_types import options_from
 from harken.streaming import StreamOptions

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from harken.atomic import open_atomic
 from harken.cli.eval_speakers import evaluate_all_speakers, format_speaker_totals
 from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop, finishing_calls
 from harken.cli.options import (
@@ -46,6 +45,7 @@ from harken.evaluation import (
 from harken.evaluation.manifest import manifest_path
 from harken.evaluation.scoring import report
 from harken.evaluation.speakers import reference_path, report_speakers
+from harken.files import open_atomic
 from harken.formats import dump_json
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions

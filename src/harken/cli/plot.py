@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from harken.atomic import open_atomic
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, recording_duration_s
 from harken.cli.options import (
@@ -23,6 +22,7 @@ from harken.cli.options import (
 from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import write_stderr
 from harken.cli.values import FilePath, NumberRange
+from harken.files import open_atomic
 from harken.option_types import options_from
 from harken.plot import PlotData, collect_plot_data, html_page, read_excerpt
 from harken.transcribe import TranscribeOptions

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from harken.atomic import write_atomic
 from harken.checkpoints.json_file import read_object
 from harken.contract import Floats
 from harken.errors import CheckpointError, OptionError
+from harken.files import write_atomic
 from harken.speakers.clustering import Matrix
 
 SAME_PERSON = 0.5
