@@ -34,8 +34,8 @@ LAYERS = (
     ("speakers", "transcribe"),
     ("decoding", "backends"),
     ("contract", "audio", "formats", "checkpoints"),
-    ("types", "text", "results", "atomic", "option_types", "compiled_library"),
-    ("errors", "processors", "temporary", "version"),
+    ("types", "text", "results", "files", "option_types", "compiled_library"),
+    ("errors", "processors", "version"),
 )
 HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package in packages}
 

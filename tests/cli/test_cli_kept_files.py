@@ -16,7 +16,7 @@ from harken.cli import kept_files
 from harken.cli.exits import Stop, keeping_stop
 from harken.cli.kept_files import KeptFile
 from harken.errors import OutputError
-from harken.temporary import remove_own
+from harken.files import remove_own
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import pytest
 
-from harken.atomic import write_atomic
 from harken.errors import AudioError
+from harken.files import write_atomic
 from harken.formats import Layout, RecordingLink, Writer, from_json, render
 from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
 

@@ -237,7 +237,7 @@ def test_a_folder_that_cannot_be_written_is_one_error_with_its_reason_once(inter
     def refuse(folder: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("harken.atomic.create_temporary_file", refuse)
+    monkeypatch.setattr("harken.files.create_temporary_file", refuse)
     with pytest.raises(OutputError) as e:
         resolve_speaker_models(None)
     assert str(e.value).startswith(

@@ -225,7 +225,7 @@ def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Pat
         (("distill", "model", *data, *new, "--layers", 3), 2, "--layers 3: allowed is 1 to 2"),
         (("distill", "model", *data, *new, "--learning-rate", 0), 2, "--learning-rate 0.0: allowed is"),
         (("finetune", "model", *data, *new), 3, "manifest.jsonl"),
-        (("adapt", "model", *data, *new, "--hears", "dead"), 2, "--hears 'dead': allowed is one or more"),
+        (("adapt", "model", *data, *new, "--hears", "dead"), 2, "--hears 'dead': allowed is live or whole"),
         (("adapt", "model", *data, *new), 2, "--hears 'live': allowed is whole, with"),
         (("finetune", "model", "--data", tmp_path / "mute.jsonl", *new), 3, "nothing tells what is said"),
     ]

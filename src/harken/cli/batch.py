@@ -18,19 +18,18 @@ from harken.cli.options import (
     Command,
     dataclass_options,
     decoding_options,
-    layout_from,
     layout_options,
     list_option,
     model_options,
     model_params,
-    options_from,
     parse_text,
     single_option,
-    transcribe_options_from,
 )
 from harken.cli.process import saving_on_stop
 from harken.cli.screen import format_table, pluralize
 from harken.cli.values import FilePath
+from harken.formats import Layout
+from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
 output_option = partial(single_option, section="Output")
@@ -62,8 +61,8 @@ def command(manifest: str, out: str, **params: Any) -> int:
     A recording that fails is a row with its error.
     """
     options = options_from(BatchOptions, params)
-    transcribe_options = _with_defaults_of_batches(transcribe_options_from(params))
-    settings: dict[str, Any] = {"load": model_params(params), "layout": layout_from(params)}
+    transcribe_options = _with_defaults_of_batches(options_from(TranscribeOptions, params))
+    settings: dict[str, Any] = {"load": model_params(params), "layout": options_from(Layout, params)}
     with BatchProgress(enabled=not params["quiet"]) as progress:
         settings["note"] = progress.note
         if params["dry_run"]:

@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from harken.api import Recognizer
-from harken.atomic import open_atomic
 from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_stream_options, measure_live
 from harken.cli.effects import without_flag
@@ -28,7 +27,6 @@ from harken.cli.options import (
     model_options,
     model_params,
     single_option,
-    transcribe_options_from,
 )
 from harken.cli.screen import Screen, format_table, format_time, pluralize
 from harken.cli.targets import refuse_overwriting
@@ -54,7 +52,9 @@ from harken.evaluation import (
 )
 from harken.evaluation.error_rate import normalizer
 from harken.evaluation.manifest import manifest_path
+from harken.files import open_atomic
 from harken.formats import dump_json
+from harken.option_types import options_from
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 
@@ -373,7 +373,7 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
     spoken words are shown and committed, errors compared with an offline pass, and cost. The options under Live are
     those of 'harken listen'.
     """
-    options = transcribe_options_from(params)
+    options = options_from(TranscribeOptions, params)
     if params["speculative"] and params["streaming"]:
         raise click.UsageError("--speculative and --streaming exclude each other")
     if params["speculative"]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from harken.atomic import open_atomic
 from harken.cli.eval_speakers import evaluate_all_speakers, format_speaker_totals
 from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop, finishing_calls
 from harken.cli.options import (
@@ -22,7 +21,6 @@ from harken.cli.options import (
     model_options,
     model_params,
     single_option,
-    transcribe_options_from,
 )
 from harken.cli.screen import Screen, format_table, pluralize
 from harken.cli.targets import refuse_overwriting
@@ -47,7 +45,9 @@ from harken.evaluation import (
 from harken.evaluation.manifest import manifest_path
 from harken.evaluation.scoring import report
 from harken.evaluation.speakers import reference_path, report_speakers
+from harken.files import open_atomic
 from harken.formats import dump_json
+from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
 CONTEXT_WORDS = 4
@@ -228,7 +228,7 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
     With --speakers a line of the manifest has the turns of the recording (rttm, a path; or there is a file with the
     name of the recording that ends in .rttm) and, if known, its words (said, a list of turns with speaker and text).
     """
-    options = transcribe_options_from(params)
+    options = options_from(TranscribeOptions, params)
     if params["detect"] and options.language:
         raise click.UsageError("--detect and --language exclude each other")
     _check_speaker_options(params, hypotheses)

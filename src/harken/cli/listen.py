@@ -30,7 +30,6 @@ from harken.cli.options import (
     load_model_with_status,
     model_files,
     model_options,
-    options_from,
     single_option,
 )
 from harken.cli.outputs import Outputs, Recording, TranscriptFile
@@ -41,6 +40,7 @@ from harken.cli.speaker_options import live_speaker_options, load_diarizer_with_
 from harken.cli.targets import refuse_overwriting
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
+from harken.option_types import options_from
 from harken.results import Segment
 from harken.streaming import FinalSegment, LiveSession, StreamOptions
 from harken.streaming.event_json import event_fields

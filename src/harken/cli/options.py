@@ -10,7 +10,7 @@ from functools import reduce
 from itertools import chain
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -37,7 +37,6 @@ _MODEL_FILE_PATTERNS = (
 )
 """Names of the files of a model in its folder."""
 
-OptionsT = TypeVar("OptionsT")
 Decorator = Callable[[Any], Any]
 Parse = Callable[[str], Any]
 
@@ -282,22 +281,6 @@ def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) ->
     return {name: params[name] for name in _MODEL_OPTIONS if name not in exclude}
 
 
-def transcribe_options_from(params: Mapping[str, Any]) -> TranscribeOptions:
-    """Return the options that `decoding_options` chose."""
-    return options_from(TranscribeOptions, params)
-
-
-def layout_from(params: Mapping[str, Any]) -> Layout:
-    """Return the layout that `layout_options` chose."""
-    return options_from(Layout, params)
-
-
-def options_from(options_class: type[OptionsT], params: Mapping[str, Any]) -> OptionsT:
-    """Return a dataclass of options, with defaults for the fields that the command has no option for."""
-    names = [field.name for field in fields(cast(Any, options_class)) if field.name in params]
-    return options_class(**{name: params[name] for name in names})
-
-
 def _options_from_fields(options_class: type[Any], exclude: Collection[str] = ()) -> Iterator[Decorator]:
     """Yield an option for every field, except those excluded."""
     hints = get_type_hints(options_class)
@@ -311,7 +294,7 @@ def _options_from_fields(options_class: type[Any], exclude: Collection[str] = ()
 def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     """Make the option of a field: its name, type, default, help and heading."""
     name = field.name.replace("_", "-")
-    settings = {"section": "Output", "default": field.default, **field.metadata}
+    settings = {"default": field.default, **{key: field.metadata[key] for key in ("help", "section")}}
     if hint is bool:
         return single_option(f"--{name}/--no-{name}", **settings)
     if get_origin(hint) is tuple:

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, answers, signal_listeners, signal_stop
 from harken.cli.terminal import is_terminal, message_text, open_closed_streams
-from harken.temporary import remove_own
+from harken.files import remove_own
 
 ANSWER_S = 0.7
 """Time that the main thread has to answer a signal."""

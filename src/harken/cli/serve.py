@@ -21,11 +21,11 @@ from harken.cli.options import (
     engine_options,
     list_option,
     model_params,
-    options_from,
     parse_text,
 )
 from harken.cli.terminal import write_stderr
 from harken.errors import BackendUnavailable, OptionError
+from harken.option_types import options_from
 from harken.serve.options import ServeOptions
 
 if TYPE_CHECKING:  # the packages of the server come with an extra

@@ -21,7 +21,8 @@ from harken.cli.screen import write_stdout
 from harken.cli.targets import refuse_writing_into
 from harken.cli.terminal import is_terminal, message_text, write_stderr
 from harken.cli.values import FilePath, Text
-from harken.training.options import DataOptions, TrainOptions, options_from
+from harken.option_types import options_from
+from harken.training.options import DataOptions, TrainOptions
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

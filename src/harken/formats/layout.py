@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from harken.errors import OptionError
-from harken.option_types import check_types
-
-
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+from harken.option_types import check, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,28 +20,24 @@ class Layout:
         If a value is not allowed.
     """
 
-    max_line_width: int | None = _option(
-        None, "Characters a line of srt, vtt, ass and lrc; a longer one is broken between words."
+    max_line_width: int | None = option(
+        None, "Characters a line of srt, vtt, ass and lrc; a longer one is broken between words.", low=1
     )
-    max_line_count: int | None = _option(
-        None, "Lines a cue; together with the width above, cues are filled without regard to segments."
+    max_line_count: int | None = option(
+        None, "Lines a cue; together with the width above, cues are filled without regard to segments.", low=1
     )
-    max_words_per_line: int | None = _option(
-        None, "Words a cue; without effect on cues that are filled without regard to segments."
+    max_words_per_line: int | None = option(
+        None, "Words a cue; without effect on cues that are filled without regard to segments.", low=1
     )
-    highlight_words: bool = _option(False, "In srt and vtt underline each word while it is spoken.")
-    karaoke: bool = _option(False, "In vtt, lrc and ass put the time of every word inside its line.")
-    embed_audio: bool = _option(False, "Put the recording into the html page, instead of a link to it.")
-    speakers: bool = _option(
+    highlight_words: bool = option(False, "In srt and vtt underline each word while it is spoken.")
+    karaoke: bool = option(False, "In vtt, lrc and ass put the time of every word inside its line.")
+    embed_audio: bool = option(False, "Put the recording into the html page, instead of a link to it.")
+    speakers: bool = option(
         False, "Prepare tsv, words.tsv and ass for speakers, which segments alone tell too late."
     )
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("max_line_width", "max_line_count", "max_words_per_line"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(name, value, "an integer from 1 on, or none")
+        check(self)
         if self.highlight_words and self.karaoke:
             raise OptionError("karaoke", True, "False together with highlight_words=True")
 

@@ -15,11 +15,11 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from harken.atomic import open_atomic
 from harken.backends.onnx.graph_store import default_graph_directory
 from harken.checkpoints.hub import download_file
 from harken.checkpoints.model_files import file_sha256
 from harken.errors import CheckpointError, CheckpointNotFound, OutputError
+from harken.files import open_atomic
 
 ENVIRONMENT_VARIABLE = "HARKEN_SPEAKER_MODEL"
 _TIMEOUT_S = 30.0

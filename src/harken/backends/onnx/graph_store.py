@@ -25,7 +25,7 @@ import platformdirs
 
 from harken.backends.onnx.graph_files import DATA_FILE, MODEL_FILE, BuiltGraph, write_graph
 from harken.errors import HarkenError, OutputError
-from harken.temporary import remove_abandoned, temporary_folder
+from harken.files import remove_abandoned, temporary_folder
 
 GRAPH_FILES = (MODEL_FILE, DATA_FILE)
 CHECKSUM_FILE = "checksums.json"

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harken.errors import OptionError
-from harken.option_types import check_types, checked_value
+from harken.option_types import check, checked_value
 from harken.serve.errors import RequestError, request_error
 from harken.serve.pcm import CHANNELS, ENCODINGS, RATES_HZ
 from harken.streaming import StreamOptions
@@ -55,7 +55,7 @@ class AudioFormat:
     channels: int = 1
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check(self)
         if self.format not in FORMATS:
             raise OptionError("format", self.format, f"one of {', '.join(FORMATS)}")
         if self.rate not in RATES_HZ:
@@ -100,7 +100,7 @@ class Resume:
     seq: int = 0
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check(self)
 
 
 def parse_first_message(message: Mapping[str, Any]) -> Hello | Resume:
