@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.contract import Floats
-from harken.errors import BackendUnavailable
+from harken.errors import BackendUnavailable, install_hint
 from harken.speakers.pieces import HOP_FRAMES, Piece, SpeechPieces, runs
 from harken.speakers.segmentation import FIRST_CENTRE_SAMPLES, STEP_SAMPLES
 from harken.types import SAMPLE_RATE
@@ -115,7 +115,7 @@ def require_scipy() -> None:
         import scipy.spatial.distance  # noqa: F401
     except ImportError as error:
         raise BackendUnavailable(
-            f"{error.name} is not installed, which telling speakers apart needs: pip install 'harken[speakers]'"
+            f"{error.name} is not installed, which telling speakers apart needs: {install_hint('speakers')}"
         ) from error
 
 
