@@ -238,7 +238,7 @@ def test_missing_pytorch_names_the_extra(
     monkeypatch.setitem(sys.modules, "torch", None)
     code, line = fail(cli, "distill", "model", "--data", "speech", "--out", tmp_path / "x")
     assert code == 6
-    assert "pip install 'harken[torch]'" in line
+    assert "pip install '.[torch]' in a clone of harken" in line
 
 
 def test_refused_training_does_not_block_its_folder(cli: CliRunner, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from harken.audio.resample import Resampler
 from harken.cli.screen import format_table
 from harken.cli.sources import BLOCK_S
 from harken.contract import Floats
-from harken.errors import AudioError, BackendUnavailable
+from harken.errors import AudioError, BackendUnavailable, install_hint
 from harken.types import SAMPLE_RATE
 
 _BUFFER_S = 0.2  # buffer of PortAudio while this process is busy; it does not delay the blocks
@@ -139,7 +139,7 @@ def _portaudio() -> Any:
         import sounddevice
     except ImportError as error:
         raise BackendUnavailable(
-            f"{error.name} is not installed, which the microphone needs: pip install 'harken[mic]'"
+            f"{error.name} is not installed, which the microphone needs: {install_hint('mic')}"
         ) from error
     except OSError as error:  # wheels for Linux do not include the library
         raise BackendUnavailable(

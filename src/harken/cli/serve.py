@@ -24,7 +24,7 @@ from harken.cli.options import (
     parse_text,
 )
 from harken.cli.terminal import write_stderr
-from harken.errors import BackendUnavailable, OptionError
+from harken.errors import BackendUnavailable, OptionError, install_hint
 from harken.option_types import options_from
 from harken.serve.options import ServeOptions
 
@@ -81,7 +81,7 @@ def _import_server() -> Callable[..., Any]:
         from harken.serve.server import run
     except ImportError as error:
         raise BackendUnavailable(
-            f"{error.name} is missing, which the server needs; pip install 'harken[serve]' installs it"
+            f"{error.name} is missing, which the server needs; {install_hint('serve')} installs it"
         ) from error
     return run
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.errors import BackendUnavailable
+from harken.errors import BackendUnavailable, install_hint
 from harken.results import SpeakerTurn
 
 Turns = Sequence[SpeakerTurn]
@@ -176,7 +176,7 @@ def assign(costs: Matrix) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         from scipy.optimize import linear_sum_assignment
     except ImportError as error:
         raise BackendUnavailable(
-            f"{error.name} is not installed, which scoring speakers needs: pip install 'harken[speakers]'"
+            f"{error.name} is not installed, which scoring speakers needs: {install_hint('speakers')}"
         ) from error
     rows, columns = linear_sum_assignment(costs)
     return rows, columns

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.errors import BackendUnavailable
+from harken.errors import BackendUnavailable, install_hint
 from harken.text.languages import LANGUAGES_WITHOUT_SPACES
 
 
@@ -31,7 +31,7 @@ def require_eval_extra() -> Iterator[None]:
             yield
     except ImportError as error:
         raise BackendUnavailable(
-            f"{error.name} is not installed, which evaluation needs: pip install 'harken[eval]'"
+            f"{error.name} is not installed, which evaluation needs: {install_hint('eval')}"
         ) from error
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harken.errors import BackendUnavailable
+from harken.errors import BackendUnavailable, install_hint
 from harken.plot.colours import ACCEPTED, DTW_PATH, INK, PALETTE, REJECTED, SPEECH, probability_colour
 from harken.plot.plot_data import ATTENTION_RANGE, TICKS_HZ, DecodedWindow, PlotData, describe_attempt, mel_band
 
@@ -19,7 +19,7 @@ try:
     from matplotlib.patches import Patch, Rectangle
 except ImportError as error:
     raise BackendUnavailable(
-        "a PNG needs matplotlib: pip install 'harken[plot]'; an HTML page (-o out.html) needs nothing"
+        f"a PNG needs matplotlib: {install_hint('plot')}; an HTML page (-o out.html) needs nothing"
     ) from error
 
 INCHES_PER_S = 0.46

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.contract import Floats
-from harken.errors import BackendUnavailable
+from harken.errors import BackendUnavailable, install_hint
 from harken.speakers.pieces import Piece
 
 MAX_DISTANCE = 0.65
@@ -107,7 +107,7 @@ def require_scipy() -> None:
         import scipy.spatial.distance  # noqa: F401
     except ImportError as error:
         raise BackendUnavailable(
-            f"{error.name} is not installed, which telling speakers apart needs: pip install 'harken[speakers]'"
+            f"{error.name} is not installed, which telling speakers apart needs: {install_hint('speakers')}"
         ) from error
 
 
