@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import sys
 import re
+import sys
 import threading
 from email.message import Message
 from pathlib import Path
