@@ -11,10 +11,10 @@ import numpy as np
 from harken.backends.onnx.graph_files import BuiltGraph, stored_graph
 from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph
 from harken.backends.store import FileStore, default_store_directory
-from harken.checkpoints.watched_file import WatchedFile, watch
+from harken.checkpoints.model_files import WatchedFile, watch
 from harken.contract import Floats
 from harken.errors import CheckpointError
-from harken.speakers.campplus_weights import CampplusWeights, open_campplus
+from harken.speakers.campplus import CampplusWeights, campplus, open_campplus
 from harken.speakers.fbank import N_BANDS, fbank, frame_count
 
 SHORTEST_SAMPLES = 4800
@@ -86,17 +86,13 @@ class EmbeddingModel:
 
 
 def _load(weights: CampplusWeights, file: WatchedFile, threads: int, store: FileStore) -> Graph:
+    def build() -> BuiltGraph:
+        graph = campplus(weights)
+        file.check_unchanged()
+        return graph
+
     key = f"{file.sha256()[:32]}-campplus-v{_GRAPH_VERSION}"
-    return OnnxRuntimeGraph(stored_graph(store, key, lambda: _build(weights, file)), threads)
-
-
-def _build(weights: CampplusWeights, file: WatchedFile) -> BuiltGraph:
-    """Build the graph; only this imports the onnx package, so that a start with a stored graph is fast."""
-    from harken.speakers.campplus import campplus
-
-    graph = campplus(weights)
-    file.check_unchanged()
-    return graph
+    return OnnxRuntimeGraph(stored_graph(store, key, build), threads)
 
 
 def _long_enough(piece: Floats) -> Floats:
