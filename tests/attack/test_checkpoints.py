@@ -22,7 +22,7 @@ import checkpoint_files as files
 from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, window_text
-from harken.text.byte_level import bytes_to_unicode
+from harken.text.bpe import bytes_to_unicode
 from tiny_models import DIMS, make_weights
 from training_data import write_model
 

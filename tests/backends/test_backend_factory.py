@@ -20,7 +20,7 @@ from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.decoding import SpeculativeDecoder
 from harken.errors import BackendUnavailable, CheckpointError, CheckpointNotFound, HarkenError, OptionError
 from harken.text import Tokenizer
-from harken.text.byte_level import bytes_to_unicode
+from harken.text.bpe import bytes_to_unicode
 from harken.types import Dims
 from tiny_models import TOKENIZER
 

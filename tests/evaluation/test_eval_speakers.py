@@ -17,7 +17,6 @@ from harken.evaluation import read_manifests
 from harken.evaluation.diarization import DiarizationErrors, count_diarization_errors, jaccard_errors
 from harken.evaluation.error_rate import ErrorCounts
 from harken.evaluation.manifest import Entry
-from harken.evaluation.rttm import read_rttm
 from harken.evaluation.speaker_words import SpeakerErrors, count_cp_word_errors, count_speaker_errors
 from harken.evaluation.speakers import (
     SpeakerHypothesis,
@@ -25,6 +24,7 @@ from harken.evaluation.speakers import (
     score_speakers,
     summarise_speakers,
 )
+from harken.formats.rttm import read_rttm
 from harken.results import Segment, Speaker, SpeakerTurn, Transcript
 
 SECONDS = 10.0

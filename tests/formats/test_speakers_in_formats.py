@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from harken.errors import OptionError
-from harken.evaluation.rttm import read_rttm
 from harken.formats import (
     Layout,
     RecordingLink,
@@ -22,6 +21,7 @@ from harken.formats import (
     render,
     segment_from_json,
 )
+from harken.formats.rttm import read_rttm
 from harken.results import Segment, Speaker, SpeakerTurn, Transcript, Word
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from fakes.speakers import BOTH, FIRST, SECOND, SILENCE, THIRD, conversation, level_diarizer
 from harken.errors import CheckpointError, OptionError
-from harken.speakers.names import letters
-from harken.speakers.options import SpeakerOptions
-from harken.speakers.voices import Voice, read_voices, write_voices
+from harken.speakers.diarizer import SpeakerOptions
+from harken.speakers.voices import Voice, letters, read_voices, write_voices
 
 TOLERANCE_S = 0.04
 """Two frames."""

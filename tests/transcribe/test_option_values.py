@@ -18,7 +18,7 @@ from harken.decoding import Beam, Sample
 from harken.errors import OptionError
 from harken.formats import Layout
 from harken.serve.options import ServeOptions
-from harken.speakers.options import SpeakerOptions
+from harken.speakers.diarizer import SpeakerOptions
 from harken.streaming import StreamOptions
 from harken.streaming.config import StreamingConfig
 from harken.training.options import (

@@ -28,7 +28,6 @@ from harken.evaluation.error_rate import (
     normalizer,
 )
 from harken.evaluation.manifest import Entry
-from harken.evaluation.rttm import read_rttm
 from harken.evaluation.scoring import Failure
 from harken.evaluation.speaker_words import (
     Said,
@@ -37,6 +36,7 @@ from harken.evaluation.speaker_words import (
     count_speaker_errors,
 )
 from harken.formats import from_json
+from harken.formats.rttm import read_rttm
 from harken.results import SpeakerTurn, Transcript
 from harken.transcribe import TranscribeOptions
 

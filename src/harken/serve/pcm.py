@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.audio.stream_resampler import StreamResampler
+from harken.audio.resample import Resampler
 from harken.contract import Floats
 from harken.errors import AudioError, OptionError
 
@@ -82,7 +82,7 @@ class PcmDecoder:
         self._frame_bytes = self._type.itemsize * channels
         self.bytes_per_s = self._frame_bytes * rate_hz
         levels = self._to_levels(np.zeros(0, self._type))
-        self._resampler = StreamResampler(rate_hz, channels, levels.dtype)
+        self._resampler = Resampler(rate_hz, channels, levels.dtype)
         self._rest = b""
 
     def feed(self, data: bytes | memoryview) -> Floats:

@@ -17,7 +17,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from harken.backends.onnx.graph_store import default_graph_directory
 from harken.checkpoints.hub import download_file
-from harken.checkpoints.watched_file import file_sha256
+from harken.checkpoints.model_files import file_sha256
 from harken.errors import CheckpointError, CheckpointNotFound, OutputError
 from harken.files import open_atomic
 
