@@ -210,9 +210,7 @@ def test_table_lists_input_devices(portaudio: PortAudio) -> None:
 
 def test_missing_sounddevice_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", None)
-    with pytest.raises(
-        BackendUnavailable, match=r"sounddevice is not installed, .*: pip install '.\[mic\]'"
-    ):
+    with pytest.raises(BackendUnavailable, match=r"sounddevice is not installed, .*: pip install '\.\[mic\]'"):
         Microphone()
 
 
