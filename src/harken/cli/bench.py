@@ -16,10 +16,12 @@ from harken.api import Recognizer
 from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_stream_options, measure_live
 from harken.cli.effects import without_flag
-from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop, finishing_calls
-from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s
+from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
+from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s, refuse_overwriting
 from harken.cli.options import (
     Command,
+    FilePath,
+    NumberRange,
     dataclass_options,
     decoding_options,
     load_model_with_status,
@@ -29,9 +31,8 @@ from harken.cli.options import (
     single_option,
 )
 from harken.cli.screen import Screen, format_table, format_time, pluralize
-from harken.cli.targets import refuse_overwriting
+from harken.cli.signals import finishing_calls
 from harken.cli.terminal import write_stderr
-from harken.cli.values import FilePath, NumberRange
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.speculation import NEAR_TIE
 from harken.errors import AudioError, BackendUnavailable

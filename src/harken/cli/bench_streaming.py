@@ -10,8 +10,9 @@ from time import perf_counter, process_time
 from typing import Any
 
 from harken.api import Recognizer
-from harken.cli.exits import Stop, finishing_calls
+from harken.cli.exits import Stop
 from harken.cli.screen import Screen, format_table, pluralize
+from harken.cli.signals import finishing_calls
 from harken.evaluation import ErrorRate, EvalRecording, Failure
 from harken.evaluation.latency import Percentiles
 from harken.evaluation.live_runs import ComputeCost, LiveRound, LiveSummary, run_live_rounds, summarise_live

@@ -12,9 +12,11 @@ from typing import Any
 import click
 
 from harken.cli.eval_speakers import evaluate_all_speakers, format_speaker_totals
-from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop, finishing_calls
+from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop
+from harken.cli.inputs import refuse_overwriting
 from harken.cli.options import (
     Command,
+    FilePath,
     decoding_options,
     load_model_with_status,
     model_files,
@@ -23,9 +25,8 @@ from harken.cli.options import (
     single_option,
 )
 from harken.cli.screen import Screen, format_table, pluralize
-from harken.cli.targets import refuse_overwriting
+from harken.cli.signals import finishing_calls
 from harken.cli.terminal import write_stderr
-from harken.cli.values import FilePath
 from harken.evaluation import (
     AlignmentChunk,
     Entry,

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from harken.cli.exits import Stop, finishing_calls
+from harken.cli.exits import Stop
 from harken.cli.options import load_model_with_status
 from harken.cli.screen import Screen, format_table, pluralize
+from harken.cli.signals import finishing_calls
 from harken.evaluation import Entry, Failure
 from harken.evaluation.speakers import (
     DiarizerProtocol,
