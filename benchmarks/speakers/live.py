@@ -64,7 +64,7 @@ def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     import harken
     from harken.audio import load_audio
     from harken.evaluation.speaker_errors import count_diarization_errors
-    from harken.manifests import read_rttm
+    from harken.formats.rttm import read_rttm
 
     diarizer = harken.load_diarizer(threads=args.threads)
     recognizer = harken.load("tiny.en", threads=args.threads) if args.words else None

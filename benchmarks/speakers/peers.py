@@ -134,7 +134,8 @@ def compare(args: argparse.Namespace, half: str, recordings: list[Recording]) ->
 def evaluate(folder: Path, label: str, recordings: list[Recording]) -> SpeakerEvaluation:
     """Score the turns of one engine."""
     from harken.evaluation.speakers import SpeakerHypothesis, score_speakers, summarise_speakers
-    from harken.manifests import Entry, read_rttm
+    from harken.formats.rttm import read_rttm
+    from harken.manifests import Entry
 
     return summarise_speakers(
         score_speakers(

@@ -1,4 +1,4 @@
-"""Manifests: recordings and what is known of each, in lines of JSON or CSV, for evaluation, training and batches; RTTM.
+"""Manifests: recordings and what is known of each, in lines of JSON or CSV, for evaluation, training and batches.
 
 Every error names the file, the line, the key, and what is allowed.
 """
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from harken.audio import audio_duration
 from harken.errors import ManifestError, OptionError
-from harken.results import MAX_TIME_S, SpeakerTurn
+from harken.results import MAX_TIME_S
 from harken.text import to_language_code
 
 MANIFEST = "manifest.jsonl"
@@ -37,8 +37,6 @@ NO_LANGUAGE = ("", "none")
 ALLOWED = f"allowed is a manifest, or a folder with {MANIFEST}"
 ALLOWED_SAID = "a list of turns in order, each an object with speaker and text"
 _MOST_SHOWN = 80
-_RTTM_FIELDS = 8
-"""Fewest fields of a line: type, recording, channel, start, duration, two that are not used, speaker."""
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -149,43 +147,6 @@ def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Seque
         raise ManifestError(f"{path}: holds neither {MANIFEST} nor audio")
     name = path.resolve().name
     return [Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="") for file in files]
-
-
-def read_rttm(path: str | os.PathLike[str], recording: str | None = None) -> tuple[SpeakerTurn, ...]:
-    """Read the turns of one recording in RTTM, the text format of NIST's evaluations, ordered by start.
-
-    Only lines of the type ``SPEAKER`` hold turns; others, empty lines and comments (``;;``) are skipped.
-
-    Parameters
-    ----------
-    path : path
-    recording : str, optional
-        Name of the recording; without, all turns of the file must be of the same one.
-
-    Raises
-    ------
-    ManifestError
-        If the file cannot be read, or a line is not RTTM.
-    """
-    turns: list[SpeakerTurn] = []
-    recordings: set[str] = set()
-    text = decode(_read_file(Path(path), "allowed is a file of turns in RTTM"), str(path))
-    for number, line in enumerate(text.splitlines(), start=1):
-        fields = line.split()
-        if not fields or fields[0] != "SPEAKER":
-            continue
-        where = f"{path}:{number}"
-        if len(fields) < _RTTM_FIELDS:
-            raise ManifestError(
-                f"{where}: has {len(fields)} fields; allowed are {_RTTM_FIELDS} or more, as RTTM has"
-            )
-        if recording is None or fields[1] == recording:
-            recordings.add(fields[1])
-            turns.append(_rttm_turn(fields, where))
-    if len(recordings) > 1:
-        names = ", ".join(sorted(recordings)[:3])
-        raise ManifestError(f"{path}: has turns of several recordings ({names}); allowed is one")
-    return tuple(sorted(turns, key=lambda turn: (turn.start_s, turn.end_s, turn.speaker)))
 
 
 def manifest_path(path: str | os.PathLike[str]) -> Path:
@@ -425,16 +386,3 @@ def _shown(value: Any) -> str:
     """Return a value for a message, shortened."""
     text = repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
-
-
-def _rttm_turn(fields: list[str], where: str) -> SpeakerTurn:
-    try:
-        start_s, duration_s = float(fields[3]), float(fields[4])
-    except ValueError:
-        start_s = duration_s = float("nan")
-    if not (isfinite(start_s) and isfinite(duration_s) and start_s >= 0 and duration_s >= 0):
-        raise ManifestError(f"{where}: start {fields[3]}, duration {fields[4]}: allowed are seconds, from 0 on")
-    try:
-        return SpeakerTurn(start_s=start_s, end_s=start_s + duration_s, speaker=fields[7])
-    except OptionError as error:
-        raise ManifestError(f"{where}: {error}") from error

@@ -293,7 +293,7 @@ class TestFilesThatAreRead:
             return resolve(options, **keywords)
 
         cli.monkeypatch.setattr(recognizer, "resolve_options", resolve_options)
-        cli.monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer)
+        cli.loaders["load"] = lambda **given: recognizer
         line = json.dumps({"audio": "0.wav", "text": "eins", "language": "de"})
         (talks / "manifest.jsonl").write_text(line)
         outcome = cli.run("eval", "talks")

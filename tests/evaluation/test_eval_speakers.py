@@ -23,7 +23,8 @@ from harken.evaluation.speaker_errors import (
     jaccard_errors,
 )
 from harken.evaluation.speakers import SpeakerHypothesis, evaluate_speakers, score_speakers, summarise_speakers
-from harken.manifests import Entry, read_manifests, read_rttm
+from harken.formats.rttm import read_rttm
+from harken.manifests import Entry, read_manifests
 from harken.results import Segment, Speaker, SpeakerTurn, Transcript
 
 SECONDS = 10.0

@@ -16,6 +16,7 @@ from harken.cli.batch_progress import BatchProgress, format_duration
 from harken.cli.exits import EPILOGUE, SOME_FAILED
 from harken.cli.options import (
     Command,
+    FilePath,
     dataclass_options,
     decoding_options,
     layout_options,
@@ -25,9 +26,8 @@ from harken.cli.options import (
     parse_text,
     single_option,
 )
-from harken.cli.process import saving_on_stop
-from harken.cli.screen import format_table, pluralize
-from harken.cli.values import FilePath
+from harken.cli.screen import format_table, pluralize, write_stdout
+from harken.cli.signals import saving_on_stop
 from harken.formats import Layout
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
@@ -66,9 +66,7 @@ def command(manifest: str, out: str, **params: Any) -> int:
     with BatchProgress(enabled=not params["quiet"]) as progress:
         settings["note"] = progress.note
         if params["dry_run"]:
-            progress.write_stdout(
-                _plan_text(plan_batch(manifest, out, options, transcribe_options, **settings))
-            )
+            write_stdout(_plan_text(plan_batch(manifest, out, options, transcribe_options, **settings)))
             return 0
         with saving_on_stop(progress.describe_stop):
             summary = run_batch(manifest, out, options, transcribe_options, on_state=progress.show, **settings)

@@ -17,10 +17,12 @@ from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_measurement, live_stream_options
 from harken.cli.effects import without_flag
 from harken.cli.exits import EPILOGUE
-from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s
+from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s, refuse_overwriting
 from harken.cli.measuring import Measurement, Report, Row, measure, table_rows
 from harken.cli.options import (
     Command,
+    FilePath,
+    NumberRange,
     dataclass_options,
     decoding_options,
     load_model_with_status,
@@ -30,9 +32,7 @@ from harken.cli.options import (
     single_option,
 )
 from harken.cli.screen import Screen, format_table, format_time, pluralize
-from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import write_stderr
-from harken.cli.values import FilePath, NumberRange
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.speculation import NEAR_TIE
 from harken.errors import AudioError, BackendUnavailable

@@ -15,13 +15,13 @@ from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import recording_duration_s
 from harken.cli.options import (
     Command,
+    FilePath,
     decoding_options,
     load_model,
     model_options,
     single_option,
 )
 from harken.cli.screen import format_time, format_timed_text, write_stdout
-from harken.cli.values import FilePath
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError
 from harken.formats import as_json, dump_json

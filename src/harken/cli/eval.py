@@ -11,9 +11,11 @@ import click
 
 from harken.cli.eval_speakers import speakers_measurement
 from harken.cli.exits import EPILOGUE
+from harken.cli.inputs import refuse_overwriting
 from harken.cli.measuring import Measurement, Report, format_percent, format_rate, format_speed, measure
 from harken.cli.options import (
     Command,
+    FilePath,
     decoding_options,
     load_model_with_status,
     model_files,
@@ -22,9 +24,7 @@ from harken.cli.options import (
     single_option,
 )
 from harken.cli.screen import Screen, format_table, pluralize
-from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import write_stderr
-from harken.cli.values import FilePath
 from harken.evaluation.error_rate import AlignmentChunk, ErrorCounts, ErrorRate, align_words
 from harken.evaluation.evaluate import evaluate_entries
 from harken.evaluation.hypotheses import HypothesisStore, open_hypotheses, provenance

@@ -12,7 +12,8 @@ from threading import Thread
 from time import monotonic
 from typing import BinaryIO
 
-from harken.cli.exits import Stop, StopDeferral
+from harken.cli.exits import Stop
+from harken.cli.signals import StopDeferral
 from harken.files import own, sync, wrap_os_errors
 
 _SYNC_S = 1.0  # at most this is lost if the power fails; a failed write is tried again as often

@@ -10,18 +10,18 @@ from typing import Any
 import click
 
 from harken.cli.exits import EPILOGUE
-from harken.cli.inputs import STDIN, recording_duration_s
+from harken.cli.inputs import STDIN, recording_duration_s, refuse_overwriting
 from harken.cli.options import (
     Command,
+    FilePath,
+    NumberRange,
     dataclass_options,
     load_model,
     model_files,
     model_options,
     single_option,
 )
-from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import write_stderr
-from harken.cli.values import FilePath, NumberRange
 from harken.files import open_atomic
 from harken.option_types import options_from
 from harken.plot import PlotData, collect_plot_data, html_page, read_excerpt

@@ -14,7 +14,7 @@ import click
 
 import harken
 from harken.api import Recognizer, load
-from harken.cli.exits import EPILOGUE, TERMINATED, Stop, handling_signals, keeping_stop
+from harken.cli.exits import EPILOGUE, TERMINATED, Stop
 from harken.cli.options import (
     Command,
     dataclass_options,
@@ -23,6 +23,7 @@ from harken.cli.options import (
     model_params,
     parse_text,
 )
+from harken.cli.signals import handling_signals, keeping_stop
 from harken.cli.terminal import write_stderr
 from harken.errors import BackendUnavailable, OptionError, install_hint
 from harken.option_types import options_from

@@ -15,10 +15,18 @@ from click.core import ParameterSource
 from harken.cli.effects import with_option
 from harken.cli.exits import EPILOGUE
 from harken.cli.file_transcriber import FileTranscriber
-from harken.cli.inputs import STDIN, expand_patterns, make_folder, output_paths, recording_reference
+from harken.cli.inputs import (
+    STDIN,
+    expand_patterns,
+    make_folder,
+    output_paths,
+    recording_reference,
+    refuse_overwriting,
+)
 from harken.cli.options import (
     WORD_FORMATS,
     Command,
+    FilePath,
     decoding_options,
     layout_options,
     list_option,
@@ -29,10 +37,8 @@ from harken.cli.options import (
 )
 from harken.cli.screen import Screen, TimestampedLines, pluralize
 from harken.cli.speaker_options import load_diarizer_with_status, speaker_options
-from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import is_terminal
 from harken.cli.transcript_files import TranscriptFiles, all_exist
-from harken.cli.values import FilePath
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions

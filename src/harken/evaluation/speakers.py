@@ -27,7 +27,8 @@ from harken.evaluation.speaker_errors import (
     jaccard_errors,
 )
 from harken.formats import from_json
-from harken.manifests import Entry, read_rttm
+from harken.formats.rttm import read_rttm
+from harken.manifests import Entry
 from harken.results import Transcript
 from harken.transcribe import TranscribeOptions
 
