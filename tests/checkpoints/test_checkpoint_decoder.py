@@ -57,12 +57,6 @@ def test_decoder_as_main_model_is_rejected_with_advice(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
 
 
-def test_whole_model_opens_as_assistant(tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS), assistant=True)
-    assert checkpoint.has_encoder
-    assert checkpoint.encoder_sha256 is checkpoint.draft_vocabulary is None
-
-
 @pytest.mark.parametrize("name", ["encoder.ln_post.bias", "encoder.blocks.1.attn.key.weight"])
 def test_incomplete_encoder_is_rejected(tmp_path: Path, name: str) -> None:
     write(tmp_path, {**DECODER, name: WEIGHTS[name]})
@@ -74,20 +68,13 @@ def test_incomplete_encoder_is_rejected(tmp_path: Path, name: str) -> None:
     ("config", "reason"),
     [
         ({"encoder_attention_heads": 5}, "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
-        ({"max_source_positions": 0}, "n_audio_ctx=0: allowed is a positive integer"),
         ({"d_model": 64}, "declares n_text_state=64, its weights have n_text_state=32"),
-        ({"decoder_layers": 2}, "declares n_text_layer=2, its weights have n_text_layer=3"),
         ({"vocab_size": 95}, "declares n_vocab=95, its weights have n_vocab=96"),
         ({"harken": []}, r"config\.json: harken is a list, allowed is an object"),
-        ({"harken": {"encoder_sha256": 7}}, "encoder_sha256 is not 64 digits in lower-case hex"),
         ({"harken": {"encoder_sha256": "F" * 64}}, "encoder_sha256 is not 64 digits in lower-case hex"),
         ({"harken": {"draft_vocabulary": "0"}}, "draft_vocabulary is not a list of token ids"),
-        ({"harken": {"draft_vocabulary": []}}, "draft_vocabulary is not a list of token ids"),
         ({"harken": {"draft_vocabulary": [0, True]}}, "draft_vocabulary is not a list of token ids"),
-        ({"harken": {"draft_vocabulary": [0, 1.5]}}, "draft_vocabulary is not a list of token ids"),
         ({"harken": {"draft_vocabulary": [1, 0]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
-        ({"harken": {"draft_vocabulary": [1, 1]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
-        ({"harken": {"draft_vocabulary": [-1, 0]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
         ({"harken": {"draft_vocabulary": [0, 96]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
         (
             {"harken": {"draft_vocabulary": [0, 10**30]}},

@@ -195,15 +195,6 @@ def test_download_failures_are_one_line(
     assert type(caught.value) is kind
 
 
-def test_interrupted_download_can_be_repeated(stub: Hub) -> None:
-    stub.repositories["openai/whisper-small"] = ["config.json", "model.safetensors"]
-    stub.error = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        resolve_model("small")
-    stub.error = None
-    assert names(resolve_model("small")) == {"config.json", "model.safetensors"}
-
-
 def test_real_hub_library_reports_a_missing_model() -> None:
     with pytest.raises(CheckpointNotFound, match="not on this machine, and downloads are off"):
         resolve_model("harken-tests/there-is-none", download=False)

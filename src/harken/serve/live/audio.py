@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.audio import stream_audio
-from harken.audio.stream_resampler import StreamResampler
+from harken.audio.resample import Resampler
 from harken.contract import Floats
 from harken.errors import AudioError, OptionError
-from harken.option_types import check_types
+from harken.option_types import check
 from harken.types import SAMPLE_RATE
 
 RATES_HZ = range(8_000, 48_001)
@@ -89,7 +89,7 @@ class AudioFormat:
     channels: int = 1
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check(self)
         if self.format not in FORMATS:
             raise OptionError("format", self.format, f"one of {', '.join(FORMATS)}")
         if self.rate not in RATES_HZ:
@@ -118,7 +118,7 @@ class PcmDecoder:
         self._type, self._to_levels = _ENCODINGS[audio.format]
         self._frame_bytes = self._type.itemsize * audio.channels
         levels = self._to_levels(np.zeros(0, self._type))
-        self._resampler = StreamResampler(audio.rate, audio.channels, levels.dtype)
+        self._resampler = Resampler(audio.rate, audio.channels, levels.dtype)
         self._rest = b""
 
     def feed(self, data: bytes | memoryview) -> Floats:

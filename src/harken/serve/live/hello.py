@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harken.errors import OptionError
-from harken.option_types import check_types, checked_value
+from harken.option_types import check, checked_value
 from harken.serve.errors import RequestError, request_error
 from harken.serve.live.audio import AudioFormat
 from harken.streaming import StreamOptions
@@ -64,7 +64,7 @@ class Resume:
     seq: int = 0
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check(self)
 
 
 def parse_first_message(message: Mapping[str, Any]) -> Hello | Resume:
