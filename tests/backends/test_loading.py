@@ -7,65 +7,63 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harken.backends.onnx.parallel_loading import Abandoned, ParallelLoading
+from harken.backends.loading import Abandoned, load_parts
 
 TESTS = Path(__file__).parents[1]
-LONG_S = 10.0
+LONG_S = 60.0
+WEIGHTS: dict[str, Any] = {"weight": 7}
 
 
 class Failure(Exception):
     """The error of a function."""
 
 
-def fail() -> None:
+def fail(weights: Any) -> None:
     raise Failure
 
 
-def test_results_are_in_order() -> None:
-    def slow() -> str:
-        time.sleep(0.05)
-        return "slow"
+def test_parts_are_loaded_at_the_same_time_and_returned_in_order() -> None:
+    barrier = threading.Barrier(2, timeout=60)
 
-    assert ParallelLoading().run(slow, lambda: "fast", lambda: None) == ["slow", "fast", None]
+    def meet(weights: Any) -> Any:
+        barrier.wait()
+        return weights["weight"]
 
-
-def test_functions_run_at_the_same_time() -> None:
-    barrier = threading.Barrier(3, timeout=60)
-    assert sorted(ParallelLoading().run(barrier.wait, barrier.wait, barrier.wait)) == [0, 1, 2]
+    assert load_parts(WEIGHTS, meet, lambda weights: [*weights], meet, meet, meet) == [7, ["weight"], 7, 7, 7]
 
 
 def test_first_error_is_raised_while_others_still_run() -> None:
     go_on = threading.Event()
     with pytest.raises(Failure):
-        ParallelLoading().run(lambda: go_on.wait(60), fail)
+        load_parts(WEIGHTS, lambda weights: go_on.wait(60), fail)
     go_on.set()
 
 
 def test_timeout_error_of_a_function_is_an_error() -> None:
-    def time_out() -> None:
+    def time_out(weights: Any) -> None:
         raise TimeoutError("of the function")
 
     with pytest.raises(TimeoutError, match="of the function"):
-        ParallelLoading().run(time_out)
+        load_parts(WEIGHTS, time_out)
 
 
-def test_functions_that_nobody_waits_for_end_at_their_next_step() -> None:
-    loading, ended = ParallelLoading(), threading.Event()
+def test_functions_that_nobody_waits_for_end_where_they_next_read_a_weight() -> None:
+    ended = threading.Event()
 
-    def steps() -> None:
+    def read_on(weights: Any) -> None:
         try:
             while True:
-                loading.check_not_abandoned()
-                time.sleep(0.001)
+                weights["weight"]
         except Abandoned:
             ended.set()
             raise
 
     with pytest.raises(Failure):
-        loading.run(steps, fail)
+        load_parts(WEIGHTS, read_on, fail)
     assert ended.wait(60)
 
 
@@ -107,17 +105,22 @@ def test_signal_interrupts_loading_while_a_runtime_compiles(tmp_path: Path) -> N
 
 
 ENDED_DURING_LOADING = """
-import time
-from harken.backends.onnx.parallel_loading import ParallelLoading
+import threading
+from harken.backends.loading import load_parts
 
-def fail():
+failed = threading.Event()
+
+def fail(weights):
     raise ValueError("the error")
 
-def load():
-    time.sleep(0.5)
+def load(weights):
+    failed.wait(60)
     print("loaded", flush=True)
 
-ParallelLoading().run(load, fail)
+try:
+    load_parts({}, load, fail)
+finally:
+    failed.set()
 """
 
 
@@ -131,15 +134,16 @@ def test_interpreter_does_not_cut_a_thread_that_loads() -> None:
 
 
 def test_no_thread_is_left_when_loading_has_ended() -> None:
-    ParallelLoading().run(lambda: None, lambda: None)
+    load_parts(WEIGHTS, lambda weights: None, lambda weights: None)
     deadline = time.monotonic() + 60
     while any(thread.name == "harken-loading" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
 
 
 THREADS_RUN_OUT = """
-import os, sys, threading, time
-from harken.backends.onnx.parallel_loading import Abandoned, ParallelLoading
+import os, threading
+import harken.backends.loading as module
+from harken.backends.loading import Abandoned, load_parts
 
 class Thread(threading.Thread):
     n_started = 0
@@ -150,20 +154,17 @@ class Thread(threading.Thread):
         Thread.n_started += 1
         super().start()
 
-def load():
+def load(weights):
     try:
         while True:
-            loading.check_not_abandoned()
-            time.sleep(0.001)
+            weights["weight"]
     except Abandoned:
         os.write(1, b"abandoned\\n")  # one call, as several threads write
         raise
 
-import harken.backends.onnx.parallel_loading as module
 module.Thread = Thread
-loading = ParallelLoading()
 try:
-    loading.run(load, load, load)
+    load_parts({"weight": 7}, load, load, load)
 except BaseException as error:
     os.write(1, f"{type(error).__name__} {error}\\n".encode())
 """

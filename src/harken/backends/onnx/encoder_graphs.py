@@ -1,15 +1,97 @@
-"""The streaming encoder's state in the CPU engine."""
+"""The graphs before the decoder: windows and streams encoded, and projected for the cross-attention."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
 
 import numpy as np
 
-from harken.backends.onnx.runtimes import Arrays
+from harken.backends.checks import NO_ENCODER, own_states
+from harken.backends.onnx.graph_loader import GraphLoader
+from harken.backends.onnx.runtimes import Arrays, Graph
 from harken.backends.onnx.session import MASKED, OnnxFeatures
-from harken.contract import Floats
+from harken.contract import Floats, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
+
+
+class EncoderGraphs:
+    """The graphs before the decoder (see `harken.backends.encoding.Encoder`).
+
+    Parameters
+    ----------
+    dims : Dims
+    loader : GraphLoader
+        Loads a graph when it is first used.
+    loaded : mapping of str to Graph
+        Those that are loaded already.
+    """
+
+    def __init__(self, dims: Dims, loader: GraphLoader, loaded: Mapping[str, Graph]) -> None:
+        self._dims, self._loader, self._loaded = dims, loader, dict(loaded)
+        self._lock = Lock()
+
+    @staticmethod
+    def names(dims: Dims) -> tuple[str, ...]:
+        """Return the names of the graphs that windows need."""
+        return ("cross_kv", "encoder") if dims.has_encoder else ("cross_kv",)
+
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
+        assert self._dims.has_encoder, NO_ENCODER
+        if positions:
+            return np.concatenate(
+                [self._encode_sparse(mel[i], positions) for i in single_window_slices(len(mel))]
+            )
+        encode = self._graph("encoder")
+        encoder_output = np.empty((len(mel), mel.shape[2] // 2, self._dims.n_audio_state), np.float32)
+        for window in single_window_slices(len(mel)):
+            encode({"mel": np.ascontiguousarray(mel[window])}, {"encoder_output": encoder_output[window]})
+        return encoder_output
+
+    def allocate_cross_kv(self, n_windows: int, positions: int) -> dict[str, Floats]:
+        """Allocate the keys and values of the cross-attention, by the names of the decoder graph's inputs."""
+        dims = self._dims
+        shape = (n_windows, dims.n_text_head, positions, dims.n_text_state // dims.n_text_head)
+        return {
+            f"cross_{part}.{i}": np.empty(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
+        }
+
+    def project_window(self, encoder_output: Floats, cross_kv: dict[str, Floats]) -> None:
+        """Write the keys and values of one window; all arrays have one window along axis 0."""
+        self._graph("cross_kv")({"encoder_output": encoder_output}, cross_kv)
+
+    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
+        assert self._dims.has_encoder, NO_ENCODER
+        return OnnxEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        onnx_states = own_states(states, OnnxEncoderState)
+        inputs, outputs = OnnxEncoderState.chunk_inputs(onnx_states, mel)
+        self._graph("streaming_encoder")(inputs, outputs)
+        encoder_output = outputs["encoder_output"]
+        # The projection is the same at every position: the chunks of all streams are projected as one window.
+        all_chunks = encoder_output.reshape(1, -1, encoder_output.shape[2])
+        cross_kv = self.allocate_cross_kv(1, all_chunks.shape[1])
+        self.project_window(all_chunks, cross_kv)
+        for row, state in enumerate(onnx_states):
+            chunk_positions = slice(row * encoder_output.shape[1], (row + 1) * encoder_output.shape[1])
+            stream_outputs = {name: array[row] for name, array in outputs.items()}
+            stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
+            state.append_chunk(mel[row], stream_outputs, final_frames // FRAMES_PER_POSITION)
+
+    def _encode_sparse(self, mel: Floats, positions: SparsePositions) -> Floats:
+        """Encode some positions of one window, by the graph of streams, which takes positions and a mask."""
+        state = OnnxEncoderState(self._dims, history_positions=1)  # masked; the runtimes take no empty history
+        inputs, outputs = OnnxEncoderState.chunk_inputs([state], mel)
+        inputs["mask"][..., 1:] = positions.key_bias
+        self._graph("streaming_encoder")({**inputs, "positions": np.array([positions.numbers])}, outputs)
+        return outputs["encoder_output"]
+
+    def _graph(self, name: str) -> Graph:
+        with self._lock:
+            if name not in self._loaded:
+                self._loaded[name] = self._loader.load(name)[0]
+            return self._loaded[name]
 
 
 class OnnxEncoderState:
@@ -124,3 +206,8 @@ def _write_at(buffer: Floats, at: int, new: Floats) -> Floats:
 def _pad_to(buffer: Floats, positions: int, longest: int) -> Floats:
     """Return the first positions of a buffer, padded with zeros to a common length."""
     return np.pad(buffer[..., :positions, :], [(0, 0)] * (buffer.ndim - 2) + [(0, longest - positions), (0, 0)])
+
+
+def single_window_slices(n_windows: int) -> Iterator[slice]:
+    """Yield a slice for each window: the graphs before the decoder take one window at a time."""
+    return (slice(window, window + 1) for window in range(n_windows))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harken.backends.onnx import OnnxBackend, graph_loader, runtime_plan
+from harken.backends.onnx import OnnxBackend, graph_loader, runtimes
 from harken.backends.onnx.runtimes import OnnxRuntimeGraph
 from harken.errors import OutOfMemory
 from tiny_models import DIMS, make_mel, make_weights
@@ -26,8 +26,8 @@ class WithoutBfloat16(OnnxRuntimeGraph):
 
 @pytest.fixture
 def openvino(monkeypatch: pytest.MonkeyPatch) -> type[WithoutBfloat16]:
-    monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset({"BF16", "FP32"}))
-    monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: True)
+    monkeypatch.setattr(runtimes, "openvino_capabilities", lambda: frozenset({"BF16", "FP32"}))
+    monkeypatch.setattr(runtimes, "bfloat16_is_faster", lambda: True)
     monkeypatch.setattr(graph_loader, "OpenVinoGraph", WithoutBfloat16)
     return WithoutBfloat16
 

@@ -11,9 +11,9 @@ import pytest
 
 from harken.backends.onnx import OnnxBackend, graph_loader
 from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
+from harken.backends.onnx.graph_loader import DEPTH, LARGEST_ACTIVATION, probe_graph, probe_weights, weight_bits
 from harken.backends.onnx.linear import quantise_rows
 from harken.backends.onnx.runtimes import OnnxRuntimeGraph
-from harken.backends.onnx.saturation import DEPTH, LARGEST_ACTIVATION, probe_graph, probe_weights, weight_bits
 from tiny_models import DIMS, make_mel, make_weights
 
 LIMIT = 2**15 - 1

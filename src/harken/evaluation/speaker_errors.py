@@ -1,26 +1,52 @@
-"""Errors of diarization: the time in which it names the wrong speakers, or too many or too few of them.
+"""Errors of speakers: who speaks when, and who said which words.
 
 Names of speakers mean nothing by themselves: those of the hypothesis are mapped one to one to those of the reference,
-so that the time in which both speak is longest.
+so that the time in which both speak is longest, or the wrong words are fewest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harken.errors import BackendUnavailable, install_hint
+from harken.evaluation.error_rate import ErrorCounts, Summed, align_words, count_word_errors, normalizer
 from harken.results import SpeakerTurn
 
 Turns = Sequence[SpeakerTurn]
 Matrix = NDArray[np.float64]
 
 
+Said = tuple[str, str]
+"""A speaker and some words, in the order in which they were said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errors(Summed):
+    """Errors, and the number of what could be wrong.
+
+    Attributes
+    ----------
+    errors : float
+    reference_length : int
+    """
+
+    errors: float = 0
+    reference_length: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """Share of errors; None where nothing can be wrong."""
+        return self.errors / self.reference_length if self.reference_length else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiarizationErrors:
+class DiarizationErrors(Summed):
     """Seconds of speech and of errors; where two speak at once, both count.
 
     Attributes
@@ -39,14 +65,6 @@ class DiarizationErrors:
     missed_s: float = 0.0
     false_alarm_s: float = 0.0
     confused_s: float = 0.0
-
-    def __add__(self, other: DiarizationErrors) -> DiarizationErrors:
-        return DiarizationErrors(
-            speech_s=self.speech_s + other.speech_s,
-            missed_s=self.missed_s + other.missed_s,
-            false_alarm_s=self.false_alarm_s + other.false_alarm_s,
-            confused_s=self.confused_s + other.confused_s,
-        )
 
     @property
     def errors(self) -> float:
@@ -180,3 +198,77 @@ def assign(costs: Matrix) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         ) from error
     rows, columns = linear_sum_assignment(costs)
     return rows, columns
+
+
+def count_cp_word_errors(
+    reference: Sequence[Said], hypothesis: Sequence[Said], language: str | None
+) -> ErrorCounts:
+    """Count the word errors between all words of each speaker, for the mapping of speakers with the fewest (cpWER).
+
+    Speakers whom the other side lacks are compared with an empty text.
+
+    Source: Watanabe et al., "CHiME-6 Challenge" (2020), section 4.2.1: concatenated minimum-permutation word error
+    rate.
+
+    Parameters
+    ----------
+    reference, hypothesis : sequence of (speaker, text)
+    language : str or None
+        Code of the language of both, whose rules normalize the texts.
+    """
+    normalize = normalizer(language)
+    spoken = [normalize(text) for text in join_by_speaker(reference).values()]
+    found = [normalize(text) for text in join_by_speaker(hypothesis).values()]
+    size = max(len(spoken), len(found))
+    spoken += [""] * (size - len(spoken))
+    found += [""] * (size - len(found))
+    counts = [[count_word_errors(one, other) for other in found] for one in spoken]
+    rows, columns = assign(
+        np.array([[count.errors for count in row] for row in counts], float).reshape(size, size)
+    )
+    return sum((counts[row][column] for row, column in zip(rows, columns, strict=True)), ErrorCounts())
+
+
+def count_speaker_errors(reference: Sequence[Said], hypothesis: Sequence[Said], language: str | None) -> Errors:
+    """Count the words that have the wrong speaker (WDER), among those that the hypothesis has at all.
+
+    Source: El Shafey, Soltau and Shafran, "Joint Speech Recognition and Speaker Diarization via Sequence Transduction"
+    (Interspeech 2019), section 4.2. Where several speak at once, the words of a reference stand one turn behind the
+    other, so their alignment is rough.
+    """
+    spoken, found = speaker_by_word(reference, language), speaker_by_word(hypothesis, language)
+    pairs: dict[Said, int] = {}
+    at = found_at = 0
+    for chunk in align_words(" ".join(word for _, word in spoken), " ".join(word for _, word in found)):
+        for one, other in zip(
+            spoken[at : at + len(chunk.reference)],
+            found[found_at : found_at + len(chunk.hypothesis)],
+            strict=False,
+        ):
+            pairs[one[0], other[0]] = pairs.get((one[0], other[0]), 0) + 1
+        at, found_at = at + len(chunk.reference), found_at + len(chunk.hypothesis)
+    names = [list(dict.fromkeys(map(itemgetter(side), pairs))) for side in (0, 1)]
+    counts = np.array([[pairs.get((one, other), 0) for other in names[1]] for one in names[0]], float)
+    if not pairs:
+        return Errors()
+    rows, columns = assign(-counts)
+    total = sum(pairs.values())
+    return Errors(total - int(counts[rows, columns].sum()), total)
+
+
+def join_by_speaker(said: Iterable[Said]) -> Mapping[str, str]:
+    """Return all words of each speaker."""
+    texts: dict[str, list[str]] = {}
+    for speaker, text in said:
+        texts.setdefault(speaker, []).append(text.strip())
+    return {speaker: " ".join(parts) for speaker, parts in texts.items()}
+
+
+def speaker_by_word(said: Iterable[Said], language: str | None) -> list[Said]:
+    """Return normalized words, each with its speaker; what one says in a row is normalized together."""
+    normalize = normalizer(language)
+    return [
+        (speaker, word)
+        for speaker, turns in groupby(said, key=itemgetter(0))
+        for word in normalize(" ".join(text.strip() for _, text in turns)).split()
+    ]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harken.backends.onnx import runtime_plan
-from harken.backends.onnx.runtime_plan import (
+from harken.backends.onnx import runtimes
+from harken.backends.onnx.runtimes import (
     bfloat16_is_faster,
     has_amx,
     make_runtime_plan,
@@ -43,8 +43,8 @@ def test_plan_follows_precision_and_processor(
     encoder: str,
     decoder: str,
 ) -> None:
-    monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: capabilities)
-    monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: True)
+    monkeypatch.setattr(runtimes, "openvino_capabilities", lambda: capabilities)
+    monkeypatch.setattr(runtimes, "bfloat16_is_faster", lambda: True)
     plan = make_runtime_plan(requested)
     assert plan.precision == precision
     assert (" ".join(plan.encoder), " ".join(plan.decoder)) == (encoder, decoder)
@@ -58,8 +58,8 @@ def test_plan_follows_precision_and_processor(
 def test_slow_bfloat16_is_used_only_where_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, requested: str, encoder: str
 ) -> None:
-    monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: WITH_BF16)
-    monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: False)
+    monkeypatch.setattr(runtimes, "openvino_capabilities", lambda: WITH_BF16)
+    monkeypatch.setattr(runtimes, "bfloat16_is_faster", lambda: False)
     assert make_runtime_plan(requested).encoder == ("openvino", encoder)
 
 
@@ -107,7 +107,7 @@ def test_amx_is_read_from_the_flags_of_the_processor(
 def test_bf16_is_refused_on_a_processor_without_it(
     monkeypatch: pytest.MonkeyPatch, capabilities: frozenset[str]
 ) -> None:
-    monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: capabilities)
+    monkeypatch.setattr(runtimes, "openvino_capabilities", lambda: capabilities)
     with pytest.raises(OptionError, match=r"precision='bf16'.*fp32 or int8"):
         make_runtime_plan("bf16")
 
@@ -126,5 +126,5 @@ def test_missing_onnxruntime_is_reported_with_its_install_command(monkeypatch: p
     from harken.backends.onnx.runtimes import import_onnxruntime
 
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(BackendUnavailable, match="pip install onnxruntime"):
+    with pytest.raises(BackendUnavailable, match=r"pip install .\.\[onnx\]"):
         import_onnxruntime()
