@@ -7,7 +7,8 @@ from threading import Event
 from typing import Any
 
 import pytest
-from live_clients import Client, OwnClient, RealtimeClient, Stage, WyomingClient, leap, play, settled, until
+from leaping import leap, settled
+from live_clients import Client, OwnClient, RealtimeClient, Stage, WyomingClient, play, until
 from talking import TalkingRecognizer, words_said
 
 from harken.serve.live.connection import MAX_UNSENT

@@ -45,7 +45,7 @@ def test_the_end_waits_for_no_thread() -> None:
 
     async def leave() -> None:
         waiting = asyncio.create_task(in_daemon_thread(lambda: release.wait(60), "loading"))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         waiting.cancel()
 
     asyncio.run(leave())

@@ -19,23 +19,10 @@ from starlette.websockets import WebSocket
 
 from harken.formats import dump_json
 from harken.serve.errors import NORMAL, RequestError, request_error
-from harken.serve.live.connection import (
-    IDLE,
-    Audio,
-    CloseStream,
-    Flush,
-    HangUp,
-    OpenStream,
-    Output,
-    Session,
-    StreamClosed,
-    WebSocketLine,
-    accept,
-    log_unforeseen,
-    received,
-)
+from harken.serve.live.connection import IDLE, Session, WebSocketLine, accept, log_unforeseen, received
 from harken.serve.live.hello import PARAMS, Hello, Resume, parse_first_message
 from harken.serve.live.replay_log import ReplayLog
+from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, OpenStream, Output, StreamClosed
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
