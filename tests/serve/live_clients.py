@@ -159,13 +159,13 @@ class RealtimeClient(_Socket):
 
     @property
     def text(self) -> str:
+        deltas: dict[str, str] = {}
+        for message in self.messages:
+            if message["type"].endswith(".delta"):
+                deltas[message["item_id"]] = deltas.get(message["item_id"], "") + message["delta"]
         completed = [message for message in self.messages if message["type"].endswith(".completed")]
-        assert all(message["transcript"] == self._deltas(message["item_id"]) for message in completed)
+        assert all(message["transcript"] == deltas[message["item_id"]] for message in completed)
         return " ".join(message["transcript"] for message in completed)
-
-    def _deltas(self, item_id: str) -> str:
-        deltas = [message for message in self.messages if message["type"].endswith(".delta")]
-        return "".join(message["delta"] for message in deltas if message["item_id"] == item_id)
 
     @property
     def errors(self) -> list[str | None]:

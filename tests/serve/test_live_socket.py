@@ -106,14 +106,6 @@ def test_a_wrong_later_message_ends_the_session(server: Serving, message: str | 
     wait_for(lambda: server.service.admission.n_streams <= before)
 
 
-def test_audio_after_the_end_is_refused(server: Serving) -> None:
-    client, _ = opened(server)
-    with client:
-        client.send(type="end")
-        client.audio(BLOCK)
-        assert client.drain() in (1000, 1008)  # the stream may have ended before the audio came
-
-
 @pytest.mark.parametrize("cut", [1, 3, 5, 6, 11])
 def test_a_resumed_session_loses_and_doubles_nothing(server: Serving, cut: int) -> None:
     client, ready = opened(server)

@@ -208,15 +208,8 @@ class ResumableStream:
             case {"type": "ack", "seq": int(seq)}:
                 self._log.acknowledge(seq)
             case {"type": "end"}:
-                if not self._has_ended:  # a client that has resumed it may say so again
-                    self._has_ended = True
-                    yield CloseStream()
-            case bytes() | {"type": "flush"} if self._has_ended:
-                if not self._failure:  # else the client will be told; what it sends until then is too late
-                    problem = RequestError(
-                        "the stream has been ended; allowed are ack and ping", code="stream_ended"
-                    )
-                    yield self._refuse(problem)
+                self._has_ended = True
+                yield CloseStream()
             case bytes():
                 self._n_bytes += len(message)
                 if not self._is_open:
