@@ -13,8 +13,8 @@ from typing import Any
 
 from harken.errors import OptionError
 from harken.serve.errors import RequestError, request_error
-from harken.serve.pcm import RATES_HZ
-from harken.serve.realtime.config import (
+from harken.serve.live.audio import RATES_HZ
+from harken.serve.live.realtime_config import (
     A_LAW,
     DELAYS,
     INCLUDES,

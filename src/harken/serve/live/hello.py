@@ -10,12 +10,9 @@ from typing import Any
 from harken.errors import OptionError
 from harken.option_types import check, checked_value
 from harken.serve.errors import RequestError, request_error
-from harken.serve.pcm import CHANNELS, ENCODINGS, RATES_HZ
+from harken.serve.live.audio import AudioFormat
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
-
-CONTAINER = "container"
-FORMATS = (*ENCODINGS, CONTAINER)
 
 TRANSCRIBE_FIELDS: Mapping[str, str] = MappingProxyType(
     {
@@ -29,39 +26,6 @@ TRANSCRIBE_FIELDS: Mapping[str, str] = MappingProxyType(
 """Fields of a hello, and the options of a transcription that they set."""
 STREAM_FIELDS = tuple(field.name for field in fields(StreamOptions))
 PARAMS = MappingProxyType({option: name for name, option in TRANSCRIBE_FIELDS.items()})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AudioFormat:
-    """The format of the binary messages.
-
-    Parameters
-    ----------
-    format : str
-        Of raw samples, or ``"container"`` for the bytes of any file or recorder; these have a rate of their own.
-    rate : int
-        Samples per second.
-    channels : int
-        Number of interleaved channels; they are mixed.
-
-    Raises
-    ------
-    OptionError
-        If a value is not allowed.
-    """
-
-    format: str = "s16le"
-    rate: int = 16_000
-    channels: int = 1
-
-    def __post_init__(self) -> None:
-        check(self)
-        if self.format not in FORMATS:
-            raise OptionError("format", self.format, f"one of {', '.join(FORMATS)}")
-        if self.rate not in RATES_HZ:
-            raise OptionError("rate", self.rate, f"{RATES_HZ[0]} to {RATES_HZ[-1]} Hz")
-        if self.channels not in CHANNELS:
-            raise OptionError("channels", self.channels, " or ".join(map(str, CHANNELS)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

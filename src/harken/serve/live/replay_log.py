@@ -57,17 +57,17 @@ class ReplayLog:
         self._closed = False
         self._news = asyncio.Event()
 
-    def add(self, event: Event) -> None:
-        """Number an event, and keep it."""
-        if isinstance(event, Interim):
+    def add(self, message: Event | dict[str, Any]) -> None:
+        """Number an event or another message, and keep it."""
+        if isinstance(message, Interim):
             self.last += 1
-            self._interim = event
-            self._words += [(self.last, word) for word in event.words]
+            self._interim = message
+            self._words += [(self.last, word) for word in message.words]
             self._tell()
         else:
-            self.add_fields(event_fields(event))
+            self._add_fields(message if isinstance(message, dict) else event_fields(message))
 
-    def add_fields(self, fields: dict[str, Any]) -> None:
+    def _add_fields(self, fields: dict[str, Any]) -> None:
         """Number a message, and keep it."""
         if self._interim:
             if self.last > self._sent:

@@ -1,11 +1,11 @@
-"""The models that the server offers, as OpenAI's clients and the page of the server ask for them."""
+"""What the server is and how it is doing: its models, its abilities, its health, its metrics."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from harken.formats import FORMATS
@@ -16,9 +16,11 @@ from harken.text import LANGUAGES
 from harken.transcribe.options import TASKS
 from harken.version import __version__
 
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
 
 def routes(service: Service) -> list[BaseRoute]:
-    """Return the routes of the list of models, of one model, and of what the server can do."""
+    """Return the routes of the models, of what the server can do, and of how it is doing."""
     models = service.models
 
     def model_json(id: str) -> dict[str, Any]:
@@ -48,10 +50,31 @@ def routes(service: Service) -> list[BaseRoute]:
         }
         return JSONResponse(body)
 
+    async def health(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(request: Request) -> Response:
+        state = "draining" if service.draining.is_set() else "ready" if service.ready else "loading"
+        body = {
+            "status": state,
+            "models": [model.id for model in service.models.loaded],
+            "streams": service.admission.n_streams,
+            "files": service.admission.n_files,
+            "queued_s": round(service.admission.queued_s, 3),
+        }
+        return JSONResponse(body, 200 if service.ready else 503)
+
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.text(), media_type=METRICS_TYPE)
+
     return [
         Route("/v1/models", list_models),
         Route("/v1/models/{id:path}", retrieve_model),
         Route("/v1/harken/info", info),
+        Route("/healthz", health),
+        Route("/health", health),
+        Route("/readyz", ready),
+        Route("/metrics", metrics),
     ]
 
 

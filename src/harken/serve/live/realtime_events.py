@@ -10,8 +10,7 @@ from secrets import token_hex
 from typing import Any, NoReturn
 
 from harken.serve.errors import RequestError
-from harken.serve.realtime.dialects import invalid_value
-from harken.serve.realtime.items import Item
+from harken.serve.live.realtime_dialects import invalid_value
 
 APPEND = "input_audio_buffer.append"
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -123,15 +122,15 @@ class EventWriter:
         """Return an error event; the session goes on."""
         return self.event("error", error=error.body()["error"] | {"event_id": event_id})
 
-    def transcription(self, kind: str, item: Item, **fields: Any) -> str:
+    def transcription(self, kind: str, item_id: str, **fields: Any) -> str:
         """Return an event about the transcription of an item."""
         type = f"conversation.item.input_audio_transcription.{kind}"
-        return self.event(type, item_id=item.id, content_index=0, **fields)
+        return self.event(type, item_id=item_id, content_index=0, **fields)
 
-    def item(self, kind: str, item: Item, previous_id: str | None, transcript: str | None) -> str:
+    def item(self, kind: str, item_id: str, previous_id: str | None, transcript: str | None) -> str:
         """Return an event about an item."""
         content = [{"type": "input_audio", "transcript": transcript}]
-        shown = {"id": item.id, "object": "realtime.item", "type": "message", "role": "user"}
+        shown = {"id": item_id, "object": "realtime.item", "type": "message", "role": "user"}
         return self.event(
             f"conversation.item.{kind}",
             previous_item_id=previous_id,

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from harken.errors import OptionError
+from harken.serve.live.connection import Session
+from harken.serve.live.wyoming import MAX_LINE_BYTES, WyomingLine, WyomingTranslator
 from harken.serve.service import Service
-from harken.serve.wyoming.connection import WyomingConnection
-from harken.serve.wyoming.frames import MAX_LINE_BYTES
 
 MAX_CONNECTIONS = 256
 ALLOWED_URIS = "tcp://HOST:PORT, unix:///PATH or stdio://"
@@ -70,10 +70,11 @@ async def serve_wyoming(service: Service, uri: str) -> AsyncIterator[WyomingServ
         assert task
         connections.add(task)
         try:
-            await WyomingConnection(service, reader, writer).run()
+            await Session(service, WyomingTranslator(service)).run(WyomingLine(reader, writer))
         except asyncio.CancelledError:  # the server ends
             return
         finally:
+            writer.close()
             connections.discard(task)
 
     match parts.scheme:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from harken.serve.live.audio import AudioFormat
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 
 PCM, MU_LAW, A_LAW = "audio/pcm", "audio/pcmu", "audio/pcma"
 ENCODINGS: Mapping[str, str] = MappingProxyType({PCM: "s16le", MU_LAW: "mulaw", A_LAW: "alaw"})
-"""The encodings of `harken.serve.pcm`, by format."""
+"""The formats of `harken.serve.live.audio`, by those of the protocol."""
 PCM_RATE_HZ, TELEPHONE_RATE_HZ = 24_000, 8_000
 
 LOGPROBS, INTERIM, SEGMENTS = (
@@ -68,9 +69,9 @@ class SessionConfig:
     include: tuple[str, ...] = ()
 
     @property
-    def audio_format(self) -> tuple[str, int]:
+    def audio_format(self) -> AudioFormat:
         """Format and rate of the audio."""
-        return self.format, self.rate_hz
+        return AudioFormat(format=ENCODINGS[self.format], rate=self.rate_hz)
 
     def transcribe_options(self) -> TranscribeOptions:
         """Return the options of the transcription.

@@ -9,17 +9,69 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from harken.formats import main_speaker
-from harken.results import Word
+from harken.results import Segment, Word
 from harken.serve.errors import RequestError
-from harken.serve.realtime.config import INTERIM, LOGPROBS, SEGMENTS
-from harken.serve.realtime.events import EventWriter
-from harken.serve.realtime.items import Item, logprobs_of
+from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS
+from harken.serve.live.realtime_events import EventWriter
+from harken.serve.rest.transcription_bodies import logprobs_json
 from harken.serve.work.live_job import Flushed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
+
+
+@dataclass(eq=False)
+class Item:
+    """An item: the audio of a turn, and the words in it.
+
+    Attributes
+    ----------
+    id : str
+    start_s, end_s : float
+        Times in the session.
+    text : str
+        The deltas so far, joined. It becomes the transcript, so these are equal whatever the stream says.
+    words : list of Word
+        Of the final segments, with times in the stream.
+    languages : list of str
+    previous_id : str or None
+        The item before it, once it is committed.
+    """
+
+    id: str
+    start_s: float
+    end_s: float
+    text: str = ""
+    words: list[Word] = field(default_factory=list)
+    languages: list[str] = field(default_factory=list)
+    previous_id: str | None = None
+    _ahead: int = 0  # characters of deltas that no final segment has brought yet, without spaces
+
+    def commit(self, words: Iterable[Word]) -> str:
+        """Take words as they are committed, and return their delta."""
+        delta = self._added("".join(word.text for word in words))
+        self._ahead += _count(delta)
+        return delta
+
+    def finish(self, segment: Segment) -> tuple[str, list[Word]]:
+        """Take a final segment; return the delta of what was not committed before, and its words."""
+        self.words += segment.words
+        if segment.language and segment.language not in self.languages:
+            self.languages.append(segment.language)
+        n_known = min(self._ahead, _count(segment.text))
+        self._ahead -= n_known
+        return self._added(_behind(segment.text, n_known)), _words_behind(segment.words, n_known)
+
+    def end_utterance(self) -> None:
+        """Note that final segments have brought all that was committed."""
+        self._ahead = 0
+
+    def _added(self, text: str) -> str:
+        delta = text if self.text else text.lstrip()
+        self.text += delta
+        return delta
 
 
 @dataclass(eq=False)
@@ -130,7 +182,7 @@ class Turns:
         self.committed_s = end_s
         items = [mark.item for mark in self._marks if isinstance(mark, Commit)]
         for item in [*items, *filter(None, [self._item])]:
-            yield self._writer.transcription("failed", item, error=problem.body()["error"])
+            yield self._writer.transcription("failed", item.id, error=problem.body()["error"])
         self._marks.clear()
         self._item = None
 
@@ -178,7 +230,7 @@ class Turns:
             start_s = self.stream_start_s
             yield self._writer.transcription(
                 "segment",
-                item,
+                item.id,
                 id=self._writer.new_id("seg"),
                 text=segment.text.strip(),
                 start=round(start_s + segment.start_s, 3),
@@ -216,7 +268,7 @@ class Turns:
         previous_id, self._previous_id = self._previous_id, item.id
         item.previous_id = previous_id
         yield self._writer.event("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous_id)
-        yield self._writer.item("created" if self._writer.beta else "added", item, previous_id, None)
+        yield self._writer.item("created" if self._writer.beta else "added", item.id, previous_id, None)
 
     def _complete(self, item: Item) -> Iterator[str]:
         usage = {"type": "duration", "seconds": round(max(item.end_s - item.start_s, 0.0), 3)}
@@ -224,15 +276,15 @@ class Turns:
         if item.languages and not self._writer.beta:
             fields["languages"] = [{"code": code} for code in item.languages]
         if LOGPROBS in self.include:
-            fields["logprobs"] = logprobs_of(item.words)
-        yield self._writer.transcription("completed", item, **fields)
+            fields["logprobs"] = logprobs_json(item.words)
+        yield self._writer.transcription("completed", item.id, **fields)
         if not self._writer.beta:
-            yield self._writer.item("done", item, item.previous_id, item.text)
+            yield self._writer.item("done", item.id, item.previous_id, item.text)
 
     def _delta(self, item: Item, delta: str, words: Iterable[Word]) -> Iterator[str]:
         if delta:
-            logprobs = {"logprobs": logprobs_of(words)} if LOGPROBS in self.include else {}
-            yield self._writer.transcription("delta", item, delta=delta, **logprobs)
+            logprobs = {"logprobs": logprobs_json(words)} if LOGPROBS in self.include else {}
+            yield self._writer.transcription("delta", item.id, delta=delta, **logprobs)
 
     def _target(self) -> Item:
         """Return the item that the present updates of the stream belong to."""
@@ -250,3 +302,26 @@ class Turns:
 
 def _ms(seconds: float) -> int:
     return round(1000 * seconds)
+
+
+def _count(text: str) -> int:
+    """Return the number of characters without spaces, which words and segments may have in other places."""
+    return sum(not character.isspace() for character in text)
+
+
+def _behind(text: str, n_characters: int) -> str:
+    """Return what is behind some characters, spaces not counted."""
+    for i, character in enumerate(text):
+        if not n_characters:
+            return text[i:]
+        n_characters -= not character.isspace()
+    return ""
+
+
+def _words_behind(words: Iterable[Word], n_characters: int) -> list[Word]:
+    behind = []
+    for word in words:
+        if n_characters <= 0:
+            behind.append(word)
+        n_characters -= _count(word.text)
+    return behind
