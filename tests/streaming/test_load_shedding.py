@@ -152,7 +152,7 @@ def test_level_stays_unless_every_update_is_early() -> None:
     assert monitor.level == 1
     for second in range(3, 60):
         compute_s = 0.6 if second % 4 == 0 else 0.05  # more than half of a hop of level 0
-        assert monitor.record(float(second), compute_s) is None
+        assert not monitor.record(float(second), compute_s)
     assert monitor.level == 1
 
 
