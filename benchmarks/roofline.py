@@ -160,7 +160,7 @@ def attention_operations(dims: Dims, queries: int, slots: int) -> float:
 def decoder_bytes(dims: Dims, decoder: tuple[str, str], windows: int, slots: int) -> float:
     """Return the bytes that a forward pass reads: all weights, and the keys and values of each window and past.
 
-    `decoder` are the runtime and the precision, as in `harken.backends.onnx.runtime_plan.RuntimePlan`.
+    `decoder` are the runtime and the precision, as in `harken.backends.onnx.runtimes.RuntimePlan`.
     """
     runtime, precision = decoder
     if runtime == "native":

@@ -206,7 +206,7 @@ def open_sessions(backends: dict[str, Backend], rows: int, positions: int, past:
     """Open a session of each decoder on the same noise, with some tokens read in every row."""
     import numpy as np
 
-    from harken.backends.onnx.session import EncodedWindows
+    from harken.backends.encoding import EncodedWindows
 
     dims = backends[NATIVE].dims
     noise = np.random.default_rng(0).standard_normal((rows, positions, dims.n_text_state), np.float32)

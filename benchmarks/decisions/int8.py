@@ -110,7 +110,7 @@ def read(recognizer: harken.Recognizer, paths: Sequence[Path]) -> Iterator[Passa
 def make_recipes() -> dict[str, tuple[Weights, QuantizationScheme]]:
     """Return the decoders of tiny.en: weights as they are or rotated, and the ways to multiply by them."""
     from harken.backends.onnx.linear import FLOAT_SCHEME, INTEGER_SCHEMES, QuantizationScheme
-    from harken.backends.onnx.rotation import RotatedWeights
+    from harken.backends.rotation import RotatedWeights
     from harken.checkpoints import open_checkpoint, resolve_model
 
     checkpoint = open_checkpoint(resolve_model("tiny.en"))

@@ -29,7 +29,7 @@ from harken.keywords import (
 )
 from harken.option_types import checked_value
 from harken.results import Word
-from harken.speakers.clustering import require_scipy
+from harken.speakers.clustering import require_packages
 from harken.speakers.diarizer import Diarizer, SpeakerOptions
 from harken.speakers.embedding import EmbeddingModel
 from harken.speakers.live import DEFAULT_DELAY_S
@@ -221,7 +221,7 @@ def load_diarizer(
     if threads is not None and threads < 1:
         raise OptionError("threads", threads, "an integer of at least 1")
     cache = checked_value("cache", cache, path | None)
-    require_scipy()
+    require_packages()
     files = resolve_speaker_models(
         checked_value("model", model, path | None), download=checked_value("download", download, bool)
     )

@@ -135,8 +135,8 @@ def remove_own() -> None:
 
 def remove_abandoned(folder: Path) -> None:
     """Remove what killed processes of this user left in a folder; whatever cannot be examined or removed stays."""
-    with suppress(OSError):
-        entries = [Path(entry) for entry in os.scandir(folder) if _is_ours(entry)]
+    with suppress(OSError), os.scandir(folder) as scanned:
+        entries = [Path(entry) for entry in scanned if _is_ours(entry)]
         for path in entries:
             with suppress(OSError):
                 if path.suffix == _SUFFIX and not path.is_dir():

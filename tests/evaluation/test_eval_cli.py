@@ -18,8 +18,10 @@ from harken.api import Recognizer
 from harken.cli.exits import Stop
 from harken.contract import Floats, SparsePositions
 from harken.errors import OptionError
-from harken.evaluation import AlignmentChunk, EvalHypothesis, score
-from harken.evaluation.manifest import Entry
+from harken.evaluation.error_rate import AlignmentChunk
+from harken.evaluation.hypotheses import EvalHypothesis
+from harken.evaluation.scoring import score
+from harken.manifests import Entry
 from tiny_models import TOKENIZER
 
 REFERENCES = ("One dog and a cat.", "A big house", "", "我很好")

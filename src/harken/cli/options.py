@@ -17,8 +17,7 @@ import click
 from click.core import ParameterSource
 
 from harken.api import Recognizer, load
-from harken.backend_factory import BACKENDS
-from harken.backends.onnx.runtime_plan import PRECISIONS
+from harken.backend_factory import AUTO, BACKENDS, PRECISIONS
 from harken.cli.effects import NO_EFFECT, NoEffect
 from harken.cli.signals import keeping_stop
 from harken.errors import OptionError
@@ -271,7 +270,7 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         ("--precision",),
         {
             "default": "auto",
-            "type": click.Choice((*PRECISIONS, "fp16")),
+            "type": click.Choice((*PRECISIONS[AUTO], "fp16")),
             "help": (
                 "Number format to compute in; auto is int8, with an encoder in bf16 where that is faster, and with "
                 "torch fp16 on a GPU and fp32 on the CPU."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -108,15 +109,13 @@ def _clusters(pieces: Sequence[Piece], cut: float) -> Iterator[_Cluster]:
         yield _Cluster(seconds[members] @ embeddings[members], float(seconds[members].sum()))
 
 
-def require_scipy() -> None:
-    """Raise an error with the command that installs it, if the extra is missing."""
-    try:
-        import scipy.cluster.hierarchy
-        import scipy.spatial.distance  # noqa: F401
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"{error.name} is not installed, which telling speakers apart needs: {install_hint('speakers')}"
-        ) from error
+def require_packages() -> None:
+    """Raise an error that says how to install the extra, if it is missing."""
+    for package in ("scipy", "onnxruntime", "onnx"):
+        if find_spec(package) is None:
+            raise BackendUnavailable(
+                f"{package} is not installed, which telling speakers apart needs: {install_hint('speakers')}"
+            )
 
 
 def agglomerated(embeddings: Matrix, cut: float) -> NDArray[np.int64]:

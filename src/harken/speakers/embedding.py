@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from harken.backends.onnx.graph_files import BuiltGraph
-from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
+from harken.backends.onnx.graph_files import BuiltGraph, stored_graph
 from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph
+from harken.backends.store import FileStore, default_store_directory
 from harken.checkpoints.model_files import WatchedFile, watch
 from harken.contract import Floats
 from harken.errors import CheckpointError
@@ -57,7 +57,7 @@ class EmbeddingModel:
         if weights.bands != N_BANDS:
             raise CheckpointError(f"{path}: a CAM++ model for {weights.bands} bands, allowed is {N_BANDS}")
         self.size = weights.embedding_size
-        self._graph = _load(weights, file, threads, GraphStore(cache or default_graph_directory()))
+        self._graph = _load(weights, file, threads, FileStore(cache or default_store_directory()))
 
     def embed(self, pieces: Sequence[Floats]) -> Floats:
         """Compute the embeddings of pieces of speech.
@@ -85,14 +85,14 @@ class EmbeddingModel:
         return embeddings
 
 
-def _load(weights: CampplusWeights, file: WatchedFile, threads: int, store: GraphStore) -> Graph:
+def _load(weights: CampplusWeights, file: WatchedFile, threads: int, store: FileStore) -> Graph:
     def build() -> BuiltGraph:
         graph = campplus(weights)
         file.check_unchanged()
         return graph
 
     key = f"{file.sha256()[:32]}-campplus-v{_GRAPH_VERSION}"
-    return OnnxRuntimeGraph(store.get_or_build(key, build), threads)
+    return OnnxRuntimeGraph(stored_graph(store, key, build), threads)
 
 
 def _long_enough(piece: Floats) -> Floats:
