@@ -24,6 +24,7 @@ from harken.streaming.utterance import (
     ActiveUtterance,
     EncoderChunk,
     TimedToken,
+    stable_prefix_length,
 )
 from tiny_models import TOKENIZER
 

@@ -18,7 +18,8 @@ from fakes.backends import (
     window_text,
 )
 from harken.contract import Floats
-from harken.errors import AudioError
+from harken.decoding import Step
+from harken.errors import AudioError, Cancelled
 from harken.results import Segment
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
 from harken.transcribe.window_decoder import PaddingSample
@@ -274,6 +275,32 @@ class TestCallbacks:
         list(form.segments())
         assert told == [(0.48, False), (0.96, False), (1.2, False), (1.2, True)]
 
+    def test_on_window_end_is_called_before_the_segments_and_for_silent_windows_too(self) -> None:
+        told: list[str] = []
+        callbacks = Callbacks(
+            on_window_end=lambda start_s, decoded, attempts: told.append(f"decided {decoded.text}")
+        )
+        for segment in work(TranscriptBackend(HELLO, SILENCE, WORLD), callbacks=callbacks).segments():
+            told.append(segment.text)
+        assert told == ["decided hello", "hello", "decided psst", "decided world", "world"]
+
+    def test_on_token_is_called_at_every_step(self) -> None:
+        steps: list[Step] = []
+        form = work(TranscriptBackend(HELLO), windows=2, callbacks=Callbacks(on_token=steps.append))
+        list(form.segments())
+        assert [step.token for step in steps] == [*HELLO.tokens, TOKENIZER.eot] * 2
+        assert form.stats.sampled_tokens == len(steps)
+
+    def test_segments_before_the_cancellation_are_delivered(self) -> None:
+        stop: list[bool] = []
+        segments = work(
+            TranscriptBackend(HELLO), callbacks=Callbacks(is_cancelled=lambda: bool(stop))
+        ).segments()
+        assert [next(segments).text, next(segments).text] == ["hello", "hello"]
+        stop.append(True)
+        with pytest.raises(Cancelled):
+            next(segments)
+
 
 @pytest.mark.parametrize(
     ("fidelity", "precision", "sparse"),
@@ -306,6 +333,9 @@ class TestPartialWindows:
         lengths, (segment,) = self.lengths(HELLO)
         assert lengths == [24]  # 6 positions of sound, 2 of padding, and 4 of the other 16
         assert [attempt.reason for attempt in segment.attempts] == [None]
+
+    def test_exact_windows_are_encoded_whole(self) -> None:
+        assert self.lengths(HELLO, fidelity="exact")[0] == [WINDOW_FRAMES]
 
     def test_rejected_partial_result_is_decoded_again_with_the_whole_window(self) -> None:
         lengths, (segment,) = self.lengths(UNSURE, HELLO)

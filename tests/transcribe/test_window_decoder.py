@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
-from harken.contract import Backend, Floats
+from harken.contract import Backend, Floats, SparsePositions
 from harken.decoding import DecodeStats
 from harken.results import Segment
 from harken.text import Tokenizer
-from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, window_decoder
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, mel_windows, window_decoder
 from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, PaddingSample, WindowResult
 from single_recording import SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER, make_mel
@@ -192,3 +194,52 @@ def test_result_does_not_depend_on_the_sizes_of_the_sample_blocks(
     for segment in found:
         times = [time for word in segment.words for time in (word.start_s, word.end_s)]
         assert times == sorted(times)
+
+
+class QuickMel:
+    """A `LogMel` that returns silence."""
+
+    ceiling = -10.0
+
+    def __init__(self, n_mels: int) -> None:
+        self.n_mels = n_mels
+
+    def feed(self, samples: Floats) -> Floats:
+        return np.full((self.n_mels, len(samples) // 160), -10, np.float32)
+
+    def flush(self) -> Floats:
+        return np.empty((self.n_mels, 0), np.float32)
+
+
+class Forgetful(TranscriptBackend):
+    """A `TranscriptBackend` that keeps no prompts and no log-mel."""
+
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Any:
+        self.prompts.clear()
+        features = super().encode(mel, positions)
+        self.mels[:-1] = [mel[:, :0]] * (len(self.mels) - 1)
+        return features
+
+
+@pytest.mark.slow
+def test_memory_of_an_hour_equals_that_of_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mel_windows, "LogMel", QuickMel)
+    minute = noise_and_silence(0.4, 1.6, 0.4, 27.6, 0.4, 29.6)
+    text = window_text(0, "hello", WINDOW_POSITIONS)
+
+    def peak_bytes(minutes: int) -> int:
+        blocks = (minute for _ in range(minutes))
+        options = TranscribeOptions(language="en", condition_on_previous_text=True)
+        transcriber = SingleRecordingTranscriber(
+            Forgetful(text), TOKENIZER, blocks, options, speech_detector=LoudIsSpeech
+        )
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in transcriber.segments()) >= 3 * minutes
+            assert transcriber.duration_s == 60 * minutes
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    # Only speech regions and dropped segments may grow.
+    assert peak_bytes(60) < 1.1 * peak_bytes(10)
