@@ -1,5 +1,6 @@
 /* The layout of a window's packed keys and values: for each layer and head two matrices of 16-bit integers or of
- * floats, the second in chunks of positions, and then the scales of both. */
+ * floats, the second in chunks of positions, and then the scales of
+ * both if they are integers. */
 #ifndef HARKEN_LAYOUT_H
 #define HARKEN_LAYOUT_H
 
@@ -14,9 +15,9 @@ static inline struct harken_head_layout harken_head_layout(const harken_decoder 
                                                            int32_t part) {
     struct harken_head_layout head = {.head_size = decoder->model.n_state / decoder->model.n_heads};
     head.padded = parts(capacity, HARKEN_GROUP) * HARKEN_GROUP;
-    int64_t chunks = parts(capacity, part);
-    head.size = 2 * (int64_t)decoder->kernels->number_bytes * head.padded * head.head_size +
-                (int64_t)sizeof(float) * (head.padded + chunks * head.head_size);
+    int64_t number = decoder->kernels->number_bytes;
+    int64_t n_scales = number == sizeof(int16_t) ? head.padded + (int64_t)parts(capacity, part) * head.head_size : 0;
+    head.size = 2 * number * head.padded * head.head_size + (int64_t)sizeof(float) * n_scales;
     return head;
 }
 
