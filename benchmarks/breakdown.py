@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from harken.backends.native import NativeBackend
     from harken.backends.onnx import OnnxBackend
     from harken.contract import Features, Floats, Logits, Session
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
     from roofline import Limits
 
 AUDIO, MEL, ENCODER = "file to samples", "log-mel and voice activity", "encoder"

@@ -28,7 +28,7 @@ from engines import LOADERS, Engine, Worker
 from recordings import evaluate, percent, read_set, write_joined
 
 if TYPE_CHECKING:
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
 
 SETTLE_S = 0.5
 """Pause between two engines: idle threads of some pools spin for 0.2 s before they sleep."""

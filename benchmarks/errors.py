@@ -23,7 +23,7 @@ from engines import Reply, Worker
 from recordings import evaluate, percent, read_set
 
 if TYPE_CHECKING:
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
 
 SETS = (
     "arctic", "chinese", "dutch", "french", "german", "librispeech-test-other", "librispeech-train-clean", "ljspeech",

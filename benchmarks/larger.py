@@ -31,7 +31,7 @@ from gpu import SIZES, make_dims
 from recordings import read_set, write_joined
 
 if TYPE_CHECKING:
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
 
 CONVERTED = ("harken", "faster-whisper", "openvino-genai")
 """Engines that random weights can be written for."""

@@ -12,8 +12,9 @@ from arguments import note, stop
 
 if TYPE_CHECKING:
     from harken.contract import Floats
-    from harken.evaluation import Entry, Evaluation
+    from harken.evaluation.scoring import Evaluation
     from harken.evaluation.simulation import JoinedStream
+    from harken.manifests import Entry
 
 GAP_S = 0.3
 """Silence between two joined recordings."""
@@ -47,7 +48,7 @@ def read_set(
     speech : bool
         Whether to leave out recordings without speech.
     """
-    from harken.evaluation import read_manifests, subsample_evenly
+    from harken.manifests import read_manifests, subsample_evenly
 
     only = {language} if language else {"en", None} if model and not multilingual(model) else None
     entries = [
@@ -69,8 +70,9 @@ def multilingual(model: str) -> bool:
 
 def read_streams(audio: Path, name: str, limit: int | None = None) -> list[JoinedStream]:
     """Return the streams of a set: one a speaker where recordings are short, else one a recording."""
-    from harken.evaluation import EvalRecording, read_manifests
+    from harken.evaluation.scoring import EvalRecording
     from harken.evaluation.simulation import JoinedStream, join_by_speaker
+    from harken.manifests import read_manifests
 
     entries = read_manifests([audio / name], limit, note)
     recordings = [EvalRecording(entry=entry, has_reference=True) for entry in entries]
@@ -81,7 +83,8 @@ def read_streams(audio: Path, name: str, limit: int | None = None) -> list[Joine
 
 def evaluate(entries: Sequence[Entry], texts: Iterable[str]) -> Evaluation:
     """Score texts against the references of recordings."""
-    from harken.evaluation import EvalHypothesis, score, summarise
+    from harken.evaluation.hypotheses import EvalHypothesis
+    from harken.evaluation.scoring import score, summarise
 
     return summarise(
         score(entry, EvalHypothesis(text=text), entry.language)
@@ -111,7 +114,7 @@ def join(pieces: Iterable[Floats], gap_s: float = GAP_S) -> Floats:
 def cut_streams(audio: Path, name: str, seconds: int, count: int) -> list[Floats]:
     """Return some streams of the same length, cut from the joined recordings of a set."""
     from harken.audio import load_audio
-    from harken.evaluation import read_manifests
+    from harken.manifests import read_manifests
 
     size = seconds * SAMPLE_RATE
     pieces, length = [], 0

@@ -27,7 +27,8 @@ from recordings import percent, read_set
 
 if TYPE_CHECKING:
     from harken import Recognizer
-    from harken.evaluation import Entry, SpeedSummary
+    from harken.evaluation.speed import SpeedSummary
+    from harken.manifests import Entry
 
 SETS = ("librispeech-train-clean", "dutch")
 RECORDINGS = 73
@@ -107,7 +108,8 @@ def measure(
 ) -> dict[str, Any]:
     """Decode a set plainly and with drafts."""
     from harken import TranscribeOptions
-    from harken.evaluation import EvalRecording, divergences, run_rounds, summarise_speed
+    from harken.evaluation.scoring import EvalRecording
+    from harken.evaluation.speed import divergences, run_rounds, summarise_speed
 
     options = TranscribeOptions(batch_size=batch)
     recordings = [EvalRecording(entry=entry, has_reference=True) for entry in entries]

@@ -29,7 +29,7 @@ def main() -> None:
     limit_threads(args.threads)
     import harken
     from harken.transcribe import window_decoder
-    from harken.transcribe.sparse_padding import PaddingSample
+    from harken.transcribe.window_decoder import PaddingSample
 
     settings = {"model": args.model, "precision": args.precision, "threads": args.threads}
     result = results.begin(args.save or "fidelity", settings)

@@ -20,7 +20,7 @@ from recordings import NON_SPEECH, SAMPLE_RATE, read_set
 if TYPE_CHECKING:
     from harken import Recognizer
     from harken.decoding import DecodingResult
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
     from harken.transcribe.hallucination import HallucinationFeatures
 
 SETS = (NON_SPEECH, "long-form", "librispeech-test-other", "telephone", "noisy")

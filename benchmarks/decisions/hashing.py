@@ -26,7 +26,7 @@ from recordings import error_percent, read_set
 if TYPE_CHECKING:
     from harken.backends.torch import LSHAttention, TorchBackend
     from harken.contract import Floats, StreamingEncoderState
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
     from harken.text import Tokenizer
 
 WINDOWS = (200, 500, 1000, 2000, 3000)

@@ -20,7 +20,7 @@ from arguments import limit_threads, parser, positive, require
 from recordings import NON_SPEECH, error_percent, read_set
 
 if TYPE_CHECKING:
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
 
 SETS = ("librispeech-test-other", "librispeech-train-clean", "arctic")
 NAMES = (

@@ -22,7 +22,7 @@ from recordings import NON_SPEECH, error_percent, join, read_set
 if TYPE_CHECKING:
     from harken import Recognizer
     from harken.contract import Floats
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
 
 SETS = ("librispeech-train-clean", "librispeech-test-other", "arctic", "telephone", "noisy", NON_SPEECH)
 

@@ -149,7 +149,7 @@ def agreement(recognizer: Recognizer, recordings: Sequence[Floats]) -> Iterator[
 def starts_by_tokens(eot: int, window: DecodedWindow) -> dict[str, Ints]:
     """Return the starts of the text tokens of the segments, by the tokens that are part of the path."""
     from harken.decoding.alignment_attention import alignment_matrix
-    from harken.transcribe.dtw import token_starts
+    from harken.transcribe.word_timestamps import token_starts
 
     attention, tokens = window.hypothesis.attention, window.hypothesis.tokens
     assert attention is not None, "the window was decoded with attention"

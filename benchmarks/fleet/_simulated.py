@@ -12,7 +12,7 @@ from time import process_time
 
 from harken.batch.rows import ShardReport
 from harken.batch.worker import Progress, Task
-from harken.batch.workers.protocol import Advanced, Broken, Handle, Published
+from harken.batch.workers import Advanced, Broken, Handle, Published
 
 END_OF_TASK, LOSS, READY, PROGRESS = range(4)
 

@@ -29,7 +29,7 @@ from process_memory import peak_mb, resident_mb
 
 if TYPE_CHECKING:
     from fleet._simulated import Cluster
-    from harken.batch.recipe import Recipe
+    from harken.batch.plan import Recipe
 
 ORDERS = {"by kind": False, "mixed": True}
 
@@ -155,7 +155,7 @@ def simulate(
 
 def any_recipe() -> Recipe:
     """Return a recipe for workers that load no model."""
-    from harken.batch.recipe import Recipe
+    from harken.batch.plan import Recipe
     from harken.formats import Layout
     from harken.transcribe import TranscribeOptions
 

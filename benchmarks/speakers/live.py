@@ -23,7 +23,7 @@ from recordings import percent
 if TYPE_CHECKING:
     import harken
     from harken.contract import Floats
-    from harken.evaluation.diarization import DiarizationErrors
+    from harken.evaluation.speaker_errors import DiarizationErrors
     from harken.results import SpeakerTurn
     from harken.speakers.diarizer import Diarizer
 
@@ -63,7 +63,7 @@ def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each kind and delay, the first without one, and for all kinds together."""
     import harken
     from harken.audio import load_audio
-    from harken.evaluation.diarization import count_diarization_errors
+    from harken.evaluation.speaker_errors import count_diarization_errors
     from harken.formats.rttm import read_rttm
 
     diarizer = harken.load_diarizer(threads=args.threads)

@@ -110,7 +110,7 @@ def write_turns(path: Path, turns: Turns) -> None:
 
 def compare(args: argparse.Namespace, half: str, recordings: list[Recording]) -> Iterator[dict[str, Any]]:
     """Yield a row for each kind and result, and for all kinds together."""
-    from harken.evaluation import read_manifests
+    from harken.manifests import read_manifests
 
     kinds = sorted({one.kind for one in recordings})
     seconds = {
@@ -133,9 +133,9 @@ def compare(args: argparse.Namespace, half: str, recordings: list[Recording]) ->
 
 def evaluate(folder: Path, label: str, recordings: list[Recording]) -> SpeakerEvaluation:
     """Score the turns of one engine."""
-    from harken.evaluation import Entry
     from harken.evaluation.speakers import SpeakerHypothesis, score_speakers, summarise_speakers
     from harken.formats.rttm import read_rttm
+    from harken.manifests import Entry
 
     return summarise_speakers(
         score_speakers(

@@ -25,7 +25,7 @@ from recordings import SAMPLE_RATE, percent, read_streams
 if TYPE_CHECKING:
     from harken import Recognizer, TranscribeOptions
     from harken.evaluation.live_runs import LiveSummary
-    from harken.evaluation.simulation import LiveSessionProtocol
+    from harken.streaming import LiveSession
 
 BASELINES = {
     "everything again every second": {"fidelity": "fast"},
@@ -72,14 +72,12 @@ def arguments() -> argparse.Namespace:
 
 def live(
     recognizer: Recognizer, delay: str, finals: str, clock: Callable[[], float], options: TranscribeOptions
-) -> LiveSessionProtocol:
+) -> LiveSession:
     """Open a session."""
     return recognizer.stream(options, delay=delay, finals=finals, clock=clock)
 
 
-def baseline(
-    recognizer: Recognizer, changes: Mapping[str, Any], options: TranscribeOptions
-) -> LiveSessionProtocol:
+def baseline(recognizer: Recognizer, changes: Mapping[str, Any], options: TranscribeOptions) -> LiveSession:
     """Open a session of the baseline."""
     from dataclasses import replace
 

@@ -19,7 +19,7 @@ from recordings import percent, read_streams
 
 if TYPE_CHECKING:
     from harken import Recognizer, StreamOptions, TranscribeOptions
-    from harken.evaluation.simulation import LiveSessionProtocol
+    from harken.streaming import LiveSession
 
 BLOCK_SAMPLES = 1600
 
@@ -93,8 +93,6 @@ def arguments() -> argparse.Namespace:
     return options.parse_args()
 
 
-def live(
-    recognizer: Recognizer, stream_options: StreamOptions, options: TranscribeOptions
-) -> LiveSessionProtocol:
+def live(recognizer: Recognizer, stream_options: StreamOptions, options: TranscribeOptions) -> LiveSession:
     """Open a session without a clock."""
     return recognizer.stream(options, stream_options=stream_options, clock=None)

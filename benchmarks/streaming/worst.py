@@ -132,7 +132,7 @@ def loaded(model: str, threads: int) -> Any:
 
 def compare_words(offline: Sequence[str], live: Sequence[str]) -> dict[str, int]:
     """Align the words of live texts with those of the offline passes, and count the differences."""
-    from harken.evaluation import align_words
+    from harken.evaluation.error_rate import align_words
     from harken.evaluation.latency import unit_splitter
 
     split_units = unit_splitter("en")
@@ -183,7 +183,7 @@ class WatchedSession:
 def load_set(audio: Path, name: str) -> Iterator[Floats]:
     """Yield the recordings of a set, in order."""
     from harken.audio import load_audio
-    from harken.evaluation import read_manifests
+    from harken.manifests import read_manifests
 
     for entry in read_manifests([audio / name], note=note):
         yield load_audio(entry.path)

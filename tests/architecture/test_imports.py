@@ -27,6 +27,7 @@ LAYERS = (
     ("cli",),
     ("training",),
     ("batch", "evaluation", "plot", "serve"),
+    ("manifests",),
     ("__init__",),
     ("api",),
     ("backend_factory", "keywords", "transcription"),

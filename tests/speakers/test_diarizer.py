@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fakes.speakers import BOTH, FIRST, SECOND, SILENCE, THIRD, conversation, level_diarizer
 from harken.errors import CheckpointError, OptionError
-from harken.speakers.diarizer import SpeakerOptions
 from harken.speakers.voices import Voice, letters, read_voices, write_voices
 
 TOLERANCE_S = 0.04
@@ -112,15 +111,6 @@ def test_speech_is_found_to_the_last_second_of_any_length():
         assert_turns(turns_of(conversation((FIRST, length))), [(0, length, "A")])
 
 
-def test_diarization_so_far_is_that_of_what_was_fed():
-    diarization = level_diarizer().begin()
-    diarization.feed(conversation((FIRST, 12)))
-    assert [turn.speaker for turn in diarization.turns] == ["A"]
-    diarization.feed(conversation((SECOND, 12)))
-    diarization.flush()
-    assert [turn.speaker for turn in diarization.turns] == ["A", "B"]
-
-
 def test_blocks_are_passed_on_and_the_end_is_heard_when_reading_fails():
     diarization = level_diarizer().begin()
 
@@ -147,21 +137,6 @@ def test_more_pieces_than_a_block_are_clustered_block_by_block(monkeypatch):
 )
 def test_names_of_unknown_speakers(index, name):
     assert letters(index) == name
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_speakers": 0}, "num_speakers=0"),
-        ({"max_speakers": 51}, "max_speakers=51"),
-        ({"num_speakers": 2, "max_speakers": 3}, "num_speakers=2"),
-        ({"min_speakers": 3, "max_speakers": 2}, "min_speakers=3"),
-        ({"num_speakers": "two"}, "num_speakers='two'"),
-    ],
-)
-def test_options_that_are_not_allowed_are_refused(options, message):
-    with pytest.raises(OptionError, match=message):
-        SpeakerOptions(**options)
 
 
 class TestKnownVoices:

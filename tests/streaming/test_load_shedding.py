@@ -13,8 +13,6 @@ from harken.streaming.load_shedding import (
     FIRST_REPORTED_LAG_S,
     LOAD_LEVELS,
     RECOVERY_S,
-    LoadLevel,
-    LoadLevelChange,
     LoadMonitor,
     apply_load_level,
     highest_level,
@@ -32,11 +30,8 @@ def run_updates(
     while now_s < until_s:
         config = apply_load_level(monitor.level, FIXED)
         now_s += config.hop_frames / 100
-        if change := monitor.record(now_s, compute_s(config)):
-            assert change == LoadLevelChange(
-                level=monitor.level, lag_s=monitor.lag_s, detail=LOAD_LEVELS[monitor.level].detail
-            )
-            changes.append((round(now_s, 3), change.level))
+        if monitor.record(now_s, compute_s(config)):
+            changes.append((round(now_s, 3), monitor.level))
     return changes
 
 
@@ -58,17 +53,13 @@ def test_level_stays_without_computing_time() -> None:
     assert (monitor.level, monitor.lag_s) == (0, 0.0)
 
 
-def test_level_stays_if_updates_take_less_than_a_hop() -> None:
-    assert run_updates(LoadMonitor(FIXED), lambda config: 0.49, 600) == []
-
-
 def test_level_rises_after_two_consecutive_late_updates() -> None:
     monitor = LoadMonitor(FIXED)
-    assert monitor.record(1.0, 0.8) is None
-    assert monitor.record(1.5, 0.1) is None, "the second update is early"
-    assert monitor.record(2.0, 0.8) is None
-    change = monitor.record(2.5, 0.5)
-    assert change == LoadLevelChange(level=1, lag_s=pytest.approx(0.8), detail="half as many updates")
+    assert not monitor.record(1.0, 0.8)
+    assert not monitor.record(1.5, 0.1), "the second update is early"
+    assert not monitor.record(2.0, 0.8)
+    assert monitor.record(2.5, 0.5)
+    assert (monitor.level, monitor.lag_s) == (1, pytest.approx(0.8))
 
 
 def test_levels_rise_one_at_a_time_to_the_last() -> None:
@@ -82,9 +73,8 @@ def test_lag_at_the_highest_level_is_reported_each_time_that_it_has_doubled(max_
     monitor = LoadMonitor(FIXED, level=max_level, max_level=max_level)
     lags_s = []
     for second in range(1, 1001):
-        if change := monitor.record(float(second), 2.0):
-            assert (change.level, change.lag_s) == (max_level, monitor.lag_s)
-            lags_s.append(change.lag_s)
+        if monitor.record(float(second), 2.0):
+            lags_s.append(monitor.lag_s)
     assert lags_s == [FIRST_REPORTED_LAG_S * 2**n for n in range(7)]
 
 
@@ -104,13 +94,13 @@ def test_highest_level_without_exact_finals_leaves_out_the_last() -> None:
 
 def test_level_stays_after_a_slow_final_pass_while_the_lag_falls() -> None:
     monitor = LoadMonitor(FIXED)
-    assert monitor.record(10.0, 1.5) is None
+    assert not monitor.record(10.0, 1.5)
     assert run_updates(monitor, lambda config: 0.2, 60, from_s=10.0) == []
 
 
 def test_level_rises_if_the_lag_of_a_slow_final_pass_stays() -> None:
     monitor = LoadMonitor(FIXED)
-    assert monitor.record(10.0, 3.0) is None
+    assert not monitor.record(10.0, 3.0)
     (changed_s, level), *_ = run_updates(monitor, lambda config: 0.49, 20, from_s=10.0)
     assert (changed_s, level) == (10.0 + CATCH_UP_S, 1)
     assert run_updates(LoadMonitor(FIXED), lambda config: 0.51, 60, from_s=10.0)[0][1] == 1
@@ -125,18 +115,7 @@ def test_level_to_start_with_falls_when_the_machine_is_free() -> None:
     assert [level for _, level in run_updates(monitor, lambda config: 0.2, 60)] == [1, 0]
 
 
-def test_level_to_start_with_stays_while_the_machine_is_busy_and_rises_if_it_becomes_busier() -> None:
-    monitor = LoadMonitor(FIXED, level=1)
-    assert run_updates(monitor, lambda config: 0.8, 60) == []
-    assert [level for _, level in run_updates(monitor, lambda config: 1.5, 70, from_s=60.0)] == [2, 3]
-
-
 # --- recovery -----------------------------------------------------------------------------------------------
-
-
-def test_level_stays_if_the_one_below_would_be_late() -> None:
-    monitor = LoadMonitor(FIXED)
-    assert run_updates(monitor, lambda config: 0.6, 600) == [(1.0, 1)], "late again at level 0"
 
 
 def test_levels_fall_some_seconds_after_the_lag_is_gone() -> None:
@@ -157,17 +136,11 @@ def test_level_stays_unless_every_update_is_early() -> None:
     assert monitor.level == 1
     for second in range(3, 60):
         compute_s = 0.6 if second % 4 == 0 else 0.05  # more than half of a hop of level 0
-        assert monitor.record(float(second), compute_s) is None
+        assert not monitor.record(float(second), compute_s)
     assert monitor.level == 1
 
 
 # --- levels -------------------------------------------------------------------------------------------------
-
-
-def test_exact_finals_are_left_out_last() -> None:
-    assert LOAD_LEVELS[0] == LoadLevel(detail="all that was asked for")
-    assert [level.exact_finals for level in LOAD_LEVELS] == [True, True, True, False]
-    assert [level.shortest_window for level in LOAD_LEVELS] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("window_frames", [100, NOISY_WINDOW_FRAMES])
@@ -189,26 +162,3 @@ def test_each_level_encodes_less_audio_with_the_same_commit_rules(
             config.commit_delay_frames,
             config.local_agreement,
         )
-
-
-def test_levels_in_frames() -> None:
-    assert [
-        (apply_load_level(level, FIXED).window_frames, apply_load_level(level, FIXED).hop_frames)
-        for level in range(4)
-    ] == [
-        (200, 50),
-        (200, 100),
-        (150, 100),
-        (150, 100),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("window", "hop", "wide", "doubled"),
-    [(60, 60, 120, 120), (1000, 600, 1000, 950), (1000, 1000, 1000, 1000), (10, 10, 20, 20)],
-)
-def test_levels_of_extreme_configurations_stay_within_the_limits(
-    window: int, hop: int, wide: int, doubled: int
-) -> None:
-    level = apply_load_level(1, StreamingConfig(window_frames=window, hop_frames=hop))
-    assert (level.window_frames, level.hop_frames) == (wide, doubled)

@@ -33,7 +33,7 @@ from harken.training.options import DataOptions, TrainOptions
 
 if TYPE_CHECKING:
     from harken.checkpoints import Checkpoint
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
     from harken.training.loop import TrainingCallbacks
     from harken.training.run import TrainingTask
     from harken.training.run_directory import EvalPoint
@@ -106,8 +106,8 @@ def make_task(
     needs_text: bool,
 ) -> TrainingTask[TrainOptionsT]:
     """Make the training task; errors in the arguments are raised here, before the work."""
+    from harken.manifests import read_entries
     from harken.text import Tokenizer
-    from harken.training.recordings import read_entries
     from harken.training.run import TrainingTask, set_num_threads
 
     set_num_threads(params["threads"])
@@ -137,7 +137,7 @@ def _check_out(params: Mapping[str, Any], models: Sequence[str], entries: Sequen
     click.UsageError
         If it is one.
     """
-    from harken.evaluation.manifest import manifest_path
+    from harken.manifests import manifest_path
 
     models = [*models, *(name for name in [params.get("init_from")] if name)]
     manifests = [manifest_path(path) for path in (*params["data"], *params["held_out_data"])]

@@ -17,7 +17,7 @@ except ImportError as error:
     raise BackendUnavailable(f"PyTorch cannot be imported ({error}): {install_hint('torch')}") from error
 
 from harken.checkpoints import Checkpoint
-from harken.evaluation import Entry
+from harken.manifests import Entry
 from harken.text import Tokenizer
 from harken.training.example_store import ExampleStore
 from harken.training.labelling import Labeller, label_windows
