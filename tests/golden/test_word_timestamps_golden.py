@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from functools import cache
-from itertools import groupby
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +15,6 @@ from harken.errors import OptionError
 from harken.results import Segment, Word
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.segments import TokenSegment, split_at_timestamps
-from harken.transcribe.word_boundaries import refine_word_boundaries
 from harken.transcribe.word_timestamps import (
     WordTiming,
     align_decoded,
@@ -32,7 +26,6 @@ from harken.transcribe.word_timestamps import (
 from harken.types import FRAMES_PER_SECOND, WINDOW_FRAMES
 from real_models import larger_recognizer, recognizer
 
-GOLDEN = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 TOLERANCE_S = 0.02 + 1e-6
 """One timestamp position."""
 POSITION_S = 0.02
@@ -40,14 +33,6 @@ POSITION_S = 0.02
 
 def model(name: str) -> harken.Recognizer:
     return recognizer("fp32") if name == "tiny.en" else larger_recognizer(name)
-
-
-def case_of(recorded: dict[str, Any]) -> Case:
-    case = Case(**{name: recorded[name] for name in ("recording", "model", "language")})
-    if not case.path.is_file():
-        pytest.skip(f"{case.path} is not there")
-    assert hashlib.sha256(case.path.read_bytes()).hexdigest() == recorded["sha256"]
-    return case
 
 
 @cache
@@ -104,46 +89,6 @@ class DecodedWindow:
                 for w in words
             ),
         )
-
-
-@pytest.mark.real
-@pytest.mark.slow
-@pytest.mark.parametrize("recorded", GOLDEN["recordings"], ids=lambda recorded: recorded["recording"])
-def test_float32_words_have_the_times_of_the_reference(recorded: dict[str, Any]) -> None:
-    case = case_of(recorded)
-    last_s = 0.0
-    for seek, segments in groupby(recorded["segments"], key=lambda segment: segment["seek"]):
-        expected = list(segments)
-        window = DecodedWindow(case, seek)
-        alignment = align_tokens(
-            window.backend,
-            window.features,
-            0,
-            text_tokens(window.token_segments, window.tokenizer),
-            window.tokenizer,
-            window.n_positions,
-            language=case.language,
-        )
-        words, median_duration = words_by_segment(
-            window.token_segments, alignment, window.tokenizer, language=case.language
-        )
-        refined, last_s = refine_word_boundaries(
-            [window.segment(seek, *pair) for pair in zip(window.token_segments, words, strict=True)],
-            median_duration_s=median_duration * POSITION_S,
-            last_speech_s=last_s,
-        )
-        refined = [segment for segment in refined if segment.words and segment.start_s < segment.end_s]
-        assert [list(segment.tokens) for segment in refined] == [segment["tokens"] for segment in expected]
-        for segment, reference in zip(refined, expected, strict=True):
-            assert [word.text for word in segment.words] == [text for text, *_ in reference["words"]]
-            times = [(word.start_s, word.end_s) for word in segment.words]
-            expected_times = [word[1:3] for word in reference["words"]]
-            np.testing.assert_allclose(times, expected_times, atol=TOLERANCE_S, rtol=0)
-            assert segment.start_s == pytest.approx(reference["start"], abs=TOLERANCE_S)
-            assert segment.end_s == pytest.approx(reference["end"], abs=TOLERANCE_S)
-            probabilities = [word.probability for word in segment.words]
-            expected_probabilities = [word[3] for word in reference["words"]]
-            np.testing.assert_allclose(probabilities, expected_probabilities, atol=2e-3, rtol=0)
 
 
 @pytest.mark.real

@@ -74,18 +74,6 @@ def test_windows_of_a_short_recording_equal_its_log_mel(n_mels: int) -> None:
         np.testing.assert_array_equal(mel[0], pad_or_trim(whole[:, seek : seek + frames], 120))
 
 
-@pytest.mark.parametrize(
-    ("seek", "end", "frames"),
-    [(0, None, 48), (0, 20, 20), (30, 30, 0), (290, None, 10), (290, 400, 10), (300, None, 0)],
-)
-def test_window_ends_with_its_clip_or_with_the_recording(seek: int, end: int | None, frames: int) -> None:
-    mel, size = MelWindows(iter([RECORDING]), n_mels=8, window_frames=WINDOW_FRAMES).window(seek, end)
-    assert mel.shape == (1, 8, WINDOW_FRAMES)
-    assert size == frames
-    assert mel[..., :frames].all()
-    assert not mel[..., frames:].any()
-
-
 class SilentMel:
     """A stand-in for `LogMel` that computes nothing."""
 

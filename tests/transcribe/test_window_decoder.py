@@ -94,13 +94,6 @@ def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_enco
         assert probabilities == pytest.approx(whole_or_part, abs=1e-5)
 
 
-def test_no_requests_give_no_results(backend: Backend) -> None:
-    assert WindowDecoder(backend, TOKENIZER, TranscribeOptions(), padding=SMALL_SAMPLE).decode([], []) == (
-        [],
-        [],
-    )
-
-
 @pytest.mark.parametrize(
     ("probable", "encoded", "accepted"), [(True, [30], [True]), (False, [30, WINDOW_FRAMES], [False, True])]
 )
