@@ -1,4 +1,4 @@
-"""Clients of the live protocols in memory, all alike: what they send waits in a queue, and time leaps when told to."""
+"""Clients of the live protocols in memory, all alike: what they send waits in a queue."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
+from leaping import LeapLoop, leap
 from talking import TalkingRecognizer
 
 from harken.serve.app import make_app
@@ -17,30 +18,6 @@ from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 
 WORD_S = 0.1
-
-
-class LeapLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time leaps ahead, so that no test waits for a limit of minutes."""
-
-    ahead_s = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.ahead_s
-
-
-async def leap(seconds: float) -> None:
-    """Let time pass, in steps so small that everybody who waits sees it."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, LeapLoop)
-    for _ in range(100):
-        loop.ahead_s += seconds / 100
-        await settled()
-
-
-async def settled() -> None:
-    """Let all go on who can."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -182,13 +159,13 @@ class RealtimeClient(_Socket):
 
     @property
     def text(self) -> str:
+        deltas: dict[str, str] = {}
+        for message in self.messages:
+            if message["type"].endswith(".delta"):
+                deltas[message["item_id"]] = deltas.get(message["item_id"], "") + message["delta"]
         completed = [message for message in self.messages if message["type"].endswith(".completed")]
-        assert all(message["transcript"] == self._deltas(message["item_id"]) for message in completed)
+        assert all(message["transcript"] == deltas[message["item_id"]] for message in completed)
         return " ".join(message["transcript"] for message in completed)
-
-    def _deltas(self, item_id: str) -> str:
-        deltas = [message for message in self.messages if message["type"].endswith(".delta")]
-        return "".join(message["delta"] for message in deltas if message["item_id"] == item_id)
 
     @property
     def errors(self) -> list[str | None]:

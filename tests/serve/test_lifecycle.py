@@ -7,7 +7,8 @@ from threading import Event
 from typing import Any
 
 import pytest
-from live_clients import Client, OwnClient, RealtimeClient, Stage, WyomingClient, leap, play, settled, until
+from leaping import leap, settled
+from live_clients import Client, OwnClient, RealtimeClient, Stage, WyomingClient, play, until
 from talking import TalkingRecognizer, words_said
 
 from harken.serve.live.connection import MAX_UNSENT
@@ -316,3 +317,16 @@ def test_a_ping_is_answered_while_the_server_works() -> None:
         await until(lambda: client.messages[-1].get("type") == "flushed")
 
     play(scene, TalkingRecognizer(lambda samples: go_on.wait(WAIT_S)))
+
+
+def test_audio_after_the_end_is_not_heard() -> None:
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient)
+        client.say(3)
+        client.finish()
+        client.say(3)
+        client.finish()
+        assert await closed(client) == ([], 1000)
+        assert client.text == words_said(3)
+
+    play(scene)

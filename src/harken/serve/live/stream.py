@@ -19,23 +19,10 @@ from starlette.websockets import WebSocket
 
 from harken.formats import dump_json
 from harken.serve.errors import NORMAL, RequestError, request_error
-from harken.serve.live.connection import (
-    IDLE,
-    Audio,
-    CloseStream,
-    Flush,
-    HangUp,
-    OpenStream,
-    Output,
-    Session,
-    StreamClosed,
-    WebSocketLine,
-    accept,
-    log_unforeseen,
-    received,
-)
+from harken.serve.live.connection import IDLE, Session, WebSocketLine, accept, log_unforeseen, received
 from harken.serve.live.hello import PARAMS, Hello, Resume, parse_first_message
 from harken.serve.live.replay_log import ReplayLog
+from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, OpenStream, Output, StreamClosed
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
@@ -221,15 +208,8 @@ class ResumableStream:
             case {"type": "ack", "seq": int(seq)}:
                 self._log.acknowledge(seq)
             case {"type": "end"}:
-                if not self._has_ended:  # a client that has resumed it may say so again
-                    self._has_ended = True
-                    yield CloseStream()
-            case bytes() | {"type": "flush"} if self._has_ended:
-                if not self._failure:  # else the client will be told; what it sends until then is too late
-                    problem = RequestError(
-                        "the stream has been ended; allowed are ack and ping", code="stream_ended"
-                    )
-                    yield self._refuse(problem)
+                self._has_ended = True
+                yield CloseStream()
             case bytes():
                 self._n_bytes += len(message)
                 if not self._is_open:
