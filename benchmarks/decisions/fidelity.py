@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from time import perf_counter
+from unittest.mock import patch
 
 import results
 from arguments import limit_threads, parser, require
@@ -28,7 +29,6 @@ def main() -> None:
     require("harken", "jiwer", "whisper_normalizer")
     limit_threads(args.threads)
     import harken
-    from harken.transcribe import window_decoder
     from harken.transcribe.window_decoder import PaddingSample
 
     settings = {"model": args.model, "precision": args.precision, "threads": args.threads}
@@ -36,16 +36,16 @@ def main() -> None:
     recognizer = harken.load(args.model, precision=args.precision, threads=args.threads)
     sets = {name: read_set(args.audio, name, args.limit, model=args.model) for name in args.set}
     for padding in (None, *args.padding):
-        if padding:
-            window_decoder.PADDING_SAMPLE = PaddingSample(block=padding[0], period=padding[1])
+        sample = PaddingSample(block=padding[0], period=padding[1]) if padding else PaddingSample()
         windows, fidelity = ("{}/{}".format(*padding), "fast") if padding else ("whole", "exact")
         everything, all_texts, total_s = [], [], 0.0
         for name, entries in sets.items():
             began = perf_counter()
-            texts = [
-                recognizer.transcribe(entry.path, language=entry.language, fidelity=fidelity).text
-                for entry in entries
-            ]
+            with patch.object(PaddingSample, "positions", sample.positions):
+                texts = [
+                    recognizer.transcribe(entry.path, language=entry.language, fidelity=fidelity).text
+                    for entry in entries
+                ]
             seconds = perf_counter() - began
             errors = error_percent(entries, texts)
             result.add(windows=windows, set=name, error_percent=errors, seconds=round(seconds, 2))

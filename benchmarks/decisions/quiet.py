@@ -15,7 +15,6 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import results
 from arguments import DEFAULT_SET, limit_threads, parser, require
@@ -133,9 +132,8 @@ def words(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the errors in the words of recordings of up to `LONGEST_S` of all sets, at every factor."""
     import harken
     from harken.audio import load_audio
-    from harken.transcribe import chunking
 
-    recognizer = harken.load(args.model, threads=args.threads)
+    model = harken.load(args.model, threads=args.threads)
     every_language = multilingual(args.model)
     every_entry = [
         entry
@@ -151,11 +149,13 @@ def words(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for detector_name, make_detector in detectors().items():
             samples = [scaled(loaded[entry.path], factor, rounded=not args.float) for entry in entries]
             languages = [entry.language if every_language and entry.text else None for entry in entries]
-            with patch.object(chunking, "SpeechDetector", make_detector):
-                texts = {
-                    entry.path: recognizer.transcribe(recording, language=language).text
-                    for entry, recording, language in zip(entries, samples, languages, strict=True)
-                }
+            recognizer = harken.Recognizer(
+                model.backend, model.tokenizer, model.model, speech_detector=make_detector
+            )
+            texts = {
+                entry.path: recognizer.transcribe(recording, language=language).text
+                for entry, recording, language in zip(entries, samples, languages, strict=True)
+            }
             spoken_texts = [texts[entry.path] for entry in spoken]
             errors = evaluate(spoken, spoken_texts).overall
             yield {
