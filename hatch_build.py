@@ -1,9 +1,9 @@
-"""Compile the decoder while a wheel is built, with the C compiler of the package ``ziglang``.
+"""Compile the engine while a wheel is built, with the C compiler of the package ``ziglang``.
 
 hatchling runs this at ``pip install .``; ``python hatch_build.py`` compiles the library beside the modules, for
 those who change the C sources. Two environment variables are read:
 
-* ``HARKEN_NO_NATIVE=1`` compiles nothing. The wheel is for every platform, and ONNX Runtime decodes.
+* ``HARKEN_NO_NATIVE=1`` compiles nothing. The wheel is for every platform, and needs the extra ``onnx``.
 * ``HARKEN_NATIVE_TARGET=NAME`` compiles for another platform, a name of `TARGETS`; ``build_wheels.py`` sets it.
 """
 
@@ -158,7 +158,7 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
                 shutil.rmtree(self.scratch)
                 raise
             self.app.display_warning(
-                f"The compiled decoder was not built: {reason}. ONNX Runtime decodes instead."
+                f"The compiled engine was not built: {reason}. The extra 'onnx' has an engine that does without it."
             )
             for target in TARGETS.values():
                 (folder / target.library).unlink(missing_ok=True)

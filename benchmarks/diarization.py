@@ -1,9 +1,9 @@
 """Diarization of the conversations that `conversations` wrote: harken and its peers; live; hours of it.
 
-``peers`` runs each engine in a process of its own. Its turns go to FOLDER/ENGINE/HALF/KIND/NAME.rttm and its times to
-FOLDER/ENGINE/HALF/times.jsonl; recordings that are there are not computed again. Differences are harken minus the other,
-of the same recordings, with 95 % intervals from resampled recordings. ``live`` measures what live diarization says once
-the delay has passed, beside that of whole recordings.
+``peers`` runs each engine in a process of its own. Its turns go to FOLDER/ENGINE/HALF/KIND/NAME.rttm, its times to
+FOLDER/ENGINE/HALF/times.jsonl; recordings that are there are not computed again. Differences are harken minus the
+other, of the same recordings, with 95 % intervals from resampled recordings. ``live`` measures what live diarization
+says once the delay has passed, beside that of whole recordings.
 
     python benchmarks/diarization.py peers --folder FOLDER --python senko=/path/to/python --save speakers-peers
     python benchmarks/diarization.py live --folder FOLDER --save speakers-live
@@ -47,6 +47,7 @@ class Recording:
 
 def folder_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="conversations")
+    parser.add_argument("--speaker-model", metavar="DIR", help="folder with the models of harken")
     add(parser, "--half", ("report",), "tune, report or both")
     parser.add_argument("--kind", nargs="+", metavar="KIND", help="kinds (all)")
     parser.add_argument("--first", type=int, metavar="N", help="recordings of each kind (all)")
@@ -93,7 +94,9 @@ def diarize_all(args: Args, engine: str, recordings: list[Recording]) -> None:
     if not missing:
         return
     pythons = dict(pair.split("=", 1) for pair in args.python)
-    what = Engine(label=engine, kind=engine, model=DIARIZER, precision="", threads=args.threads)
+    what = Engine(
+        label=engine, kind=engine, model=DIARIZER, precision=args.speaker_model or "", threads=args.threads
+    )
     with Worker(what, pythons.get(engine, sys.executable)) as worker:
         for one in missing:
             reply = worker.work(one.path)
@@ -119,7 +122,7 @@ def write_turns(path: Path, turns: Turns) -> None:
 
 def compare(args: Args, half: str, recordings: list[Recording]) -> Iterator[Row]:
     """Yield a row for each kind and result, and for all kinds together."""
-    from harken.evaluation import read_manifests
+    from harken.manifests import read_manifests
 
     kinds = sorted({one.kind for one in recordings})
     seconds = {
@@ -142,9 +145,9 @@ def compare(args: Args, half: str, recordings: list[Recording]) -> Iterator[Row]
 
 def evaluate(folder: Path, label: str, recordings: list[Recording]) -> SpeakerEvaluation:
     """Score the turns of one engine."""
-    from harken.evaluation import Entry
-    from harken.evaluation.rttm import read_rttm
     from harken.evaluation.speakers import SpeakerHypothesis, score_speakers, summarise_speakers
+    from harken.formats.rttm import read_rttm
+    from harken.manifests import Entry
 
     return summarise_speakers(
         score_speakers(
@@ -216,10 +219,10 @@ def live(args: Args) -> Iterator[Row]:
     """Yield a row for each kind and delay, the first without one, and for all kinds together."""
     import harken
     from harken.audio import load_audio
-    from harken.evaluation.diarization import count_diarization_errors
-    from harken.evaluation.rttm import read_rttm
+    from harken.evaluation.speaker_errors import count_diarization_errors
+    from harken.formats.rttm import read_rttm
 
-    diarizer = harken.load_diarizer(threads=args.threads)
+    diarizer = harken.load_diarizer(args.speaker_model, threads=args.threads)
     tallies: dict[tuple[str, float | None], Tally] = {}
     for one in find_recordings(args):
         note(one.path.stem)
@@ -270,6 +273,7 @@ def live_turns(diarizer: Any, samples: Floats, delay_s: float) -> list[Any]:
 
 def hours_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="recordings, repeated")
+    parser.add_argument("--speaker-model", metavar="DIR", help="folder with the models of harken")
     add(parser, "--hours", 3, "length of the recording")
 
 
@@ -278,7 +282,7 @@ def many_hours(args: Args) -> Iterator[Row]:
     import harken
     from harken.audio import load_audio
 
-    diarization = harken.load_diarizer(threads=args.threads).begin()
+    diarization = harken.load_diarizer(args.speaker_model, threads=args.threads).begin()
 
     def blocks() -> Iterator[tuple[float, Callable[[], None]]]:
         for path in cycle(sorted(args.folder.glob("*.wav"))):

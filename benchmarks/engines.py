@@ -80,7 +80,7 @@ class Engine:
     model : str
         Name or path, as the engine takes it; `DIARIZER` for diarizers.
     precision : str
-        As the engine names it.
+        As the engine names it; the folder of models for harken's diarizer.
     threads : int
     """
 
@@ -241,7 +241,7 @@ def harken_diarizer(engine: Engine) -> Work:
     """harken's diarizer with its defaults."""
     from harken import load_diarizer
 
-    diarizer = load_diarizer(threads=engine.threads)
+    diarizer = load_diarizer(engine.precision or None, threads=engine.threads)
     return lambda request: {
         "turns": {
             "harken": [

@@ -91,8 +91,9 @@ def sets(args: Args) -> Iterator[Row]:
 
 def read_streams(args: Args, name: str) -> list[Any]:
     """Return the streams of a set: one a speaker where recordings are short, else one a recording."""
-    from harken.evaluation import EvalRecording, read_manifests
+    from harken.evaluation.scoring import EvalRecording
     from harken.evaluation.simulation import JoinedStream, join_by_speaker
+    from harken.manifests import read_manifests
 
     entries = read_manifests([args.audio / name], args.limit, note)
     recordings = [EvalRecording(entry=entry, has_reference=True) for entry in entries]
@@ -219,7 +220,7 @@ def loaded(model: str, threads: int) -> Any:
 
 def compare_words(offline: Sequence[str], live: Sequence[str]) -> dict[str, int]:
     """Align the words of live texts with those of the offline passes, and count the differences."""
-    from harken.evaluation import align_words
+    from harken.evaluation.error_rate import align_words
     from harken.evaluation.latency import unit_splitter
 
     split_units = unit_splitter("en")

@@ -39,7 +39,7 @@ def read_set(
     language : str, optional
         Code of the only language wanted.
     """
-    from harken.evaluation import read_manifests, subsample_evenly
+    from harken.manifests import read_manifests, subsample_evenly
 
     only = {language} if language else {"en", None} if model and not multilingual(model) else None
     entries = [
@@ -71,7 +71,7 @@ def multilingual(model: str) -> bool:
 def read_samples(audio: Path, name: str) -> Iterator[Floats]:
     """Yield the samples of the recordings of a set, in order."""
     from harken.audio import load_audio
-    from harken.evaluation import read_manifests
+    from harken.manifests import read_manifests
 
     for entry in read_manifests([audio / name], note=note):
         yield load_audio(entry.path)
@@ -79,7 +79,8 @@ def read_samples(audio: Path, name: str) -> Iterator[Floats]:
 
 def evaluate(entries: Sequence[Any], texts: Iterable[str]) -> Any:
     """Score texts against the references of recordings."""
-    from harken.evaluation import EvalHypothesis, score, summarise
+    from harken.evaluation.hypotheses import EvalHypothesis
+    from harken.evaluation.scoring import score, summarise
 
     return summarise(
         score(entry, EvalHypothesis(text=text), entry.language)
@@ -94,7 +95,7 @@ def error_percent(evaluation: Any) -> float | None:
 
 def difference(name: str, one: Any, other: Any) -> Row:
     """Return the difference between the errors of two evaluations in percent, with its 95 % interval."""
-    from harken.evaluation import compare_evaluations
+    from harken.evaluation.scoring import compare_evaluations
 
     found = compare_evaluations(one, other)
     low, high = (found and found.confidence_interval) or (None, None)

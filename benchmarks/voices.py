@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from harken.contract import Floats
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
 
 Region = tuple[float, float]
 """Start and end in seconds."""
@@ -138,7 +138,7 @@ def read_voices(audio: Path) -> list[Voice]:
 
 def add_set(voices: dict[tuple[str, str], Voice], folder: Path, languages: set[str]) -> None:
     """Add the clips of a set to the voices that speak them."""
-    from harken.evaluation import read_manifests
+    from harken.manifests import read_manifests
 
     # Of two lines that name one file, the one is right whose length is that of the file.
     for entry in read_manifests([folder]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ class CliRunner:
     ----------
     loaded : list of dict
         Arguments of each load of a model.
+    loaders : dict
+        Functions in place of `harken.load` and `harken.load_diarizer`.
     """
 
     capsys: pytest.CaptureFixture[str]
@@ -38,6 +41,7 @@ class CliRunner:
     def __post_init__(self) -> None:
         self.loaded: list[dict[str, Any]] = []
         self._uses_texts = False
+        self.loaders: dict[str, Callable[..., object]] = {}
 
     def use_texts(self, *windows: WindowText) -> TranscriptBackend:
         """Replace every model by one that returns texts, one for each window."""
@@ -48,7 +52,7 @@ class CliRunner:
             self.loaded.append(given)
             return Recognizer(backend, TOKENIZER, given["model"])
 
-        self.monkeypatch.setattr("harken.cli.options.load", load)
+        self.loaders["load"] = load
         return backend
 
     def run(self, *arguments: object) -> Outcome:
@@ -57,6 +61,6 @@ class CliRunner:
         if self._uses_texts and "--vad" not in given and given[:1] in (["transcribe"], ["decode"], ["eval"]):
             given.append("--no-vad")
         self.capsys.readouterr()
-        code = main(given)
+        code = main(given, **self.loaders)
         out, err = self.capsys.readouterr()
         return Outcome(code=code, out=out, err=err)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from harken.checkpoints import Checkpoint, open_checkpoint
-from harken.text.byte_level import bytes_to_unicode
+from harken.text.bpe import bytes_to_unicode
 from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, TrainingSequence
 from harken.training.export import export

@@ -17,7 +17,7 @@ def run() -> NoReturn:
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end_at_once)
-    from harken.cli.process import run
+    from harken.cli.root import run
 
     run()
 

@@ -28,12 +28,11 @@ from harken.keywords import (
 )
 from harken.option_types import checked_value
 from harken.results import Word
-from harken.speakers.clustering import require_scipy
-from harken.speakers.diarizer import Diarizer
+from harken.speakers.clustering import require_packages
+from harken.speakers.diarizer import Diarizer, SpeakerOptions
 from harken.speakers.embedding import EmbeddingModel
 from harken.speakers.live import DEFAULT_DELAY_S
 from harken.speakers.models import resolve_speaker_models
-from harken.speakers.options import SpeakerOptions
 from harken.speakers.segmentation import SegmentationModel
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.latency import (
@@ -184,7 +183,7 @@ def load_diarizer(
         Directory with ``segmentation-3.0.onnx`` and ``campplus_cn_en_common.pt``; by default that of the environment
         variable ``HARKEN_SPEAKER_MODEL``, or the two files in the user's cache, where they are downloaded to.
     num_speakers, min_speakers, max_speakers : int, optional
-        Number of speakers, if it is known, or bounds of it (see `harken.speakers.options.SpeakerOptions`).
+        Number of speakers, if it is known, or bounds of it (see `harken.speakers.diarizer.SpeakerOptions`).
     threads : int, optional
         Threads on the CPU; by default one, which is fastest beside a transcription.
     cache : path, optional
@@ -221,7 +220,7 @@ def load_diarizer(
     if threads is not None and threads < 1:
         raise OptionError("threads", threads, "an integer of at least 1")
     cache = checked_value("cache", cache, path | None)
-    require_scipy()
+    require_packages()
     files = resolve_speaker_models(
         checked_value("model", model, path | None), download=checked_value("download", download, bool)
     )

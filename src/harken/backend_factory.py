@@ -5,19 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from harken.checkpoints import Checkpoint, open_checkpoint, resolve_model, shares_encoder
 from harken.contract import Backend, Ints
 from harken.decoding import Assistant, SpeculativeDecoder
-from harken.errors import CheckpointNotFound, OptionError
+from harken.errors import BackendUnavailable, CheckpointNotFound, OptionError, install_hint
 from harken.text import Tokenizer
 from harken.types import Dims
 
 AUTO, NGRAM = "auto", "ngram"
 BACKENDS = (AUTO, "native", "onnx", "torch", "numpy")
 CPU_ENGINES = (AUTO, "native", "onnx")
+PRECISIONS = {
+    AUTO: ("auto", "fp32", "bf16", "int8"),
+    "native": ("auto", "int8"),
+    "onnx": ("auto", "fp32", "bf16", "int8"),
+    "numpy": ("auto", "fp32"),
+}
+"""Precisions of each backend; those of torch depend on the device."""
+ONNX_PACKAGES = ("onnx", "onnxruntime")
 DEFAULT_ASSISTANTS = ("tiny.en", "tiny")
 """Models that ``assistant="auto"`` considers, in this order."""
 
@@ -29,7 +38,7 @@ class BackendFactory:
     Parameters
     ----------
     backend : {"auto", "native", "onnx", "torch", "numpy"}
-        "auto" is native where its library can be loaded and fits the model and the precision, else onnx.
+        "auto" is native where its library can be loaded and fits the model and the precision, else onnx, an extra.
     device, precision : str
         As `harken.load` takes them.
     threads : int or None
@@ -53,18 +62,11 @@ class BackendFactory:
             raise OptionError("backend", self.backend, " or ".join(BACKENDS))
         if self.backend != "torch" and self.device not in ("auto", "cpu"):
             raise OptionError("device", self.device, f"auto or cpu with backend={self.backend!r}")
-        if self.backend in (AUTO, "onnx"):
-            from harken.backends.onnx.runtime_plan import PRECISIONS
-
-            if self.precision not in PRECISIONS:
-                raise OptionError("precision", self.precision, ", ".join(PRECISIONS))
-        if self.backend == "native":
-            from harken.backends.native.backend import PRECISIONS as NATIVE_PRECISIONS
-
-            if self.precision not in NATIVE_PRECISIONS:
-                raise OptionError("precision", self.precision, "auto or int8 with backend='native'")
-        if self.backend == "numpy" and self.precision not in ("auto", "fp32"):
-            raise OptionError("precision", self.precision, "auto or fp32 with backend='numpy'")
+        precisions = PRECISIONS.get(self.backend, (self.precision,))
+        if self.precision not in precisions:
+            raise OptionError(
+                "precision", self.precision, f"{' or '.join(precisions)} with backend={self.backend!r}"
+            )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise OptionError("threads", self.threads, "an integer from 1 to 1024")
         if self.threads is not None and self.backend == "numpy":
@@ -148,11 +150,21 @@ class BackendFactory:
         """Return the backend of a model: an assistant gets that of its model if its dimensions fit."""
         if self.backend != AUTO:
             return self.backend
-        from harken.backends.native.backend import PRECISIONS, fits
+        from harken.backends.native.backend import fits
         from harken.backends.native.library import unavailable_reason
 
-        possible = self.precision in PRECISIONS and fits(dims) and unavailable_reason() is None
-        return "native" if possible else "onnx"
+        reason = unavailable_reason()
+        if self.precision in PRECISIONS["native"] and reason is None and fits(dims):
+            return "native"
+        if all(map(find_spec, ONNX_PACKAGES)):
+            return "onnx"
+        if reason is not None:
+            raise BackendUnavailable(
+                f"{reason}; {install_hint('onnx')} installs an engine that does without it"
+            )
+        if self.precision not in PRECISIONS["native"]:
+            raise BackendUnavailable(f"precision {self.precision} needs ONNX Runtime: {install_hint('onnx')}")
+        return "native"  # which says what does not fit
 
     def make_speculative_decoder(
         self,

@@ -76,7 +76,7 @@ class ManifestError(HarkenError, ValueError):
 
 
 class BackendUnavailable(HarkenError, ImportError):
-    """A required runtime is not installed; the message gives the pip command that installs it."""
+    """A required runtime is not installed; the message says how to install it."""
 
 
 class OutputError(HarkenError, OSError):
@@ -97,6 +97,11 @@ class OutOfMemory(HarkenError, MemoryError):
 
 class Cancelled(HarkenError):
     """The caller asked to stop; results up to that point have been delivered."""
+
+
+def install_hint(extra: str) -> str:
+    """Return the words of a message that say how to install an extra: harken is on no package index."""
+    return f"pip install '.[{extra}]' in a clone of harken"
 
 
 _REPR = Repr()

@@ -1,24 +1,108 @@
-"""Values of options held to their declared types, so that a wrong one is refused where it is given, by its name."""
+"""The options: fields of frozen dataclasses, declared here, held to their types and limits, and refused by their name.
+
+A field declared by `option` carries its default, its help, its heading on the command line, and what is allowed.
+`check` is the one place that compares a value with that, and `Limits` the one that words it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from math import isfinite
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from harken.errors import OptionError
 
+OptionsT = TypeVar("OptionsT")
 
-def check_types(options: Any) -> None:
-    """Hold every field of a frozen dataclass to its declared type; its ``__post_init__`` calls this first.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is allowed for a value, or for each item of a tuple.
+
+    Attributes
+    ----------
+    low, high : float or None
+        Least and greatest value.
+    above, below : float or None
+        The same, exclusive.
+    step : int
+        The value is a multiple of it.
+    choices : tuple of str
+        The only values.
+    noun : str
+        What the number is, in the words of the message; by default "an integer" or "a number".
+    allowed : str
+        All that is allowed, in words, where the limits alone do not say it well.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    step: int = 1
+    choices: tuple[str, ...] = ()
+    noun: str = ""
+    allowed: str = ""
+
+    def allow(self, value: Any) -> bool:
+        """Return whether a single value lies within the limits."""
+        return not (
+            (self.low is not None and value < self.low)
+            or (self.high is not None and value > self.high)
+            or (self.above is not None and value <= self.above)
+            or (self.below is not None and value >= self.below)
+            or (self.step != 1 and value % self.step)
+            or (self.choices and value not in self.choices)
+        )
+
+    def words(self, kinds: Sequence[Any]) -> str:
+        """Return what is allowed, for a field of these types."""
+        if self.choices:
+            *others, last = self.choices
+            words = f"{', '.join(others)} or {last}"
+        else:
+            noun = self.noun or ("an integer" if int in kinds else "a number")
+            between = self.low is not None and self.high is not None
+            bounds = {
+                "from {}": self.low,
+                "above {}": self.above,
+                ("to {}" if between else "up to {}"): self.high,
+                "below {}": self.below,
+            }
+            parts = [form.format(_number(bound)) for form, bound in bounds.items() if bound is not None]
+            if self.low is not None and len(parts) == 1:
+                parts.append("on")
+            words = f"{noun} {' '.join(parts) if between or 'on' in parts else ' and '.join(parts)}"
+        return self.allowed or (f"{words}, or none" if NoneType in kinds else words)
+
+
+def option(default: Any, help: str = "", *, section: str = "Output", **limits: Any) -> Any:
+    """Declare an option: its default, its help sentence, its heading on the command line, and its `Limits`."""
+    return field(default=default, metadata={"help": help, "section": section, "limits": Limits(**limits)})
+
+
+def option_like(options_class: type[Any], name: str, default: Any) -> Any:
+    """Declare an option of a base class once more, with another default."""
+    (inherited,) = (field for field in fields(options_class) if field.name == name)
+    return field(default=default, metadata=inherited.metadata)
+
+
+def options_from(options_class: type[OptionsT], values: Mapping[str, Any]) -> OptionsT:
+    """Return options from a mapping that may hold further values; a field that it does not hold has its default."""
+    names = [field.name for field in fields(cast(Any, options_class)) if field.name in values]
+    return options_class(**{name: values[name] for name in names})
+
+
+def check(options: Any) -> None:
+    """Hold every field of a frozen dataclass to its declared type and limits; its ``__post_init__`` calls this first.
 
     Lists, ranges, sets and arrays of one dimension become tuples, numbers of numpy those of Python, and integers floats
     where a number is declared.
@@ -26,14 +110,17 @@ def check_types(options: Any) -> None:
     Raises
     ------
     OptionError
-        If a value is of another type, not finite, or not valid Unicode. It names the field.
+        If a value is of another type, not finite, not valid Unicode, or outside its limits. It names the field.
     """
     options_class: type = type(options)
-    for name, hint in _field_types(options_class).items():
+    for name, (hint, limits) in _declarations(options_class).items():
         value = getattr(options, name)
         checked = checked_value(name, value, hint)
         if checked is not value:
             object.__setattr__(options, name, checked)
+        for item in checked if isinstance(checked, tuple) else (checked,):
+            if limits is not None and item is not None and not limits.allow(item):
+                raise OptionError(name, item, limits.words(get_args(hint) or (hint,)))
 
 
 def checked_value(name: str, value: Any, hint: Any) -> Any:
@@ -81,9 +168,14 @@ class _Refusal(Exception):
 
 
 @cache
-def _field_types(options_class: type[Any]) -> dict[str, Any]:
+def _declarations(options_class: type[Any]) -> dict[str, tuple[Any, Limits | None]]:
+    """Return the type of each field, and its limits if it has some."""
     hints = get_type_hints(options_class)
-    return {field.name: hints[field.name] for field in fields(options_class)}
+    return {field.name: (hints[field.name], field.metadata.get("limits")) for field in fields(options_class)}
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _converted(value: Any, kind: Any) -> Any:

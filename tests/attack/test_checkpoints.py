@@ -1,4 +1,7 @@
-"""Hostile checkpoints on the command line: nothing is executed, one line, code 4; `tests/checkpoints/test_checkpoint_bytes.py` has random damage."""
+"""Hostile checkpoints on the command line: nothing is executed, one line, code 4.
+
+`tests/checkpoints/test_checkpoint_bytes.py` has random damage.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ import checkpoint_files as files
 from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, window_text
-from harken.text.byte_level import bytes_to_unicode
+from harken.text.bpe import bytes_to_unicode
 from tiny_models import DIMS, make_weights
 from training_data import write_model
 

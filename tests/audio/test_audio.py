@@ -77,16 +77,24 @@ def test_standard_input_is_decoded():
     assert done.stderr == b""
 
 
-@pytest.mark.parametrize("source", [str, Path, lambda path: io.BytesIO(path.read_bytes())])
-def test_path_string_and_file_object_give_equal_samples(source):
-    assert np.array_equal(load_audio(source(EXAMPLE)), load_audio(EXAMPLE))
-
-
-def test_file_object_is_read_from_its_position_and_left_open():
-    file = io.BytesIO(b"not audio" + EXAMPLE.read_bytes())
+def test_file_object_is_read_from_its_position_and_left_open(tmp_path):
+    path = AUDIO_FORMATS["mp4 video"].write(tmp_path / "talk")  # its index is at the end
+    file = io.BytesIO(b"not audio" + path.read_bytes())
     file.seek(9)
-    assert len(load_audio(file)) == 11 * SAMPLE_RATE
+    assert np.array_equal(load_audio(file), load_audio(path))
     assert not file.closed
+
+
+def test_interrupt_while_seeking_is_raised(tmp_path):
+    class Interrupted(io.BytesIO):
+        name = "talk.ogg"
+
+        def seek(self, offset, whence=0):
+            raise KeyboardInterrupt
+
+    path = AUDIO_FORMATS["ogg opus"].write(tmp_path / "talk")
+    with pytest.raises(KeyboardInterrupt):
+        load_audio(Interrupted(path.read_bytes()))
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32, np.float64])
@@ -95,12 +103,6 @@ def test_arrays_are_scaled_and_split_into_blocks(dtype):
     given = pcm if dtype == np.int16 else (pcm / 32768).astype(dtype)
     assert np.array_equal(load_audio(given), pcm.astype(np.float32) / 32768)
     assert [len(block) for block in stream_audio(given, block_samples=12_000)] == [12_000, 12_000, 8_000]
-
-
-def test_floats_beyond_full_scale_are_clipped_in_a_file(tmp_path):
-    samples = 3 * tone(2.0)
-    path = AUDIO_FORMATS["wav float"].write(tmp_path / "loud", samples=samples)
-    assert np.allclose(np.clip(samples, -1, 1), load_audio(path), atol=1 / 32767)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -128,18 +130,6 @@ def test_array_in_another_scale_is_refused(dtype):
         AudioError, match=r"^<array>: at 1\.0\d s: samples as large as 163\d\d\.?\d*; allowed are floats"
     ):
         load_audio(samples)
-
-
-def test_samples_in_full_scale_are_not_touched():
-    samples = np.array([-1, -0.0, 1e-40, 0.3, 1], np.float32)
-    assert np.array_equal(load_audio(samples).view(np.uint32), samples.view(np.uint32))
-
-
-def test_blocks_have_at_least_the_requested_length():
-    blocks = [len(block) for block in stream_audio(EXAMPLE, block_samples=40_000)]
-    assert sum(blocks) == 11 * SAMPLE_RATE
-    assert all(40_000 <= length <= 40_000 + 2 * SAMPLE_RATE for length in blocks[:-1])
-    assert len(blocks) >= 3
 
 
 @pytest.mark.parametrize("name", AUDIO_FORMATS)
@@ -230,17 +220,6 @@ def test_closing_the_stream_closes_the_file(monkeypatch):
     assert file.closed
 
 
-def test_keyboard_interrupt_while_reading_is_raised():
-    class Interrupted(io.BytesIO):
-        def read(self, size=-1):
-            if self.tell() > 100_000:
-                raise KeyboardInterrupt
-            return super().read(size)
-
-    with pytest.raises(KeyboardInterrupt):
-        load_audio(Interrupted(EXAMPLE.read_bytes()))
-
-
 def test_file_that_was_interrupted_is_not_read_again():
     """FFmpeg reads again after a failure, and a pipe that sends nothing more would block it again."""
 
@@ -263,25 +242,6 @@ def test_file_that_was_interrupted_is_not_read_again():
         with pytest.raises(KeyboardInterrupt):
             load_audio(pipe)
         assert pipe.reads_after == 0
-
-
-def test_interrupt_while_seeking_is_raised(tmp_path):
-    class Interrupted(io.BytesIO):
-        name = "talk.ogg"
-
-        def seek(self, offset, whence=0):
-            raise KeyboardInterrupt
-
-    path = AUDIO_FORMATS["ogg opus"].write(tmp_path / "talk")
-    with pytest.raises(KeyboardInterrupt):
-        load_audio(Interrupted(path.read_bytes()))
-
-
-def test_file_object_may_be_seeked_behind_other_bytes(tmp_path):
-    path = AUDIO_FORMATS["mp4 video"].write(tmp_path / "talk")  # its index is at the end
-    file = io.BytesIO(b"not audio" + path.read_bytes())
-    file.seek(9)
-    assert np.array_equal(load_audio(file), load_audio(path))
 
 
 def test_concurrent_threads_decode_independently():

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import faulthandler
 import io
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from audio_files import AUDIO_FORMATS, AudioFormat
 from harken.audio import stream_audio
-from harken.audio.ffmpeg_input import FFmpegInput
-from harken.audio.truncation import cut_short_reason
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
 
-ROUNDS = 250
-SLOWEST_S = 5.0
+ROUNDS = 120
 LONGEST_S = 1000.0  # a header may claim 1000 Hz for 44.1 kHz samples, and mu-law for 24 bits; not more
 
 Damage = Callable[[bytearray, np.random.Generator], None]
@@ -33,6 +28,11 @@ def flip_header(data: bytearray, rng: np.random.Generator) -> None:
     """Change bytes of the header, where damage has the largest effect."""
     for position in rng.integers(0, min(len(data), 200), rng.integers(1, 6)):
         data[position] = rng.choice([0, 1, 127, 128, 255, rng.integers(256)])
+
+
+def lie_about_a_size(data: bytearray, rng: np.random.Generator) -> None:
+    start = int(rng.integers(0, min(len(data), 200)))
+    data[start : start + 8] = rng.choice([b"\xff" * 8, b"\x7f" + b"\xff" * 7])
 
 
 def flip_tail(data: bytearray, rng: np.random.Generator) -> None:
@@ -63,14 +63,16 @@ def overwrite_with_noise(data: bytearray, rng: np.random.Generator) -> None:
 DAMAGES: list[Damage] = [
     flip_bytes,
     flip_header,
+    lie_about_a_size,
     flip_tail,
     cut,
     drop_slice,
     repeat_slice,
     overwrite_with_noise,
 ]
-LENGTH_FORMATS = {
-    "wav": AudioFormat(suffix=".wav", codec="pcm_s16le"),
+FORMATS = {
+    **{name: AUDIO_FORMATS[name] for name in ("wav s24 stereo", "flac", "mp3", "ogg opus", "mkv video")},
+    "mp4": AUDIO_FORMATS["mp4 video, index in front"],
     "rf64": AudioFormat(suffix=".wav", codec="pcm_s16le", muxer_options=(("rf64", "always"),)),
     "w64": AudioFormat(suffix=".w64", codec="pcm_s16le"),
     "aiff": AudioFormat(suffix=".aiff", codec="pcm_s16be"),
@@ -78,9 +80,6 @@ LENGTH_FORMATS = {
     "caf": AudioFormat(suffix=".caf", codec="pcm_s16le"),
     "avi": AudioFormat(suffix=".avi", codec="pcm_s16le", video=True),
     "wma": AudioFormat(suffix=".wma", codec="wmav2", format="fltp", bit_rate=32_000),
-    "webm": AudioFormat(suffix=".webm", codec="libopus", format="flt", rate=48_000),
-    "mp3": AUDIO_FORMATS["mp3"],
-    "ogg": AUDIO_FORMATS["ogg opus"],
 }
 SIGNATURES = {
     "nothing": b"",
@@ -94,23 +93,15 @@ SIGNATURES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def abort_on_hang() -> Iterator[None]:
-    faulthandler.dump_traceback_later(120, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
-
 def is_decoded(data: bytes) -> bool:
-    """Decode all samples within the limits; return False if an `AudioError` ends it."""
-    started, samples, message = time.monotonic(), 0, None
+    """Decode all samples; return False if an `AudioError` ends it. A hang ends at the time limit of the test."""
+    samples, message = 0, None
     try:
         for block in stream_audio(io.BytesIO(data)):
             samples += len(block)
             assert np.abs(block).max() <= 1.0, "louder than full scale, or not finite"
     except AudioError as error:
         message = str(error)
-    assert time.monotonic() - started < SLOWEST_S
     assert samples < LONGEST_S * SAMPLE_RATE
     assert message or samples
     assert "\n" not in (message or "")
@@ -118,11 +109,9 @@ def is_decoded(data: bytes) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["wav s24 stereo", "flac", "mp3", "mp4 video, index in front", "ogg opus", "mkv video"]
-)
+@pytest.mark.parametrize("name", FORMATS)
 def test_damaged_recording_ends_in_samples_or_audio_error(name, tmp_path):
-    original = AUDIO_FORMATS[name].write(tmp_path / "tone", seconds=1.0).read_bytes()
+    original = FORMATS[name].write(tmp_path / "tone", seconds=1.0).read_bytes()
     rng = np.random.default_rng(20_251_121)
     outcomes = []
     for _ in range(ROUNDS):
@@ -132,34 +121,6 @@ def test_damaged_recording_ends_in_samples_or_audio_error(name, tmp_path):
                 damage(data, rng)
         outcomes.append(is_decoded(data))
     assert {True, False} == set(outcomes), "the damage was too light or too heavy to show anything"
-
-
-@pytest.mark.parametrize("name", LENGTH_FORMATS)
-def test_search_for_the_length_in_a_damaged_header_ends(name, tmp_path):
-    original = LENGTH_FORMATS[name].write(tmp_path / "tone").read_bytes()
-    rng = np.random.default_rng(7)
-    for _ in range(60):
-        data = bytearray(original)
-        flip_header(data, rng)
-        data[(start := int(rng.integers(0, 200))) : start + 8] = rng.choice(
-            [b"\xff" * 8, b"\x7f" + b"\xff" * 7]
-        )
-        file = FFmpegInput(name, io.BytesIO(data))
-        for format_name in (
-            "wav",
-            "w64",
-            "aiff",
-            "au",
-            "caf",
-            "avi",
-            "asf",
-            "matroska,webm",
-            "mp3",
-            "ogg",
-            "mpegts",
-        ):
-            reason = cut_short_reason(format_name, file, 0.0)
-            assert reason is None or "\n" not in reason
 
 
 @pytest.mark.slow

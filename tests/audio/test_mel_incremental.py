@@ -36,14 +36,6 @@ def test_block_boundaries_do_not_change_the_frames(length, cuts, n_mels):
     assert ceiling == whole_ceiling
 
 
-@settings(max_examples=20)
-@given(length=st.integers(1, 4_000), block=st.integers(1, 500))
-def test_small_blocks_do_not_change_the_frames(length, block):
-    samples = AUDIO[-length:]
-    frames, _ = incremental_mel(samples, list(range(0, length, block)), 80)
-    assert np.array_equal(frames, incremental_mel(samples, [], 80)[0])
-
-
 @settings(max_examples=30)
 @given(length=st.integers(1, len(AUDIO)), cuts=st.lists(st.integers(0, len(AUDIO)), max_size=4))
 def test_incremental_equals_offline(length, cuts):

@@ -7,12 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harken.audio import load_audio, quiet_speech
+from harken.audio import load_audio
 from harken.audio.quiet_speech import (
     HOLD_CHUNKS,
-    LASTING_CHUNKS,
-    MAX_GAIN,
-    MIN_GAIN,
     QUIET_LEVEL,
     SpeechDetector,
 )
@@ -130,57 +127,6 @@ def test_constant_samples_are_silence_with_finite_probabilities(value: float) ->
 
 def test_a_recording_of_one_sample_has_one_probability() -> None:
     assert detect(np.full(1, 0.001, np.float32)).shape == (1,)
-
-
-class Echo:
-    """`SileroDetector` whose probability of a chunk is its first sample."""
-
-    def feed(self, samples: Floats) -> Floats:
-        return samples[::CHUNK_SAMPLES].copy()
-
-
-@pytest.fixture
-def hear() -> object:
-    """Return a function from the first samples of chunks to the probabilities, heard by `Echo`."""
-
-    def heard(levels: list[float]) -> list[float]:
-        chunks = np.zeros((len(levels), CHUNK_SAMPLES), np.float32)
-        chunks[:, 0] = levels
-        chunks[:, 1] = -chunks[:, 0]  # no constant offset
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(quiet_speech, "SileroDetector", Echo)
-            return [round(float(probability), 4) for probability in SpeechDetector().feed(chunks.ravel())]
-
-    return heard
-
-
-QUIET, LOUD = 0.009, 0.5
-AMPLIFIED = round(QUIET * MIN_GAIN, 4)
-
-
-def test_amplified_speech_counts_once_it_lasts(hear) -> None:
-    breath, word = LASTING_CHUNKS - 1, LASTING_CHUNKS + 1
-    heard = hear([QUIET] * breath + [0.0] + [QUIET] * word + [0.0])
-    assert heard == [QUIET] * breath + [0.0] + [QUIET] * (word - 2) + [AMPLIFIED] * 2 + [0.0]
-
-
-def test_quiet_is_believed_some_time_after_the_last_loud_chunk(hear) -> None:
-    heard = hear([LOUD] + [QUIET] * (HOLD_CHUNKS + 5))
-    unheard = HOLD_CHUNKS + LASTING_CHUNKS - 1
-    assert heard == [LOUD] + [QUIET] * unheard + [AMPLIFIED] * (HOLD_CHUNKS + 5 - unheard)
-
-
-def test_loud_chunk_among_quiet_ones_is_heard_as_it_is(hear) -> None:
-    heard = hear([QUIET] * 10 + [LOUD] + [QUIET] * 10)
-    assert heard[LASTING_CHUNKS - 1 : 10] == [AMPLIFIED] * (10 - LASTING_CHUNKS + 1)
-    assert heard[10:] == [LOUD] + [QUIET] * 10
-
-
-def test_the_quieter_a_recording_the_more_it_is_amplified_until_it_has_been_loud(hear) -> None:
-    faint = [0.001] * 4
-    assert hear(faint)[-1] == pytest.approx(0.001 * MAX_GAIN)
-    assert hear([0.004, *faint])[-1] == pytest.approx(0.001 * 64), "the gain falls at a peak and stays"
-    assert hear([LOUD] + [0.001] * 20)[-1] == pytest.approx(0.001 * MIN_GAIN)
 
 
 def test_feed_after_flush_is_refused() -> None:

@@ -38,12 +38,6 @@ def test_block_boundaries_do_not_change_probabilities(speech, expected, cuts):
     np.testing.assert_array_equal(np.concatenate([*found, detector.flush()]), expected)
 
 
-def test_single_chunks_do_not_change_probabilities(speech, expected):
-    detector = SpeechDetector()
-    found = [detector.feed(speech[at : at + CHUNK_SAMPLES]) for at in range(0, len(speech), CHUNK_SAMPLES)]
-    np.testing.assert_array_equal(np.concatenate([*found, detector.flush()]), expected)
-
-
 # Runs of constant probability, like speech and silence, with lengths that reach all limits.
 levels = st.sampled_from([0.0, 0.1, 0.3, 0.4, 0.6, 1.0])
 runs = st.lists(st.tuples(levels, st.integers(1, 500)), max_size=12)

@@ -20,7 +20,7 @@ from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.decoding import SpeculativeDecoder
 from harken.errors import BackendUnavailable, CheckpointError, CheckpointNotFound, HarkenError, OptionError
 from harken.text import Tokenizer
-from harken.text.byte_level import bytes_to_unicode
+from harken.text.bpe import bytes_to_unicode
 from harken.types import Dims
 from tiny_models import TOKENIZER
 
@@ -233,6 +233,32 @@ def test_auto_is_onnx_where_the_library_cannot_be_loaded(
     assert (backend.capabilities.name, backend.capabilities.precision) == ("onnx", "int8")
 
 
+@pytest.mark.parametrize(
+    ("precision", "reason", "message"),
+    [
+        (
+            "auto",
+            "it was not built",
+            "it was not built; pip install '.[onnx]' in a clone of harken installs an engine",
+        ),
+        ("bf16", None, "precision bf16 needs ONNX Runtime: pip install '.[onnx]' in a clone of harken"),
+    ],
+)
+def test_without_onnx_what_needs_it_names_the_extra(
+    library: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    fitting: Path,
+    precision: str,
+    reason: str | None,
+    message: str,
+) -> None:
+    monkeypatch.setattr(library, "unavailable_reason", lambda: reason)
+    monkeypatch.setattr(backend_factory, "find_spec", lambda name: None)
+    with pytest.raises(BackendUnavailable) as caught:
+        BackendFactory(precision=precision).make_backend(open_checkpoint(fitting))
+    assert str(caught.value).startswith(message)
+
+
 def test_native_says_why_it_is_not_available(
     library: Any, monkeypatch: pytest.MonkeyPatch, fitting: Path, tmp_path: Path
 ) -> None:
@@ -247,7 +273,8 @@ def test_native_says_why_it_is_not_available(
 
 def test_native_refuses_a_model_that_does_not_fit_its_kernels(models: Models, tmp_path: Path) -> None:
     with pytest.raises(
-        OptionError, match="n_text_state=32, n_text_head=4 and n_audio_state=32: native takes text states of a"
+        OptionError,
+        match="n_text_state=32, n_text_head=4, n_audio_state=32, n_audio_head=2: native takes",
     ) as caught:
         BackendFactory(backend="native", cache=tmp_path).make_backend(open_checkpoint(models["small"]))
     assert caught.value.field == "backend"

@@ -117,7 +117,8 @@ def test_without_a_compiler_for_this_machine_the_wheel_is_for_every_platform(
     assert tag == "py3-none-any"
     assert files[f"{NATIVE}/_not_built.txt"] == b"there is no target for linux_riscv64\n"
     assert capfd.readouterr().err.splitlines() == [
-        "The compiled decoder was not built: there is no target for linux_riscv64. ONNX Runtime decodes instead."
+        "The compiled engine was not built: there is no target for linux_riscv64. "
+        "The extra 'onnx' has an engine that does without it."
     ]
 
 

@@ -78,7 +78,7 @@ def test_log_mel_falls_back_to_numpy(functions: object, monkeypatch: pytest.Monk
             raise BackendUnavailable("not built")
         return functions
 
-    monkeypatch.setattr("harken.audio.compiled_mel.load_library", load)
+    monkeypatch.setattr("harken.audio.mel.load_library", load)
     mel._compiled_frames.cache_clear()
     try:
         assert mel._compiled_frames(80) is None

@@ -62,8 +62,8 @@ def test_model_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_computing_without_memory_is_the_same_error(tmp_path: Path) -> None:
     from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
+    from harken.backends.onnx.graph_loader import probe_graph
     from harken.backends.onnx.runtimes import OnnxRuntimeGraph
-    from harken.backends.onnx.saturation import probe_graph
 
     write_graph(probe_graph(), tmp_path)
     graph = OnnxRuntimeGraph(tmp_path / MODEL_FILE, threads=1)

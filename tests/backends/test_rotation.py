@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harken.backends.numpy import NumpyBackend
-from harken.backends.onnx.rotation import LM_HEAD, RotatedWeights, make_rotation
+from harken.backends.rotation import LM_HEAD, RotatedWeights, make_rotation
 from harken.contract import Floats
 from tiny_models import DIMS, make_mel, make_weights
 

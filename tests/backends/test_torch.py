@@ -26,7 +26,7 @@ except BackendUnavailable as error:
 @pytest.mark.real
 @pytest.mark.slow
 def test_torch_transcribes_the_text_of_the_cpu_engine() -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]' in a clone of harken")
     expected = list(recognizer("fp32").transcribe(EXAMPLE))
     loaded = harken.load("tiny.en", backend="torch", device="cpu", threads=1, download=False)
     segments = list(loaded.transcribe(EXAMPLE))
@@ -40,7 +40,7 @@ def test_missing_pytorch_is_reported_with_its_install_command() -> None:
     recognizer("fp32")  # skips where there are no weights
     done = subprocess.run([sys.executable, "-c", NO_TORCH], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("PyTorch cannot be imported")
-    assert done.stdout.strip().endswith("pip install 'harken[torch]'")
+    assert done.stdout.strip().endswith("pip install '.[torch]' in a clone of harken")
 
 
 @pytest.mark.parametrize("backend", ["onnx", "numpy"])

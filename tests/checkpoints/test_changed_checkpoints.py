@@ -169,13 +169,6 @@ def test_model_that_is_linked_while_it_is_hashed_is_unchanged(
     assert digest == open_checkpoint(model).weights.digest
 
 
-def test_streaming_encoder_is_not_built_from_another_model(model: Path, tmp_path: Path) -> None:
-    backend = make_backend(model, tmp_path / "cache")
-    overwrite(model)
-    with pytest.raises(CheckpointError, match="changed while it was read"):
-        backend.encode_chunk([backend.open_encoder(8)], MEL[:, :, :12], 8)
-
-
 @pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])
 def test_every_file_of_a_model_is_watched(tmp_path: Path, name: str) -> None:
     files.write_huggingface(tmp_path, files.TINY, files.random_weights(), shards=2)

@@ -11,7 +11,7 @@ import pytest
 
 import checkpoint_files as files
 from checkpoint_files import raises_checkpoint_error
-from harken.checkpoints import encoder_digest, open_checkpoint, shares_encoder
+from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, shares_encoder
 
 WEIGHTS = files.random_weights()
 DECODER = files.decoder_of(WEIGHTS)
@@ -36,14 +36,6 @@ def test_decoder_without_encoder_opens(tmp_path: Path, torch: bool, shards: int)
     assert checkpoint.encoder_sha256 is checkpoint.draft_vocabulary is None
 
 
-def test_weight_names_without_prefix_are_read(tmp_path: Path) -> None:
-    write(tmp_path)
-    named = {files.huggingface_name(name).removeprefix("model."): values for name, values in DECODER.items()}
-    projection = {"proj_out.weight": DECODER["decoder.token_embedding.weight"]}
-    files.write_safetensors(tmp_path / "model.safetensors", {**named, **projection})
-    assert set(open_checkpoint(tmp_path, assistant=True).weights) == set(DECODER)
-
-
 @pytest.mark.parametrize("layers", [0, 2, 12, -1, "many"])
 def test_declared_encoder_layers_of_a_decoder_are_ignored(tmp_path: Path, layers: object) -> None:
     assert open_checkpoint(write(tmp_path, encoder_layers=layers), assistant=True).dims.n_audio_layer == 0
@@ -57,37 +49,17 @@ def test_decoder_as_main_model_is_rejected_with_advice(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
 
 
-def test_whole_model_opens_as_assistant(tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS), assistant=True)
-    assert checkpoint.has_encoder
-    assert checkpoint.encoder_sha256 is checkpoint.draft_vocabulary is None
-
-
-@pytest.mark.parametrize("name", ["encoder.ln_post.bias", "encoder.blocks.1.attn.key.weight"])
-def test_incomplete_encoder_is_rejected(tmp_path: Path, name: str) -> None:
-    write(tmp_path, {**DECODER, name: WEIGHTS[name]})
-    with raises_checkpoint_error("not a Whisper model: weight encoder.conv1.weight is missing"):
-        open_checkpoint(tmp_path, assistant=True)
-
-
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
         ({"encoder_attention_heads": 5}, "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
-        ({"max_source_positions": 0}, "n_audio_ctx=0: allowed is a positive integer"),
         ({"d_model": 64}, "declares n_text_state=64, its weights have n_text_state=32"),
-        ({"decoder_layers": 2}, "declares n_text_layer=2, its weights have n_text_layer=3"),
         ({"vocab_size": 95}, "declares n_vocab=95, its weights have n_vocab=96"),
         ({"harken": []}, r"config\.json: harken is a list, allowed is an object"),
-        ({"harken": {"encoder_sha256": 7}}, "encoder_sha256 is not 64 digits in lower-case hex"),
         ({"harken": {"encoder_sha256": "F" * 64}}, "encoder_sha256 is not 64 digits in lower-case hex"),
         ({"harken": {"draft_vocabulary": "0"}}, "draft_vocabulary is not a list of token ids"),
-        ({"harken": {"draft_vocabulary": []}}, "draft_vocabulary is not a list of token ids"),
         ({"harken": {"draft_vocabulary": [0, True]}}, "draft_vocabulary is not a list of token ids"),
-        ({"harken": {"draft_vocabulary": [0, 1.5]}}, "draft_vocabulary is not a list of token ids"),
         ({"harken": {"draft_vocabulary": [1, 0]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
-        ({"harken": {"draft_vocabulary": [1, 1]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
-        ({"harken": {"draft_vocabulary": [-1, 0]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
         ({"harken": {"draft_vocabulary": [0, 96]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
         (
             {"harken": {"draft_vocabulary": [0, 10**30]}},
@@ -173,22 +145,15 @@ def test_encoders_of_different_size_are_compared_without_reading_weights(tmp_pat
     assert not shares_encoder(assistant, model)
 
 
-@pytest.mark.parametrize("has_digest", [False, True])
-def test_decoder_shares_the_encoder_that_it_was_made_for(tmp_path: Path, has_digest: bool) -> None:
+def test_decoder_shares_the_encoder_that_it_was_made_for(tmp_path: Path) -> None:
     model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
-    entry = {"harken": {"encoder_sha256": encoder_digest(model)}} if has_digest else {}
-    assert shares_encoder(open_checkpoint(write(tmp_path / "d", **entry), assistant=True), model)
 
+    def decoder(**config: object) -> Checkpoint:
+        return open_checkpoint(write(tmp_path / "d", **config), assistant=True)
 
-def test_decoder_for_another_encoder_is_rejected(tmp_path: Path) -> None:
-    model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
-    write(tmp_path / "d", harken={"encoder_sha256": "0f" * 32})
+    assert shares_encoder(decoder(), model)
+    assert shares_encoder(decoder(harken={"encoder_sha256": encoder_digest(model)}), model)
     with raises_checkpoint_error(f"made for the encoder 0f0f0f0f, .*m.pt has {encoder_digest(model)[:8]}"):
-        shares_encoder(open_checkpoint(tmp_path / "d", assistant=True), model)
-
-
-def test_decoder_for_an_encoder_of_another_size_is_rejected(tmp_path: Path) -> None:
-    model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
-    write(tmp_path / "d", max_source_positions=14)
+        shares_encoder(decoder(harken={"encoder_sha256": "0f" * 32}), model)
     with raises_checkpoint_error("made for n_audio_ctx=14, .*m.pt has n_audio_ctx=12"):
-        shares_encoder(open_checkpoint(tmp_path / "d", assistant=True), model)
+        shares_encoder(decoder(max_source_positions=14), model)

@@ -11,7 +11,6 @@ import pytest
 
 import checkpoint_files as files
 from harken.checkpoints import open_checkpoint
-from harken.checkpoints.weight_shapes import expected_shapes
 from harken.errors import CheckpointError, CheckpointNotFound
 
 HALF = files.random_weights()
@@ -66,10 +65,6 @@ def assert_equal(found: files.Arrays, expected: files.Arrays) -> None:
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-def test_expected_shapes_match_the_written_files() -> None:
-    assert expected_shapes(files.TINY) == files.weight_shapes(files.TINY)
-
-
 def test_weights_are_read_only_and_read_on_each_access(tmp_path: Path) -> None:
     weights = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, HALF)).weights
     name = "decoder.ln.weight"
@@ -88,14 +83,6 @@ def test_membership_and_size_do_not_read_the_file(tmp_path: Path) -> None:
     assert len(weights) == len(HALF)
     with pytest.raises(CheckpointError, match="changed while it was read"):
         weights["decoder.ln.weight"]
-
-
-def test_file_truncated_after_opening_is_an_error(tmp_path: Path) -> None:
-    path = files.write_ggml(tmp_path / "ggml.bin", files.TINY, HALF)
-    weights = open_checkpoint(path).weights
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(CheckpointError, match="changed while it was read"):
-        dict(weights)
 
 
 @pytest.mark.parametrize("writer", [*WRITERS, "ggml"])
@@ -121,27 +108,12 @@ def test_digest_changes_with_the_number_of_heads(tmp_path: Path) -> None:
     assert open_checkpoint(one).weights.digest != open_checkpoint(two).weights.digest
 
 
-def test_digest_of_an_overwritten_file_is_new(tmp_path: Path) -> None:
-    path = files.write_openai(tmp_path / "m.pt", files.TINY, HALF)
-    before = open_checkpoint(path).weights.digest
-    files.write_openai(path, files.TINY, files.random_weights(seed=1))
-    assert open_checkpoint(path).weights.digest != before
-
-
 # --- detection of the format by content --------------------------------------------------------------------
 
 
 def test_format_is_detected_by_content_not_by_name(tmp_path: Path) -> None:
     assert open_checkpoint(files.write_openai(tmp_path / "ggml.bin", files.TINY, HALF)).format == "openai"
     assert open_checkpoint(files.write_ggml(tmp_path / "m.pt", files.TINY, HALF)).format == "ggml"
-
-
-def test_only_weight_file_of_a_directory_is_opened(tmp_path: Path) -> None:
-    files.write_ggml(tmp_path / "ggml-tiny.bin", files.TINY, HALF)
-    assert open_checkpoint(tmp_path).path == tmp_path / "ggml-tiny.bin"
-    files.write_openai(tmp_path / "tiny.pt", files.TINY, HALF)
-    with pytest.raises(CheckpointError, match="2 files that may hold weights; allowed are a CTranslate2"):
-        open_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +138,15 @@ def test_file_of_another_kind_is_rejected_with_a_reason(tmp_path: Path, content:
     assert "\n" not in str(caught.value)
 
 
-def test_missing_path_and_empty_directory_are_rejected(tmp_path: Path) -> None:
+def test_the_only_weight_file_of_a_directory_is_opened(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFound, match="absent: no such file or directory"):
         open_checkpoint(tmp_path / "absent")
     with pytest.raises(CheckpointError, match="0 files that may hold weights"):
+        open_checkpoint(tmp_path)
+    files.write_ggml(tmp_path / "ggml-tiny.bin", files.TINY, HALF)
+    assert open_checkpoint(tmp_path).path == tmp_path / "ggml-tiny.bin"
+    files.write_openai(tmp_path / "tiny.pt", files.TINY, HALF)
+    with pytest.raises(CheckpointError, match="2 files that may hold weights; allowed are a CTranslate2"):
         open_checkpoint(tmp_path)
 
 
@@ -197,12 +174,3 @@ def test_weights_that_do_not_match_the_dimensions_are_rejected(
     weights = {name: values for name, values in {**HALF, **change}.items() if values is not None}
     with pytest.raises(CheckpointError, match=reason):
         open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, weights))
-
-
-def test_number_of_heads_that_does_not_divide_the_state_is_rejected(tmp_path: Path) -> None:
-    path = files.write_ggml(tmp_path / "m.bin", files.TINY, HALF)
-    data = bytearray(path.read_bytes())
-    data[16] = 3  # n_audio_head
-    path.write_bytes(data)
-    with pytest.raises(CheckpointError, match=r"m\.bin: n_audio_head=3: allowed is a divisor"):
-        open_checkpoint(path)

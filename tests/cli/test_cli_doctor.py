@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli_runner import CliRunner
-from harken.backends.native import backend as native_backend
 from harken.backends.native import library
-from harken.backends.onnx import runtime_plan
 from harken.cli import doctor
 from harken.errors import CheckpointError
 
@@ -46,12 +44,12 @@ def report(cli: CliRunner) -> tuple[int, dict]:
 def test_report_has_every_part(cli: CliRunner) -> None:
     _, facts_by_part = report(cli)
     assert [*facts_by_part] == [
-        *("processor", "memory", "python", "packages", "engine", "cache", "models", "hugging face"),
+        *("processor", "memory", "python", "packages", "extras", "engine", "cache", "models", "hugging face"),
         *("advice", "ready"),
     ]
     assert facts_by_part["processor"]["instructions"]
     assert facts_by_part["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
-    assert facts_by_part["packages"]["onnxruntime"] is not None
+    assert facts_by_part["packages"]["av"] is not None
     folder = str(Path(os.environ["HARKEN_CACHE"]) / "graphs")
     assert facts_by_part["cache"] == {"folder": folder, "graphs": 0, "size": "0 B", "writable": True}
 
@@ -80,59 +78,32 @@ def test_missing_required_package_fails(cli: CliRunner) -> None:
 
 
 def test_missing_optional_package_is_advice_only(cli: CliRunner) -> None:
-    break_imports(cli.monkeypatch, "openvino")
-    cli.monkeypatch.setattr(runtime_plan, "openvino_capabilities", frozenset)
-    cli.monkeypatch.setattr(library, "unavailable_reason", lambda: "the compiled library was not built")
+    break_imports(cli.monkeypatch, "rich")
     cli.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))
     code, facts_by_part = report(cli)
     assert (code, facts_by_part["ready"]) == (0, True)
-    assert facts_by_part["advice"][0].startswith("pip install openvino ")
-    assert facts_by_part["engine"]["encoder"] == "onnxruntime fp32, as OpenVINO is not installed"
+    assert facts_by_part["advice"][0].startswith("pip install rich ")
 
 
-@pytest.mark.parametrize(
-    ("capable", "encoder"),
-    [
-        ({"FP32", "BF16"}, "openvino bf16, as the processor has bfloat16 arithmetic"),
-        ({"FP32"}, "openvino f32, as the processor has no bfloat16 arithmetic, or none that is faster"),
-    ],
-)
-def test_engine_depends_on_openvino_capabilities(cli: CliRunner, capable: set[str], encoder: str) -> None:
-    cli.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset(capable))
-    cli.monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: True)
-    cli.monkeypatch.setattr(library, "unavailable_reason", lambda: "the compiled library was not built")
-    facts = doctor.engine().facts
-    assert facts["encoder"] == encoder
-    assert facts["openvino"] == sorted(capable)
-
-
-@pytest.mark.parametrize(
-    ("graph_is_faster", "encoder"),
-    [(False, "native avx2 in int16"), (True, "openvino bf16, as the processor has bfloat16 arithmetic")],
-)
-def test_compiled_engine_is_reported_with_its_instruction_set(
-    cli: CliRunner, graph_is_faster: bool, encoder: str
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("unavailable", [None, "the compiled library was not built: no disk"])
+def test_engine_is_the_compiled_one_or_else_the_extra(
+    cli: CliRunner, unavailable: str | None, installed: bool
 ) -> None:
-    cli.monkeypatch.setattr(library, "unavailable_reason", lambda: None)
+    cli.monkeypatch.setattr(library, "unavailable_reason", lambda: unavailable)
     cli.monkeypatch.setattr(library, "chosen_instruction_set", lambda: "avx2")
-    cli.monkeypatch.setattr(native_backend, "graph_encodes_faster", lambda: graph_is_faster)
-    cli.monkeypatch.setattr(runtime_plan, "openvino_capabilities", lambda: frozenset({"BF16"}))
-    cli.monkeypatch.setattr(runtime_plan, "bfloat16_is_faster", lambda: True)
+    cli.monkeypatch.setattr(doctor, "find_spec", lambda name: installed or None)
     _, facts_by_part = report(cli)
-    assert facts_by_part["engine"]["decoder"] == "native avx2 in int8"
-    assert facts_by_part["engine"]["encoder"] == encoder
-    assert not any("compiled" in text for text in facts_by_part["advice"])
-
-
-def test_missing_compiled_decoder_is_reported_with_the_reason(cli: CliRunner) -> None:
-    cli.monkeypatch.setattr(
-        library, "unavailable_reason", lambda: "the compiled library was not built: no disk"
-    )
-    finding = doctor.engine()
-    assert finding.facts["decoder"] == "onnxruntime int8, as the compiled library was not built: no disk"
-    (advice,) = finding.advice
-    assert not advice.needed
-    assert advice.text.startswith("install harken again")
+    facts = facts_by_part["engine"]
+    assert set(facts_by_part["extras"].values()) == {installed}
+    assert facts["engine"] == (("onnx" if installed else None) if unavailable else "native")
+    assert facts["instructions"] == (None if unavailable else "avx2")
+    assert ("bf16" in facts["precisions"]) == installed
+    advice = [text for text in facts_by_part["advice"] if text.startswith("install harken again")]
+    assert len(advice) == bool(unavailable)
+    assert all("no disk" in text and "pip install '.[onnx]'" in text for text in advice)
+    if unavailable and not installed:
+        assert not facts_by_part["ready"]
 
 
 def test_damaged_default_model_fails(cli: CliRunner) -> None:

@@ -7,7 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from harken.cli.exits import Stop, StopDeferral, describe_error, finishing_calls, keeping_stop, signal_listeners
+from harken.cli.exits import Stop, describe_error
+from harken.cli.signals import StopDeferral, finishing_calls, keeping_stop, signal_listeners
 from harken.errors import OutputError
 
 

@@ -66,8 +66,6 @@ class TestOutputPaths:
         [
             (["a.mp3", "a.wav"], None, "a.mp3 and a.wav would both be written to a.txt"),
             (["a.mp3", "sub/a.mp3"], Path("out"), "a.mp3 and sub/a.mp3 would both be written to"),
-            (["a.mp3", "a.txt"], None, "the transcript of a.mp3 would overwrite the recording a.txt"),
-            (["a.txt"], Path("."), "the transcript of a.txt would overwrite the recording a.txt"),
         ],
     )
     def test_colliding_paths_are_refused(self, sources: list[str], out: Path | None, message: str) -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from fakes.small_disk import SmallDisk
 from harken.cli import kept_files
-from harken.cli.exits import Stop, keeping_stop
+from harken.cli.exits import Stop
 from harken.cli.kept_files import KeptFile
+from harken.cli.signals import keeping_stop
 from harken.errors import OutputError
-from harken.temporary import remove_own
+from harken.files import remove_own
 
 
 @pytest.fixture(autouse=True)

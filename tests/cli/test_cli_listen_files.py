@@ -262,7 +262,7 @@ class TestSignals:
     @pytest.mark.parametrize("number", SIGNALS)
     def test_signal_before_any_sound_replaces_nothing(self, cli: CliRunner, talk: Path, number: int) -> None:
         Path("old.srt").write_text("before")
-        cli.monkeypatch.setattr("harken.cli.options.load", lambda **given: os.kill(os.getpid(), number))
+        cli.loaders["load"] = lambda **given: os.kill(os.getpid(), number)
         outcome = cli.run("listen", talk, "-o", "old.srt", "--record", "old.wav")
         assert (outcome.code, outcome.err) == (128 + number, f"harken: {SIGNALS[number]}\n")
         assert sorted(os.listdir()) == ["old.srt", "talk.wav"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from audio_files import tone
-from harken.cli.microphone import Microphone, microphone_table
+from harken.cli.sources import Microphone, microphone_table
 from harken.errors import AudioError, BackendUnavailable
 
 
@@ -210,9 +210,7 @@ def test_table_lists_input_devices(portaudio: PortAudio) -> None:
 
 def test_missing_sounddevice_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", None)
-    with pytest.raises(
-        BackendUnavailable, match=r"sounddevice is not installed, .*: pip install 'harken\[mic\]'"
-    ):
+    with pytest.raises(BackendUnavailable, match=r"sounddevice is not installed, .*: pip install '\.\[mic\]'"):
         Microphone()
 
 

@@ -16,16 +16,15 @@ from harken.api import load
 from harken.cli.options import (
     Command,
     decoding_options,
-    layout_from,
     layout_options,
     list_option,
     load_model,
     model_options,
     option_error_line,
-    transcribe_options_from,
 )
 from harken.errors import OptionError
 from harken.formats import Layout
+from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
 
@@ -46,8 +45,8 @@ def parse(*arguments: str) -> dict[str, Any]:
 
 def test_defaults_equal_those_of_the_library() -> None:
     values = parse()
-    assert transcribe_options_from(values) == TranscribeOptions()
-    assert layout_from(values) == Layout()
+    assert options_from(TranscribeOptions, values) == TranscribeOptions()
+    assert options_from(Layout, values) == Layout()
     parameters = inspect.signature(load).parameters
     shared = {name: parameter.default for name, parameter in parameters.items() if name != "cache"}
     assert {name: values[name] for name in shared} == shared
@@ -94,12 +93,12 @@ def test_every_field_has_an_option_with_help() -> None:
     ],
 )
 def test_arguments_become_options(arguments: str, expected: dict[str, Any]) -> None:
-    assert transcribe_options_from(parse(*arguments.split())) == TranscribeOptions(**expected)
+    assert options_from(TranscribeOptions, parse(*arguments.split())) == TranscribeOptions(**expected)
 
 
 def test_arguments_become_a_layout() -> None:
     chosen = parse("--max-line-width", "42", "--max-line-count=2", "--max-words-per-line", "none", "--karaoke")
-    assert layout_from(chosen) == Layout(max_line_width=42, max_line_count=2, karaoke=True)
+    assert options_from(Layout, chosen) == Layout(max_line_width=42, max_line_count=2, karaoke=True)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
 from harken.checkpoints.hub import embedded_model
+from harken.errors import install_hint
 from real_models import EXAMPLE
 
 needs_model = pytest.mark.skipif(
@@ -122,7 +123,7 @@ class TestRefused:
         outcome = cli.run("plot", "jfk.flac", "-o", "out.png")
         assert (outcome.code, outcome.err) == (
             6,
-            "harken: a PNG needs matplotlib: pip install 'harken[plot]'; an HTML page (-o out.html) needs nothing\n",
+            f"harken: a PNG needs matplotlib: {install_hint('plot')}; an HTML page (-o out.html) needs nothing\n",
         )
         assert not Path("out.png").exists()
 

@@ -12,7 +12,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from harken.cli.exits import Stop, signal_listeners
+from harken.cli.exits import Stop
+from harken.cli.signals import signal_listeners
 from harken.cli.sources import AudioReader
 from harken.contract import Floats
 from harken.errors import AudioError

@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 import pytest
 
-from harken.cli import targets as targets_module
-from harken.cli.targets import refuse_overwriting
+from harken.cli import inputs as targets_module
+from harken.cli.inputs import refuse_overwriting
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def test_a_file_that_standard_input_reads_is_refused():
 
 _OVERWRITE_STDIN = """
 import click
-from harken.cli.targets import refuse_overwriting
+from harken.cli.inputs import refuse_overwriting
 try:
     refuse_overwriting(["talk.wav"], ["-"])
 except click.UsageError as error:

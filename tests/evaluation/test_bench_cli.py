@@ -115,7 +115,7 @@ class TestOneModel:
     ) -> None:
         def missing(language: str | None) -> None:
             raise BackendUnavailable(
-                "jiwer is not installed, which evaluation needs: pip install 'harken[eval]'"
+                "jiwer is not installed, which evaluation needs: pip install '.[eval]' in a clone of harken"
             )
 
         monkeypatch.setattr("harken.cli.bench.normalizer", missing)
@@ -124,7 +124,7 @@ class TestOneModel:
         assert outcome.code == 0
         assert outcome.err == (
             "harken: errors are not counted: jiwer is not installed, which evaluation needs: "
-            "pip install 'harken[eval]'\n"
+            "pip install '.[eval]' in a clone of harken\n"
         )
         assert "WER" not in outcome.out
 

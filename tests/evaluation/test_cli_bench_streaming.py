@@ -20,9 +20,10 @@ from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window
 from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text, speech_ended, speech_started
 from harken import Recognizer, TranscribeOptions
 from harken.cli.exits import Stop
-from harken.evaluation import Entry, EvalRecording, Failure
 from harken.evaluation.live_runs import LiveRound, LiveRun, run_live, run_live_rounds, summarise_live
+from harken.evaluation.scoring import EvalRecording, Failure
 from harken.evaluation.simulation import JoinedStream, join_by_speaker, reference_word_times
+from harken.manifests import Entry
 from harken.results import Word
 from harken.streaming import Event, StreamOptions
 from tiny_models import TOKENIZER

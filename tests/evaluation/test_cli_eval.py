@@ -8,14 +8,10 @@ import shlex
 import shutil
 from pathlib import Path
 
-import click
 import pytest
 
 from cli_runner import CliRunner
 from harken.checkpoints.hub import embedded_model
-from harken.cli.eval import command
-from harken.evaluation import summarise
-from harken.evaluation.scoring import report
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "eval.md").read_text(encoding="utf-8")
@@ -65,31 +61,6 @@ def test_python_output_equals_the_page(cli: CliRunner, capsys: pytest.CaptureFix
     ((code, expected),) = PYTHON
     exec(compile(code, "docs/eval.md", "exec"), {})
     assert capsys.readouterr().out == expected
-
-
-def test_page_has_commands() -> None:
-    assert len(COMMANDS) == 3
-
-
-def test_every_option_is_on_the_page() -> None:
-    context = click.Context(command, max_content_width=1000)
-    records = [
-        option.get_help_record(context)
-        for option in command.params
-        if getattr(option, "section", "") == "Evaluation"
-    ]
-    rows = [f"| `{flags}` | {' '.join(help.split())} |" for flags, help in records]
-    assert "\n".join(rows) in PAGE, "the table is out of date; it should be\n" + "\n".join(rows)
-
-
-def test_every_key_of_the_json_is_on_the_page() -> None:
-    table = PAGE[PAGE.index("## The JSON object") : PAGE.index("An error rate is")]
-    named = [
-        key
-        for row in table.splitlines()
-        for key in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")
-    ]
-    assert named == [*report(summarise([]), {}, complete=True)]
 
 
 def test_manifest_lines_on_the_page_are_json() -> None:

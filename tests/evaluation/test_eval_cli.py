@@ -18,8 +18,10 @@ from harken.api import Recognizer
 from harken.cli.exits import Stop
 from harken.contract import Floats, SparsePositions
 from harken.errors import OptionError
-from harken.evaluation import AlignmentChunk, EvalHypothesis, score
-from harken.evaluation.manifest import Entry
+from harken.evaluation.error_rate import AlignmentChunk
+from harken.evaluation.hypotheses import EvalHypothesis
+from harken.evaluation.scoring import score
+from harken.manifests import Entry
 from tiny_models import TOKENIZER
 
 REFERENCES = ("One dog and a cat.", "A big house", "", "我很好")
@@ -291,7 +293,7 @@ class TestFilesThatAreRead:
             return resolve(options, **keywords)
 
         cli.monkeypatch.setattr(recognizer, "resolve_options", resolve_options)
-        cli.monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer)
+        cli.loaders["load"] = lambda **given: recognizer
         line = json.dumps({"audio": "0.wav", "text": "eins", "language": "de"})
         (talks / "manifest.jsonl").write_text(line)
         outcome = cli.run("eval", "talks")

@@ -13,20 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.errors import BackendUnavailable, OptionError
-from harken.evaluation import (
-    AlignmentChunk,
-    Entry,
-    ErrorCounts,
-    EvalHypothesis,
-    Evaluation,
-    Score,
-    align_words,
-    compare_evaluations,
-    score,
-    summarise,
-)
+from harken.evaluation import compare_evaluations
 from harken.evaluation.error_rate import (
     RESAMPLES,
+    AlignmentChunk,
+    ErrorCounts,
+    align_words,
     bootstrap_error_rates,
     confidence_interval,
     count_character_errors,
@@ -34,7 +26,9 @@ from harken.evaluation.error_rate import (
     is_spaced,
     normalizer,
 )
-from harken.evaluation.scoring import report
+from harken.evaluation.hypotheses import EvalHypothesis
+from harken.evaluation.scoring import Evaluation, Score, report, score, summarise
+from harken.manifests import Entry
 
 # Language, text, and its normalization by openai-whisper 20250625: EnglishTextNormalizer for en, BasicTextNormalizer
 # for others, with split_letters for languages without spaces; strip() at the end.
@@ -89,7 +83,7 @@ def test_missing_extra_is_reported_with_its_name(monkeypatch: pytest.MonkeyPatch
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(BackendUnavailable, match=r"jiwer is not installed.*pip install 'harken\[eval\]'"):
+    with pytest.raises(BackendUnavailable, match=r"jiwer is not installed.*pip install '.\[eval\]'"):
         count_word_errors("a", "b")
     normalizer.cache_clear()
     with pytest.raises(BackendUnavailable, match=r"whisper_normalizer.* is not installed"):

@@ -13,18 +13,18 @@ import pytest
 from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
 from harken.errors import BackendUnavailable, ManifestError
-from harken.evaluation import read_manifests
-from harken.evaluation.diarization import DiarizationErrors, count_diarization_errors, jaccard_errors
 from harken.evaluation.error_rate import ErrorCounts
-from harken.evaluation.manifest import Entry
-from harken.evaluation.rttm import read_rttm
-from harken.evaluation.speaker_words import SpeakerErrors, count_cp_word_errors, count_speaker_errors
-from harken.evaluation.speakers import (
-    SpeakerHypothesis,
-    evaluate_speakers,
-    score_speakers,
-    summarise_speakers,
+from harken.evaluation.speaker_errors import (
+    DiarizationErrors,
+    Errors,
+    count_cp_word_errors,
+    count_diarization_errors,
+    count_speaker_errors,
+    jaccard_errors,
 )
+from harken.evaluation.speakers import SpeakerHypothesis, evaluate_speakers, score_speakers, summarise_speakers
+from harken.formats.rttm import read_rttm
+from harken.manifests import Entry, read_manifests
 from harken.results import Segment, Speaker, SpeakerTurn, Transcript
 
 SECONDS = 10.0
@@ -185,7 +185,7 @@ class TestErrorsInTime:
             return real_import(name, *arguments, **keywords)
 
         monkeypatch.setattr(builtins, "__import__", refuse)
-        with pytest.raises(BackendUnavailable, match=r"pip install 'harken\[speakers\]'"):
+        with pytest.raises(BackendUnavailable, match=r"pip install '.\[speakers\]'"):
             count_diarization_errors(ANN_AND_BOB, ANN_AND_BOB)
 
 
@@ -199,7 +199,7 @@ class TestErrorsInWords:
     def test_words_of_the_wrong_speaker_are_wrong_twice(self) -> None:
         hypothesis = (("A", "one dog a"), ("B", "big house"), ("A", "and a cat"))
         assert count_cp_word_errors(self.REFERENCE, hypothesis, None).errors == 2
-        assert count_speaker_errors(self.REFERENCE, hypothesis, None) == SpeakerErrors(1, 8)
+        assert count_speaker_errors(self.REFERENCE, hypothesis, None) == Errors(1, 8)
 
     def test_a_speaker_too_many_or_too_few_is_compared_with_nothing(self) -> None:
         assert count_cp_word_errors(self.REFERENCE, (("A", "one dog and a cat"),), None).deletions == 3

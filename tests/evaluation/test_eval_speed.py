@@ -12,18 +12,20 @@ from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window
 from harken import Recognizer
 from harken.decoding import DecodeStats
 from harken.errors import ManifestError
-from harken.evaluation import (
-    Entry,
-    EvalRecording,
-    Failure,
+from harken.evaluation.hypotheses import EvalHypothesis
+from harken.evaluation.scoring import EvalRecording, Failure
+from harken.evaluation.speed import (
+    RecordingResult,
     Round,
+    Run,
+    WindowTokens,
     divergences,
     failures,
+    first_divergence,
     run_rounds,
     summarise_speed,
 )
-from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.speed import RecordingResult, Run, WindowTokens, first_divergence
+from harken.manifests import Entry
 from harken.transcribe import TranscribeOptions
 from tiny_models import TOKENIZER
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.contract import Floats
-from harken.speakers.diarizer import Diarizer
-from harken.speakers.options import SpeakerOptions
+from harken.speakers.diarizer import Diarizer, SpeakerOptions
 from harken.speakers.segmentation import N_FRAMES, N_LOCAL_SPEAKERS, STEP_SAMPLES
 from harken.types import SAMPLE_RATE
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from typing import Any
 
 import pytest
 
 from harken.errors import OptionError
-from harken.formats import FORMATS, Layout, Writer, as_json, dump_json, format_timestamp, from_json, render
+from harken.formats import FORMATS, Layout, Writer, dump_json, format_timestamp, from_json, render
 from harken.results import Attempt, DroppedSegment, Segment, Transcript, UnwrittenSpeech, Word
 
 
@@ -106,19 +105,13 @@ def test_directions_of_arabic_and_hebrew_text_are_kept() -> None:
     assert one("txt", segment(1.0, 2.0, text)) == f"{text}\n"
 
 
+@pytest.mark.timeout(60)  # less than a second; what grows with the square of the length takes minutes
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("character", ["a", "-", "\x1b", "\\", "{", "漢"])
-def test_long_text_without_spaces_is_written_quickly(name: str, character: str) -> None:
-    long = segment(
-        1.0,
-        2.0,
-        100_000 * character,
-        words=(Word(start_s=1.0, end_s=2.0, text=100_000 * character, probability=0.5),),
-    )
-    began_s = time.perf_counter()
-    "".join(render(transcript(long), name, Layout(max_line_width=10, karaoke=True)))
-    "".join(render(transcript(long), name))
-    assert time.perf_counter() - began_s < 5  # 0.1 s
+def test_long_text_without_spaces_is_written(name: str) -> None:
+    text = "".join(300_000 * character for character in ("a", "-", "\x1b", "\\", "{", "漢"))
+    long = segment(1.0, 2.0, text, words=(Word(start_s=1.0, end_s=2.0, text=text, probability=0.5),))
+    for layout in (Layout(max_line_width=10, karaoke=True), Layout()):
+        assert len("".join(render(transcript(long), name, layout))) > 300_000 or name == "rttm"
 
 
 def test_text_in_brackets_is_not_an_lrc_tag() -> None:
@@ -228,45 +221,12 @@ def test_json_contains_every_field() -> None:
     }  # fmt: skip
 
 
-def test_json_of_an_empty_transcript_has_no_segments() -> None:
-    assert json.loads("".join(render(transcript(), "json")))["segments"] == []
-
-
-def test_json_round_trip_keeps_every_field() -> None:
-    read = from_json(json.loads("".join(render(FULL, "json"))))
-    assert as_json(read) == as_json(FULL)
-    assert (read.dropped, read.unwritten) == (FULL.dropped, FULL.unwritten)
-    assert math.isnan(read.segments[0].avg_logprob)
-
-
 def test_json_without_newer_fields_is_read() -> None:
     document = json.loads("".join(render(TWO, "json")))
     for key in ("dropped", "speech", "task", "unwritten"):
         del document[key]
     document["key of a later version"] = 1
     assert from_json(document) == TWO
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (["segments", 1, "start"], "soon", r"transcript.segments\[1\].start='soon': allowed is float"),
-        (["segments", 0, "tokens"], 5, r"transcript.segments\[0\].tokens=5: allowed is tuple"),
-        (["speech"], [[1.0]], r"transcript.speech\[0\]=\[1.0\]: allowed is tuple"),
-        (["language"], None, "transcript.language=None: allowed is str"),
-        (["segments", 0], [], r"transcript.segments\[0\]=\[\]: allowed is Segment"),
-    ],
-)
-def test_json_value_of_a_wrong_type_is_rejected_with_its_path(
-    path: list[Any], value: object, message: str
-) -> None:
-    document = json.loads("".join(render(TWO, "json")))
-    parent = document
-    for key in path[:-1]:
-        parent = parent[key]
-    parent[path[-1]] = value
-    with pytest.raises(OptionError, match=message):
-        from_json(document)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +244,12 @@ def test_json_value_of_a_wrong_type_is_rejected_with_its_path(
         (["segments", 0, "text"], [[[[[[[["a"]]]]]]]], "transcript.segments[0].text=[[[[[[[...]]]]]]]: allowed is str"),
         (["segments"], "x\n" * 10**6, "transcript.segments='x\\nx\\nx"),
         (["segments", 0, "words"], [{"start": -0.5}], "transcript.segments[0].words[0].start=-0.5: allowed is"),
+        (["segments", 0, "tokens"], 5, "transcript.segments[0].tokens=5: allowed is tuple"),
+        (["speech"], [[1.0]], "transcript.speech[0]=[1.0]: allowed is tuple"),
+        (["segments", 0], [], "transcript.segments[0]=[]: allowed is Segment"),
+        (["segments", 0], {}, "transcript.segments[0].id=None: allowed is a value, which is required"),
     ],
-    ids=range(12),
+    ids=range(16),
 )  # fmt: skip
 def test_json_value_that_is_not_allowed_is_rejected_in_one_short_line(
     path: list[Any], value: object, message: str
@@ -327,22 +291,10 @@ def test_text_that_is_no_transcript_is_rejected_in_one_short_line(text: str | by
     assert "\n" not in str(refused.value)
 
 
-def test_transcript_is_read_from_its_json_text() -> None:
-    written = "".join(render(TWO, "json"))
-    assert from_json(written) == from_json(written.encode()) == TWO
-
-
 def test_json_has_no_nan_and_escapes_what_cannot_be_seen() -> None:
     assert dump_json({"a": math.nan, "b": [(-math.inf, "\x9b\udcff\u202eé")]}) == (
         r'{"a": null, "b": [[null, "\u009b\udcff\u202eé"]]}'
     )
-
-
-def test_json_without_a_required_key_is_rejected() -> None:
-    with pytest.raises(OptionError, match=r"transcript\.segments="):
-        from_json({"text": "hm"})
-    with pytest.raises(OptionError, match="transcript=3: allowed is Transcript"):
-        from_json(3)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -371,7 +323,3 @@ def test_impossible_times_are_rejected(start_s: float, end_s: float) -> None:
         segment(start_s, end_s, "x")
     with pytest.raises(OptionError, match="a finite time from"):
         Word(start_s=start_s, end_s=end_s, text="x", probability=1.0)
-
-
-def test_text_of_a_transcript_joins_its_segments() -> None:
-    assert TWO.text == "And so, my fellow Americans."

@@ -168,14 +168,6 @@ def test_white_space_in_words_does_not_break_a_cue(white: str) -> None:
             assert all(block for block in written(name, segment(odd), **layout).split("\n\n")[:-1])
 
 
-def test_highlighted_words_of_vtt_are_escaped() -> None:
-    tricky: Spans = [(0.0, 1.0, " <i>"), (1.0, 2.0, " R&D")]
-    assert written("vtt", segment(tricky), highlight_words=True) == (
-        "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\n<u>&lt;i&gt;</u> R&amp;D\n\n"
-        "00:00:01.000 --> 00:00:02.000\n&lt;i&gt; <u>R&amp;D</u>\n\n"
-    )
-
-
 def test_vtt_karaoke_has_a_time_before_each_word() -> None:
     assert written("vtt", segment(AND_SO), karaoke=True) == (
         "WEBVTT\n\n00:00:00.000 --> 00:00:02.600\n<c>And</c> <00:00:00.420><c>so,</c> <00:00:01.300><c>my</c> "
@@ -238,20 +230,6 @@ def test_words_tsv_has_one_row_per_word() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["max_line_width", "max_line_count", "max_words_per_line"])
-def test_layout_limit_of_zero_is_rejected(name: str) -> None:
-    with pytest.raises(OptionError, match=f"{name}=0: allowed is an integer from 1 on, or none"):
-        Layout(**{name: 0})
-
-
 def test_karaoke_with_highlighted_words_is_rejected() -> None:
     with pytest.raises(OptionError, match="karaoke=True: allowed is False together with highlight_words=True"):
         Layout(karaoke=True, highlight_words=True)
-
-
-@pytest.mark.parametrize(
-    ("layout", "needs"),
-    [({}, False), ({"embed_audio": True}, False), ({"karaoke": True}, True), ({"max_line_width": 9}, True)],
-)
-def test_needs_words_follows_the_layout(layout: dict[str, Any], needs: bool) -> None:
-    assert Layout(**layout).needs_words is needs

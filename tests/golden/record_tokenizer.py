@@ -17,7 +17,7 @@ from pathlib import Path
 
 from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE, Tokenizer, get_tokenizer
 
-from harken.text.byte_level import bytes_to_unicode
+from harken.text.bpe import bytes_to_unicode
 from harken.text.vocabulary import END_OF_TEXT
 
 ROOT = Path(__file__).resolve().parents[2]

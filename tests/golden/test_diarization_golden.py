@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from diarization_inputs import CASES, SCORINGS, Turn, draw_case, draw_texts
 
-from harken.evaluation.diarization import count_diarization_errors, jaccard_errors
-from harken.evaluation.speaker_words import count_cp_word_errors
+from harken.evaluation.speaker_errors import count_cp_word_errors, count_diarization_errors, jaccard_errors
 from harken.results import SpeakerTurn
 
 GOLDEN = json.loads(Path(__file__).with_name("diarization.json").read_text(encoding="utf-8"))

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audio_files import tone
 from harken.errors import AudioError, OptionError
 from harken.plot import PlotData, collect_plot_data, read_excerpt
 from harken.transcribe import TranscribeOptions
@@ -53,10 +52,6 @@ class TestReadExcerpt:
         with pytest.raises(AudioError, match=f"{samples} samples at 16 kHz are too few"):
             read_excerpt(self.RAMP[:samples], 0, 1)
 
-    def test_start_within_the_last_frame_is_rejected(self) -> None:
-        with pytest.raises(OptionError, match=r"start=39\.995: allowed is a time before the end"):
-            read_excerpt(self.RAMP, 39.995, 1)
-
     def test_file_without_audio_is_rejected(self, tmp_path: Path) -> None:
         (tmp_path / "notes.mp3").write_text("Dear diary,")
         with pytest.raises(AudioError, match=r"notes\.mp3"):
@@ -83,12 +78,6 @@ class TestCollectPlotData:
             assert 3.0 <= start_s <= end_s <= 9.0
         assert plot_data.speech_regions
 
-    def test_transcribed_words_are_collected(self, plot_data: PlotData) -> None:
-        text = " ".join(span.text for span in plot_data.text_spans).lower()
-        assert "what your country can do for you" in text
-        assert plot_data.max_attempts >= 1
-        assert all(window.attempts[-1].reason is None for window in plot_data.windows)
-
     def test_dtw_path_increases_to_the_end_of_the_window(self, plot_data: PlotData) -> None:
         window = plot_data.windows[0]
         tokens = len(window.tokens)
@@ -108,12 +97,3 @@ class TestCollectPlotData:
         window = plot_data.windows[0]
         start_s = window.token_starts_s[window.tokens.index(" country")]
         assert start_s == pytest.approx(5.9, abs=0.2)
-
-    def test_recording_without_speech_has_no_regions(self) -> None:
-        hum = tone(2.0) * 0.001
-        quiet = collect_plot_data(
-            recognizer("int8"), hum.astype(np.float32), TranscribeOptions(), title="hum", start_s=0.0
-        )
-        assert quiet.speech_regions == ()
-        assert quiet.end_s == 2.0
-        assert len(quiet.windows) >= 1

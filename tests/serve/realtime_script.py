@@ -16,9 +16,9 @@ from pydantic import BaseModel
 
 from harken.results import Segment, Word
 from harken.serve.errors import not_found
-from harken.serve.realtime.config import SessionConfig
-from harken.serve.realtime.session import RealtimeSession
-from harken.serve.realtime.socket_pump import Feed, Flush, Output, StreamClosed
+from harken.serve.live.connection import Audio, Flush, Output, StreamClosed
+from harken.serve.live.realtime import RealtimeSession
+from harken.serve.live.realtime_config import SessionConfig
 from harken.serve.work.live_job import Flushed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 
@@ -137,7 +137,7 @@ def types_of(outputs: list[Any]) -> list[str]:
 
 def without_audio(outputs: list[Any]) -> list[Any]:
     """Return what is to be done beside feeding the stream."""
-    return [output for output in outputs if not isinstance(output, Feed)]
+    return [output for output in outputs if not isinstance(output, Audio)]
 
 
 def speech_started(at_s: float) -> SpeechStarted:

@@ -17,7 +17,7 @@ from harken.api import Recognizer
 from harken.serve.app import make_app
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.serve.work.shared_diarizer import Diarizer
+from harken.speakers.diarizer import Diarizer
 
 T = TypeVar("T")
 MAX_WAIT_S = 60.0

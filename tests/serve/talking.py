@@ -32,7 +32,8 @@ class TalkingSession:
         self._samples = self._heard = self._first = self._segments = 0
 
     def feed(self, samples: Floats, *, waited_s: float = 0.0) -> list[Event]:
-        self._on_feed(self._samples)
+        if len(samples):
+            self._on_feed(self._samples)
         self._samples += len(samples)
         events: list[Event] = []
         while self._samples // WORD_SAMPLES > self._heard:

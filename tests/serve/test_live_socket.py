@@ -205,55 +205,6 @@ def test_the_done_of_a_lost_connection_comes_again(server: Serving) -> None:
         assert again.messages[-1]["type"] == "done"
 
 
-def test_a_vanished_client_frees_its_stream() -> None:
-    options = ServeOptions(preload=False, resume_s=0.05)
-    with serving(lambda id: LiveRecognizer(), options=options) as server:
-        client, ready = opened(server)
-        assert server.service.admission.n_streams == 1
-        client.vanish()
-        wait_for(lambda: not server.service.admission.n_streams)
-        with resumed(server, ready, 0) as late:
-            assert late.receive()["code"] == "session_not_found"
-
-
-def test_limits_of_the_server_end_a_stream_with_its_finals() -> None:
-    options = ServeOptions(preload=False, session_limit_s=0.4, max_streams=1, idle_s=30)
-    with serving(lambda id: LiveRecognizer(), options=options) as server:
-        client, _ = opened(server)
-        with client:
-            with LiveClient(server, type="hello") as second:
-                assert second.drain() == 1013
-                assert second.messages[0]["code"] == "server_busy"
-                assert second.messages[0]["retry_after_s"]
-            client.audio(BLOCK * 5)
-            assert client.drain() == 1008
-            assert client.finals() == [" And so my fellow"]
-            assert client.messages[-1]["code"] == "session_limit"
-
-
-def test_a_silent_connection_is_closed_and_may_be_resumed() -> None:
-    options = ServeOptions(preload=False, idle_s=0.05)
-    with serving(lambda id: LiveRecognizer(), options=options) as server:
-        client, ready = opened(server)
-        with client:
-            assert client.drain() == 1008
-            assert client.messages[-1]["code"] == "idle"
-        with resumed(server, ready, 0) as again:
-            assert again.receive()["type"] == "ready"
-
-
-def test_a_server_that_ends_sends_the_finals_and_1012() -> None:
-    with serving(lambda id: LiveRecognizer(), options=OPTIONS) as server:
-        client, _ = opened(server)
-        with client:
-            client.audio(BLOCK * 2)
-            client.until(event="interim", audio_s=0.2)
-            server.run(server.service.drain)
-            assert client.drain() == 1012
-            assert client.finals() == [" And so"]
-            assert client.messages[-1]["code"] == "draining"
-
-
 def test_raw_samples_of_other_formats_are_words_too(server: Serving, recognizer: LiveRecognizer) -> None:
     tone = 0.5 * np.sin(np.arange(24_000) * 0.05)
     client, _ = opened(server, audio={"format": "f32le", "rate": 48_000})

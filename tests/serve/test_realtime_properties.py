@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from realtime_script import Script, final, interim, pcm, speech_ended, speech_started
 
-from harken.serve.realtime.config import INTERIM, LOGPROBS, SessionConfig, TurnDetection
-from harken.serve.realtime.socket_pump import CloseStream, OpenStream, StreamClosed
+from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SessionConfig, TurnDetection
 
 KEYS = st.sampled_from(
     [
@@ -133,17 +132,3 @@ def check_turns(events: list[Any]) -> None:
             assert event["item_id"] in committed
             assert event["transcript"] == deltas[event["item_id"]]
             assert not event["transcript"][:1].isspace()
-
-
-def test_streams_are_opened_one_after_the_other() -> None:
-    script = Script()
-    open_streams = 0
-    for i in range(3):
-        session = {"audio": {"input": {"transcription": {"prompt": f"prompt {i}"}}}}
-        script.send("session.update", session=session)
-        for output in script.append(0.1):
-            if isinstance(output, CloseStream):
-                open_streams -= 1
-                script.say(StreamClosed())
-            open_streams += isinstance(output, OpenStream)
-        assert open_streams == 1

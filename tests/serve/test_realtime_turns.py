@@ -17,9 +17,10 @@ from realtime_script import (
 )
 
 from harken.errors import HarkenError
-from harken.serve.realtime.config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
-from harken.serve.realtime.socket_pump import CloseStream, Feed, Flush, HangUp, OpenStream, StreamClosed
-from harken.serve.work.live_job import Failed
+from harken.serve.errors import RequestError, draining
+from harken.serve.live.connection import CloseStream, HangUp, OpenStream, StreamClosed
+from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
+from harken.serve.work.live_job import Failed, Flushed
 from harken.streaming import LoadChanged
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
@@ -329,7 +330,7 @@ def test_other_options_open_another_stream_whose_times_go_on() -> None:
     script.say(final(" one"), speech_ended(1.0))
     script.send("session.update", session={"audio": {"input": {"turn_detection": {"type": "server_vad"}}}})
     outputs = script.append(1)
-    assert types_of(outputs) == ["CloseStream", "OpenStream", "Feed"]
+    assert types_of(outputs) == ["OpenStream", "Audio"]
     assert script.say(final(" two"), speech_ended(3.0, "close"), StreamClosed())[-1] == delta("item_1", " two")
     events = script.say(speech_started(0.5), final(" three"), speech_ended(0.75))
     assert events[0]["audio_start_ms"] == 3500
@@ -339,7 +340,7 @@ def test_other_options_open_another_stream_whose_times_go_on() -> None:
 def test_options_that_do_not_change_keep_the_stream() -> None:
     script = detecting()
     script.send("session.update", session={"include": [INTERIM], "audio": {"input": {"transcription": {}}}})
-    assert types_of(script.append(1)) == ["Feed"]
+    assert types_of(script.append(1)) == ["Audio"]
 
 
 def test_a_stream_that_fails_is_told_for_every_item_and_ends_the_session() -> None:
@@ -360,20 +361,19 @@ def test_the_end_of_the_server_brings_the_last_words(turns: TurnDetection | None
     script = Script(SessionConfig(turn_detection=turns))
     script.append(3)
     script.say(*UTTERANCE[:3])
-    outputs = script.done(script.session.ended(HangUp(1012, "draining", "the server is about to end")))
-    assert isinstance(outputs[0], Feed)
-    assert isinstance(outputs[-1], CloseStream)
+    closing = script.done(script.session.ended(draining()))[-1]
+    assert isinstance(closing, CloseStream)
     events = script.say(final(" Ask", " not", " what."), speech_ended(3.0, "flush"))
-    if any(isinstance(output, Flush) for output in outputs):
-        events += script.answer_flush()
-    events += script.say(StreamClosed())
-    assert events[-2]["item"] == item("item_1", "Ask not what.")
-    assert events[-1]["error"]["code"] == "draining"
+    events += script.say(Flushed(token=closing.token), StreamClosed())
+    assert events[-3]["item"] == item("item_1", "Ask not what.")
+    assert events[-2]["error"]["code"] == "draining"
+    assert events[-1].code == 1012
 
 
 def test_the_end_of_the_server_needs_no_stream() -> None:
-    (error,) = Script().session.ended(HangUp(1000, "session_expired", "it has lasted 60 s"))
-    assert "session_expired" in str(error)
+    error, hang_up = Script().done(Script().session.ended(RequestError("60 s", code="session_limit")))
+    assert error["error"]["code"] == "session_expired"
+    assert hang_up.code == 1000
 
 
 def test_a_stream_that_is_refused_once_is_not_asked_for_until_something_changes() -> None:
@@ -382,9 +382,9 @@ def test_a_stream_that_is_refused_once_is_not_asked_for_until_something_changes(
     for output in script.session.received('{"type":"input_audio_buffer.append","event_id":"e","audio":"AAAA"}'):
         outputs.append(output)
         if isinstance(output, OpenStream):
-            (error,) = script.done(script.session.refused(HarkenError("no")))
+            (error,) = script.done(script.session.failed(HarkenError("no")))
             assert error["error"]["event_id"] == "e"
     assert types_of(outputs) == ["OpenStream"]
     assert script.append(1) == []
     script.send("session.update", session={})
-    assert types_of(script.append(1)) == ["OpenStream", "Feed"]
+    assert types_of(script.append(1)) == ["OpenStream", "Audio"]

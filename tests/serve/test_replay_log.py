@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fakes.live_sessions import final_segment, interim_text, speech_ended, speech_started
 from harken.results import Word
-from harken.serve.streams.replay_log import MAX_REPLAY_BYTES, ReplayLog
+from harken.serve.live.replay_log import MAX_REPLAY_BYTES, ReplayLog
 from harken.streaming import Interim
 
 
@@ -152,7 +152,7 @@ def test_readers_wait_for_what_comes_and_end_at_the_close(seq: int) -> None:
         reading = asyncio.create_task(all_of_open(log, seq))
         for _ in range(4):
             await asyncio.sleep(0)
-            log.add_fields({"type": "flushed"})
+            log.add({"type": "flushed"})
         log.close()
         assert await reading == [*range(seq + 1, 5)]
 

@@ -35,9 +35,9 @@ from tone_server import (
 
 from fakes.tone_backend import ToneBackend
 from harken.serve.options import ServeOptions
-from harken.serve.rest import bounded_body
 from harken.serve.rest import files as rest_files
-from harken.serve.rest.sse import with_pauses
+from harken.serve.rest import forms
+from harken.serve.rest.events import with_pauses
 from harken.serve.work.file_job import MAX_UPDATES
 from serving import Serving
 
@@ -325,7 +325,7 @@ def test_an_unforeseen_error_tells_nothing_of_the_server(caplog: pytest.LogCaptu
 
 
 def test_a_sender_that_pauses_for_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_body, "PAUSE_LIMIT_S", 0.2)
+    monkeypatch.setattr(forms, "PAUSE_LIMIT_S", 0.2)
 
     def pause() -> Iterator[bytes]:
         yield FORM[:100]

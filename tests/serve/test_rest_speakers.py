@@ -28,7 +28,8 @@ from harken.contract import Floats
 from harken.errors import AudioError, CheckpointNotFound
 from harken.results import Segment, Speaker, Transcript
 from harken.serve.errors import RequestError
-from harken.serve.work.shared_diarizer import SharedDiarizer
+from harken.serve.options import ServeOptions
+from harken.serve.service import Service
 from harken.transcribe import chunking
 from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE
@@ -261,17 +262,16 @@ def test_missing_models_are_said_without_their_path_and_loaded_when_they_come() 
     loader = Loader()
 
     async def use() -> None:
-        shared = SharedDiarizer(loader)
+        service = Service(lambda id: None, ["tones"], ServeOptions(), {}, loader)  # type: ignore[arg-type, return-value]
         loader.missing = True
         for _ in range(2):
             with pytest.raises(RequestError, match="has no models to tell speakers apart") as refused:
-                await shared.get()
+                await service.diarizer()
             assert (refused.value.status, refused.value.code) == (400, "unsupported_value")
             assert "secret" not in str(refused.value)
         loader.missing = False
-        first, second = await asyncio.gather(shared.get(), shared.get())
-        assert first is second is await shared.get()
-        shared.close()
+        first, second = await asyncio.gather(service.diarizer(), service.diarizer())
+        assert first is second is await service.diarizer()
 
     asyncio.run(use())
     assert loader.n_loads == 3
@@ -285,10 +285,10 @@ def test_the_end_of_the_server_does_not_wait_for_the_loading() -> None:
         return TurnsDiarizer()
 
     async def use() -> None:
-        shared = SharedDiarizer(load)
-        asking = asyncio.create_task(shared.get())
+        service = Service(lambda id: None, ["tones"], ServeOptions(), {}, load)  # type: ignore[arg-type, return-value]
+        asking = asyncio.create_task(service.diarizer())
         await asyncio.sleep(0)
-        shared.close()
+        await service.close()
         with pytest.raises(asyncio.CancelledError):
             await asking
 

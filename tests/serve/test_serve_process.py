@@ -75,12 +75,12 @@ def test_a_port_that_is_taken_is_refused_in_one_line() -> None:
             ("--host", "no.such.name.invalid", "--no-auth"),
             "--host 'no.such.name.invalid': allowed is an address",
         ),
-        (("--certfile", "cert.pem"), "--keyfile"),
+        (("--certfile", "cert.pem"), "--certfile 'cert.pem': allowed is a file together with keyfile"),
         (
             ("--alias", "whisper-1=large"),
             "--alias 'whisper-1=large': allowed is NAME=MODEL, with a MODEL of tiny.en",
         ),
-        (("--max-streams", "0"), "--max-streams 0: allowed is a positive number"),
+        (("--max-streams", "0"), "--max-streams 0: allowed is an integer from 1 on"),
         (("--log-format", "xml"), "--log-format 'xml': allowed is text or json"),
     ],
 )

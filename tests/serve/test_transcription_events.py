@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from test_render import SEGMENT
 
 from harken.results import Transcript
+from harken.serve.rest.events import TranscriptionEvents
 from harken.serve.rest.forms import Form
-from harken.serve.rest.transcription_events import TranscriptionEvents
 from harken.serve.rest.transcription_form import parse_transcription_form
 from harken.serve.work.file_job import FileUpdate
 

@@ -15,10 +15,10 @@ import pytest
 
 from fakes.live_recognizer import LiveRecognizer
 from harken.errors import OptionError
+from harken.serve.live.wyoming import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event
+from harken.serve.live.wyoming_server import WyomingServer, serve_wyoming
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.serve.wyoming.frames import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event
-from harken.serve.wyoming.server import WyomingServer, serve_wyoming
 from harken.text import Tokenizer
 
 with warnings.catch_warnings():
@@ -280,58 +280,6 @@ def test_a_malformed_or_huge_frame_ends_the_connection_in_a_line(frame: bytes) -
         writer.close()
 
     serve(scenario, LiveRecognizer())
-
-
-def test_a_client_that_vanishes_or_falls_silent_frees_its_stream() -> None:
-    async def scenario(service: Service, server: WyomingServer) -> None:
-        for vanish in (True, False):
-            client = AsyncClient.from_uri(server.uri)
-            await client.connect()
-            await client.write_event(AudioStart(**FORMAT).event())
-            while not service.admission.n_streams:
-                await asyncio.sleep(0.01)
-            if vanish:
-                await client.disconnect()
-            while service.admission.n_streams:
-                await asyncio.sleep(0.01)
-            if not vanish:
-                assert await client.read_event() is None
-                await client.disconnect()
-
-    serve(scenario, LiveRecognizer(), idle_s=0.2)
-
-
-def test_limits_of_the_server_hold() -> None:
-    async def scenario(service: Service, server: WyomingServer) -> None:
-        async with AsyncClient.from_uri(server.uri) as client, AsyncClient.from_uri(server.uri) as other:
-            await client.write_event(AudioStart(**FORMAT).event())
-            while not service.admission.n_streams:
-                await asyncio.sleep(0.01)
-            await speak(other, 1)
-            (error,) = await answer(other)
-            assert error.data["code"] == "server_busy"
-            await speak(client, 4, start=False)
-            (error,) = await answer(client)
-            assert error.data["code"] == "session_limit"
-
-    serve(scenario, LiveRecognizer(), max_streams=1, session_limit_s=0.3)
-
-
-def test_a_server_that_ends_sends_the_transcript_of_what_was_said() -> None:
-    recognizer = LiveRecognizer()
-
-    async def scenario(service: Service, server: WyomingServer) -> None:
-        async with AsyncClient.from_uri(server.uri) as client, AsyncClient.from_uri(server.uri) as idle:
-            await client.write_event(AudioStart(**FORMAT).event())
-            await client.write_event(AudioChunk(**FORMAT, audio=WORD * 2).event())
-            while not recognizer.sessions or len(recognizer.sessions[0].samples) < 2 * 1600:
-                await asyncio.sleep(0.01)
-            await service.drain()
-            assert text_of(await answer(client)) == "And so"
-            assert await client.read_event() is None
-            assert await idle.read_event() is None
-
-    serve(scenario, recognizer)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no Unix sockets")

@@ -7,8 +7,7 @@ import pytest
 
 from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
 from harken.backends.onnx.runtimes import OnnxRuntimeGraph
-from harken.speakers.campplus import campplus
-from harken.speakers.campplus_weights import open_campplus
+from harken.speakers.campplus import campplus, open_campplus
 from tiny_campplus import BANDS, SIZE, campplus_weights, write_campplus
 
 

@@ -61,46 +61,33 @@ def test_silence_and_noise_have_no_speakers(diarizer: Diarizer) -> None:
     assert diarizer.diarize(noise).speakers == ()
 
 
-def test_every_utterance_is_said_by_its_speaker(
+def test_every_utterance_is_said_by_its_speaker_in_the_words_without_diarization(
     diarizer: Diarizer, talk: tuple[list[str], list[str], Floats]
 ) -> None:
     names, texts, samples = talk
-    transcript = recognizer("int8").transcribe(samples, diarizer=diarizer).result()
+    transcription = recognizer("int8").transcribe(samples, diarizer=diarizer)
+    steps = []
+    while not transcription.finished:
+        steps.append(transcription.step())
+    assert all(not segments for segments in steps[:-1]), "speakers are known at the end"
+    transcript = transcription.so_far()
+    assert tuple(steps[-1]) == transcript.segments
+    assert [segment.index for segment in transcript.segments] == [*range(len(transcript.segments))]
     assert transcript.speakers is not None
     assert [speaker.name for speaker in transcript.speakers] == ["A", "B"]
     turns = [transcript.segments[0].speakers[0]]
     for segment in transcript.segments:
-        assert segment.words
         assert {word.speakers[0] for word in segment.words} == {segment.speakers[0]}
         turns += [segment.speakers[0]] * (segment.speakers[0] != turns[-1])
     assert turns == names
-    said = " ".join(segment.text for segment in transcript.segments)
-    assert abs(len(said.split()) - sum(len(text.split()) for text in texts)) < 10
+    assert abs(len(transcript.text.split()) - sum(len(text.split()) for text in texts)) < 10
 
-
-def test_words_are_those_without_diarization(
-    diarizer: Diarizer, talk: tuple[list[str], list[str], Floats]
-) -> None:
-    plain = recognizer("int8").transcribe(talk[2], word_timestamps=True).result()
-    with_speakers = recognizer("int8").transcribe(talk[2], diarizer=diarizer).result()
-    assert with_speakers.text == plain.text
-    words = [(word.text, word.start_s) for segment in plain.segments for word in segment.words]
-    assert [(word.text, word.start_s) for segment in with_speakers.segments for word in segment.words] == words
-
-
-def test_steps_return_nothing_until_the_end(
-    diarizer: Diarizer, talk: tuple[list[str], list[str], Floats]
-) -> None:
-    transcription = recognizer("int8").transcribe(talk[2], diarizer=diarizer)
-    steps = []
-    while not transcription.finished:
-        steps.append(transcription.step())
-        assert [segment.index for segment in transcription.so_far().segments] == list(
-            range(len(transcription.so_far().segments))
-        )
-    assert all(not segments for segments in steps[:-1])
-    assert tuple(steps[-1]) == transcription.so_far().segments
-    assert transcription.so_far() == recognizer("int8").transcribe(talk[2], diarizer=diarizer).result()
+    plain = recognizer("int8").transcribe(samples, word_timestamps=True).result()
+    said, words = (
+        [(word.text, word.start_s) for segment in each.segments for word in segment.words]
+        for each in (transcript, plain)
+    )
+    assert said == words
 
 
 def test_a_recording_that_breaks_off_keeps_its_speakers(diarizer: Diarizer, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +35,6 @@ from harken.streaming.snr import NOISY_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES
 from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES
 from harken.types import SAMPLE_RATE
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
 FIXED = StreamingConfig(window_frames=200, hop_frames=50, history_frames=400, commit_delay_frames=90)
 LAPTOP = UpdateCost(base_s=0.02, per_frame_s=0.0002, per_token_s=0.003)
 ZERO_COST = UpdateCost()
@@ -495,50 +493,5 @@ def test_best_effort_starts_on_a_machine_that_can_keep_nothing() -> None:
     assert not plan.bound.sustainable
 
 
-# --- docs/streaming.md --------------------------------------------------------------------------------------
-
-
-def rows(name: str) -> list[list[str]]:
-    """Return the rows of the tables that begin with a name, cell by cell, without units."""
-    lines = re.findall(rf"^\| {name} \| (.*) \|$", PAGE, re.MULTILINE)
-    return [re.sub(r"(?<=\d) s\b", "", line).split(" | ") for line in lines]
-
-
-@pytest.mark.parametrize("name", DELAYS)
-def test_docs_tables_have_the_presets_and_their_waits(name: str) -> None:
-    preset, bound = PRESETS[name], LatencyPlanner().bound(PRESETS[name])
-    frames = (
-        preset.window_frames,
-        preset.hop_frames,
-        preset.look_ahead_frames,
-        preset.history_frames,
-        preset.max_window_frames,
-        preset.commit_delay_frames,
-    )
-    config, waits = rows(name)
-    assert config == [*(f"{count / 100:g}" for count in frames), str(preset.local_agreement)]
-    assert waits[:2] == [f"{bound.interim_wait_s:.4f}", f"{bound.wait_s:.4f}"]
-    terms = [
-        float(first) * float(second or 1) for first, second in re.findall(r"([\d.]+)(?: x ([\d.]+))?", waits[2])
-    ]
-    assert sum(terms) == pytest.approx(bound.wait_s)
-
-
 def test_commit_delay_of_every_preset_covers_the_alignatt_threshold() -> None:
     assert all(preset.commit_delay_frames >= ALIGNATT_THRESHOLD_FRAMES for preset in PRESETS.values())
-
-
-@pytest.mark.parametrize("level", range(len(LOAD_LEVELS)))
-def test_docs_table_has_the_load_levels(level: int) -> None:
-    config = apply_load_level(level, PRESETS["low"])
-    bound = LatencyPlanner().bound(config)
-    _, frames, waits = rows(str(level))[0]  # further tables count streams
-    assert frames == f"{config.window_frames / 100:g}, {config.hop_frames / 100:g}"
-    assert waits == f"{bound.interim_wait_s:.4f}, {bound.wait_s:.4f}"
-
-
-@pytest.mark.parametrize(("delay", "base_s"), [("200", 0.02), ("2000", 2.0)])
-def test_docs_show_the_actual_refusals(delay: str, base_s: float) -> None:
-    with pytest.raises(OptionError) as error:
-        planner(replace(LAPTOP, base_s=base_s), delay=delay).choose()
-    assert f"\n{error.value}\n" in PAGE

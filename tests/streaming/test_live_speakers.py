@@ -125,10 +125,8 @@ class TestCommand:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> CliRunner:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(
-            "harken.cli.speaker_options.load_diarizer", lambda *args, **options: level_diarizer()
-        )
         cli = CliRunner(capsys, monkeypatch)
+        cli.loaders["load_diarizer"] = lambda *args, **options: level_diarizer()
         cli.use_texts(window_text(0, "unheard", 1))
         AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
         return cli

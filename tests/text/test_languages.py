@@ -8,27 +8,10 @@ from harken.errors import OptionError
 from harken.text import LANGUAGES, to_language_code
 
 
-@pytest.mark.parametrize(
-    ("given", "code"),
-    [
-        ("de", "de"),
-        ("German", "de"),
-        (" ENGLISH ", "en"),
-        ("castilian", "es"),
-        ("Burmese", "my"),
-        ("mandarin", "zh"),
-        ("Haitian Creole", "ht"),
-        ("haw", "haw"),
-        ("jv", "jw"),
-        ("yue", "yue"),
-    ],
-)
-def test_language_code_of_codes_names_and_aliases(given: str, code: str) -> None:
-    assert to_language_code(given) == code
-
-
 def test_every_code_and_name_resolves_to_its_code() -> None:
     assert len(LANGUAGES) == 100
+    given = {" ENGLISH ": "en", "German": "de", "castilian": "es", "Haitian Creole": "ht", "jv": "jw"}
+    assert {name: to_language_code(name) for name in given} == given
     assert [to_language_code(code) for code in LANGUAGES] == list(LANGUAGES)
     assert [to_language_code(name) for name in LANGUAGES.values()] == list(LANGUAGES)
 
@@ -38,9 +21,6 @@ def test_unknown_language_is_rejected_with_the_nearest_and_the_allowed() -> None
         to_language_code("Germn")
     assert caught.value.field == "language"
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("given", ["", "klingon", "xx", "<|en|>", "en-US"])
-def test_text_that_is_no_language_is_rejected(given: str) -> None:
-    with pytest.raises(OptionError):
-        to_language_code(given)
+    for given in ("", "klingon", "xx", "<|en|>", "en-US"):
+        with pytest.raises(OptionError):
+            to_language_code(given)

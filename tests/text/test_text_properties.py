@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.text import IncrementalDetokenizer, Tokenizer
-from harken.text.bpe import pretokenize
-from harken.text.byte_level import bytes_to_unicode, is_byte_level, unicode_to_bytes
+from harken.text.bpe import bytes_to_unicode, is_byte_level, pretokenize, unicode_to_bytes
 
 BYTES = Tokenizer.bytes_only()
 REAL = [Tokenizer.builtin(51864), Tokenizer.builtin(51866)]

@@ -35,13 +35,6 @@ def test_bytes_only_vocabulary_has_the_real_layout() -> None:
     assert tokenizer.timestamp_begin == 267
 
 
-def test_bytes_only_vocabulary_encodes_any_text() -> None:
-    tokenizer = Tokenizer.bytes_only()
-    assert tokenizer.encode("é1") == [0xC3, 0xA9, 0x31]
-    assert tokenizer.decode([0xC3, 0xA9, 0x31]) == "é1"
-    assert Tokenizer.bytes_only(multilingual=False).sot_sequence() == (257,)
-
-
 def test_only_large_v3_has_cantonese() -> None:
     large = Tokenizer.builtin(51866)
     assert large.language_tokens["yue"] == 50358
@@ -51,31 +44,15 @@ def test_only_large_v3_has_cantonese() -> None:
     assert large.sot_sequence("Cantonese") == (50258, 50358, 50360)
 
 
-@pytest.mark.parametrize(
-    ("token", "kind", "text"),
-    [
-        (0, TokenKind.TEXT, "!"),
-        (220, TokenKind.TEXT, " "),
-        (50257, TokenKind.EOT, "<|endoftext|>"),
-        (50258, TokenKind.SOT, "<|startoftranscript|>"),
-        (50259, TokenKind.LANGUAGE, "<|en|>"),
-        (50357, TokenKind.LANGUAGE, "<|su|>"),
-        (50358, TokenKind.TASK, "<|translate|>"),
-        (50359, TokenKind.TASK, "<|transcribe|>"),
-        (50360, TokenKind.CONTROL, "<|startoflm|>"),
-        (50361, TokenKind.CONTROL, "<|startofprev|>"),
-        (50362, TokenKind.CONTROL, "<|nospeech|>"),
-        (50363, TokenKind.CONTROL, "<|notimestamps|>"),
-        (50364, TokenKind.TIMESTAMP, "<|0.00|>"),
-        (50384, TokenKind.TIMESTAMP, "<|0.40|>"),
-        (51864, TokenKind.TIMESTAMP, "<|30.00|>"),
-    ],
-)
-def test_kind_and_description_of_tokens(
-    multilingual: Tokenizer, token: int, kind: TokenKind, text: str
-) -> None:
-    assert multilingual.kind(token) is kind
-    assert multilingual.describe_token(token) == text
+def test_kinds_of_tokens(multilingual: Tokenizer) -> None:
+    first_of_kind = {
+        0: TokenKind.TEXT, 50257: TokenKind.EOT, 50258: TokenKind.SOT, 50259: TokenKind.LANGUAGE,
+        50358: TokenKind.TASK, 50360: TokenKind.CONTROL, 50364: TokenKind.TIMESTAMP,
+    }  # fmt: skip
+    for token in range(51865):
+        assert (
+            multilingual.kind(token) is first_of_kind[max(first for first in first_of_kind if first <= token)]
+        )
 
 
 def test_timestamps_are_exact_hundredths(multilingual: Tokenizer) -> None:
@@ -92,12 +69,6 @@ def test_decode_ignores_special_tokens(multilingual: Tokenizer) -> None:
     assert multilingual.decode_with_timestamps(tokens) == (
         "<|startoftranscript|><|en|><|transcribe|><|0.00|> hello<|0.40|><|endoftext|>"
     )
-
-
-def test_special_tokens_in_text_are_encoded_as_text(multilingual: Tokenizer) -> None:
-    tokens = multilingual.encode("<|endoftext|><|0.00|>")
-    assert {multilingual.kind(token) for token in tokens} == {TokenKind.TEXT}
-    assert multilingual.decode(tokens) == "<|endoftext|><|0.00|>"
 
 
 def test_lone_surrogate_is_encoded_as_question_mark(multilingual: Tokenizer) -> None:
@@ -124,27 +95,6 @@ def test_unsupported_language_or_task_is_rejected(english: Tokenizer, multilingu
 
 def test_blank_tokens_are_space_and_end_of_text(english: Tokenizer) -> None:
     assert english.blank_tokens == (220, 50256)
-
-
-def test_non_speech_tokens_exclude_ordinary_punctuation(english: Tokenizer) -> None:
-    suppressed = set(english.non_speech_tokens)
-    assert not suppressed & {english.encode(mark)[0] for mark in ".,?!'-%$&"}
-    assert {english.encode(mark)[0] for mark in ["♪", "(", " -", " '", "[["]} <= suppressed
-
-
-def test_words_are_split_at_spaces_and_punctuation(english: Tokenizer) -> None:
-    tokens = english.encode(" Transcendentalism, he said.")
-    words, groups = english.split_words([*tokens, english.eot], "en")
-    assert words == [" Transcendentalism", ",", " he", " said", ".", "<|endoftext|>"]
-    assert [token for group in groups for token in group] == [*tokens, english.eot]
-
-
-def test_words_without_spaces_are_split_between_characters(multilingual: Tokenizer) -> None:
-    tokens = multilingual.encode("鬱病🙂")
-    words, groups = multilingual.split_words(tokens, "ja")
-    assert words == ["鬱", "病", "🙂"]
-    assert len(tokens) > len(words)
-    assert [token for group in groups for token in group] == tokens
 
 
 def test_invalid_utf8_neither_loses_tokens_nor_splits_a_neighbour() -> None:

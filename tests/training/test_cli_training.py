@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-import click
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -21,8 +20,6 @@ import harken  # noqa: E402
 from checkpoint_files import random_weights  # noqa: E402
 from cli_runner import CliRunner, Outcome  # noqa: E402
 from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
-from harken.cli import adapt, distill, finetune  # noqa: E402
-from harken.cli.options import Option  # noqa: E402
 from harken.training import run  # noqa: E402
 from harken.training.example_store import ExampleStore  # noqa: E402
 from harken.training.export import export  # noqa: E402
@@ -30,7 +27,6 @@ from harken.training.labelling import Teacher  # noqa: E402
 from tiny_models import DIMS, TOKENIZER  # noqa: E402
 from training_data import write_model, write_speech  # noqa: E402
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 SHORT_TRAINING = (
     *("--epochs", 2, "--batch-size", 4, "--eval-steps", 2, "--threads", 1),
     *("--held-out-fraction", 0.3, "--shuffles", 1),
@@ -225,7 +221,7 @@ def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Pat
         (("distill", "model", *data, *new, "--layers", 3), 2, "--layers 3: allowed is 1 to 2"),
         (("distill", "model", *data, *new, "--learning-rate", 0), 2, "--learning-rate 0.0: allowed is"),
         (("finetune", "model", *data, *new), 3, "manifest.jsonl"),
-        (("adapt", "model", *data, *new, "--hears", "dead"), 2, "--hears 'dead': allowed is one or more"),
+        (("adapt", "model", *data, *new, "--hears", "dead"), 2, "--hears 'dead': allowed is live or whole"),
         (("adapt", "model", *data, *new), 2, "--hears 'live': allowed is whole, with"),
         (("finetune", "model", "--data", tmp_path / "mute.jsonl", *new), 3, "nothing tells what is said"),
     ]
@@ -242,21 +238,7 @@ def test_missing_pytorch_names_the_extra(
     monkeypatch.setitem(sys.modules, "torch", None)
     code, line = fail(cli, "distill", "model", "--data", "speech", "--out", tmp_path / "x")
     assert code == 6
-    assert "pip install 'harken[torch]'" in line
-
-
-@pytest.mark.parametrize(
-    "command", [distill.command, finetune.command, adapt.command], ids=["distill", "finetune", "adapt"]
-)
-def test_every_option_is_on_the_page(command: click.Command) -> None:
-    context = click.Context(command, max_content_width=1000)
-    options = [option for option in command.params if isinstance(option, Option)]
-    for section in dict.fromkeys(option.section for option in options):
-        records = [
-            option.get_help_record(context) or ("", "") for option in options if option.section == section
-        ]
-        rows = "\n".join(f"| `{flags}` | {' '.join(text.split())} |" for flags, text in records)
-        assert rows in PAGE, f"docs/cli.md, {section}: the table should be\n{rows}"
+    assert "pip install '.[torch]' in a clone of harken" in line
 
 
 def test_refused_training_does_not_block_its_folder(cli: CliRunner, tmp_path: Path) -> None:

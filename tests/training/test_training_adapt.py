@@ -275,10 +275,10 @@ def test_resumed_training_of_an_adapter_gives_bit_equal_factors(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"hears": ()}, "hears='': allowed is one or more of live, whole"),
-        ({"hears": ("live", "dead")}, "allowed is one or more of live, whole"),
-        ({"delay": "soon"}, "delay='soon': allowed is minimal, low, medium, high"),
-        ({"rank": 0}, "rank=0: allowed is 1 to 256"),
+        ({"hears": ()}, "hears=(): allowed is one or more of live, whole"),
+        ({"hears": ("live", "dead")}, "hears='dead': allowed is live or whole"),
+        ({"delay": "soon"}, "delay='soon': allowed is minimal, low, medium or high"),
+        ({"rank": 0}, "rank=0: allowed is an integer from 1 to 256"),
     ],
 )
 def test_options_of_an_adapter_are_checked(given: dict[str, object], message: str) -> None:

@@ -11,16 +11,10 @@ import numpy as np
 import pytest
 
 from harken.errors import ManifestError, OptionError
-from harken.evaluation import Entry
+from harken.manifests import Entry, read_entries
 from harken.results import Word
 from harken.training.options import DataOptions, TrainOptions
-from harken.training.recordings import (
-    MAX_SPEECH_S,
-    SpeechSegment,
-    TrainingRecording,
-    choose_held_out,
-    read_entries,
-)
+from harken.training.recordings import MAX_SPEECH_S, SpeechSegment, TrainingRecording, choose_held_out
 from harken.training.windows import MAX_PAUSE_S, SpeechSpan, TrainingWindow, make_windows
 from training_data import write_wave
 

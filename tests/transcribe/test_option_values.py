@@ -13,17 +13,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.audio.vad import VadOptions
+from harken.batch.options import BatchOptions
 from harken.decoding import Beam, Sample
 from harken.errors import OptionError
 from harken.formats import Layout
+from harken.serve.options import ServeOptions
+from harken.speakers.diarizer import SpeakerOptions
 from harken.streaming import StreamOptions
 from harken.streaming.config import StreamingConfig
-from harken.training.options import DataOptions, DistillOptions, FineTuneOptions, TrainOptions
+from harken.training.options import (
+    AdaptDataOptions,
+    AdaptOptions,
+    DataOptions,
+    DistillOptions,
+    FineTuneOptions,
+    TrainOptions,
+)
 from harken.transcribe import Callbacks, TranscribeOptions
 
 OPTIONS = [
     *(TranscribeOptions, StreamOptions, StreamingConfig, Layout, Callbacks, Beam, Sample, VadOptions),
-    *(DataOptions, TrainOptions, DistillOptions, FineTuneOptions),
+    *(DataOptions, AdaptDataOptions, TrainOptions, DistillOptions, FineTuneOptions, AdaptOptions),
+    *(ServeOptions, BatchOptions, SpeakerOptions),
 ]
 FIELDS = [(kind, field.name) for kind in OPTIONS for field in fields(kind)]
 REQUIRED: dict[type, dict[str, Any]] = {Sample: {"temperature": 0.5}}

@@ -66,6 +66,10 @@ REFUSED = [
     ("suppress_regex", "["),
     ("suppress_regex", "x{1,99999999999}"),
     ("suppress_regex", "(" * 50_000),
+    *(
+        ("suppress_regex", endless)
+        for endless in ("(a+)+$", "(a|aa)*b", "(.*?,){20}x", "a?" * 30 + "a" * 30, ".*" * 9)
+    ),
     ("hotwords", "Ada"),
     ("hotwords", ("x" * 101,)),
     ("hotwords", ("one hotword of fifty characters, as it seems to be",) * 1001),
@@ -185,6 +189,7 @@ ALLOWED = [
     {"clip_timestamps": (0.0, 0.01, 3.0, 4.5, 4.5)},
     {"compression_ratio_threshold": None, "logprob_threshold": None, "no_speech_threshold": None},
     {"suppress_tokens": ()},
+    {"suppress_regex": r"^\s*(?:(?:um|uh)m*|[♪♫(\[].*[)\]]|\d{1,3}(?:[.,]\d+)?)$"},
     {"seed": 2**70},
 ]
 

@@ -56,6 +56,9 @@ class DeclaredLength:
     duration_s: float | None = None
 
 
+LengthReader = Callable[[SeekableBytes], DeclaredLength]
+
+
 def cut_short_reason(format_name: str, file: SeekableBytes, decoded_s: float) -> str | None:
     """Return the proof that a recording was cut short, in words; None if there is none.
 
@@ -101,27 +104,17 @@ def _wav_length(file: SeekableBytes) -> DeclaredLength:
     return DeclaredLength()
 
 
-def _aiff_length(file: SeekableBytes) -> DeclaredLength:
-    form_end = _known_end(8, _number(file, 4, ">I"))
-    for name, start, size in _chunks(file, ">4sI", first=12):
-        if name == b"SSND":
-            return _earlier(_known_end(start, size), form_end)
-    return DeclaredLength()
+def _chunk_length(layout: str, sound: bytes, *, first: int, kind: bytes = b"") -> LengthReader:
+    """Return a reader of a container of chunks; `sound` is the name of the one with samples, `kind` its first bytes."""
 
+    def read(file: SeekableBytes) -> DeclaredLength:
+        form_end = _known_end(8, _number(file, 4, layout[0] + "I")) if first == 12 else None
+        for name, start, size in _chunks(file, layout, first=first, alignment=2 if first == 12 else 1):
+            if name == sound and file.read_at(start, len(kind)) == kind:
+                return _earlier(_known_end(start, size), form_end)
+        return DeclaredLength()
 
-def _avi_length(file: SeekableBytes) -> DeclaredLength:
-    riff_end = _known_end(8, _number(file, 4, "<I"))
-    for name, start, size in _chunks(file, "<4sI", first=12):
-        if name == b"LIST" and file.read_at(start, 4) == b"movi":
-            return _earlier(_known_end(start, size), riff_end)
-    return DeclaredLength()
-
-
-def _caf_length(file: SeekableBytes) -> DeclaredLength:
-    for name, start, size in _chunks(file, ">4sq", first=8, alignment=1):
-        if name == b"data":
-            return DeclaredLength(end=_known_end(start, size))
-    return DeclaredLength()
+    return read
 
 
 def _w64_length(file: SeekableBytes) -> DeclaredLength:
@@ -295,13 +288,13 @@ def _ebml_number(file: SeekableBytes, offset: int) -> tuple[int | None, int]:
     return (None if len(data) < n_bytes or value == mask else value), offset + n_bytes
 
 
-_DECLARED_LENGTHS: dict[str, Callable[[SeekableBytes], DeclaredLength]] = {
+_DECLARED_LENGTHS: dict[str, LengthReader] = {
     "wav": _wav_length,
     "w64": _w64_length,
-    "aiff": _aiff_length,
+    "aiff": _chunk_length(">4sI", b"SSND", first=12),
     "au": _au_length,
-    "caf": _caf_length,
-    "avi": _avi_length,
+    "caf": _chunk_length(">4sq", b"data", first=8),
+    "avi": _chunk_length("<4sI", b"LIST", first=12, kind=b"movi"),
     "asf": _asf_length,
     "matroska,webm": _matroska_length,
     "mp3": _mp3_length,

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from harken.audio.quiet_speech import SpeechDetector
 from harken.audio.silero import CHUNK_SAMPLES
 from harken.errors import OptionError
-from harken.option_types import check_types, is_given
+from harken.option_types import check, is_given, option
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_S
 
 __all__ = ["CHUNK_SAMPLES", "RegionTracker", "SpeechDetector", "SpeechRegion", "VadOptions"]
@@ -33,14 +32,24 @@ _HYSTERESIS = 0.15
 _CHUNKS_PER_SECOND = SAMPLE_RATE / CHUNK_SAMPLES
 
 
-def _option(default: Any, help: str) -> Any:
-    """Return a field with its help text for the command line."""
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VadOptions:
     """Options of voice activity detection.
+
+    Attributes
+    ----------
+    threshold : float
+        Speech begins where it is at least this probable.
+    neg_threshold : float or None
+        Speech ends where it is less probable than this; None is 0.15 below the threshold.
+    min_speech_s : float
+        Shorter speech is ignored.
+    min_silence_s : float
+        Shorter silence belongs to the speech around it.
+    speech_pad_s : float
+        Audio kept before and after speech.
+    max_speech_s : float
+        Longer speech is split at its longest silence.
 
     Raises
     ------
@@ -48,38 +57,31 @@ class VadOptions:
         If a value is not allowed.
     """
 
-    threshold: float = _option(0.5, "Speech begins where it is at least this probable.")
-    neg_threshold: float | None = _option(
-        None, "Speech ends where it is less probable than this; none is 0.15 below the threshold."
-    )
-    min_speech_s: float = _option(0.1, "Shorter speech is ignored, in seconds.")
-    min_silence_s: float = _option(1.0, "Shorter silence belongs to the speech around it, in seconds.")
-    speech_pad_s: float = _option(0.4, "Audio kept before and after speech, in seconds.")
-    max_speech_s: float = _option(29.0, "Longer speech is split at its longest silence, in seconds.")
+    threshold: float = option(0.5, above=0, below=1, noun="a probability")
+    neg_threshold: float | None = option(None, above=0, below=1, noun="a probability")
+    min_speech_s: float = option(0.1, low=0, high=WINDOW_S, noun="seconds")
+    min_silence_s: float = option(1.0, low=0, high=3600, noun="seconds")
+    speech_pad_s: float = option(0.4, low=0, high=14, noun="seconds")
+    max_speech_s: float = option(29.0, low=1, high=WINDOW_S, noun="seconds")
 
     def __post_init__(self) -> None:
-        check_types(self)
-        if not 0 < self.threshold < 1:
-            raise OptionError("threshold", self.threshold, "a probability above 0 and below 1")
-        if self.neg_threshold is not None and not 0 < self.neg_threshold <= self.threshold:
-            raise OptionError(
-                "neg_threshold",
-                self.neg_threshold,
-                f"a probability above 0 and at most threshold={self.threshold}",
-            )
-        if not 0 <= self.min_speech_s <= WINDOW_S:
-            raise OptionError("min_speech_s", self.min_speech_s, f"0 to {WINDOW_S} seconds")
-        if not 0 <= self.min_silence_s <= 3600:
-            raise OptionError("min_silence_s", self.min_silence_s, "0 to 3600 seconds")
-        if self.min_silence_s < 2 * self.speech_pad_s and is_given(self, "min_silence_s"):
-            allowed = f"at least {2 * self.speech_pad_s:g} seconds, twice speech_pad_s={self.speech_pad_s:g}"
-            raise OptionError("min_silence_s", self.min_silence_s, allowed)
-        if not 0 <= self.speech_pad_s <= self.min_silence_s / 2:
-            allowed = f"0 seconds to half of min_silence_s={self.min_silence_s}"
-            raise OptionError("speech_pad_s", self.speech_pad_s, allowed)
-        if not 1 + 2 * self.speech_pad_s <= self.max_speech_s <= WINDOW_S:
+        check(self)
+        if self.neg_threshold is not None and self.neg_threshold > self.threshold:
+            allowed = f"a probability above 0 and at most threshold={self.threshold}"
+            raise OptionError("neg_threshold", self.neg_threshold, allowed)
+        if self.min_silence_s < 2 * self.speech_pad_s:
+            raise self._padding_longer_than_silence()
+        if 1 + 2 * self.speech_pad_s > self.max_speech_s:
             allowed = f"{1 + 2 * self.speech_pad_s:g} to {WINDOW_S} seconds, the padding included"
             raise OptionError("max_speech_s", self.max_speech_s, allowed)
+
+    def _padding_longer_than_silence(self) -> OptionError:
+        """Return the error for padding that does not fit into the silence; it names the one that was given."""
+        if is_given(self, "min_silence_s"):
+            allowed = f"at least {2 * self.speech_pad_s:g} seconds, twice speech_pad_s={self.speech_pad_s:g}"
+            return OptionError("min_silence_s", self.min_silence_s, allowed)
+        allowed = f"at most {self.min_silence_s / 2:g} seconds, half of min_silence_s={self.min_silence_s:g}"
+        return OptionError("speech_pad_s", self.speech_pad_s, allowed)
 
     @property
     def effective_neg_threshold(self) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from harken.errors import AudioError, AudioNotFound, BackendUnavailable
+from harken.errors import AudioError, AudioNotFound, BackendUnavailable, install_hint
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -96,7 +96,7 @@ def file_system(location: str) -> tuple[AbstractFileSystem, str]:
         system, path = fsspec.core.url_to_fs(location, **_web_options(location))
     except (ImportError, ValueError) as error:
         raise BackendUnavailable(
-            f"{location}: {one_line(error)}; pip install 'harken[urls]' installs what s3, gs and http need"
+            f"{location}: {one_line(error)}; {install_hint('urls')} installs what s3, gs and http need"
         ) from error
     return system, str(path)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from harken.batch.manifests import PATH_KEYS
 from harken.batch.recordings import Json
 from harken.batch.rows import RESULT_KEYS
-from harken.errors import BackendUnavailable
+from harken.errors import BackendUnavailable, install_hint
 
 
 def require_pyarrow() -> None:
@@ -24,7 +24,7 @@ def require_pyarrow() -> None:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise BackendUnavailable(
-            "Parquet needs pyarrow, which is missing; pip install 'harken[parquet]' installs it"
+            f"Parquet needs pyarrow, which is missing; {install_hint('parquet')} installs it"
         ) from error
 
 

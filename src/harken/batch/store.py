@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from harken.atomic import write_atomic
 from harken.batch.locations import file_system, is_url, join, one_line, read_bytes, without_file_scheme
 from harken.errors import HarkenError, OutputError, PlanError
+from harken.files import write_atomic
 
 LOCK_FILE = "_lock"
 LEASE_FILE = "_driver.json"

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harken.checkpoints import ctranslate2, ggml, huggingface, openai
+from harken.checkpoints import ctranslate2, ggml, huggingface, torch_file
 from harken.checkpoints.adapter import with_adapter
-from harken.checkpoints.checkpoint import Checkpoint, Format, Vocabulary, Weights
-from harken.checkpoints.encoder_digest import encoder_digest, shares_encoder
+from harken.checkpoints.checkpoint import (
+    Checkpoint,
+    Format,
+    Vocabulary,
+    Weights,
+    encoder_digest,
+    shares_encoder,
+)
 from harken.checkpoints.hub import SHORT_NAMES, resolve_model
-from harken.checkpoints.storage import read_error
+from harken.checkpoints.model_files import read_error
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError, CheckpointNotFound
 
@@ -30,7 +36,7 @@ __all__ = [
 _READERS = {
     "ctranslate2": ctranslate2.read,
     "huggingface": huggingface.read,
-    "openai": openai.read,
+    "openai": torch_file.read_openai,
     "ggml": ggml.read,
 }
 _ALLOWED_FORMATS = (

@@ -20,11 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from harken.checkpoints.checkpoint import Checkpoint
-from harken.checkpoints.encoder_digest import encoder_digest
+from harken.checkpoints.checkpoint import Checkpoint, encoder_digest
+from harken.checkpoints.model_files import watch
 from harken.checkpoints.safetensors import read_metadata, read_tensors, serialize_tensors
 from harken.checkpoints.storage import Array, LazyTensor
-from harken.checkpoints.watched_file import watch
 from harken.errors import CheckpointError, CheckpointNotFound
 
 ADAPTER_FILE = "adapter.safetensors"

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads
+from harken.checkpoints.model_files import WatchedFile
 from harken.checkpoints.storage import Array, LazyTensor
-from harken.checkpoints.watched_file import WatchedFile
 from harken.checkpoints.weight_shapes import check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.types import Dims
@@ -232,3 +232,59 @@ def find_vocabulary(directory: Path) -> Vocabulary:
     """Find the vocabulary file in the directory of a model."""
     files = (directory / name for name in ("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt"))
     return Vocabulary(path=next(filter(Path.is_file, files), None))
+
+
+def encoder_digest(checkpoint: Checkpoint) -> str:
+    """Return the SHA-256, in hex, of an encoder's weights, independent of the file format.
+
+    The hash covers, in order of name, each weight's name and shape, as ``name (1, 2, 3)`` and a newline, and its values
+    as little-endian float32. This reads the whole encoder, which takes 0.5 s for small.
+
+    Raises
+    ------
+    CheckpointError
+        If the checkpoint has no encoder, or its file cannot be read any more.
+    """
+    if not checkpoint.has_encoder:
+        raise CheckpointError(f"{checkpoint.path}: has no encoder")
+    digest = hashlib.sha256()
+    for name in sorted(name for name in checkpoint.weights if name.startswith("encoder.")):
+        values = np.ascontiguousarray(checkpoint.weights[name], "<f4")
+        digest.update(f"{name} {values.shape}\n".encode())
+        digest.update(values.data)
+    return digest.hexdigest()
+
+
+def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:
+    """Return True if an assistant can use the output of a model's encoder.
+
+    A whole model can if both encoders have the same weights. A decoder without an encoder must: the digest of the
+    encoder that it was made for has to match if it is stored, otherwise the dimensions.
+
+    Raises
+    ------
+    CheckpointError
+        If the assistant has no encoder and was made for another one.
+    """
+    if not assistant.has_encoder:
+        _check_encoder_matches(assistant, model)
+        return True
+    return _encoder_dims(assistant) == _encoder_dims(model) and encoder_digest(assistant) == encoder_digest(
+        model
+    )
+
+
+def _check_encoder_matches(decoder: Checkpoint, model: Checkpoint) -> None:
+    for name in ("n_audio_state", "n_audio_ctx"):
+        has, needs = getattr(model.dims, name), getattr(decoder.dims, name)
+        if has != needs:
+            raise CheckpointError(f"{decoder.path}: made for {name}={needs}, {model.path} has {name}={has}")
+    if decoder.encoder_sha256 and (digest := encoder_digest(model)) != decoder.encoder_sha256:
+        raise CheckpointError(
+            f"{decoder.path}: made for the encoder {decoder.encoder_sha256[:8]}, {model.path} has {digest[:8]}"
+        )
+
+
+def _encoder_dims(checkpoint: Checkpoint) -> tuple[int, ...]:
+    dims = checkpoint.dims
+    return dims.n_mels, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.cursor import Cursor, open_cursor
-from harken.checkpoints.json_file import read_object
+from harken.checkpoints.model_files import Cursor, open_cursor, read_object, watch
 from harken.checkpoints.storage import (
     BFLOAT16,
     FLOAT16,
@@ -29,7 +28,6 @@ from harken.checkpoints.storage import (
     StorageDtype,
     lazy_tensor,
 )
-from harken.checkpoints.watched_file import watch
 from harken.errors import CheckpointError
 
 _VERSION, _SPEC, _REVISION = 6, "WhisperSpec", 3

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
-from harken.checkpoints.cursor import Cursor, open_cursor
-from harken.checkpoints.storage import FLOAT16, FLOAT32, Array, ByteArray, LazyTensor, StorageDtype, lazy_tensor
-from harken.checkpoints.watched_file import watch
+from harken.checkpoints.model_files import ByteArray, Cursor, open_cursor, watch
+from harken.checkpoints.storage import FLOAT16, FLOAT32, Array, LazyTensor, StorageDtype, lazy_tensor
 
 MAGIC = 0x67676D6C
 _HEADER = (

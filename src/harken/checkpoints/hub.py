@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from harken.checkpoints.watched_file import file_sha256
+from harken.checkpoints.model_files import file_sha256
 from harken.errors import CheckpointError, CheckpointNotFound, OptionError
 
 DEFAULT_MODEL = "tiny.en"

@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.json_file import read_object
+from harken.checkpoints.model_files import read_error, read_object, watch
 from harken.checkpoints.safetensors import read_tensors
-from harken.checkpoints.storage import LazyTensor, read_error
+from harken.checkpoints.storage import LazyTensor
 from harken.checkpoints.torch_file import TorchFile
-from harken.checkpoints.watched_file import watch
 from harken.errors import CheckpointError
 from harken.types import Dims
 

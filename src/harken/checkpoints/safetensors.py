@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from harken.checkpoints.cursor import open_cursor
-from harken.checkpoints.json_file import parse_object
+from harken.checkpoints.model_files import open_cursor, parse_object
 from harken.checkpoints.storage import BFLOAT16, FLOAT16, FLOAT32, Array, LazyTensor, StorageDtype, lazy_tensor
 from harken.errors import CheckpointError
 

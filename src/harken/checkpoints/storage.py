@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harken.errors import CheckpointError
+from harken.checkpoints.model_files import ByteArray, read_bytes
 
 Array = npt.NDArray[Any]
-ByteArray = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +71,3 @@ def lazy_tensor(path: Path, offset: int, dtype: StorageDtype, shape: tuple[int, 
         return dtype.decode(blocks).reshape(shape)
 
     return LazyTensor(shape, dtype.name, read)
-
-
-def read_error(path: Path, error: OSError) -> CheckpointError:
-    """Return the error for a file that the operating system cannot read."""
-    return CheckpointError(f"{path}: cannot be read: {error.strerror or error}")
-
-
-def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
-    """Read exactly `size` bytes at `offset`.
-
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be read, or is shorter than when it was opened.
-    """
-    try:
-        data = np.fromfile(path, np.uint8, size, offset=offset)
-    except OSError as error:
-        raise read_error(path, error) from error
-    if data.size != size:
-        raise CheckpointError(f"{path}: has {data.size} of the {size} bytes expected at byte {offset}")
-    return data

@@ -1,4 +1,4 @@
-"""Reader of ``torch.save`` files that needs no torch and runs no code from the file.
+"""Reader of ``torch.save`` files, and of OpenAI's ``.pt`` files, that needs no torch and runs no code from the file.
 
 Such a file is a zip archive of stored members: ``NAME/data.pkl``, a pickle in which every tensor names a
 storage, and ``NAME/data/KEY``, the bytes of each storage (torch/serialization.py `_save`).
@@ -16,16 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from harken.checkpoints.storage import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    Array,
-    ByteArray,
-    LazyTensor,
-    read_bytes,
-    read_error,
-)
+from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
+from harken.checkpoints.model_files import ByteArray, read_bytes, read_error, watch
+from harken.checkpoints.storage import BFLOAT16, FLOAT16, FLOAT32, Array, LazyTensor
 from harken.checkpoints.torch_pickle import Global, PickledTensor, Storage, parse_pickle
 from harken.errors import CheckpointError
 
@@ -36,6 +29,22 @@ _DTYPES = {
 }
 _MAX_PICKLE_BYTES = 1 << 24  # large-v3 has 150 kB
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature ... lengths of the name and of the extra field
+
+
+def read_openai(path: Path) -> Checkpoint:
+    """Open a ``.pt`` file, a dict of dimensions and weights (whisper/__init__.py `load_model`).
+
+    Raises
+    ------
+    CheckpointError
+        If the file is damaged, contains more than data, or is not a Whisper model.
+    """
+    watched = watch(path)
+    file = TorchFile(path)
+    match file.content:
+        case {"dims": dict(dims), "model_state_dict": state}:
+            return assemble(path, "openai", file.tensors(state), dims, Vocabulary(), files=[watched])
+    raise CheckpointError(f"{path}: holds no dict with dims and model_state_dict, as OpenAI's checkpoints do")
 
 
 class TorchFile:

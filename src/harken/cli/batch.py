@@ -16,21 +16,20 @@ from harken.cli.batch_progress import BatchProgress, format_duration
 from harken.cli.exits import EPILOGUE, SOME_FAILED
 from harken.cli.options import (
     Command,
+    FilePath,
     dataclass_options,
     decoding_options,
-    layout_from,
     layout_options,
     list_option,
     model_options,
     model_params,
-    options_from,
     parse_text,
     single_option,
-    transcribe_options_from,
 )
-from harken.cli.process import saving_on_stop
-from harken.cli.screen import format_table, pluralize
-from harken.cli.values import FilePath
+from harken.cli.screen import format_table, pluralize, write_stdout
+from harken.cli.signals import saving_on_stop
+from harken.formats import Layout
+from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
 output_option = partial(single_option, section="Output")
@@ -62,14 +61,12 @@ def command(manifest: str, out: str, **params: Any) -> int:
     A recording that fails is a row with its error.
     """
     options = options_from(BatchOptions, params)
-    transcribe_options = _with_defaults_of_batches(transcribe_options_from(params))
-    settings: dict[str, Any] = {"load": model_params(params), "layout": layout_from(params)}
+    transcribe_options = _with_defaults_of_batches(options_from(TranscribeOptions, params))
+    settings: dict[str, Any] = {"load": model_params(params), "layout": options_from(Layout, params)}
     with BatchProgress(enabled=not params["quiet"]) as progress:
         settings["note"] = progress.note
         if params["dry_run"]:
-            progress.write_stdout(
-                _plan_text(plan_batch(manifest, out, options, transcribe_options, **settings))
-            )
+            write_stdout(_plan_text(plan_batch(manifest, out, options, transcribe_options, **settings)))
             return 0
         with saving_on_stop(progress.describe_stop):
             summary = run_batch(manifest, out, options, transcribe_options, on_state=progress.show, **settings)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
 from harken.api import Recognizer
-from harken.atomic import open_atomic
 from harken.backend_factory import AUTO
-from harken.cli.bench_streaming import live_stream_options, measure_live
+from harken.cli.bench_streaming import live_measurement, live_stream_options
 from harken.cli.effects import without_flag
-from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop, finishing_calls
-from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s
+from harken.cli.exits import EPILOGUE
+from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s, refuse_overwriting
+from harken.cli.measuring import Measurement, Report, Row, measure, table_rows
 from harken.cli.options import (
     Command,
+    FilePath,
+    NumberRange,
     dataclass_options,
     decoding_options,
     load_model_with_status,
@@ -28,103 +30,50 @@ from harken.cli.options import (
     model_options,
     model_params,
     single_option,
-    transcribe_options_from,
 )
 from harken.cli.screen import Screen, format_table, format_time, pluralize
-from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import write_stderr
-from harken.cli.values import FilePath, NumberRange
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.speculation import NEAR_TIE
 from harken.errors import AudioError, BackendUnavailable
-from harken.evaluation import (
+from harken.evaluation.error_rate import normalizer
+from harken.evaluation.hypotheses import provenance
+from harken.evaluation.scoring import EvalRecording, Failure, failed_recordings
+from harken.evaluation.speed import (
     Divergence,
-    Entry,
-    ErrorRate,
-    EvalRecording,
-    Failure,
     Round,
     SpeedSummary,
     divergences,
     failures,
-    provenance,
-    read_manifests,
     run_rounds,
     summarise_speed,
 )
-from harken.evaluation.error_rate import normalizer
-from harken.evaluation.manifest import manifest_path
-from harken.formats import dump_json
+from harken.manifests import Entry, manifest_path, read_manifests
+from harken.option_types import options_from
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 
 PLAIN, SPECULATIVE = "plain", "speculative"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimingRow:
-    """A row of the table.
-
-    Parameters
-    ----------
-    label : str
-    value : callable
-        Returns the value of a timing, or None if it has none.
-    digits : int
-        Digits after the decimal point.
-    speculative_only : bool
-        True if the value is meaningful only with drafts.
-    ratio_key : str
-        Name of the ratio of plain to speculative; empty if the ratio is not reported.
-    """
-
-    label: str
-    value: Callable[[SpeedSummary], float | None]
-    digits: int = 0
-    speculative_only: bool = False
-    ratio_key: str = ""
-
-    def cell(self, timing: SpeedSummary) -> str:
-        """Return the value of a timing as text."""
-        value = self.value(timing)
-        return "-" if value is None else f"{value:.{self.digits}f}"
-
-
-TIMING_ROWS = (
-    TimingRow(label="decoding, s", value=lambda timing: timing.stats.decode_s, digits=2, ratio_key="decode"),
-    TimingRow(
-        label="of that drafting, s", value=lambda timing: timing.stats.draft_s, digits=2, speculative_only=True
-    ),
-    TimingRow(label="encoding, s", value=lambda timing: timing.stats.encode_s, digits=2),
-    TimingRow(label="end to end, s", value=lambda timing: timing.wall_s, digits=2, ratio_key="wall"),
-    TimingRow(label="times real time", value=lambda timing: timing.times_real_time, digits=1),
-    TimingRow(label="forward passes", value=lambda timing: timing.stats.forwards, ratio_key="forwards"),
-    TimingRow(label="tokens per forward pass", value=lambda timing: timing.stats.tokens_per_forward, digits=2),
-    TimingRow(label="drafted tokens", value=lambda timing: timing.stats.drafted, speculative_only=True),
-    TimingRow(label="accepted tokens", value=lambda timing: timing.stats.accepted, speculative_only=True),
-    TimingRow(
-        label="acceptance, %",
-        value=lambda timing: _percent(timing.stats.acceptance_rate),
-        digits=1,
-        speculative_only=True,
-    ),
-    TimingRow(
-        label="forward passes of the draft",
-        value=lambda timing: timing.stats.draft_forwards,
-        speculative_only=True,
-    ),
-    TimingRow(label="skipped steps", value=lambda timing: timing.stats.skipped_steps, speculative_only=True),
-    TimingRow(
-        label="WER, %",
-        value=lambda timing: _error_percent(timing.evaluation.wer if timing.evaluation else None),
-        digits=2,
-    ),
-    TimingRow(
-        label="CER, %",
-        value=lambda timing: _error_percent(timing.evaluation.cer if timing.evaluation else None),
-        digits=2,
-    ),
+TIMING_ROWS: tuple[Row[SpeedSummary], ...] = (
+    Row("decoding, s", lambda timing: timing.stats.decode_s),
+    Row("of that drafting, s", lambda timing: timing.stats.draft_s, only=SPECULATIVE),
+    Row("encoding, s", lambda timing: timing.stats.encode_s),
+    Row("end to end, s", lambda timing: timing.wall_s),
+    Row("times real time", lambda timing: timing.times_real_time, 1),
+    Row("forward passes", lambda timing: timing.stats.forwards, 0),
+    Row("tokens per forward pass", lambda timing: timing.stats.tokens_per_forward),
+    Row("drafted tokens", lambda timing: timing.stats.drafted, 0, SPECULATIVE),
+    Row("accepted tokens", lambda timing: timing.stats.accepted, 0, SPECULATIVE),
+    Row("acceptance, %", lambda timing: _percent(timing.stats.acceptance_rate), 1, SPECULATIVE),
+    Row("forward passes of the draft", lambda timing: timing.stats.draft_forwards, 0, SPECULATIVE),
+    Row("skipped steps", lambda timing: timing.stats.skipped_steps, 0, SPECULATIVE),
+    Row("WER, %", lambda timing: timing.evaluation.wer if timing.evaluation else None),
+    Row("CER, %", lambda timing: timing.evaluation.cer if timing.evaluation else None),
 )
+RATIOS = {"decoding, s": "decode", "end to end, s": "wall", "forward passes": "forwards"}
+"""Names of the ratios of plain to speculative, by the labels of their rows."""
 BEAM_NOTE = (
     "Beam search does not use drafts, since its hypotheses diverge at every step and a draft continues one of them: "
     "{} decoded plainly.\n"
@@ -182,12 +131,10 @@ class BenchResult:
             "complete": self.complete,
             "repeats": self.repeats,
             **{name: _timing_json(timing) for name, timing in self.timings.items()},
-            "ratios": {
-                row.ratio_key: ratio for row in TIMING_ROWS if row.ratio_key and (ratio := self._ratio(row))
-            },
+            "ratios": {RATIOS[row.label]: ratio for row in TIMING_ROWS if (ratio := self._ratio(row.label))},
             "divergences": [_divergence_json(divergence) for divergence in self.divergences],
             "recordings": self._recording_texts(),
-            "failed": [{"audio": failure.entry.name, "reason": failure.reason} for failure in self.failures],
+            "failed": failed_recordings(self.failures),
         }
 
     @property
@@ -196,23 +143,20 @@ class BenchResult:
         return _describe_draft_source(self.recognizer.speculator) if self.recognizer.speculator else None
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
-        both = len(self.timings) == 2
-        if both:
-            yield ("", *self.timings, "ratio")
-        for row in TIMING_ROWS:
-            cells = [
-                "-" if row.speculative_only and name == PLAIN else row.cell(timing)
-                for name, timing in self.timings.items()
-            ]
-            if any(cell != "-" for cell in cells):
-                ratio = self._ratio(row)
-                yield (row.label, *cells, *([f"{ratio:.2f}" if ratio else ""] if both else []))
+        if len(self.timings) == 1:
+            yield from table_rows(TIMING_ROWS, self.timings)
+            return
+        yield ("", *self.timings, "ratio")
+        for label, *cells in table_rows(TIMING_ROWS, self.timings):
+            ratio = self._ratio(label)
+            yield (label, *cells, f"{ratio:.2f}" if ratio else "")
 
-    def _ratio(self, row: TimingRow) -> float | None:
-        """Return the ratio of plain to speculative; None if there is none."""
-        if not row.ratio_key or len(self.timings) < 2:
+    def _ratio(self, label: str) -> float | None:
+        """Return the ratio of plain to speculative of a row; None if there is none."""
+        if label not in RATIOS or len(self.timings) < 2:
             return None
-        plain, speculative = (row.value(timing) for timing in self.timings.values())
+        (row,) = (row for row in TIMING_ROWS if row.label == label)
+        plain, speculative = (float(row.figure(timing)) for timing in self.timings.values())  # type: ignore[arg-type]
         return plain / speculative if plain and speculative else None
 
     def _divergence_summary(self) -> str:
@@ -293,10 +237,6 @@ def _timing_json(timing: SpeedSummary) -> dict[str, Any]:
     }
 
 
-def _error_percent(error: ErrorRate | None) -> float | None:
-    return _percent(error.rate) if error else None
-
-
 def _percent(fraction: float | None) -> float | None:
     return None if fraction is None else 100 * fraction
 
@@ -373,7 +313,7 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
     spoken words are shown and committed, errors compared with an offline pass, and cost. The options under Live are
     those of 'harken listen'.
     """
-    options = transcribe_options_from(params)
+    options = options_from(TranscribeOptions, params)
     if params["speculative"] and params["streaming"]:
         raise click.UsageError("--speculative and --streaming exclude each other")
     if params["speculative"]:
@@ -389,51 +329,61 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
         [json_file] if json_file else [],
         [*read_files, *model_files(params["model"], params["assistant"], params["adapter"])],
     )
-    with ExitStack() as stack:
-        # Opened first, so that a file that cannot be written fails before the work.
-        write = stack.enter_context(open_atomic(Path(json_file))) if json_file else None
-        screen = stack.enter_context(Screen(params["progress"]))
-        measure = measure_live if params["streaming"] else _measure_offline
-        recognizer = load_model_with_status(screen, params)
-        made_by = provenance(options, **model_params(params, exclude=("download",)))
-        result, stop = measure(screen, recognizer, eval_recordings, options, params, made_by)
-        result = replace(result, failures=(*unreadable, *result.failures))
-        for failure in result.failures:
-            screen.write_stderr(f"harken: {failure.reason}")
-        if write:
-            write(dump_json(result.report(), indent=1) + "\n")
-        if result.recording_count:
-            screen.write_stdout(result.table())
-    if stop:
-        raise Stop(stop.code, f"{stop} after {result.recording_count} of {len(eval_recordings)} recordings")
-    return SOME_FAILED if result.failures else 0
+    with Screen(params["progress"]) as screen:
+
+        def start() -> Measurement[Any]:
+            recognizer = load_model_with_status(screen, params)
+            made_by = provenance(options, **model_params(params, exclude=("download",)))
+            make = live_measurement if params["streaming"] else _speed_measurement
+            measurement: Measurement[Any] = make(screen, recognizer, eval_recordings, options, params, made_by)
+            return replace(measurement, outcomes=chain(unreadable, measurement.outcomes))
+
+        return measure(screen, start, json_file)
 
 
-def _measure_offline(
+def _speed_measurement(
     screen: Screen,
     recognizer: Recognizer,
     eval_recordings: Sequence[EvalRecording],
     options: TranscribeOptions,
     params: Mapping[str, Any],
     provenance: Mapping[str, Any],
-) -> tuple[BenchResult, Stop | None]:
-    """Transcribe everything; return the result, and the stop that ended it early, if any."""
+) -> Measurement[Round]:
+    """Return the measurement of speed, plain and with drafts."""
     can_score = _can_score(eval_recordings, screen)
     engines = {SPECULATIVE if recognizer.speculator else PLAIN: recognizer}
     if params["speculative"]:
         plain = Recognizer(recognizer.backend, recognizer.tokenizer, recognizer.model)
         engines = {PLAIN: plain, **engines}
-    rounds, stop = _run_rounds(screen, engines, eval_recordings, options, params["repeat"])
-    result = BenchResult(
-        provenance=provenance,
-        recognizer=recognizer,
-        repeats=params["repeat"],
-        timings={name: summarise_speed(rounds, name, options, scored=can_score) for name in engines},
-        divergences=divergences(rounds, *engines) if len(engines) == 2 else (),
-        failures=failures(rounds),
-        complete=stop is None,
+
+    def make_report(rounds: Sequence[Round], failed: Sequence[Failure], complete: bool) -> Report:
+        result = BenchResult(
+            provenance=provenance,
+            recognizer=recognizer,
+            repeats=params["repeat"],
+            timings={name: summarise_speed(rounds, name, options, scored=can_score) for name in engines},
+            divergences=divergences(rounds, *engines) if len(engines) == 2 else (),
+            failures=tuple(failed),
+            complete=complete,
+        )
+        count = result.recording_count
+        return Report(recordings=count, text=result.table() if count else "", as_json=result.report())
+
+    return Measurement(
+        outcomes=_outcomes(run_rounds(engines, eval_recordings, options, params["repeat"])),
+        report=make_report,
+        recordings=len(eval_recordings),
+        label=f"{len(eval_recordings)} recordings",
+        durations_s=[recording.entry.seconds for recording in eval_recordings],
+        measured_s=lambda one: sum(recording.entry.seconds or 0.0 for recording in one.recordings),
     )
-    return result, stop
+
+
+def _outcomes(rounds: Iterator[Round]) -> Iterator[Round | Failure]:
+    """Yield rounds, and before each what could not be read in it."""
+    for one in rounds:
+        yield from failures([one])
+        yield one
 
 
 def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[EvalRecording], list[Failure]]:
@@ -479,26 +429,3 @@ def _can_score(eval_recordings: Sequence[EvalRecording], screen: Screen) -> bool
         screen.write_stderr(f"harken: errors are not counted: {error}")
         return False
     return True
-
-
-def _run_rounds(
-    screen: Screen,
-    engines: dict[str, Recognizer],
-    eval_recordings: Sequence[EvalRecording],
-    options: TranscribeOptions,
-    repeats: int,
-) -> tuple[list[Round], Stop | None]:
-    """Run the rounds; return their results, and the stop that ended them early, if any."""
-    rounds: list[Round] = []
-    durations_s = [recording.entry.seconds for recording in eval_recordings]
-    progress = screen.track_all(f"{len(eval_recordings)} recordings", durations_s)
-    done_s = 0.0
-    try:
-        with finishing_calls():
-            for bench_round in run_rounds(engines, eval_recordings, options, repeats):
-                rounds.append(bench_round)
-                done_s += sum(recording.entry.seconds or 0.0 for recording in bench_round.recordings)
-                progress(done_s, False)
-    except Stop as stop:
-        return rounds, stop
-    return rounds, None

@@ -10,77 +10,43 @@ from time import perf_counter, process_time
 from typing import Any
 
 from harken.api import Recognizer
-from harken.cli.exits import Stop, finishing_calls
+from harken.cli.measuring import Measurement, Report, Row, table_rows
 from harken.cli.screen import Screen, format_table, pluralize
-from harken.evaluation import ErrorRate, EvalRecording, Failure
+from harken.evaluation.error_rate import ErrorRate
 from harken.evaluation.latency import Percentiles
 from harken.evaluation.live_runs import ComputeCost, LiveRound, LiveSummary, run_live_rounds, summarise_live
-from harken.evaluation.simulation import JoinedStream, LiveSessionProtocol, join_by_speaker
-from harken.streaming import StreamingConfig, StreamOptions
+from harken.evaluation.scoring import EvalRecording, Failure, failed_recordings
+from harken.evaluation.simulation import JoinedStream, join_by_speaker
+from harken.streaming import LiveSession, StreamingConfig, StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
-CellValue = float | ErrorRate | Percentiles | None
-
-
-@dataclass(frozen=True, slots=True)
-class LiveRow:
-    """A row of the table.
-
-    Parameters
-    ----------
-    label : str
-    value : callable
-        Returns the value of a timing, or None if it has none.
-    digits : int
-        Digits after the decimal point.
-    """
-
-    label: str
-    value: Callable[[LiveSummary], CellValue]
-    digits: int = 2
-
-    def cell(self, timing: LiveSummary) -> str:
-        """Return the value of a timing as text."""
-        match self.value(timing):
-            case None:
-                return "-"
-            case Percentiles(p50=p50, p95=p95, max=maximum):
-                return " / ".join(f"{number:.{self.digits}f}" for number in (p50, p95, maximum))
-            case ErrorRate() as error:
-                return f"{100 * error.rate:.{self.digits}f}"
-            case number:
-                return f"{number:.{self.digits}f}"
-
-
-LIVE_ROWS = (
-    LiveRow("word shown, s: median / 95 % / longest", lambda timing: timing.interim_latency_aware),
-    LiveRow("  as if computing took no time", lambda timing: timing.interim_latency_unaware),
-    LiveRow("word committed, s", lambda timing: timing.commit_latency_aware),
-    LiveRow("  as if computing took no time", lambda timing: timing.commit_latency_unaware),
-    LiveRow("largest lag behind the audio, s", lambda timing: max(run.lag_s for run in timing.runs)),
-    LiveRow("WER offline, %", lambda timing: timing.offline_wer),
-    LiveRow("WER of the segments, %", lambda timing: timing.final_wer),
-    LiveRow(
+LIVE_ROWS: tuple[Row[LiveSummary], ...] = (
+    Row("word shown, s: median / 95 % / longest", lambda timing: timing.interim_latency_aware),
+    Row("  as if computing took no time", lambda timing: timing.interim_latency_unaware),
+    Row("word committed, s", lambda timing: timing.commit_latency_aware),
+    Row("  as if computing took no time", lambda timing: timing.commit_latency_unaware),
+    Row("largest lag behind the audio, s", lambda timing: max(run.lag_s for run in timing.runs)),
+    Row("WER offline, %", lambda timing: timing.offline_wer),
+    Row("WER of the segments, %", lambda timing: timing.final_wer),
+    Row(
         "  relative to offline, %",
         lambda timing: None if timing.relative_wer_increase is None else 100 * timing.relative_wer_increase,
         1,
     ),
-    LiveRow("WER of what was shown before them, %", lambda timing: timing.interim_wer),
-    LiveRow("computing, s per second of audio", lambda timing: timing.cost.real_time_factor, 3),
-    LiveRow("  of all processors", lambda timing: timing.cost.cpu_real_time_factor, 3),
-    LiveRow("  offline, of all processors", lambda timing: timing.offline_cost.cpu_real_time_factor, 3),
-    LiveRow("committed text taken back", lambda timing: timing.retractions, 0),
-    LiveRow("words taken off the screen for one that stays", lambda timing: timing.flicker),
-    LiveRow("committed words revised by the segments", lambda timing: timing.revised, 0),
-    LiveRow("words timed", lambda timing: len(timing.latencies.words), 0),
-    LiveRow(
-        "  not in the reference (insertions)", lambda timing: timing.latencies.unmatched_hypothesis_words, 0
-    ),
-    LiveRow(
+    Row("WER of what was shown before them, %", lambda timing: timing.interim_wer),
+    Row("computing, s per second of audio", lambda timing: timing.cost.real_time_factor, 3),
+    Row("  of all processors", lambda timing: timing.cost.cpu_real_time_factor, 3),
+    Row("  offline, of all processors", lambda timing: timing.offline_cost.cpu_real_time_factor, 3),
+    Row("committed text taken back", lambda timing: timing.retractions, 0),
+    Row("words taken off the screen for one that stays", lambda timing: timing.flicker),
+    Row("committed words revised by the segments", lambda timing: timing.revised, 0),
+    Row("words timed", lambda timing: len(timing.latencies.words), 0),
+    Row("  not in the reference (insertions)", lambda timing: timing.latencies.unmatched_hypothesis_words, 0),
+    Row(
         "  missing from the segments (deletions)", lambda timing: timing.latencies.unmatched_reference_words, 0
     ),
-    LiveRow("changes of load", lambda timing: timing.load_changes, 0),
+    Row("changes of load", lambda timing: timing.load_changes, 0),
 )
 
 SLOWEST_WORDS = 10
@@ -151,16 +117,13 @@ class LiveBenchResult:
                 for name, timing in self.timings.items()
             },
             "streams": [self._stream_json(bench_round, index) for index, bench_round in enumerate(self.rounds)],
-            "failed": [{"audio": failure.entry.name, "reason": failure.reason} for failure in self.failures],
+            "failed": failed_recordings(self.failures),
         }
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         yield ("", *self.timings)
         yield ("window, hop, history, s", *map(_describe_config, self.configs.values()))
-        for row in LIVE_ROWS:
-            cells = [row.cell(timing) for timing in self.timings.values()]
-            if any(cell != "-" for cell in cells):
-                yield (row.label, *cells)
+        yield from table_rows(LIVE_ROWS, self.timings)
 
     def _slowest_words(self, name: str) -> list[dict[str, Any]]:
         """Return the words with the longest commit latency, with their streams."""
@@ -202,15 +165,15 @@ def live_stream_options(params: Mapping[str, Any]) -> dict[str, StreamOptions]:
     }
 
 
-def measure_live(
+def live_measurement(
     screen: Screen,
     recognizer: Recognizer,
     eval_recordings: Sequence[EvalRecording],
     options: TranscribeOptions,
     params: Mapping[str, Any],
     provenance: Mapping[str, Any],
-) -> tuple[LiveBenchResult, Stop | None]:
-    """Transcribe everything live; return the result, and the stop that ended it early, if any."""
+) -> Measurement[LiveRound]:
+    """Return the measurement of live sessions."""
     stream_options = live_stream_options(params)
     clock = process_time if params["one_core"] else perf_counter
     sessions = {
@@ -225,10 +188,24 @@ def measure_live(
     streams = (
         tuple(single_streams) if params["join"] is None else join_by_speaker(eval_recordings, params["join"])
     )
-    rounds, failures, stop = _run_rounds(
-        screen,
-        streams,
-        run_live_rounds(
+
+    def make_report(rounds: Sequence[LiveRound], failures: Sequence[Failure], complete: bool) -> Report:
+        result = LiveBenchResult(
+            provenance=provenance,
+            recognizer=recognizer,
+            repeats=params["repeat"],
+            stream_options=stream_options,
+            configs=configs,
+            rounds=tuple(rounds),
+            timings={name: summarise_live(rounds, name, options) for name in stream_options} if rounds else {},
+            failures=tuple(failures),
+            complete=complete,
+        )
+        count = result.recording_count
+        return Report(recordings=count, text=result.table() if count else "", as_json=result.report())
+
+    return Measurement(
+        outcomes=run_live_rounds(
             recognizer,
             sessions,
             streams,
@@ -237,19 +214,12 @@ def measure_live(
             repeats=params["repeat"],
             one_core=params["one_core"],
         ),
+        report=make_report,
+        recordings=len(eval_recordings),
+        label=pluralize(len(streams), "stream"),
+        durations_s=[joined_stream.entry.seconds for joined_stream in streams],
+        measured_s=lambda one: one.offline_cost.audio_s,
     )
-    result = LiveBenchResult(
-        provenance=provenance,
-        recognizer=recognizer,
-        repeats=params["repeat"],
-        stream_options=stream_options,
-        configs=configs,
-        rounds=rounds,
-        timings={name: summarise_live(rounds, name, options) for name in stream_options} if rounds else {},
-        failures=failures,
-        complete=stop is None,
-    )
-    return result, stop
 
 
 def _open_session(
@@ -257,29 +227,8 @@ def _open_session(
     stream_options: StreamOptions,
     clock: Callable[[], float],
     options: TranscribeOptions,
-) -> LiveSessionProtocol:
+) -> LiveSession:
     return recognizer.stream(options, stream_options=stream_options, clock=clock)
-
-
-def _run_rounds(
-    screen: Screen, streams: Sequence[JoinedStream], outcomes: Iterator[LiveRound | Failure]
-) -> tuple[tuple[LiveRound, ...], tuple[Failure, ...], Stop | None]:
-    """Run the rounds; return their results, the failures, and the stop that ended them early, if any."""
-    rounds: list[LiveRound] = []
-    failures: list[Failure] = []
-    durations_s = [joined_stream.entry.seconds for joined_stream in streams]
-    progress = screen.track_all(pluralize(len(streams), "stream"), durations_s)
-    try:
-        with finishing_calls():
-            for outcome in outcomes:
-                if isinstance(outcome, Failure):
-                    failures.append(outcome)
-                    continue
-                rounds.append(outcome)
-                progress(sum(bench_round.offline_cost.audio_s for bench_round in rounds), False)
-    except Stop as stop:
-        return tuple(rounds), tuple(failures), stop
-    return tuple(rounds), tuple(failures), None
 
 
 def _describe_config(config: StreamingConfig) -> str:

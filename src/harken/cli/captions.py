@@ -1,9 +1,13 @@
-"""The renderers of live events: captions that a terminal rewrites in place, or lines for a file or a pipe."""
+"""The screen of a live session: captions that a terminal rewrites in place, or lines for a file or a pipe.
+
+It may go away while somebody speaks: a closed terminal, a full disk.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from rich.cells import cell_len
@@ -12,7 +16,8 @@ from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
-from harken.cli.terminal import is_terminal, message_text, stdout_errors, write_stderr, write_stdout
+from harken.cli.terminal import discard, is_terminal, message_text, stdout_errors, write_stderr, write_stdout
+from harken.errors import OutputError
 from harken.formats import replace_controls
 from harken.results import Segment
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded
@@ -144,3 +149,50 @@ class SpeakerMark:
         """Return the mark of the next segment; empty where the same speaker goes on."""
         before, self._speaker = self._speaker, segment.speakers[:1]
         return f"{self._speaker[0]}: " if self._speaker and self._speaker != before else ""
+
+
+class LiveDisplay:
+    """A renderer of events that stops showing them once standard output cannot be written.
+
+    Parameters
+    ----------
+    renderer : EventRenderer
+
+    Attributes
+    ----------
+    problem : str
+        Why nothing is shown any more; empty as long as events are shown.
+    """
+
+    def __init__(self, renderer: EventRenderer) -> None:
+        self.problem = ""
+        self._renderer = renderer
+
+    def show(self, event: Event) -> None:
+        """Show an event."""
+        if not self.problem:
+            with self._noticing_loss():
+                self._renderer.show(event)
+
+    def tell(self, text: str) -> None:
+        """Write a message to standard error, if that is still there."""
+        try:
+            self._renderer.write_stderr(text)
+        except OSError:
+            discard(sys.stderr)
+
+    def close(self) -> None:
+        """Finish the output and leave the text shown so far."""
+        with self._noticing_loss():
+            self._renderer.close()
+
+    @contextmanager
+    def _noticing_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            known = isinstance(error, OutputError)
+            self.problem = (
+                str(error) if known else f"standard output: cannot be written: {error.strerror or error}"
+            )
+            discard(sys.stdout)

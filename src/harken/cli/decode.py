@@ -15,18 +15,18 @@ from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import recording_duration_s
 from harken.cli.options import (
     Command,
+    FilePath,
     decoding_options,
     load_model,
     model_options,
     single_option,
-    transcribe_options_from,
 )
 from harken.cli.screen import format_time, format_timed_text, write_stdout
-from harken.cli.values import FilePath
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError
 from harken.formats import as_json, dump_json
 from harken.keywords import CallbackKeywords
+from harken.option_types import options_from
 from harken.results import Attempt
 from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
 from harken.transcribe import TranscribeOptions
@@ -364,7 +364,7 @@ def command(file: str, trace: bool, as_json: bool, **params: Any) -> None:
     Times within a window are counted from its start. A window of several regions of speech leaves out the silence
     between them, so its times do not count that silence; --no-vad leaves nothing out.
     """
-    options = transcribe_options_from(params)
+    options = options_from(TranscribeOptions, params)
     if options.batch_size > 1:
         raise OptionError("batch_size", options.batch_size, "1, as windows are shown one after another")
     recording_duration_s(file)

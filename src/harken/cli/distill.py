@@ -8,9 +8,8 @@ import click
 
 from harken.cli.effects import with_option
 from harken.cli.exits import EPILOGUE
-from harken.cli.options import Command
+from harken.cli.options import Command, FilePath
 from harken.cli.training import files_option, find_model, make_task, model_loader, run_task, training_options
-from harken.cli.values import FilePath
 from harken.training.options import MAX_DECODER_LAYERS, DistillOptions
 
 

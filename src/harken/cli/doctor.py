@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import click
 
 from harken.cli.exits import EPILOGUE, SOME_FAILED
 from harken.cli.screen import human_size, write_stdout
-from harken.errors import HarkenError
+from harken.errors import HarkenError, install_hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +53,25 @@ class Package:
 PACKAGES = (
     Package("numpy", "numpy", "log-mel and the choice of tokens"),
     Package("av", "av", "audio of any kind"),
-    Package("onnx", "onnx", "building graphs"),
-    Package("onnxruntime", "onnxruntime", "running graphs"),
-    Package("openvino", "openvino", "a faster encoder on some processors", needed=False),
     Package("huggingface_hub", "huggingface_hub", "downloading models", needed=False),
     Package("rich", "rich", "the progress bar", needed=False),
 )
 
-# Instruction sets that the runtimes have kernels for, by their names in Linux.
+EXTRAS = {
+    "onnx": ("onnx", "onnxruntime"),
+    "torch": ("torch",),
+    "speakers": ("scipy", "onnxruntime", "onnx"),
+    "serve": ("starlette", "uvicorn", "prometheus_client"),
+    "mic": ("sounddevice",),
+    "eval": ("jiwer", "whisper_normalizer"),
+    "plot": ("matplotlib",),
+    "parquet": ("pyarrow",),
+    "urls": ("aiohttp", "s3fs", "gcsfs"),
+    "ray": ("ray",),
+}
+"""Packages of each extra that harken imports."""
+
+# Instruction sets that the kernels use, or that tell how fast a processor is, kernels for, by their names in Linux.
 _INSTRUCTIONS = {
     *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni"),
     *("avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
@@ -70,7 +82,9 @@ _INSTRUCTIONS = {
 
 def examine() -> list[Finding]:
     """Return all parts of the report in order."""
-    return [_examine(part) for part in (processor, memory, python, packages, engine, cache, models, hub)]
+    return [
+        _examine(part) for part in (processor, memory, python, packages, extras, engine, cache, models, hub)
+    ]
 
 
 def _examine(part: Callable[[], Finding]) -> Finding:
@@ -117,8 +131,6 @@ def python() -> Finding:
 
 def packages() -> Finding:
     """Report the version of each package; each is imported, since an installed package may still fail to load."""
-    import harken.backends.onnx  # noqa: F401 - before the runtimes: it keeps them from reporting to their makers
-
     facts: dict[str, Any] = {}
     advice: list[Advice] = []
     for package in PACKAGES:
@@ -133,41 +145,37 @@ def packages() -> Finding:
     return Finding(title="packages", facts=facts, advice=tuple(advice))
 
 
-def engine() -> Finding:
-    """Report what encodes and decodes, and in which precision, with the reason."""
-    from harken.backends.native import library
-    from harken.backends.native.backend import graph_encodes_faster
-    from harken.backends.onnx.runtime_plan import make_runtime_plan, openvino_capabilities
+def extras() -> Finding:
+    """Report which extras are installed; none is imported."""
+    return Finding(title="extras", facts={extra: all(map(find_spec, EXTRAS[extra])) for extra in EXTRAS})
 
-    openvino_formats = openvino_capabilities()
-    plan = make_runtime_plan("auto")
-    reason_by_encoder = {
-        "openvino f32": "the processor has no bfloat16 arithmetic, or none that is faster",
-        "openvino bf16": "the processor has bfloat16 arithmetic",
-        "onnxruntime fp32": "OpenVINO is not installed",
+
+def engine() -> Finding:
+    """Report what encodes and decodes, and the precisions that can be chosen."""
+    from harken.backend_factory import PRECISIONS
+    from harken.backends.native import library
+
+    unavailable, with_onnx = library.unavailable_reason(), bool(extras().facts["onnx"])
+    engines = [name for name, there in (("native", not unavailable), ("onnx", with_onnx)) if there]
+    facts: dict[str, Any] = {
+        "engine": engines[0] if engines else None,
+        "instructions": None if unavailable else library.chosen_instruction_set(),
+        "precisions": sorted({name for engine in engines for name in PRECISIONS[engine]} - {"auto"}),
     }
-    graph, onnx_decoder = " ".join(plan.encoder), " ".join(plan.decoder)
-    unavailable = library.unavailable_reason()
-    native = "" if unavailable else f"native {library.chosen_instruction_set()}"
-    by_graph = unavailable is not None or graph_encodes_faster()
-    facts = {
-        "precision": plan.precision,
-        "encoder": f"{graph}, as {reason_by_encoder[graph]}" if by_graph else f"{native} in int16",
-        "decoder": f"{native} in int8" if native else f"{onnx_decoder}, as {unavailable}",
-        "openvino": sorted(openvino_formats),
-    }
+    if not unavailable:
+        return Finding(title="engine", facts=facts)
     text = (
-        "install harken again, without HARKEN_NO_NATIVE, for a faster engine; pip install -v shows what fails"
+        f"install harken again, without HARKEN_NO_NATIVE, for the compiled engine ({unavailable}); pip install -v "
+        f"shows what fails. {install_hint('onnx')} installs an engine that does without it"
     )
-    advice = (Advice(text=text),) if unavailable else ()
-    return Finding(title="engine", facts=facts, advice=advice)
+    return Finding(title="engine", facts=facts, advice=(Advice(text=text, needed=not engines),))
 
 
 def cache() -> Finding:
-    """Report the folder of the built graphs, their number and size, and whether it is writable."""
-    from harken.backends.onnx.graph_store import default_graph_directory
+    """Report the folder of the packed weights and graphs, their number and size, and whether it is writable."""
+    from harken.backends.store import default_store_directory
 
-    root = default_graph_directory()
+    root = default_store_directory()
     sizes = [_folder_size(root / name) for name in _names(root) if not name.startswith(".")]
     writable = _writable(root)
     facts = {
@@ -176,7 +184,7 @@ def cache() -> Finding:
         "size": human_size(sum(sizes)),
         "writable": writable,
     }
-    text = f"make {root} writable, or set HARKEN_CACHE to a folder that is; else every start builds graphs"
+    text = f"make {root} writable, or set HARKEN_CACHE to a folder that is; else every start packs the weights"
     return Finding(title="cache", facts=facts, advice=() if writable else (Advice(text=text),))
 
 

@@ -3,51 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
 
-from harken.atomic import open_atomic
-from harken.cli.eval_speakers import evaluate_all_speakers, format_speaker_totals
-from harken.cli.exits import EPILOGUE, SOME_FAILED, Stop, finishing_calls
+from harken.cli.eval_speakers import speakers_measurement
+from harken.cli.exits import EPILOGUE
+from harken.cli.inputs import refuse_overwriting
+from harken.cli.measuring import Measurement, Report, format_percent, format_rate, format_speed, measure
 from harken.cli.options import (
     Command,
+    FilePath,
     decoding_options,
     load_model_with_status,
     model_files,
     model_options,
     model_params,
     single_option,
-    transcribe_options_from,
 )
 from harken.cli.screen import Screen, format_table, pluralize
-from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import write_stderr
-from harken.cli.values import FilePath
-from harken.evaluation import (
-    AlignmentChunk,
-    Entry,
-    ErrorCounts,
-    ErrorRate,
-    Evaluation,
-    Failure,
-    HypothesisStore,
-    Score,
-    align_words,
-    evaluate_entries,
-    open_hypotheses,
-    provenance,
-    read_manifests,
-    summarise,
-)
-from harken.evaluation.manifest import manifest_path
-from harken.evaluation.scoring import report
-from harken.evaluation.speakers import reference_path, report_speakers
-from harken.formats import dump_json
+from harken.evaluation.error_rate import AlignmentChunk, ErrorCounts, ErrorRate, align_words
+from harken.evaluation.evaluate import evaluate_entries
+from harken.evaluation.hypotheses import HypothesisStore, open_hypotheses, provenance
+from harken.evaluation.scoring import Evaluation, Failure, Score, report, summarise
+from harken.evaluation.speakers import reference_path
+from harken.manifests import Entry, manifest_path, read_manifests
+from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
 CONTEXT_WORDS = 4
@@ -58,23 +42,17 @@ TABLE_HEADER = ("", "error %", "95 % interval", "substituted", "deleted", "inser
 def format_score(score: Score) -> str:
     """Format the error rate, the errors, the length and the name of a recording."""
     counts = score.error_counts
-    error_rate = f"{_percent(counts.rate):>6} %" if score.normalized_reference else " silent "
+    error_rate = f"{format_percent(counts.rate):>6} %" if score.normalized_reference else " silent "
     return (
         f"{error_rate}  {counts.errors:>3} of {counts.reference_length:>4} {_unit(score)}  {score.entry.name}\n"
     )
 
 
-def format_failure(failure: Failure) -> str:
-    """Format the message of a recording that could not be read."""
-    return f"harken: {failure.reason}"
-
-
 def format_totals(evaluation: Evaluation) -> str:
     """Format the totals over all recordings."""
-    speed = evaluation.times_real_time
-    speed_text = f" in {evaluation.wall_s:.1f} s, {speed:.1f} times real time" if speed else ""
+    speed = format_speed(evaluation.audio_s, evaluation.wall_s)
     audio_s = sum(score.seconds or 0.0 for score in evaluation.scores)
-    lines = [f"\n{pluralize(len(evaluation.scores), 'recording')}: {audio_s:.1f} s of audio{speed_text}\n"]
+    lines = [f"\n{pluralize(len(evaluation.scores), 'recording')}: {audio_s:.1f} s of audio{speed}\n"]
     if rows := [*_rate_rows(evaluation)]:
         lines.append(format_table([TABLE_HEADER, *rows]))
     if evaluation.overall and evaluation.overall.confidence_interval:
@@ -94,7 +72,7 @@ def format_differences(score: Score) -> str:
     marked_text = separator.join(
         _format_span(span, index, len(spans), separator) for index, span in enumerate(spans)
     )
-    error_rate = f", {_percent(counts.rate)} %" if score.normalized_reference else ""
+    error_rate = f", {format_percent(counts.rate)} %" if score.normalized_reference else ""
     return f"\n{score.entry.name}: {pluralize(counts.errors, 'error')}{error_rate}\n  {marked_text}\n"
 
 
@@ -112,9 +90,8 @@ def _rate_rows(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:
 
 def _rate_row(label: str, rate: ErrorRate, units: str) -> tuple[str, ...]:
     counted: ErrorCounts = rate.error_counts
-    interval = " to ".join(map(_percent, rate.confidence_interval)) if rate.confidence_interval else "-"
     counts = map(str, (counted.substitutions, counted.deletions, counted.insertions))
-    return (label, _percent(rate.rate), interval, *counts, f"{counted.reference_length} {units}")
+    return (label, *format_rate(rate), *counts, f"{counted.reference_length} {units}")
 
 
 def _language_errors(evaluation: Evaluation) -> str:
@@ -149,10 +126,6 @@ def _colour(text: str, colour: str) -> str:
 
 def _unit(score: Score) -> str:
     return "words" if score.word_errors else "characters"
-
-
-def _percent(rate: float | None) -> str:
-    return "-" if rate is None else f"{100 * rate:.2f}"
 
 
 evaluation_option = partial(single_option, section="Evaluation")
@@ -228,7 +201,7 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
     With --speakers a line of the manifest has the turns of the recording (rttm, a path; or there is a file with the
     name of the recording that ends in .rttm) and, if known, its words (said, a list of turns with speaker and text).
     """
-    options = transcribe_options_from(params)
+    options = options_from(TranscribeOptions, params)
     if params["detect"] and options.language:
         raise click.UsageError("--detect and --language exclude each other")
     _check_speaker_options(params, hypotheses)
@@ -245,24 +218,15 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
     made_by = provenance(
         options, detect=params["detect"], **model_params(params, exclude=_TEXT_NEUTRAL_OPTIONS)
     )
-    with ExitStack() as stack:
-        # Opened first, so that a file that cannot be written fails before the work.
-        write = stack.enter_context(open_atomic(Path(json_file))) if json_file else None
-        stored_hypotheses = stack.enter_context(open_hypotheses(hypotheses, made_by))
-        screen = stack.enter_context(Screen(params["progress"]))
-        if params["speakers"]:
-            return _evaluate_speakers(screen, entries, options, params, write)
-        evaluation, stop = _evaluate_all(screen, entries, stored_hypotheses, options, params)
-        if write:
-            write(dump_json(report(evaluation, made_by, complete=stop is None), indent=1) + "\n")
-        if evaluation.scores:
-            screen.write_stdout(
-                format_totals(evaluation) + "".join(map(format_differences, evaluation.worst(params["worst"])))
-            )
-    if stop:
-        saved = f"; what was done is in {hypotheses}" if hypotheses else ""
-        raise Stop(stop.code, f"{stop} after {len(evaluation.scores)} of {len(entries)} recordings{saved}")
-    return SOME_FAILED if evaluation.failures else 0
+    with open_hypotheses(hypotheses, made_by) as store, Screen(params["progress"]) as screen:
+
+        def start() -> Measurement[Any]:
+            if params["speakers"]:
+                return speakers_measurement(screen, entries, options, params)
+            saved = f"; what was done is in {hypotheses}" if hypotheses else ""
+            return _measurement(screen, entries, store, options, params, made_by, saved)
+
+        return measure(screen, start, json_file)
 
 
 def _check_speaker_options(params: Mapping[str, Any], hypotheses: str | None) -> None:
@@ -273,52 +237,39 @@ def _check_speaker_options(params: Mapping[str, Any], hypotheses: str | None) ->
         raise click.UsageError("--turns and --no-words need --speakers")
 
 
-def _evaluate_speakers(
+def _measurement(
     screen: Screen,
     entries: Sequence[Entry],
+    store: HypothesisStore,
     options: TranscribeOptions,
     params: dict[str, Any],
-    write: Callable[[str], object] | None,
-) -> int:
-    """Measure who speaks when; return the exit code."""
-    evaluation, stop = evaluate_all_speakers(screen, entries, options, params)
-    if write:
-        write(dump_json(report_speakers(evaluation, complete=stop is None), indent=1) + "\n")
-    if evaluation.scores:
-        screen.write_stdout(format_speaker_totals(evaluation))
-    if stop:
-        raise Stop(stop.code, f"{stop} after {len(evaluation.scores)} of {len(entries)} recordings")
-    return SOME_FAILED if evaluation.failures else 0
+    made_by: Mapping[str, Any],
+    saved: str,
+) -> Measurement[Score]:
+    """Return the measurement of error rates."""
 
+    def make_report(scores: Sequence[Score], failures: Sequence[Failure], complete: bool) -> Report:
+        evaluation = summarise(scores, failures)
+        differences = map(format_differences, evaluation.worst(params["worst"]))
+        return Report(
+            recordings=len(scores),
+            text=format_totals(evaluation) + "".join(differences),
+            as_json=report(evaluation, made_by, complete=complete),
+        )
 
-def _evaluate_all(
-    screen: Screen,
-    entries: Sequence[Entry],
-    stored_hypotheses: HypothesisStore,
-    options: TranscribeOptions,
-    params: dict[str, Any],
-) -> tuple[Evaluation, Stop | None]:
-    """Evaluate the recordings and show each; return the result, and the stop that ended it early, if any."""
-    scores: list[Score] = []
-    failures: list[Failure] = []
-    progress = screen.track_all(f"{len(entries)} recordings", (entry.seconds for entry in entries))
-    try:
-        with finishing_calls():
-            for outcome in evaluate_entries(
-                entries,
-                partial(load_model_with_status, screen, params),
-                options,
-                detect_language=params["detect"],
-                hypotheses=stored_hypotheses,
-            ):
-                if isinstance(outcome, Failure):
-                    failures.append(outcome)
-                    screen.write_stderr(format_failure(outcome))
-                else:
-                    scores.append(outcome)
-                    if not params["quiet"]:
-                        screen.write_stdout(format_score(outcome))
-                progress(sum(score.seconds or 0.0 for score in scores), False)
-    except Stop as stop:
-        return summarise(scores, failures), stop
-    return summarise(scores, failures), None
+    return Measurement(
+        outcomes=evaluate_entries(
+            entries,
+            partial(load_model_with_status, screen, params),
+            options,
+            detect_language=params["detect"],
+            hypotheses=store,
+        ),
+        report=make_report,
+        recordings=len(entries),
+        label=f"{len(entries)} recordings",
+        durations_s=[entry.seconds for entry in entries],
+        measured_s=lambda score: score.seconds or 0.0,
+        shown=lambda score: "" if params["quiet"] else format_score(score),
+        saved=saved,
+    )

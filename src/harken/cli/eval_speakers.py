@@ -2,76 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harken.cli.exits import Stop, finishing_calls
+from harken.cli.measuring import Measurement, Report, format_percent, format_rate, format_speed
 from harken.cli.options import load_model_with_status
 from harken.cli.screen import Screen, format_table, pluralize
-from harken.evaluation import Entry, Failure
+from harken.evaluation.scoring import Failure
 from harken.evaluation.speakers import (
-    DiarizerProtocol,
-    Rate,
     SpeakerEvaluation,
     SpeakerScore,
     evaluate_speakers,
+    report_speakers,
     summarise_speakers,
 )
+from harken.manifests import Entry
 from harken.transcribe import TranscribeOptions
+
+if TYPE_CHECKING:
+    from harken.speakers.diarizer import Diarizer
 
 COLUMNS = (("DER", 7), ("0.25 s", 7), ("JER", 7), ("speakers", 10), ("cpWER", 7))
 
 
-def load_diarizer(params: dict[str, Any]) -> DiarizerProtocol:
+def load_diarizer(params: dict[str, Any]) -> Diarizer:
     """Load the models that tell speakers apart."""
     import harken
 
-    diarizer: DiarizerProtocol = harken.load_diarizer(threads=params["threads"])
-    return diarizer
+    return harken.load_diarizer(threads=params["threads"])
 
 
-def evaluate_all_speakers(
+def speakers_measurement(
     screen: Screen, entries: Sequence[Entry], options: TranscribeOptions, params: dict[str, Any]
-) -> tuple[SpeakerEvaluation, Stop | None]:
-    """Evaluate the recordings and show each; return the result, and the stop that ended it early, if any."""
-    scores: list[SpeakerScore] = []
-    failures: list[Failure] = []
-    progress = screen.track_all(f"{len(entries)} recordings", (entry.seconds for entry in entries))
-    load_recognizer: Callable[[], Any] = partial(load_model_with_status, screen, params)
-    if not params["quiet"]:
+) -> Measurement[SpeakerScore]:
+    """Return the measurement of who speaks when; its table begins at once."""
+    quiet = params["quiet"]
+
+    def make_report(scores: Sequence[SpeakerScore], failures: Sequence[Failure], complete: bool) -> Report:
+        evaluation = summarise_speakers(scores, failures)
+        return Report(
+            recordings=len(scores),
+            text=format_speaker_totals(evaluation),
+            as_json=report_speakers(evaluation, complete=complete),
+        )
+
+    if not quiet:
         screen.write_stdout("".join(f"{name:>{width}}" for name, width in COLUMNS) + "\n")
-    try:
-        with finishing_calls():
-            for outcome in evaluate_speakers(
-                entries,
-                partial(load_diarizer, params),
-                load_recognizer if params["words"] else None,
-                options,
-                turns=params["turns"],
-            ):
-                if isinstance(outcome, Failure):
-                    failures.append(outcome)
-                    screen.write_stderr(f"harken: {outcome.reason}")
-                else:
-                    scores.append(outcome)
-                    if not params["quiet"]:
-                        screen.write_stdout(format_speaker_score(outcome))
-                progress(sum(score.entry.seconds or 0.0 for score in scores), False)
-    except Stop as stop:
-        return summarise_speakers(scores, failures), stop
-    return summarise_speakers(scores, failures), None
+    return Measurement(
+        outcomes=evaluate_speakers(
+            entries,
+            partial(load_diarizer, params),
+            partial(load_model_with_status, screen, params) if params["words"] else None,
+            options,
+            turns=params["turns"],
+        ),
+        report=make_report,
+        recordings=len(entries),
+        label=f"{len(entries)} recordings",
+        durations_s=[entry.seconds for entry in entries],
+        measured_s=lambda score: score.entry.seconds or 0.0,
+        shown=lambda score: "" if quiet else format_speaker_score(score),
+    )
 
 
 def format_speaker_score(score: SpeakerScore) -> str:
     """Format the error rates and the name of a recording, under `COLUMNS`."""
-    jaccard, words = score.jaccard, score.cp_word_errors
+    words = score.cp_word_errors
     cells = (
-        _percent(score.errors.rate),
-        _percent(score.collar_errors.rate),
-        _percent(jaccard.errors / jaccard.reference_length if jaccard.reference_length else None),
+        format_percent(score.errors.rate),
+        format_percent(score.collar_errors.rate),
+        format_percent(score.jaccard.rate),
         f"{score.found_speakers} of {score.speakers}",
-        _percent(words.rate if words else None),
+        format_percent(words.rate if words else None),
     )
     row = "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True))
     return f"{row}  {score.entry.name}\n"
@@ -98,8 +101,8 @@ def _rows(evaluation: SpeakerEvaluation) -> Iterator[tuple[str, ...]]:
     ):
         if rate:
             shares = (errors.missed_s, errors.false_alarm_s, errors.confused_s)
-            cells = (_percent(seconds / errors.speech_s) for seconds in shares)
-            yield (label, *_rate(rate), *cells, f"{errors.speech_s:.0f} s of speech")
+            cells = (format_percent(seconds / errors.speech_s) for seconds in shares)
+            yield (label, *format_rate(rate), *cells, f"{errors.speech_s:.0f} s of speech")
     speakers = sum(score.speakers for score in evaluation.scores)
     words = sum(score.cp_word_errors.reference_length for score in evaluation.scores if score.cp_word_errors)
     compared = sum(score.speaker_errors.reference_length for score in evaluation.scores if score.speaker_errors)
@@ -109,24 +112,11 @@ def _rows(evaluation: SpeakerEvaluation) -> Iterator[tuple[str, ...]]:
         ("words of others", evaluation.wder, f"{compared} words"),
     ):
         if rate:
-            yield (label, *_rate(rate), "", "", "", unit)
-
-
-def _rate(rate: Rate) -> tuple[str, str]:
-    interval = rate.confidence_interval
-    return _percent(rate.rate), " to ".join(map(_percent, interval)) if interval else "-"
+            yield (label, *format_rate(rate), "", "", "", unit)
 
 
 def _speed(evaluation: SpeakerEvaluation) -> str:
     timed = [score for score in evaluation.scores if score.wall_s and score.entry.seconds]
     wall_s = sum(score.wall_s or 0.0 for score in timed)
     audio_s = sum(score.entry.seconds or 0.0 for score in timed)
-    return (
-        f": {audio_s:.1f} s of audio in {wall_s:.1f} s, {audio_s / wall_s:.1f} times real time"
-        if wall_s
-        else ""
-    )
-
-
-def _percent(rate: float | None) -> str:
-    return "-" if rate is None else f"{100 * rate:.2f}"
+    return f": {audio_s:.1f} s of audio{format_speed(audio_s, wall_s)}" if wall_s else ""

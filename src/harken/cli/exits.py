@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import FrameType, SimpleNamespace, TracebackType
-from typing import Self
 
 import click
 
@@ -115,109 +108,3 @@ def describe_error(error: BaseException) -> str:
 def signal_stop(number: int, addition: str = "") -> Stop:
     """Return the `Stop` of a signal; its message is the word for the signal and an addition."""
     return Stop(FIRST_SIGNAL_CODE + number, SIGNALS[signal.Signals(number)] + addition)
-
-
-SignalHandler = Callable[[int, FrameType | None], None]
-
-answers = SimpleNamespace(latest_s=-math.inf)
-"""The latest time, by `time.monotonic`, at which the main thread has handled a signal."""
-
-signal_listeners: list[Callable[[int], bool]] = []
-"""Functions that are called, in a thread, with a signal that the main thread does not handle in time; if one returns
-True, it has answered the signal, and the main thread may go on."""
-
-
-@contextmanager
-def handling_signals(handler: SignalHandler) -> Iterator[None]:
-    """Handle `SIGNALS` with a function, except those that the parent process has set to be ignored.
-
-    The handlers before are restored at the end.
-    """
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        answers.latest_s = time.monotonic()
-        handler(number, frame)
-
-    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    previous_handlers = {number: signal.signal(number, handle) for number in handled}
-    try:
-        yield
-    finally:
-        for number, previous_handler in previous_handlers.items():
-            signal.signal(number, previous_handler)
-
-
-@contextmanager
-def finishing_calls(patience: int = 1) -> Iterator[None]:
-    """Let so many signals wait for a call of the main thread that takes long; the next one ends the process."""
-    waiting: list[int] = []
-
-    def wait(number: int) -> bool:
-        waiting.append(number)
-        return len(waiting) <= patience
-
-    signal_listeners.append(wait)
-    try:
-        yield
-    finally:
-        signal_listeners.remove(wait)
-
-
-@contextmanager
-def keeping_stop() -> Iterator[None]:
-    """Raise the `Stop` of a signal behind the block if the block has swallowed it.
-
-    Packages do that while they are imported: by a bare ``except``, or as an import that failed.
-    """
-    stops: list[Stop] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stops.append(signal_stop(number))
-        raise stops[-1]
-
-    with handling_signals(stop):
-        yield
-    if stops:
-        raise stops[0]
-
-
-class StopDeferral:
-    """A block whose last part is not interrupted by the first signals; a further one stops it at once.
-
-    ``with StopDeferral() as deferral``, and ``deferral.begin()`` before what must be finished. The `Stop` of a signal
-    since then is raised at the end of the block.
-
-    Parameters
-    ----------
-    patience : int
-        Number of signals that wait.
-    """
-
-    def __init__(self, patience: int = 1) -> None:
-        self._patience = patience
-        self._stop: Stop | None = None
-        self._handling = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._handling.close()
-        if self._stop and error is None:
-            raise self._stop
-        if self._stop and not isinstance(error, Stop):
-            raise Stop(self._stop.code, f"{self._stop}; {error}") from error
-
-    def begin(self) -> None:
-        """Defer the first signal from now on."""
-        if threading.current_thread() is threading.main_thread():
-            self._handling.enter_context(finishing_calls(self._patience))
-            self._handling.enter_context(handling_signals(self._on_signal))
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._patience -= 1
-        if self._patience < 0:
-            raise signal_stop(number)
-        self._stop = self._stop or signal_stop(number)

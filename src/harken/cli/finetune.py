@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from harken.cli.exits import EPILOGUE
-from harken.cli.options import Command
+from harken.cli.options import Command, FilePath
 from harken.cli.training import files_option, make_task, model_loader, run_task, training_options
-from harken.cli.values import FilePath
 from harken.training.options import FineTuneOptions
 
 

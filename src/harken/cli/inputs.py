@@ -1,10 +1,12 @@
-"""The recordings that the arguments name, and the paths of their transcripts."""
+"""The files that a command reads, the paths of those that it writes, and the refusal to write what is read."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from harken.errors import OutputError
 from harken.formats import RecordingLink
 
 STDIN = "-"
+PathLike = str | Path
 
 
 def expand_patterns(names: Iterable[str]) -> list[str]:
@@ -42,9 +45,8 @@ def output_paths(
     Raises
     ------
     click.UsageError
-        If two transcripts would have the same path, or a transcript that of a recording.
+        If two transcripts would have the same path.
     """
-    recordings = {_canonical_path(Path(source)) for source in sources if source != STDIN}
     source_by_target: dict[str, str] = {}
     paths: dict[str, dict[str, Path]] = {}
     for source in sources:
@@ -52,9 +54,7 @@ def output_paths(
         folder = path.parent if directory is None else directory
         paths[source] = {name: folder / f"{path.stem}.{name}" for name in formats}
         for target in paths[source].values():
-            canonical_target = _canonical_path(target)
-            if canonical_target in recordings:
-                raise click.UsageError(f"the transcript of {source} would overwrite the recording {target}")
+            canonical_target = os.path.normcase(os.path.realpath(target))
             if (other_source := source_by_target.setdefault(canonical_target, source)) != source:
                 raise click.UsageError(f"{other_source} and {source} would both be written to {target}")
     return paths
@@ -99,5 +99,129 @@ def _is_pipe(source: str) -> bool:
         return False
 
 
-def _canonical_path(path: Path) -> str:
-    return os.path.normcase(os.path.realpath(path))
+def refuse_overwriting(targets: Iterable[PathLike], inputs: Iterable[PathLike]) -> None:
+    """Refuse to write to a file that is read, or to write twice to one file.
+
+    Parameters
+    ----------
+    targets : iterable of path
+        The files to write, whether or not they exist; ``-`` is standard output, which is no file.
+    inputs : iterable of path
+        The files to read, whether or not they exist; ``-`` is standard input, which may be a file.
+
+    Raises
+    ------
+    click.UsageError
+        If two of them are one file, also by way of links, or of a disk that ignores case. Pipes and devices, such as
+        the null device, hold nothing that writing to them could destroy.
+    """
+    input_by_key = {key: path for path in map(str, inputs) for key in file_keys(path)}
+    target_by_key: dict[Hashable, str] = {}
+    for target in map(str, targets):
+        keys = frozenset() if target == STDIN else file_keys(target)
+        for key in keys & input_by_key.keys():
+            raise click.UsageError(f"{_pair(target, input_by_key[key])} would be overwritten, and it is read")
+        # Not by identity: each target is replaced, so hard links of earlier results do one another no harm.
+        names = _name_keys(_resolved(target)) if keys else frozenset()
+        for name in names & target_by_key.keys():
+            raise click.UsageError(f"{_pair(target, target_by_key[name])} would be written twice")
+        target_by_key |= dict.fromkeys(names, target)
+
+
+def refuse_writing_into(folder: PathLike, inputs: Iterable[PathLike], read_folders: Iterable[PathLike]) -> None:
+    """Refuse to write new files into a folder that holds a file that is read, or that lies in a folder of others.
+
+    Parameters
+    ----------
+    folder : path
+        The folder to write to, whether or not it exists.
+    inputs : iterable of path
+        The files to read.
+    read_folders : iterable of path
+        Folders to read, in which nothing else has its place.
+
+    Raises
+    ------
+    click.UsageError
+        If it is such a folder.
+    """
+    keys = file_keys(folder)
+    parents = {parent: path for path in inputs for parent in _resolved(path).parents}
+    for parent, path in parents.items():
+        if keys & file_keys(parent):
+            raise click.UsageError(f"{folder} would be written to, and holds {path}, which is read")
+    resolved = _resolved(folder)
+    for read_folder in read_folders:
+        read_keys = file_keys(read_folder)
+        if any(read_keys & file_keys(parent) for parent in (resolved, *resolved.parents)):
+            raise click.UsageError(f"{folder} would be written to, and lies in {read_folder}, which is read")
+
+
+def _resolved(path: PathLike) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def file_keys(path: PathLike) -> frozenset[Hashable]:
+    """Return keys of a file, of which two paths share at least one if they name the same file.
+
+    The file need not exist. An existing one is known by its path, and by its identity on the disk, which hard links
+    share; a new one by its path, and by the identity of its folder and its name, as the disk compares names. ``-`` is
+    the file that standard input reads. A pipe or a device has no keys.
+    """
+    if str(path) == STDIN:
+        return _keys_of_stdin()
+    try:
+        resolved = _resolved(path)
+        status = _status(resolved)
+        if status is None:
+            return _name_keys(resolved)
+        return frozenset([os.path.normcase(resolved), _identity(status)] if _is_file(status) else [])
+    except ValueError:  # no path can hold this text; opening it says so
+        return frozenset()
+
+
+def _keys_of_stdin() -> frozenset[Hashable]:
+    status = _status(0)
+    return frozenset([_identity(status)] if status and _is_file(status) else [])
+
+
+def _name_keys(path: Path) -> frozenset[Hashable]:
+    """Return the keys of a name on the disk: its path, and its folder with the name as the disk compares names."""
+    folder = _status(path.parent)
+    name = _folded(path.name) if folder and _ignores_case(path.parent) else path.name
+    return frozenset([os.path.normcase(path), *([(_identity(folder), name)] if folder else [])])
+
+
+def _status(path: Path | int) -> os.stat_result | None:
+    """Return the status of a file or an open one; None if there is none."""
+    with suppress(OSError):
+        return os.stat(path)
+    return None
+
+
+def _identity(status: os.stat_result) -> Hashable:
+    """Return the device and the number of a file; a value of its own on a disk without numbers."""
+    return (status.st_dev, status.st_ino) if status.st_ino else object()
+
+
+def _is_file(status: os.stat_result) -> bool:
+    """Return whether it is not a pipe, a socket or a character device."""
+    return not any(kind(status.st_mode) for kind in (stat.S_ISCHR, stat.S_ISFIFO, stat.S_ISSOCK))
+
+
+def _ignores_case(folder: Path) -> bool:
+    """Return whether an existing folder is found by its name in the other case too."""
+    other = folder.with_name(folder.name.swapcase()) if folder.name else folder
+    return other != folder and other.exists() and other.samefile(folder)
+
+
+def _folded(name: str) -> str:
+    """Return a name as disks that ignore case compare it; they also ignore how accents are encoded."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def _pair(target: str, other: str) -> str:
+    """Return the name of a file, with its other name if it has two."""
+    if other == STDIN:
+        return f"{target}, which is standard input,"
+    return target if target == other else f"{target}, which is {other},"

@@ -12,9 +12,9 @@ from threading import Thread
 from time import monotonic
 from typing import BinaryIO
 
-from harken.atomic import sync, wrap_os_errors
-from harken.cli.exits import Stop, StopDeferral
-from harken.temporary import register_own, release_own
+from harken.cli.exits import Stop
+from harken.cli.signals import StopDeferral
+from harken.files import own, sync, wrap_os_errors
 
 _SYNC_S = 1.0  # at most this is lost if the power fails; a failed write is tried again as often
 _MAX_WAITING_BYTES = 64 << 20  # half an hour of audio, while a disk is full
@@ -28,7 +28,7 @@ class KeptFile:
     system as soon as it is appended, so it survives a killed process, and to the disk once a second. If the disk is
     full the file ends with a whole piece, and what waits is written when there is space again.
 
-    A process that is stopped before the second piece leaves no file behind (`harken.temporary.remove_own`).
+    A process that is stopped before the second piece leaves no file behind (`harken.files.remove_own`).
 
     An existing NAME.part is another session's and is left alone: this one is NAME.2.part then. A symbolic link is
     followed, and a device or pipe is written directly.
@@ -96,7 +96,7 @@ class KeptFile:
     def append(self, piece: bytes) -> None:
         """Append a piece, which is written as a whole or not at all; never wait and never raise an error."""
         if self.location:
-            release_own(self.location)
+            own.discard(self.location)
         self._appended.put(piece)
 
     def finish(self) -> None:
@@ -139,7 +139,7 @@ class KeptFile:
         if not self._in_place and self.location:
             with suppress(OSError):
                 self.location.unlink()
-            release_own(self.location)
+            own.discard(self.location)
         self.location = None
 
     def keep(self, beginning: bytes | None = None, *, usable_if_cut: bool = False) -> None:
@@ -175,7 +175,7 @@ class KeptFile:
             with StopDeferral() as deferral:
                 deferral.begin()
                 self.others, self.location, self._file = _create_part(self._target)
-                register_own(self.location)
+                own.add(self.location)
         except Stop:
             self.discard()
             raise

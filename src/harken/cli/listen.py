@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -16,13 +16,9 @@ import click
 from click.core import ParameterSource
 
 from harken.api import Recognizer
-from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, SpeakerMark
+from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, LiveDisplay, SpeakerMark
 from harken.cli.exits import EPILOGUE, Stop
-from harken.cli.inputs import STDIN
-from harken.cli.live_display import LiveDisplay
-from harken.cli.live_runner import LiveRunner, LiveStats
-from harken.cli.live_transcript import SettlingSegments, make_transcript
-from harken.cli.microphone import Microphone, microphone_table
+from harken.cli.inputs import STDIN, refuse_overwriting
 from harken.cli.options import (
     WORD_FORMATS,
     Command,
@@ -30,22 +26,122 @@ from harken.cli.options import (
     load_model_with_status,
     model_files,
     model_options,
-    options_from,
     single_option,
 )
-from harken.cli.outputs import Outputs, Recording, TranscriptFile
-from harken.cli.process import saving_on_stop
+from harken.cli.outputs import Outputs, Recording, SettlingSegments, TranscriptFile, make_transcript
 from harken.cli.screen import Screen, format_time, format_timed_text, write_stdout
-from harken.cli.sources import PCM_FORMATS, AudioReader, ContainerSource, LiveSource, PcmSource, RealTimeSource
+from harken.cli.signals import saving_on_stop
+from harken.cli.sources import (
+    PCM_FORMATS,
+    AudioReader,
+    ContainerSource,
+    LiveSource,
+    Microphone,
+    PcmSource,
+    RealTimeSource,
+    microphone_table,
+)
 from harken.cli.speaker_options import live_speaker_options, load_diarizer_with_status
-from harken.cli.targets import refuse_overwriting
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
+from harken.option_types import options_from
 from harken.results import Segment
-from harken.streaming import FinalSegment, LiveSession, StreamOptions
+from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, SpeakersChanged, StreamOptions
 from harken.streaming.event_json import event_fields
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
+
+
+@dataclass
+class LiveStats:
+    """The counts of a session.
+
+    Attributes
+    ----------
+    samples : int
+        Number of samples so far, at 16 kHz.
+    compute_s : float
+        Time that the session computed.
+    """
+
+    samples: int = 0
+    compute_s: float = 0.0
+
+    @property
+    def audio_s(self) -> float:
+        """Duration of the audio so far."""
+        return self.samples / SAMPLE_RATE
+
+
+@dataclass(kw_only=True)
+class LiveRunner:
+    """The loop that feeds audio to a session, shows its events and writes its text.
+
+    Parameters
+    ----------
+    session : LiveSession
+    display : LiveDisplay
+    outputs : Outputs
+    stats : LiveStats
+    show_warnings : bool
+        Report lost audio and changes of load.
+    """
+
+    session: LiveSession
+    display: LiveDisplay
+    outputs: Outputs
+    stats: LiveStats
+    show_warnings: bool = True
+
+    def run(self, reader: AudioReader) -> AudioError | None:
+        """Transcribe the audio to its end, or until nothing can take the text any more.
+
+        Returns
+        -------
+        AudioError or None
+            The error that ended the audio early; the text until then has been shown.
+        """
+        failure: AudioError | None = None
+        loss_reported = False
+        try:
+            for block in reader:
+                self.stats.samples += len(block)
+                self._run_and_show(partial(self.session.feed, block))
+                if reader.lost_s and not loss_reported:
+                    loss_reported = True
+                    self._warn("this machine was too busy to read all audio; silence replaces the lost part")
+                for line in self.outputs.news():
+                    self.display.tell(f"harken: {line}")
+                if self.display.problem and not self.outputs.writable:
+                    break
+        except AudioError as error:
+            failure = error
+        self._run_and_show(self.session.close)
+        return failure
+
+    def _run_and_show(self, compute: Callable[[], list[Event]]) -> None:
+        """Run a step of the session and show its events."""
+        began_s = perf_counter()
+        events = compute()
+        self.stats.compute_s += perf_counter() - began_s
+        for event in events:
+            if isinstance(event, FinalSegment):
+                self.outputs.add_segment(event.segment)
+            elif isinstance(event, SpeakersChanged):
+                self.outputs.correct_segment(event.segment)
+            self.display.show(event)
+            if isinstance(event, LoadChanged):
+                state = (
+                    f"{event.lag_s:.1f} s behind:"
+                    if event.lag_s
+                    else "this machine is busy or slow; starting with"
+                )
+                self._warn(f"{state} {event.detail}")
+
+    def _warn(self, text: str) -> None:
+        if self.show_warnings:
+            self.display.tell(f"harken: {text}")
+
 
 # Options without a meaning for a stream, which is a single recording that is always split at pauses.
 OFFLINE_ONLY = ("batch_size", "clip_timestamps", "prefix", "vad")

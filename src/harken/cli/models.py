@@ -10,8 +10,8 @@ import click
 
 from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve_model
 from harken.cli.exits import EPILOGUE
+from harken.cli.options import FilePath
 from harken.cli.screen import format_table, human_size, write_stdout
-from harken.cli.values import FilePath
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
 

@@ -1,4 +1,4 @@
-"""The options of the commands, derived from `TranscribeOptions`, `Layout` and `harken.load`."""
+"""The options of the commands, derived from dataclasses and from `harken.load`, and the types of their values."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import Field, fields
 from functools import reduce
 from itertools import chain
+from math import isfinite, isnan
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
 
 from harken.api import Recognizer, load
-from harken.backend_factory import BACKENDS
-from harken.backends.onnx.runtime_plan import PRECISIONS
+from harken.backend_factory import AUTO, BACKENDS, PRECISIONS
 from harken.cli.effects import NO_EFFECT, NoEffect
-from harken.cli.exits import keeping_stop
-from harken.cli.values import FilePath, Text, abridged, checked_number, checked_text
+from harken.cli.signals import keeping_stop
 from harken.errors import OptionError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
 if TYPE_CHECKING:
     from harken.cli.screen import Screen
+
 
 WORD_FORMATS = {"words.tsv", "html"}
 """Formats that show words, so that word timestamps need not be asked for."""
@@ -37,9 +37,100 @@ _MODEL_FILE_PATTERNS = (
 )
 """Names of the files of a model in its folder."""
 
-OptionsT = TypeVar("OptionsT")
 Decorator = Callable[[Any], Any]
 Parse = Callable[[str], Any]
+
+
+class NumberRange(click.FloatRange):
+    """A range of numbers; nan and infinity lie in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is not a number of the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+class Text(click.types.StringParamType):
+    """A text; one that the terminal passed in another encoding than UTF-8 is refused.
+
+    Parameters
+    ----------
+    empty : bool
+        Allow the empty text.
+    """
+
+    def __init__(self, *, empty: bool = True) -> None:
+        self.empty = empty
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the text."""
+        try:
+            text = checked_text(super().convert(value, param, ctx))
+        except click.BadParameter as error:
+            self.fail(error.message, param, ctx)
+        if not (text or self.empty):
+            self.fail("it is empty.", param, ctx)
+        return text
+
+
+class FilePath(click.Path):
+    """A path of a file or folder, which is not empty; opening it says whether it can be read."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"readable": False, **settings})
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if value == "":
+            self.fail("it is empty, and names no file.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def checked_text(value: str) -> str:
+    """Return a text that can be written as UTF-8.
+
+    Raises
+    ------
+    click.BadParameter
+        If bytes that are no text have become surrogates in it (see PEP 383).
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"{abridged(value)} is not UTF-8 text") from None
+    return value
+
+
+def checked_number(value: float, text: str) -> float:
+    """Return a number that is not nan.
+
+    Raises
+    ------
+    click.BadParameter
+        If it is.
+    """
+    if isnan(value):
+        raise click.BadParameter(f"{text!r} is not a number")
+    return value
+
+
+def abridged(value: object, length: int = 60) -> str:
+    """Return a value as it would be typed, on one line, and without its middle if it is long."""
+    match value:
+        case str():
+            shown = repr(value)
+        case list() | tuple():
+            texts = any(isinstance(item, str) for item in value)
+            joined = ",".join(map(str, value))
+            shown = repr(joined) if texts or not joined else joined
+        case None:
+            shown = "none"
+        case _:
+            shown = str(value)
+    half = (length - 3) // 2
+    return shown if len(shown) <= length else f"{shown[:half]}...{shown[-half:]}"
 
 
 class Option(click.Option):
@@ -179,7 +270,7 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         ("--precision",),
         {
             "default": "auto",
-            "type": click.Choice((*PRECISIONS, "fp16")),
+            "type": click.Choice((*PRECISIONS[AUTO], "fp16")),
             "help": (
                 "Number format to compute in; auto is int8, with an encoder in bf16 where that is faster, and with "
                 "torch fp16 on a GPU and fp32 on the CPU."
@@ -255,7 +346,15 @@ def dataclass_options(options_class: type[Any], *, exclude: Collection[str] = ()
 def load_model(params: Mapping[str, Any]) -> Recognizer:
     """Load the model that `model_options` chose."""
     with keeping_stop():
-        return load(**model_params(params))
+        recognizer: Recognizer = chosen_loader("load", load)(**model_params(params))
+        return recognizer
+
+
+def chosen_loader(name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of that name that `harken.cli.main` was given, or the default."""
+    context = click.get_current_context(silent=True)
+    loader: Callable[..., Any] = ((context and context.obj) or {}).get(name, default)
+    return loader
 
 
 def load_model_with_status(screen: Screen, params: Mapping[str, Any]) -> Recognizer:
@@ -282,22 +381,6 @@ def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) ->
     return {name: params[name] for name in _MODEL_OPTIONS if name not in exclude}
 
 
-def transcribe_options_from(params: Mapping[str, Any]) -> TranscribeOptions:
-    """Return the options that `decoding_options` chose."""
-    return options_from(TranscribeOptions, params)
-
-
-def layout_from(params: Mapping[str, Any]) -> Layout:
-    """Return the layout that `layout_options` chose."""
-    return options_from(Layout, params)
-
-
-def options_from(options_class: type[OptionsT], params: Mapping[str, Any]) -> OptionsT:
-    """Return a dataclass of options, with defaults for the fields that the command has no option for."""
-    names = [field.name for field in fields(cast(Any, options_class)) if field.name in params]
-    return options_class(**{name: params[name] for name in names})
-
-
 def _options_from_fields(options_class: type[Any], exclude: Collection[str] = ()) -> Iterator[Decorator]:
     """Yield an option for every field, except those excluded."""
     hints = get_type_hints(options_class)
@@ -311,7 +394,7 @@ def _options_from_fields(options_class: type[Any], exclude: Collection[str] = ()
 def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     """Make the option of a field: its name, type, default, help and heading."""
     name = field.name.replace("_", "-")
-    settings = {"section": "Output", "default": field.default, **field.metadata}
+    settings = {"default": field.default, **{key: field.metadata[key] for key in ("help", "section")}}
     if hint is bool:
         return single_option(f"--{name}/--no-{name}", **settings)
     if get_origin(hint) is tuple:

@@ -9,21 +9,21 @@ from typing import Any
 
 import click
 
-from harken.atomic import open_atomic
 from harken.cli.exits import EPILOGUE
-from harken.cli.inputs import STDIN, recording_duration_s
+from harken.cli.inputs import STDIN, recording_duration_s, refuse_overwriting
 from harken.cli.options import (
     Command,
+    FilePath,
+    NumberRange,
     dataclass_options,
     load_model,
     model_files,
     model_options,
     single_option,
-    transcribe_options_from,
 )
-from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import write_stderr
-from harken.cli.values import FilePath, NumberRange
+from harken.files import open_atomic
+from harken.option_types import options_from
 from harken.plot import PlotData, collect_plot_data, html_page, read_excerpt
 from harken.transcribe import TranscribeOptions
 
@@ -59,7 +59,7 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
 
     The excerpt is decoded as a recording of its own, silence included.
     """
-    options = transcribe_options_from(params)
+    options = options_from(TranscribeOptions, params)
     if options.clip_timestamps:
         raise click.UsageError("choose the excerpt with --start and --duration, not with --clip-timestamps")
     recording_duration_s(file)

@@ -5,24 +5,19 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from errno import EBADF, EIO, ENOSPC
 from importlib import import_module
-from typing import TypeGuard
+from typing import NoReturn, TypeGuard
 
 import click
 
 from harken import __version__
-from harken.cli.exits import (
-    EPILOGUE,
-    PIPE_CLOSED,
-    Stop,
-    describe_error,
-    exit_code,
-    keeping_stop,
-)
-from harken.cli.terminal import discard, stdout_errors, write_stderr
+from harken.cli.exits import EPILOGUE, FIRST_SIGNAL_CODE, PIPE_CLOSED, Stop, describe_error, exit_code
+from harken.cli.signals import keeping_stop, print_unless_stop, stop_again, watch_signals
+from harken.cli.terminal import discard, open_closed_streams, stdout_errors, write_stderr
 from harken.errors import HarkenError, OutputError
+from harken.files import remove_own
 
 COMMANDS = (
     "transcribe",
@@ -73,13 +68,39 @@ def harken(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run() -> NoReturn:
+    """Run the command line as a process, and end it."""
+    _replace_closed_streams()
+    sys.excepthook, sys.unraisablehook = print_unless_stop, stop_again
+    if os.name == "posix":  # elsewhere only sockets can wake the thread
+        watch_signals()
+    code = main()
+    flush_code = _exit_code_of_flush()
+    if flush_code or code > FIRST_SIGNAL_CODE:
+        remove_own()  # a signal can come before a block that removes its file has begun
+        # `sys.exit` would flush once more what cannot be written, and wait for threads that still load a model.
+        os._exit(code or flush_code)
+    sys.exit(code)
+
+
+def _replace_closed_streams() -> None:
+    """Put streams in place of those that the parent process closed: writing to standard output fails, as it should."""
+    open_closed_streams()
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def main(arguments: Sequence[str] | None = None, **loaders: Callable[..., object]) -> int:
     """Run the command line.
 
     Parameters
     ----------
     arguments : sequence of str, optional
         The arguments of the process by default.
+    loaders : callable
+        Functions in place of `harken.load` and `harken.load_diarizer`, by these names.
 
     Returns
     -------
@@ -93,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         with keeping_stop():
-            return harken.main(arguments, prog_name="harken", standalone_mode=False) or 0
+            return harken.main(arguments, prog_name="harken", standalone_mode=False, obj=loaders) or 0
     except Stop as stop:
         if stop.code == PIPE_CLOSED:
             discard(sys.stdout)
@@ -115,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_code(error)
 
 
-def exit_code_of_flush() -> int:
+def _exit_code_of_flush() -> int:
     """Flush standard output, and return the exit code if that fails, else 0."""
     try:
         with stdout_errors():

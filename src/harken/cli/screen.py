@@ -29,7 +29,6 @@ __all__ = [
     "ProgressBar",
     "Screen",
     "TimestampedLines",
-    "counting_bar",
     "format_table",
     "format_time",
     "format_timed_text",
@@ -75,62 +74,98 @@ def human_size(size: int) -> str:
 
 
 class ProgressBar:
-    """The progress bar at the bottom of the terminal, for one recording at a time."""
+    """A bar at the bottom of the terminal for one task at a time; without a terminal there is none.
 
-    def __init__(self) -> None:
-        from rich.console import Console  # not needed for the help, and slow to import
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    Parameters
+    ----------
+    enabled : bool
+        False to show no bar.
+    counts : bool
+        Show how many items are done and the time left, instead of a percentage.
+    """
 
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[pace]}", markup=False),
-            console=Console(stderr=True),
-            redirect_stdout=False,
-            redirect_stderr=False,
-            transient=True,
-        )
-        self._task: TaskID | None = None
-        self._progress.start()
+    def __init__(self, enabled: bool = True, *, counts: bool = False) -> None:
+        self.enabled = enabled and is_terminal(sys.stderr)
+        self._counts = counts
+        self._progress: Progress | None = None
+        self._task: tuple[object, TaskID] | None = None
 
-    def update(self, label: str, done_s: float, total_s: float | None, elapsed_s: float) -> None:
-        """Show the progress after `elapsed_s` seconds of work."""
-        if self._task is None:
-            self._task = self._progress.add_task(printable(label), visible=False, total=total_s, pace="")
-        pace = format_pace(done_s, total_s, elapsed_s)
-        self._progress.update(self._task, visible=True, completed=done_s, pace=pace, refresh=True)
+    def __enter__(self) -> Self:
+        return self
 
-    def clear(self) -> None:
-        """Remove the bar of the current recording."""
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            if self._progress:
+                self._progress.stop()
+
+    @property
+    def is_shown(self) -> bool:
+        """True once there has been something to show."""
+        return self._progress is not None
+
+    def update(self, task: object, label: str, done: float, total: float | None, note: str = "") -> None:
+        """Show how much of a task is done, in place of the task before."""
+        if not self.enabled:
+            return
+        try:
+            self._progress = self._progress or _started_progress(self._counts)
+            if self._task is None or self._task[0] != task:
+                if self._task:
+                    self._progress.remove_task(self._task[1])
+                self._task = task, self._progress.add_task("", note="", total=total)
+            self._progress.update(
+                self._task[1],
+                description=printable(label),
+                completed=done,
+                total=total,
+                note=note,
+                refresh=True,
+            )
+        except OSError:  # the terminal has gone
+            self.enabled = False
 
     def print_above(self, text: str) -> None:
         """Print text above the bar as it is."""
-        self._progress.console.print(text, end="", markup=False, emoji=False, highlight=False, soft_wrap=True)
+        if self._progress:
+            self._progress.console.print(
+                text, end="", markup=False, emoji=False, highlight=False, soft_wrap=True
+            )
 
-    def stop(self) -> None:
-        """Remove the bar."""
-        self._progress.stop()
+    def write_stderr(self, text: str) -> None:
+        """Write a line to standard error, above the bar; see `harken.cli.terminal`."""
+        if self._progress:
+            with suppress(OSError):
+                self.print_above(f"{message_text(text)}\n")
+        else:
+            write_stderr(text)
 
 
-def counting_bar() -> Progress:
-    """Make a progress bar for items: their number, how many are done, and the time left."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _started_progress(counts: bool) -> Progress:
+    from rich.console import Console  # not needed for the help, and slow to import
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    return Progress(
+    columns = (MofNCompleteColumn(), TimeRemainingColumn()) if counts else (TaskProgressColumn(),)
+    progress = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        *columns,
+        TextColumn("{task.fields[note]}", markup=False),
         console=Console(stderr=True),
         redirect_stdout=False,
         redirect_stderr=False,
         transient=True,
     )
+    progress.start()
+    return progress
 
 
 def format_pace(done_s: float, total_s: float | None, elapsed_s: float) -> str:
@@ -183,9 +218,7 @@ class Screen:
 
     def __init__(self, show_progress: bool) -> None:
         self.show_progress = show_progress
-        self._bar_enabled = show_progress and is_terminal(sys.stderr)
-        self._bar: ProgressBar | None = None
-        self._shown: ProgressCallback | None = None
+        self._bar = ProgressBar(show_progress)
         self._idle_since_s = perf_counter()
 
     def __enter__(self) -> Self:
@@ -194,13 +227,11 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(OSError):
-            if self._bar:
-                self._bar.stop()
+        self._bar.__exit__(kind, error, trace)
 
     def write_stdout(self, text: str) -> None:
         """Write to standard output, above the bar if both share the terminal; see `harken.cli.terminal`."""
-        if self._bar and is_terminal(sys.stdout):
+        if self._bar.is_shown and is_terminal(sys.stdout):
             with stdout_errors():
                 self._bar.print_above(escape_controls(text))
         else:
@@ -208,16 +239,12 @@ class Screen:
 
     def write_stderr(self, text: str) -> None:
         """Write a line to standard error; see `harken.cli.terminal`."""
-        if self._bar:
-            with suppress(OSError):
-                self._bar.print_above(f"{message_text(text)}\n")
-        else:
-            write_stderr(text)
+        self._bar.write_stderr(text)
 
     def show_status(self, text: str) -> None:
         """Show a status on a line that the next output overwrites; an empty text removes it."""
         self._idle_since_s = perf_counter()
-        if self._bar_enabled and not self._bar:
+        if self._bar.enabled and not self._bar.is_shown:
             write_stderr(text, before="\r\033[K", end="")
 
     def track_all(self, label: str, durations_s: Iterable[float | None]) -> ProgressCallback:
@@ -237,15 +264,7 @@ class Screen:
             nonlocal began_s
             began_s = self._idle_since_s if began_s is None else began_s
             self._idle_since_s = perf_counter()
-            if not self._bar_enabled:
-                return
-            try:
-                self._bar = self._bar or ProgressBar()
-                if self._shown is not progress:
-                    self._bar.clear()
-                    self._shown = progress
-                self._bar.update(label, done_s, total_s, self._idle_since_s - began_s)
-            except OSError:  # the terminal has gone
-                self._bar_enabled = False
+            elapsed_s = self._idle_since_s - began_s
+            self._bar.update(progress, label, done_s, total_s, format_pace(done_s, total_s, elapsed_s))
 
         return progress

@@ -14,18 +14,19 @@ import click
 
 import harken
 from harken.api import Recognizer, load
-from harken.cli.exits import EPILOGUE, TERMINATED, Stop, handling_signals, keeping_stop
+from harken.cli.exits import EPILOGUE, TERMINATED, Stop
 from harken.cli.options import (
     Command,
     dataclass_options,
     engine_options,
     list_option,
     model_params,
-    options_from,
     parse_text,
 )
+from harken.cli.signals import handling_signals, keeping_stop
 from harken.cli.terminal import write_stderr
-from harken.errors import BackendUnavailable, OptionError
+from harken.errors import BackendUnavailable, OptionError, install_hint
+from harken.option_types import options_from
 from harken.serve.options import ServeOptions
 
 if TYPE_CHECKING:  # the packages of the server come with an extra
@@ -81,7 +82,7 @@ def _import_server() -> Callable[..., Any]:
         from harken.serve.server import run
     except ImportError as error:
         raise BackendUnavailable(
-            f"{error.name} is missing, which the server needs; pip install 'harken[serve]' installs it"
+            f"{error.name} is missing, which the server needs; {install_hint('serve')} installs it"
         ) from error
     return run
 

@@ -11,10 +11,9 @@ import click
 
 from harken.api import load_diarizer
 from harken.cli.effects import without_flag
-from harken.cli.exits import keeping_stop
-from harken.cli.options import add_options, single_option
+from harken.cli.options import FilePath, Text, add_options, chosen_loader, single_option
 from harken.cli.screen import Screen
-from harken.cli.values import FilePath, Text
+from harken.cli.signals import keeping_stop
 from harken.errors import OptionError
 from harken.speakers.diarizer import Diarizer
 from harken.speakers.live import DEFAULT_DELAY_S, MAX_DELAY_S
@@ -92,7 +91,7 @@ def load_diarizer_with_status(screen: Screen, params: Mapping[str, Any]) -> Diar
     screen.show_status("loading the models of speakers ...")
     try:
         with keeping_stop():
-            diarizer = load_diarizer(
+            diarizer = chosen_loader("load_diarizer", load_diarizer)(
                 params["speaker_model"],
                 num_speakers=params.get("num_speakers"),
                 min_speakers=params.get("min_speakers"),

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from harken.api import Recognizer, load
-from harken.cli.exits import Stop, finishing_calls, handling_signals, signal_stop
-from harken.cli.inputs import make_folder
-from harken.cli.options import add_options, dataclass_options, list_option, model_files, single_option
-from harken.cli.screen import write_stdout
-from harken.cli.targets import refuse_writing_into
-from harken.cli.terminal import is_terminal, message_text, write_stderr
-from harken.cli.values import FilePath, Text
-from harken.training.options import DataOptions, TrainOptions, options_from
+from harken.cli.exits import Stop, signal_stop
+from harken.cli.inputs import make_folder, refuse_writing_into
+from harken.cli.options import (
+    FilePath,
+    Text,
+    add_options,
+    chosen_loader,
+    dataclass_options,
+    list_option,
+    model_files,
+    single_option,
+)
+from harken.cli.screen import ProgressBar, write_stdout
+from harken.cli.signals import finishing_calls, handling_signals
+from harken.cli.terminal import write_stderr
+from harken.option_types import options_from
+from harken.training.options import DataOptions, TrainOptions
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from harken.checkpoints import Checkpoint
-    from harken.evaluation import Entry
+    from harken.manifests import Entry
     from harken.training.loop import TrainingCallbacks
     from harken.training.run import TrainingTask
     from harken.training.run_directory import EvalPoint
@@ -100,8 +106,8 @@ def make_task(
     needs_text: bool,
 ) -> TrainingTask[TrainOptionsT]:
     """Make the training task; errors in the arguments are raised here, before the work."""
+    from harken.manifests import read_entries
     from harken.text import Tokenizer
-    from harken.training.recordings import read_entries
     from harken.training.run import TrainingTask, set_num_threads
 
     set_num_threads(params["threads"])
@@ -131,7 +137,7 @@ def _check_out(params: Mapping[str, Any], models: Sequence[str], entries: Sequen
     click.UsageError
         If it is one.
     """
-    from harken.evaluation.manifest import manifest_path
+    from harken.manifests import manifest_path
 
     models = [*models, *(name for name in [params.get("init_from")] if name)]
     manifests = [manifest_path(path) for path in (*params["data"], *params["held_out_data"])]
@@ -152,7 +158,11 @@ def find_model(model: str, params: dict[str, Any]) -> Checkpoint:
 def model_loader(model: str, params: dict[str, Any]) -> Callable[[], Recognizer]:
     """Return a function that loads the model for transcription."""
     return partial(
-        load, model, threads=params["threads"], revision=params["revision"], download=params["download"]
+        chosen_loader("load", load),
+        model,
+        threads=params["threads"],
+        revision=params["revision"],
+        download=params["download"],
     )
 
 
@@ -177,24 +187,31 @@ def run_task(
         if len(signals) > 1:  # the second signal does not wait for the current step
             raise _interrupted_stop(signals)
 
-    with _TrainingProgress(params["progress"]) as progress_bar, handling_signals(on_signal), finishing_calls():
+    with ProgressBar(params["progress"], counts=True) as bar, handling_signals(on_signal), finishing_calls():
 
-        def progress(stage: str, done: int, total: int) -> None:
+        def on_progress(stage: str, done: int, total: int) -> None:
             if signals:
                 raise _interrupted_stop(signals)
-            progress_bar.update(stage, done, total)
+            bar.update(stage, stage, done, total)
+
+        def on_evaluation(point: EvalPoint) -> None:
+            held_out = point.held_out
+            bar.write_stderr(
+                f"step {point.step}: {held_out.acceptance_rate:.1%} of {held_out.positions} held-out tokens predicted, "
+                f"{held_out.tokens_per_forward:.2f} tokens per forward pass"
+            )
 
         callbacks = TrainingCallbacks(
-            on_progress=progress,
-            on_warning=progress_bar.write_stderr,
-            on_step=progress_bar.on_step,
-            on_evaluation=progress_bar.on_evaluation,
+            on_progress=on_progress,
+            on_warning=bar.write_stderr,
+            on_step=lambda done, total, loss: bar.update("step", f"step, loss {loss:.3f}", done, total),
+            on_evaluation=on_evaluation,
             should_stop=lambda: bool(signals) or perf_counter() - began_s > limit_s,
         )
         if not train(callbacks):
             if signals:
                 raise _interrupted_stop(signals)
-            progress_bar.write_stderr("stopped at --time-limit; the same command goes on from there")
+            bar.write_stderr("stopped at --time-limit; the same command goes on from there")
     write_stdout(_format_curve(task.run_directory.load_learning_curve()))
 
 
@@ -211,54 +228,3 @@ def _format_curve(points: Sequence[EvalPoint]) -> str:
         for point in points
     ]
     return "".join([f"{'step':>7}  {'acceptance':>10}  {'tokens per pass':>17}  {'loss':>8}\n", *rows])
-
-
-class _TrainingProgress:
-    """The progress bar of the current stage, and a line for every evaluation, on standard error."""
-
-    def __init__(self, show_bar: bool) -> None:
-        self._bar_enabled = show_bar and is_terminal(sys.stderr)
-        self._bar: Progress | None = None
-        self._stage: tuple[str, TaskID] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def on_step(self, done: int, total: int, loss: float) -> None:
-        self.update(f"step, loss {loss:.3f}", done, total, stage="step")
-
-    def on_evaluation(self, point: EvalPoint) -> None:
-        held_out = point.held_out
-        self.write_stderr(
-            f"step {point.step}: {held_out.acceptance_rate:.1%} of {held_out.positions} held-out tokens predicted, "
-            f"{held_out.tokens_per_forward:.2f} tokens per forward pass"
-        )
-
-    def write_stderr(self, text: str) -> None:
-        if self._bar:
-            self._bar.console.print(
-                message_text(text), markup=False, emoji=False, highlight=False, soft_wrap=True
-            )
-        else:
-            write_stderr(text)
-
-    def update(self, label: str, done: int, total: int, stage: str | None = None) -> None:
-        if not self._bar_enabled:
-            return
-        from harken.cli.screen import counting_bar
-
-        if self._bar is None:
-            self._bar = counting_bar()
-            self._bar.start()
-        stage = stage or label
-        if self._stage is None or self._stage[0] != stage:
-            if self._stage:
-                self._bar.remove_task(self._stage[1])
-            self._stage = stage, self._bar.add_task(label, total=total)
-        self._bar.update(self._stage[1], description=label, completed=done, total=total, refresh=True)

@@ -15,27 +15,32 @@ from click.core import ParameterSource
 from harken.cli.effects import with_option
 from harken.cli.exits import EPILOGUE
 from harken.cli.file_transcriber import FileTranscriber
-from harken.cli.inputs import STDIN, expand_patterns, make_folder, output_paths, recording_reference
+from harken.cli.inputs import (
+    STDIN,
+    expand_patterns,
+    make_folder,
+    output_paths,
+    recording_reference,
+    refuse_overwriting,
+)
 from harken.cli.options import (
     WORD_FORMATS,
     Command,
+    FilePath,
     decoding_options,
-    layout_from,
     layout_options,
     list_option,
     load_model_with_status,
     model_files,
     model_options,
     single_option,
-    transcribe_options_from,
 )
 from harken.cli.screen import Screen, TimestampedLines, pluralize
 from harken.cli.speaker_options import load_diarizer_with_status, speaker_options
-from harken.cli.targets import refuse_overwriting
 from harken.cli.terminal import is_terminal
 from harken.cli.transcript_files import TranscriptFiles, all_exist
-from harken.cli.values import FilePath
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
+from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
 MOST_NAMES = 10
@@ -105,9 +110,9 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     """
     sources = expand_patterns(files)
     format_names = _format_names(format_names, speakers=params["speakers"])
-    layout = layout_from(params)
+    layout = options_from(Layout, params)
     options = _with_word_timestamps(
-        transcribe_options_from(params), layout, format_names, speakers=params["speakers"]
+        options_from(TranscribeOptions, params), layout, format_names, speakers=params["speakers"]
     )
     to_stdout = output_dir == STDIN
     if to_stdout and (len(sources), len(format_names)) != (1, 1):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from errno import EACCES, EIO, EMFILE, ENFILE, ENOMEM, EPERM, ETIMEDOUT
 from pathlib import Path
 
-from harken.atomic import open_atomic, write_atomic
 from harken.cli.inputs import recording_reference
 from harken.errors import AudioError, AudioNotFound, OutputError
+from harken.files import open_atomic, write_atomic
 from harken.formats import Layout, render
 from harken.results import Transcript
 from harken.transcribe.journal import recording_identity

@@ -10,6 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
 
 import numpy as np
 
@@ -345,10 +348,13 @@ def compile_suppress_regex(pattern: str) -> re.Pattern[str]:
     Raises
     ------
     OptionError
-        If it is none, or has numbers or brackets beyond what `re` can handle.
+        If it is none, has numbers or brackets beyond what `re` can handle, or could take forever to match.
     """
     try:
-        return re.compile(pattern)
+        compiled = re.compile(pattern)
+        if _ways(_parser.parse(pattern)) <= _MOST_WAYS:
+            return compiled
+        reason = "no repetition or alternative inside of a repetition, as it may never end"
     except re.error as error:
         position = "" if error.pos is None else f" at position {error.pos}"
         reason = f"{error.msg}{position}"
@@ -357,3 +363,29 @@ def compile_suppress_regex(pattern: str) -> re.Pattern[str]:
     except RecursionError:
         reason = "its brackets are nested too deeply"
     raise OptionError("suppress_regex", pattern, f"a regular expression; {reason}")
+
+
+_LONGEST_TOKEN = 130  # characters
+_MOST_WAYS = 10_000_000
+
+
+def _ways(parsed: Iterable[Any]) -> float:
+    """Return a bound of the ways in which `re` can try a part of an expression on a token: what a match may cost.
+
+    ``(a+)+`` has 2 to the power of the token's length, and no thread can interrupt such a match.
+    """
+    ways = 1.0
+    for kind, argument in parsed:
+        if kind in (_parser.MAX_REPEAT, _parser.MIN_REPEAT, _parser.POSSESSIVE_REPEAT):
+            least, most = (min(int(count), _LONGEST_TOKEN) for count in argument[:2])
+            inner = _ways(argument[2])
+            ways *= inf if inner > 1 and most > 23 else (most - least + 1) * inner**most
+        elif kind is _parser.BRANCH:
+            ways *= sum(map(_ways, argument[1]))
+        else:  # groups, assertions and conditions hold further expressions
+            parts = argument if isinstance(argument, tuple) else (argument,)
+            for part in parts:
+                ways *= _ways(part) if isinstance(part, _parser.SubPattern) else 1
+        if ways > _MOST_WAYS:
+            return inf
+    return ways

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 
 from harken.errors import OptionError
-from harken.option_types import check_types
+from harken.option_types import check, option
 
 MIN_TEMPERATURE = 0.001
 """Least temperature to sample at: logits that are divided by less overflow, and it is as greedy."""
@@ -38,16 +38,12 @@ class Sample:
         As in `Beam`.
     """
 
-    temperature: float
-    best_of: int = 5
-    length_penalty: float | None = None
+    temperature: float = option(MISSING, low=MIN_TEMPERATURE, high=10)
+    best_of: int = option(5, low=1, high=64)
+    length_penalty: float | None = option(None, low=0, high=1)
 
     def __post_init__(self) -> None:
-        check_types(self)
-        if not MIN_TEMPERATURE <= self.temperature <= 10:
-            raise OptionError("temperature", self.temperature, f"a number from {MIN_TEMPERATURE} to 10")
-        _check_count("best_of", self.best_of)
-        _check_penalty(self.length_penalty)
+        check(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +61,12 @@ class Beam:
         (Wu et al. 2016, arXiv:1609.08144, equation 14); None divides by the length.
     """
 
-    width: int = 5
-    patience: float = 1.0
-    length_penalty: float | None = None
+    width: int = option(5, low=1, high=64)
+    patience: float = option(1.0, above=0, high=100)
+    length_penalty: float | None = option(None, low=0, high=1)
 
     def __post_init__(self) -> None:
-        check_types(self)
-        _check_count("width", self.width)
-        if not 0 < self.patience <= 100:
-            raise OptionError("patience", self.patience, "a number above 0 and up to 100")
-        _check_penalty(self.length_penalty)
+        check(self)
 
     @property
     def temperature(self) -> float:
@@ -98,13 +90,3 @@ def fallback_schedule(
         first if t == 0 else Sample(temperature=t, best_of=best_of, length_penalty=length_penalty)
         for t in temperatures
     )
-
-
-def _check_count(field: str, value: int) -> None:
-    if not 1 <= value <= 64:
-        raise OptionError(field, value, "an integer from 1 to 64")
-
-
-def _check_penalty(value: float | None) -> None:
-    if value is not None and not 0 <= value <= 1:
-        raise OptionError("length_penalty", value, "a number from 0 to 1, or None")

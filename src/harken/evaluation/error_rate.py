@@ -5,14 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Protocol
+from dataclasses import dataclass, fields
+from functools import cache, reduce
+from operator import add
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.errors import BackendUnavailable
+from harken.errors import BackendUnavailable, install_hint
 from harken.text.languages import LANGUAGES_WITHOUT_SPACES
 
 
@@ -31,7 +32,7 @@ def require_eval_extra() -> Iterator[None]:
             yield
     except ImportError as error:
         raise BackendUnavailable(
-            f"{error.name} is not installed, which evaluation needs: pip install 'harken[eval]'"
+            f"{error.name} is not installed, which evaluation needs: {install_hint('eval')}"
         ) from error
 
 
@@ -80,22 +81,24 @@ def normalizer(language: str | None) -> Normalizer:
     return lambda text: str(clean(text)).strip()
 
 
+class Summed:
+    """A dataclass of numbers that are added field by field."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Self) -> Self:
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorCounts:
+class ErrorCounts(Summed):
     """Numbers of correct, substituted, deleted and inserted units (words or characters)."""
 
     hits: int = 0
     substitutions: int = 0
     deletions: int = 0
     insertions: int = 0
-
-    def __add__(self, other: ErrorCounts) -> ErrorCounts:
-        return ErrorCounts(
-            hits=self.hits + other.hits,
-            substitutions=self.substitutions + other.substitutions,
-            deletions=self.deletions + other.deletions,
-            insertions=self.insertions + other.insertions,
-        )
 
     @property
     def errors(self) -> int:
@@ -216,6 +219,41 @@ def bootstrap_error_rates(error_counts: Sequence[Counted]) -> NDArray[np.float64
     ]
     errors, reference = np.concatenate(resampled_totals).T
     return np.asarray(errors / reference)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRate:
+    """The errors of many recordings together.
+
+    Attributes
+    ----------
+    rate : float
+        Errors divided by the length of the reference.
+    confidence_interval : (float, float), or None
+        95 % confidence interval of the rate; None for a single recording, which does not represent others.
+    error_counts : ErrorCounts, or other counts
+        Their sum.
+    """
+
+    rate: float
+    confidence_interval: tuple[float, float] | None
+    error_counts: Any
+
+
+def error_rate_of(counts: Sequence[Any]) -> ErrorRate | None:
+    """Return the rate over all counts, each of a unit that is resampled; None where there is nothing to be wrong about.
+
+    Counts without a reference have no rate of their own: their errors are in the total, but they are not resampled.
+    """
+    length = sum(count.reference_length for count in counts)
+    if not length:
+        return None
+    scored = [count for count in counts if count.reference_length]
+    return ErrorRate(
+        rate=sum(count.errors for count in counts) / length,
+        confidence_interval=confidence_interval(bootstrap_error_rates(scored)) if len(scored) > 1 else None,
+        error_counts=reduce(add, counts),
+    )
 
 
 def confidence_interval(rates: NDArray[np.float64]) -> tuple[float, float]:

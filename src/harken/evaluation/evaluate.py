@@ -8,12 +8,11 @@ from functools import cache
 from time import perf_counter
 
 from harken.api import Recognizer
-from harken.errors import AudioError
+from harken.errors import AudioError, ManifestError, OptionError
 from harken.evaluation.error_rate import normalizer
 from harken.evaluation.hypotheses import EvalHypothesis, HypothesisStore, open_hypotheses, provenance
-from harken.evaluation.languages import resolve_entry_options
-from harken.evaluation.manifest import Entry, read_manifests
 from harken.evaluation.scoring import Evaluation, Failure, Score, score, summarise
+from harken.manifests import Entry, read_manifests
 from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 
@@ -33,7 +32,7 @@ def evaluate(
     ----------
     recognizer : Recognizer
     manifests : path, or iterable of paths
-        See `harken.evaluation.manifest.read_manifests`.
+        See `harken.manifests.read_manifests`.
     options : TranscribeOptions, optional
         A language given here holds for all recordings.
     detect_language : bool
@@ -137,6 +136,37 @@ def evaluate_entries(
                 continue
             hypotheses.add(entry.name, hypothesis)
         yield score(entry, hypothesis, "en" if options.task == "translate" else entry.language or chosen)
+
+
+def resolve_entry_options(
+    recognizer: Recognizer, options: TranscribeOptions, name: str, language: str | None
+) -> TranscribeOptions:
+    """Return the options of a recording, checked against the model.
+
+    Parameters
+    ----------
+    recognizer : Recognizer
+    options : TranscribeOptions
+        A language given here holds for all recordings.
+    name : str
+        Name of the recording.
+    language : str or None
+        Its language in the manifest; None where it is to be detected.
+
+    Raises
+    ------
+    OptionError
+        If the model does not know the options' language or task.
+    ManifestError
+        If it does not know the language of the recording.
+    """
+    checked = recognizer.resolve_options(options)
+    if options.language or language is None:
+        return checked
+    try:
+        return recognizer.resolve_options(options, language=language)
+    except OptionError as error:
+        raise ManifestError(f"{name}: {error}") from error
 
 
 def _transcribe(

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from harken.errors import ManifestError, OutputError
-from harken.evaluation.manifest import get_field, parse_object
 from harken.formats import dump_json
+from harken.manifests import decode, get_field, parse_object
 from harken.transcribe import TranscribeOptions
 
 
@@ -124,7 +124,7 @@ def _read(file: TextIO, path: Path, provenance: Mapping[str, Any]) -> dict[str, 
     with _as_output_error(path):
         *whole, last = path.read_bytes().split(b"\n")
     by_name = dict(
-        _parse_line(_decode(line, f"{path}:{number}"), f"{path}:{number}", provenance)
+        _parse_line(decode(line, f"{path}:{number}"), f"{path}:{number}", provenance)
         for number, line in enumerate(whole, start=1)
         if line.strip()
     )
@@ -135,18 +135,11 @@ def _read(file: TextIO, path: Path, provenance: Mapping[str, Any]) -> dict[str, 
             file.truncate(sum(len(line) + 1 for line in whole))
             return by_name
     where = f"{path}:{len(whole) + 1}"
-    name, hypothesis = _parse_line(_decode(last, where), where, provenance)
+    name, hypothesis = _parse_line(decode(last, where), where, provenance)
     with _as_output_error(path):
         file.write("\n")
         file.flush()
     return by_name | {name: hypothesis}
-
-
-def _decode(line: bytes, where: str) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{where}: is not UTF-8 text, at byte {error.start}") from error
 
 
 def _is_incomplete(line: bytes) -> bool:

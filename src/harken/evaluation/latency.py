@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from harken.evaluation.error_rate import align_words, normalizer
+from harken.evaluation.error_rate import Summed, align_words, normalizer
 from harken.evaluation.simulation import EmissionTime
 from harken.results import Word
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded
@@ -222,7 +222,7 @@ class WordLatency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latencies:
+class Latencies(Summed):
     """The latencies of the words of a stream, and counts of the words without one.
 
     Attributes
@@ -237,13 +237,6 @@ class Latencies:
     words: tuple[WordLatency, ...] = ()
     unmatched_hypothesis_words: int = 0
     unmatched_reference_words: int = 0
-
-    def __add__(self, other: Latencies) -> Latencies:
-        return Latencies(
-            words=self.words + other.words,
-            unmatched_hypothesis_words=self.unmatched_hypothesis_words + other.unmatched_hypothesis_words,
-            unmatched_reference_words=self.unmatched_reference_words + other.unmatched_reference_words,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,9 @@ import numpy as np
 from harken.api import Recognizer
 from harken.contract import Floats
 from harken.errors import AudioError
+from harken.evaluation.error_rate import ErrorRate, Summed
+from harken.evaluation.evaluate import resolve_entry_options
 from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.languages import resolve_entry_options
 from harken.evaluation.latency import (
     Display,
     Latencies,
@@ -23,21 +24,20 @@ from harken.evaluation.latency import (
     measure_latencies,
     unit_splitter,
 )
-from harken.evaluation.scoring import ErrorRate, Failure, score, summarise
+from harken.evaluation.scoring import Failure, score, summarise
 from harken.evaluation.simulation import (
     JoinedStream,
-    LiveSessionProtocol,
     reference_word_times,
     simulate_real_time,
 )
 from harken.evaluation.speed import median_run, rotation
 from harken.results import Word
-from harken.streaming import FinalSegment, Interim, LoadChanged
+from harken.streaming import FinalSegment, Interim, LiveSession, LoadChanged
 from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
-SessionFactory = Callable[[TranscribeOptions], LiveSessionProtocol]
+SessionFactory = Callable[[TranscribeOptions], LiveSession]
 """Opens a session with some options."""
 
 WARM_UP_S = 5.0
@@ -45,19 +45,12 @@ WARM_UP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeCost:
+class ComputeCost(Summed):
     """Computing time in seconds (wall clock, and CPU time of all processors), and the seconds of audio it was for."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
     audio_s: float = 0.0
-
-    def __add__(self, other: ComputeCost) -> ComputeCost:
-        return ComputeCost(
-            wall_s=self.wall_s + other.wall_s,
-            cpu_s=self.cpu_s + other.cpu_s,
-            audio_s=self.audio_s + other.audio_s,
-        )
 
     @property
     def real_time_factor(self) -> float:
@@ -199,7 +192,7 @@ def run_live_rounds(
 
 
 def run_live(
-    session: LiveSessionProtocol,
+    session: LiveSession,
     samples: Floats,
     block_samples: int,
     reference_words: Sequence[Word] = (),
@@ -211,7 +204,7 @@ def run_live(
 
     Parameters
     ----------
-    session : LiveSessionProtocol
+    session : LiveSession
         Fresh.
     samples : ndarray of shape (samples,), float32
     block_samples : int

@@ -12,18 +12,35 @@ from typing import Any
 from harken.errors import OptionError
 from harken.evaluation.error_rate import (
     ErrorCounts,
+    ErrorRate,
     bootstrap_error_rates,
     confidence_interval,
     count_character_errors,
     count_word_errors,
+    error_rate_of,
     is_spaced,
     normalizer,
 )
 from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.manifest import Entry
+from harken.manifests import Entry
 
 MIN_SPEAKERS = 5
 """Fewest speakers for which the confidence interval resamples speakers; fewer do not represent others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRecording:
+    """A recording to measure with.
+
+    Attributes
+    ----------
+    entry : Entry
+    has_reference : bool
+        True if the text of the entry is the reference; otherwise the text means nothing.
+    """
+
+    entry: Entry
+    has_reference: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,26 +85,6 @@ class Failure:
 
     entry: Entry
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorRate:
-    """The errors of many recordings together.
-
-    Attributes
-    ----------
-    error_counts : ErrorCounts
-    confidence_interval : (float, float), or None
-        95 % confidence interval of the rate; None for a single recording, which does not represent others.
-    """
-
-    error_counts: ErrorCounts
-    confidence_interval: tuple[float, float] | None
-
-    @property
-    def rate(self) -> float:
-        """Errors divided by the length of the reference."""
-        return self.error_counts.errors / self.error_counts.reference_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,15 +270,7 @@ def _language_or_unknown(scored: Score) -> str:
 
 
 def _error_rate(scores: Sequence[Score], unit: str) -> ErrorRate | None:
-    if not scores:
-        return None
-    error_counts = _group_error_counts(scores, unit)
-    return ErrorRate(
-        error_counts=reduce(add, error_counts),
-        confidence_interval=confidence_interval(bootstrap_error_rates(error_counts))
-        if len(error_counts) > 1
-        else None,
-    )
+    return error_rate_of(_group_error_counts(scores, unit))
 
 
 def _group_error_counts(scores: Sequence[Score], unit: str) -> list[ErrorCounts]:
@@ -325,8 +314,13 @@ def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: b
         "resampling_unit": evaluation.resampling_unit,
         "hallucinations": asdict(evaluation.hallucinations),
         "recordings": [_recording(scored) for scored in evaluation.scores],
-        "failed": [{"audio": failure.entry.name, "reason": failure.reason} for failure in evaluation.failures],
+        "failed": failed_recordings(evaluation.failures),
     }
+
+
+def failed_recordings(failures: Iterable[Failure]) -> list[dict[str, str]]:
+    """Return the recordings that could not be read as objects for `json.dumps`."""
+    return [{"audio": failure.entry.name, "reason": failure.reason} for failure in failures]
 
 
 def _recording(scored: Score) -> dict[str, Any]:

@@ -11,30 +11,18 @@ from functools import partial
 from itertools import groupby
 from pathlib import PurePosixPath
 from time import perf_counter, process_time
-from typing import Protocol
 
 import numpy as np
 
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.contract import Floats
-from harken.evaluation.manifest import Entry, EvalRecording
+from harken.evaluation.scoring import EvalRecording
+from harken.manifests import Entry
 from harken.results import Word
-from harken.streaming import Event
+from harken.streaming import Event, LiveSession
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
-
-
-class LiveSessionProtocol(Protocol):
-    """A session that can be fed with a stream: that of `harken.streaming`, or one of a benchmark."""
-
-    def feed(self, samples: Floats) -> list[Event]:
-        """Feed the next samples, 16 kHz mono, and return the new events."""
-        ...
-
-    def close(self) -> list[Event]:
-        """End the stream and return the remaining events."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +75,7 @@ class TimedCall:
 
 
 def simulate_real_time(
-    session: LiveSessionProtocol, samples: Floats, block_samples: int, *, one_core: bool = False
+    session: LiveSession, samples: Floats, block_samples: int, *, one_core: bool = False
 ) -> Iterator[TimedCall]:
     """Feed a stream block by block, and close it.
 
@@ -98,7 +86,7 @@ def simulate_real_time(
 
     Parameters
     ----------
-    session : LiveSessionProtocol
+    session : LiveSession
     samples : ndarray of shape (samples,), float32
         At 16 kHz.
     block_samples : int

@@ -9,52 +9,34 @@ from functools import cache, partial, reduce
 from operator import add, attrgetter
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from harken.api import Recognizer
 from harken.errors import AudioError, ManifestError, OptionError
-from harken.evaluation.diarization import (
+from harken.evaluation.error_rate import ErrorCounts, ErrorRate, error_rate_of, normalizer
+from harken.evaluation.scoring import Failure, failed_recordings
+from harken.evaluation.speaker_errors import (
     DiarizationErrors,
+    Errors,
+    Said,
     Turns,
     assign,
+    count_cp_word_errors,
     count_diarization_errors,
+    count_speaker_errors,
     jaccard_errors,
 )
-from harken.evaluation.error_rate import (
-    Counted,
-    ErrorCounts,
-    bootstrap_error_rates,
-    confidence_interval,
-    normalizer,
-)
-from harken.evaluation.manifest import Entry
-from harken.evaluation.rttm import read_rttm
-from harken.evaluation.scoring import Failure
-from harken.evaluation.speaker_words import (
-    Said,
-    SpeakerErrors,
-    count_cp_word_errors,
-    count_speaker_errors,
-)
 from harken.formats import from_json
-from harken.results import SpeakerTurn, Transcript
+from harken.formats.rttm import read_rttm
+from harken.manifests import Entry
+from harken.results import Transcript
 from harken.transcribe import TranscribeOptions
+
+if TYPE_CHECKING:
+    from harken.speakers.diarizer import Diarizer
 
 COLLAR_S = 0.25
 """Customary time around the edges of turns that the second diarization error rate does not score."""
-
-
-class DiarizationProtocol(Protocol):
-    """The result of a diarizer."""
-
-    @property
-    def turns(self) -> tuple[SpeakerTurn, ...]: ...
-
-
-class DiarizerProtocol(Protocol):
-    """A diarizer as `harken.load_diarizer` returns it, or one of a benchmark."""
-
-    def diarize(self, audio: Any, /) -> DiarizationProtocol: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +57,6 @@ class SpeakerHypothesis:
     wall_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JaccardErrors:
-    """Sum of the Jaccard errors of some speakers, and their number."""
-
-    errors: float
-    reference_length: int
-
-    def __add__(self, other: JaccardErrors) -> JaccardErrors:
-        return JaccardErrors(self.errors + other.errors, self.reference_length + other.reference_length)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeakerScore:
     """The errors of one recording.
@@ -97,10 +68,10 @@ class SpeakerScore:
         Number of speakers of the reference and of the hypothesis.
     errors, collar_errors : DiarizationErrors
         Without a collar, and with one of `COLLAR_S` on each side; overlapped speech counts.
-    jaccard : JaccardErrors
+    jaccard : Errors
     cp_word_errors : ErrorCounts or None
         Word errors by speaker (cpWER); None where the words of the reference or of the hypothesis are unknown.
-    speaker_errors : SpeakerErrors or None
+    speaker_errors : Errors or None
         Words of the wrong speaker.
     wall_s : float or None
     """
@@ -110,25 +81,10 @@ class SpeakerScore:
     found_speakers: int
     errors: DiarizationErrors
     collar_errors: DiarizationErrors
-    jaccard: JaccardErrors
+    jaccard: Errors
     cp_word_errors: ErrorCounts | None
-    speaker_errors: SpeakerErrors | None
+    speaker_errors: Errors | None
     wall_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """A rate over all recordings.
-
-    Attributes
-    ----------
-    rate : float
-    confidence_interval : (float, float), or None
-        95 % confidence interval, from resampled recordings; None for a single one.
-    """
-
-    rate: float
-    confidence_interval: tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +98,7 @@ class SpeakerEvaluation:
         Recordings that could not be read; they count nowhere else.
     errors, collar_errors : DiarizationErrors
         Sums over all recordings.
-    der, collar_der, jer, cp_wer, wder : Rate or None
+    der, collar_der, jer, cp_wer, wder : ErrorRate or None
         Diarization error rate without and with a collar, Jaccard error rate, word error rate by speaker, and the
         share of words that have the wrong speaker.
     counted_right : int
@@ -153,17 +109,17 @@ class SpeakerEvaluation:
     failures: tuple[Failure, ...]
     errors: DiarizationErrors
     collar_errors: DiarizationErrors
-    der: Rate | None
-    collar_der: Rate | None
-    jer: Rate | None
-    cp_wer: Rate | None
-    wder: Rate | None
+    der: ErrorRate | None
+    collar_der: ErrorRate | None
+    jer: ErrorRate | None
+    cp_wer: ErrorRate | None
+    wder: ErrorRate | None
     counted_right: int
 
 
 def evaluate_speakers(
     entries: Sequence[Entry],
-    load_diarizer: Callable[[], DiarizerProtocol],
+    load_diarizer: Callable[[], Diarizer],
     load_recognizer: Callable[[], Recognizer] | None = None,
     options: TranscribeOptions | None = None,
     *,
@@ -229,7 +185,7 @@ def score_speakers(entry: Entry, reference: Turns, hypothesis: SpeakerHypothesis
         found_speakers=len({turn.speaker for turn in hypothesis.turns}),
         errors=count_diarization_errors(reference, hypothesis.turns),
         collar_errors=count_diarization_errors(reference, hypothesis.turns, collar_s=COLLAR_S),
-        jaccard=JaccardErrors(sum(jaccard.values()), len(jaccard)),
+        jaccard=Errors(sum(jaccard.values()), len(jaccard)),
         cp_word_errors=None if said is None else count_cp_word_errors(entry.said, said, entry.language),
         speaker_errors=None if said is None else count_speaker_errors(entry.said, said, entry.language),
         wall_s=hypothesis.wall_s,
@@ -240,8 +196,8 @@ def summarise_speakers(scores: Iterable[SpeakerScore], failures: Iterable[Failur
     """Compute the rates over all scores."""
     scores = tuple(scores)
 
-    def rate(name: str) -> Rate | None:
-        return rate_of([count for score in scores if (count := attrgetter(name)(score)) is not None])
+    def rate(name: str) -> ErrorRate | None:
+        return error_rate_of([count for score in scores if (count := attrgetter(name)(score)) is not None])
 
     return SpeakerEvaluation(
         scores=scores,
@@ -257,33 +213,22 @@ def summarise_speakers(scores: Iterable[SpeakerScore], failures: Iterable[Failur
     )
 
 
-def rate_of(counts: Sequence[Counted]) -> Rate | None:
-    """Return the rate over all counts; None where there is nothing to be wrong about.
-
-    Counts without a reference have no rate of their own: their errors are in the total, but they are not resampled.
-    """
-    length = sum(count.reference_length for count in counts)
-    if not length:
-        return None
-    scored = [count for count in counts if count.reference_length]
-    return Rate(
-        rate=sum(count.errors for count in counts) / length,
-        confidence_interval=confidence_interval(bootstrap_error_rates(scored)) if len(scored) > 1 else None,
-    )
-
-
 def report_speakers(evaluation: SpeakerEvaluation, *, complete: bool) -> dict[str, Any]:
     """Return an evaluation as an object for `json.dumps`; docs/eval.md lists the keys."""
     rates = {name: getattr(evaluation, name) for name in ("der", "collar_der", "jer", "cp_wer", "wder")}
     return {
         "complete": complete,
-        **{name: None if rate is None else asdict(rate) for name, rate in rates.items()},
+        **{name: None if rate is None else _rate(rate) for name, rate in rates.items()},
         "errors": asdict(evaluation.errors),
         "collar_errors": asdict(evaluation.collar_errors),
         "counted_right": evaluation.counted_right,
         "recordings": [_recording(score) for score in evaluation.scores],
-        "failed": [{"audio": failure.entry.name, "reason": failure.reason} for failure in evaluation.failures],
+        "failed": failed_recordings(evaluation.failures),
     }
+
+
+def _rate(rate: ErrorRate) -> dict[str, Any]:
+    return {"rate": rate.rate, "confidence_interval": rate.confidence_interval}
 
 
 def _recording(score: SpeakerScore) -> dict[str, Any]:
@@ -298,9 +243,7 @@ def _recording(score: SpeakerScore) -> dict[str, Any]:
         "errors": asdict(score.errors),
         "collar_der": score.collar_errors.rate,
         "collar_errors": asdict(score.collar_errors),
-        "jer": score.jaccard.errors / score.jaccard.reference_length
-        if score.jaccard.reference_length
-        else None,
+        "jer": score.jaccard.rate,
         "cp_wer": None if words is None else words.rate,
         "cp_word_errors": None if words is None else asdict(words),
         "wder": None if speakers is None else speakers.rate,
@@ -318,7 +261,7 @@ def _require_extras(entries: Sequence[Entry]) -> None:
 
 
 def _compute_hypothesis(
-    diarizer: Callable[[], DiarizerProtocol],
+    diarizer: Callable[[], Diarizer],
     recognizer: Callable[[], Recognizer] | None,
     options: TranscribeOptions,
     entry: Entry,

@@ -12,10 +12,10 @@ from typing import TypeVar
 from harken.api import Recognizer
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
+from harken.evaluation.evaluate import resolve_entry_options
 from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.languages import resolve_entry_options
-from harken.evaluation.manifest import Entry, EvalRecording
-from harken.evaluation.scoring import Evaluation, Failure, score, summarise
+from harken.evaluation.scoring import EvalRecording, Evaluation, Failure, score, summarise
+from harken.manifests import Entry
 from harken.results import Attempt
 from harken.text import to_language_code
 from harken.transcribe import Callbacks, TranscribeOptions

@@ -20,12 +20,11 @@ from dataclasses import replace
 
 from harken.errors import OptionError
 from harken.formats import subtitles, table_format
-from harken.formats.base import TranscriptFormat, format_timestamp, main_speaker
+from harken.formats.base import Layout, TranscriptFormat, format_timestamp, main_speaker
 from harken.formats.characters import escape_controls, printable, replace_controls
 from harken.formats.html_format import HtmlFormat, RecordingLink
 from harken.formats.json_format import JsonFormat, as_json, dump_json, from_json, segment_from_json
-from harken.formats.layout import Layout
-from harken.formats.rttm_format import RttmFormat
+from harken.formats.rttm import RttmFormat
 from harken.formats.subtitles import SubtitleFormat
 from harken.results import Segment, Transcript
 

@@ -18,10 +18,9 @@ from string import Template
 from urllib.parse import quote
 
 from harken.errors import AudioError
-from harken.formats.base import TranscriptFormat
+from harken.formats.base import Layout, TranscriptFormat
 from harken.formats.characters import printable
 from harken.formats.json_format import JsonFormat
-from harken.formats.layout import Layout
 from harken.results import Segment, Transcript
 
 _DATA = Path(__file__).parent / "data"

@@ -5,23 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, NoReturn, TypeVar
+from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import cache, partial
+from types import NoneType
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from harken.errors import OptionError
 from harken.formats.base import TranscriptFormat
 from harken.formats.characters import escape_json
-from harken.results import (
-    MAX_TIME_S,
-    Attempt,
-    DroppedSegment,
-    Segment,
-    Speaker,
-    SpeakerTurn,
-    Transcript,
-    UnwrittenSpeech,
-    Word,
-)
+from harken.results import MAX_TIME_S, Segment, SpeakerTurn, Transcript, UnwrittenSpeech, Word
 
 T = TypeVar("T")
 Parser = Callable[[Any, str], T]
@@ -107,12 +99,15 @@ def from_json(document: Any) -> Transcript:
         If the text is not JSON or has a key twice, or if a key is missing or its value is not allowed; the message
         names its path.
     """
-    return _transcript(_parse(document) if isinstance(document, (str, bytes)) else document, "transcript")
+    document = _parse(document) if isinstance(document, (str, bytes)) else document
+    transcript: Transcript = _parse_object(Transcript, document, "transcript")
+    return transcript
 
 
 def segment_from_json(value: Any) -> Segment:
     """Convert one segment of the json format, as `from_json` does."""
-    return _segment(value, "segment")
+    segment: Segment = _parse_object(Segment, value, "segment")
+    return segment
 
 
 class JsonFormat(TranscriptFormat):
@@ -161,129 +156,49 @@ def _refuse_constant(name: str) -> NoReturn:
     raise OptionError("transcript", name, "JSON, which has no such number")
 
 
-@dataclass(frozen=True, slots=True)
-class _JsonObject:
-    """A JSON object and its path in the document."""
-
-    entries: dict[str, Any]
-    path: str
-
-    def required(self, key: str, parse: Parser[T]) -> T:
-        """Parse the value of a key."""
-        if key not in self.entries:
-            raise OptionError(f"{self.path}.{key}", None, "a value, which is required")
-        return parse(self.entries[key], f"{self.path}.{key}")
-
-    def optional(self, key: str, parse: Parser[T], default: T) -> T:
-        """Parse the value of a key, or return the default if there is no such key."""
-        return self.required(key, parse) if key in self.entries else default
-
-
-def _transcript(value: Any, path: str) -> Transcript:
-    entry = _object(value, path, "Transcript")
-    return Transcript(
-        segments=entry.required("segments", _tuple_of(_segment)),
-        language=entry.required("language", _text),
-        language_probability=entry.optional("language_probability", _or_none(_number), None),
-        duration_s=entry.required("duration", _time),
-        model=entry.required("model", _text),
-        task=entry.optional("task", _text, "transcribe"),
-        dropped=entry.optional("dropped", _tuple_of(_dropped_segment), ()),
-        speech=entry.optional("speech", _or_none(_tuple_of(_time_span)), None),
-        unwritten=entry.optional("unwritten", _tuple_of(_unwritten_speech), ()),
-        speakers=entry.optional("speakers", _or_none(_tuple_of(_speaker)), None),
-        turns=entry.optional("turns", _tuple_of(_turn), ()),
-    )
-
-
-def _segment(value: Any, path: str) -> Segment:
-    entry = _object(value, path, "Segment")
-    start_s = entry.required("start", _time)
-    return Segment(
-        index=entry.required("id", _integer),
-        start_s=start_s,
-        end_s=entry.required("end", _time_from(start_s)),
-        text=entry.required("text", _text),
-        tokens=entry.required("tokens", _tuple_of(_integer)),
-        temperature=entry.required("temperature", _number),
-        avg_logprob=entry.required("avg_logprob", _number),
-        compression_ratio=entry.required("compression_ratio", _number),
-        no_speech_prob=entry.required("no_speech_prob", _number),
-        seek_s=entry.required("seek_s", _time),
-        attempts=entry.optional("attempts", _tuple_of(_attempt), ()),
-        words=entry.optional("words", _tuple_of(_word), ()),
-        language=entry.optional("language", _or_none(_text), None),
-        hallucination_score=entry.optional("hallucination_score", _number, 0.0),
-        speakers=_speakers(entry),
-    )
-
-
-def _attempt(value: Any, path: str) -> Attempt:
-    entry = _object(value, path, "Attempt")
-    return Attempt(
-        temperature=entry.required("temperature", _number),
-        avg_logprob=entry.required("avg_logprob", _number),
-        compression_ratio=entry.required("compression_ratio", _number),
-        no_speech_prob=entry.required("no_speech_prob", _number),
-        reason=entry.optional("reason", _or_none(_text), None),
-    )
-
-
-def _word(value: Any, path: str) -> Word:
-    entry = _object(value, path, "Word")
-    start_s = entry.required("start", _time)
-    return Word(
-        start_s=start_s,
-        end_s=entry.required("end", _time_from(start_s)),
-        text=entry.required("word", _text),
-        probability=entry.required("probability", _number),
-        speakers=_speakers(entry),
-    )
-
-
-def _dropped_segment(value: Any, path: str) -> DroppedSegment:
-    entry = _object(value, path, "DroppedSegment")
-    return DroppedSegment(
-        segment=entry.required("segment", _segment),
-        reason=entry.required("reason", _text),
-    )
-
-
-def _unwritten_speech(value: Any, path: str) -> UnwrittenSpeech:
-    entry = _object(value, path, "UnwrittenSpeech")
-    start_s = entry.required("start", _time)
-    return UnwrittenSpeech(
-        start_s=start_s,
-        end_s=entry.required("end", _time_from(start_s)),
-        reason=entry.required("reason", _text),
-    )
-
-
-def _speakers(entry: _JsonObject) -> tuple[str, ...]:
-    """Return the names of who said a segment or word; the list has all of them."""
-    main = entry.optional("speaker", _or_none(_text), None)
-    return entry.optional("speakers", _tuple_of(_text), ()) or (() if main is None else (main,))
-
-
-def _speaker(value: Any, path: str) -> Speaker:
-    entry = _object(value, path, "Speaker")
-    return Speaker(name=entry.required("name", _text), seconds=entry.required("seconds", _number))
-
-
-def _turn(value: Any, path: str) -> SpeakerTurn:
-    entry = _object(value, path, "SpeakerTurn")
-    start_s = entry.required("start", _time)
-    return SpeakerTurn(
-        start_s=start_s,
-        end_s=entry.required("end", _time_from(start_s)),
-        speaker=entry.required("speaker", _text),
-    )
-
-
-def _object(value: Any, path: str, kind: str) -> _JsonObject:
+def _parse_object(kind: Any, value: Any, path: str) -> Any:
+    """Convert an object to a dataclass of `harken.results`: each key by the type of its field."""
     if not isinstance(value, dict):
-        raise OptionError(path, value, kind)
-    return _JsonObject(value, path)
+        raise OptionError(path, value, kind.__name__)
+    values: dict[str, Any] = {}
+    for name, key, parse, required in _keys_of(kind):
+        if key in value:
+            values[name] = parse(value[key], f"{path}.{key}")
+        elif required:
+            raise OptionError(f"{path}.{key}", None, "a value, which is required")
+    if "end_s" in values:
+        _check_order(values["start_s"], values["end_s"], f"{path}.end")
+    if _SPEAKER_SHAPES.get(kind) is _shape_speakers and not values.get("speakers") and "speaker" in value:
+        main = _or_none(_text)(value["speaker"], f"{path}.speaker")
+        values["speakers"] = () if main is None else (main,)
+    return kind(**values)
+
+
+@cache
+def _keys_of(kind: Any) -> list[tuple[str, str, Parser[Any], bool]]:
+    """Return of each field its name, its key, the parser of its value, and whether it has no default."""
+    hints, keys = get_type_hints(kind), _JSON_KEYS.get(kind, {})
+    return [
+        (
+            field.name,
+            keys.get(field.name, field.name),
+            _time if field.name.endswith("_s") else _parser_of(hints[field.name]),
+            field.default is MISSING,
+        )
+        for field in fields(kind)
+    ]
+
+
+def _parser_of(hint: Any) -> Parser[Any]:
+    """Return the parser of values of a type: a dataclass, a tuple, one of them or None, or a scalar."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return partial(_parse_object, hint)
+    arguments = get_args(hint)
+    if NoneType in arguments:
+        return _or_none(_parser_of(arguments[0]))
+    if Ellipsis in arguments:
+        return _tuple_of(_parser_of(arguments[0]))
+    return _time_span if arguments else _SCALARS[hint]
 
 
 def _tuple_of(parse: Parser[T]) -> Parser[tuple[T, ...]]:
@@ -302,8 +217,9 @@ def _or_none(parse: Parser[T]) -> Parser[T | None]:
 def _time_span(value: Any, path: str) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
         raise OptionError(path, value, "tuple")
-    start_s = _time(value[0], f"{path}[0]")
-    return start_s, _time_from(start_s)(value[1], f"{path}[1]")
+    start_s, end_s = _time(value[0], f"{path}[0]"), _time(value[1], f"{path}[1]")
+    _check_order(start_s, end_s, f"{path}[1]")
+    return start_s, end_s
 
 
 def _time(value: Any, path: str) -> float:
@@ -313,14 +229,9 @@ def _time(value: Any, path: str) -> float:
     return seconds
 
 
-def _time_from(start_s: float) -> Parser[float]:
-    def parse_end(value: Any, path: str) -> float:
-        end_s = _time(value, path)
-        if end_s < start_s:
-            raise OptionError(path, end_s, f"a time from its start, {start_s!r} s, on")
-        return end_s
-
-    return parse_end
+def _check_order(start_s: float, end_s: float, path: str) -> None:
+    if end_s < start_s:
+        raise OptionError(path, end_s, f"a time from its start, {start_s!r} s, on")
 
 
 def _number(value: Any, path: str) -> float:
@@ -344,3 +255,6 @@ def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
         raise OptionError(path, value, "str")
     return value
+
+
+_SCALARS: dict[Any, Parser[Any]] = {float: _number, int: _integer, str: _text}

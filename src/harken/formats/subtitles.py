@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from harken.formats.base import (
+    Layout,
     TranscriptFormat,
     format_timestamp,
     main_speaker,
@@ -16,7 +17,6 @@ from harken.formats.base import (
     to_milliseconds,
     without_blank_lines,
 )
-from harken.formats.layout import Layout
 from harken.results import Segment, Transcript, Word
 
 LONG_PAUSE_S = 3.0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from harken.formats.base import TranscriptFormat, main_speaker, single_line, to_milliseconds
-from harken.formats.layout import Layout
+from harken.formats.base import Layout, TranscriptFormat, main_speaker, single_line, to_milliseconds
 from harken.results import Segment, Transcript
 
 Row = tuple[Sequence[str], tuple[object, ...]]

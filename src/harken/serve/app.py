@@ -2,49 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import chain
-
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute
 
-from harken.serve import operations, page, realtime
+from harken.serve import page
 from harken.serve.errors import RequestError
-from harken.serve.guard import Guard
-from harken.serve.rest import files, model_list, render
+from harken.serve.guard import Guard, Tickets
+from harken.serve.live import realtime, stream
+from harken.serve.rest import about, files, render
 from harken.serve.service import Service
-from harken.serve.streams import connection
-
-PROTOCOLS: tuple[Callable[[Service], list[BaseRoute]], ...] = (
-    operations.routes,
-    files.routes,
-    model_list.routes,
-    render.routes,
-    connection.routes,
-    realtime.routes,
-    page.routes,
-)
 
 
 def make_app(service: Service) -> Starlette:
     """Return the application of a service."""
+    tickets = Tickets()
     guard = Middleware(
-        Guard,
-        options=service.options,
-        is_ticket=service.tickets.is_valid,
-        on_response=service.metrics.record_response,
+        Guard, options=service.options, tickets=tickets, on_response=service.metrics.record_response
     )
     return Starlette(
-        routes=[*chain.from_iterable(routes(service) for routes in PROTOCOLS)],
+        routes=[
+            *about.routes(service),
+            *files.routes(service),
+            *render.routes(service),
+            *stream.routes(service),
+            *realtime.routes(service, tickets),
+            *page.routes(service),
+        ],
         middleware=[guard],
-        exception_handlers={
-            HTTPException: answer_http_error,
-            RequestError: answer_error,
-        },
+        exception_handlers={HTTPException: answer_http_error, RequestError: answer_error},
     )
 
 

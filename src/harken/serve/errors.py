@@ -14,6 +14,13 @@ from harken.errors import (
     OptionError,
 )
 
+NORMAL, ABNORMAL, POLICY_VIOLATION, TOO_BIG, SERVER_FAULT, RESTART, TRY_LATER = (
+    *(1000, 1006, 1008, 1009),
+    *(1011, 1012, 1013),
+)
+"""Codes with which a WebSocket is closed (RFC 6455, section 7.4.1, and the registry of IANA)."""
+CLOSE_CODES = {413: TOO_BIG, 429: TRY_LATER, 500: SERVER_FAULT, 503: TRY_LATER}
+"""Close codes of errors, by their status; a client's own errors are violations of policy."""
 UNFORESEEN = "internal_error"
 """Code of an error that is none of the client's, and belongs into the log."""
 
@@ -55,6 +62,11 @@ class RequestError(HarkenError):
         """Return the body of the response."""
         error = {"message": str(self), "type": self.type, "param": self.param, "code": self.code}
         return {"error": error}
+
+    @property
+    def close_code(self) -> int:
+        """Code to close a WebSocket with."""
+        return RESTART if self.code == "draining" else CLOSE_CODES.get(self.status, POLICY_VIOLATION)
 
     def headers(self) -> dict[str, str]:
         """Return the headers of the response; they tell clients whether to try again."""

@@ -1,4 +1,4 @@
-"""The guard before all routes: the Host and Origin of a request, its key, and its number in the log.
+"""The guard before all routes: the Host and Origin of a request, its key or ticket, and its number in the log.
 
 A web page that somebody visits can send requests to servers on their machine. The Host and Origin headers, which
 browsers set and scripts cannot, tell such pages apart.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
 from ipaddress import ip_address
 from logging import getLogger
-from time import monotonic
+from secrets import token_urlsafe
+from time import monotonic, time
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,8 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from harken.serve.close_codes import POLICY_VIOLATION
-from harken.serve.errors import RequestError, request_error
+from harken.serve.errors import POLICY_VIOLATION, RequestError, busy, request_error
 from harken.serve.options import ServeOptions
 
 log = getLogger("harken.serve")
@@ -35,6 +36,69 @@ GONE = 499
 PREFLIGHT_S = "600"
 ANY = "*"
 LOCAL_NAMES = ("localhost", "localhost.localdomain")
+MIN_TICKET_S, MAX_TICKET_S, TICKET_S = 10, 7_200, 600
+"""Seconds that a ticket may be valid, and is if nobody says otherwise."""
+MAX_TICKETS = 1_000
+TICKET_PREFIX = "ek_"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A short-lived key, which a server with the real key gets for the browser of a user.
+
+    Parameters
+    ----------
+    value : str
+    expires_at : int
+        In seconds since 1970.
+    session : object
+        What sessions that are opened with it begin with.
+    """
+
+    value: str
+    expires_at: int
+    session: object = None
+
+
+class Tickets:
+    """The tickets that a server has given out. They open sessions until they expire, and sessions outlast them.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns seconds since 1970.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time) -> None:
+        self._clock = clock
+        self._tickets: dict[bytes, Ticket] = {}
+
+    def make(self, valid_s: int = TICKET_S, session: object = None) -> Ticket:
+        """Return a new ticket.
+
+        Raises
+        ------
+        RequestError
+            If it is to be valid for longer or shorter than allowed, or if there are too many.
+        """
+        if not MIN_TICKET_S <= valid_s <= MAX_TICKET_S:
+            message = f"seconds={valid_s}: allowed is {MIN_TICKET_S} to {MAX_TICKET_S}"
+            raise RequestError(message, code="invalid_value", param="expires_after.seconds")
+        now = self._clock()
+        self._tickets = {key: ticket for key, ticket in self._tickets.items() if ticket.expires_at > now}
+        if len(self._tickets) >= MAX_TICKETS:
+            raise busy(f"{MAX_TICKETS} short-lived keys are valid; allowed are no more", MIN_TICKET_S)
+        ticket = Ticket(TICKET_PREFIX + token_urlsafe(32), int(now) + valid_s, session)
+        self._tickets[_digest(ticket.value)] = ticket
+        return ticket
+
+    def find(self, key: str) -> Ticket | None:
+        """Return the ticket with this key, if it is valid; the time that it takes tells nothing about others."""
+        digest = _digest(key)
+        ticket = self._tickets.get(digest)
+        if ticket is None or not hmac.compare_digest(digest, _digest(ticket.value)):
+            return None
+        return ticket if ticket.expires_at > self._clock() else None
 
 
 class Guard:
@@ -44,8 +108,8 @@ class Guard:
     ----------
     app : ASGI application
     options : ServeOptions
-    is_ticket : callable
-        Tells if a key is a short-lived one that this server has given out.
+    tickets : Tickets
+        Short-lived keys, which are as good.
     on_response : callable
         Called with the route, the status and the seconds of every response.
     """
@@ -54,10 +118,10 @@ class Guard:
         self,
         app: ASGIApp,
         options: ServeOptions,
-        is_ticket: Callable[[str], bool],
+        tickets: Tickets,
         on_response: Callable[[str, int, float], None],
     ) -> None:
-        self._app, self._options, self._is_ticket, self._on_response = app, options, is_ticket, on_response
+        self._app, self._options, self._tickets, self._on_response = app, options, tickets, on_response
         self._key_digests = [_digest(key) for key in options.api_key]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +175,7 @@ class Guard:
         """Compare with every key, in a time that tells nothing about them."""
         digest = _digest(given)
         matches = [hmac.compare_digest(digest, key) for key in self._key_digests]
-        return any(matches) or self._is_ticket(given)
+        return any(matches) or self._tickets.find(given) is not None
 
     def _is_allowed_host(self, host: str) -> bool:
         """Tell if a Host is this server: an address, which no other site's name leads to, or a name of its own."""
@@ -194,7 +258,8 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: BaseExcep
 
 
 def _digest(key: str) -> bytes:
-    return sha256(key.encode()).digest()
+    """Return what keys are compared by, from which nothing can be guessed."""
+    return sha256(key.encode(errors="surrogateescape")).digest()
 
 
 def _without_port(host: str) -> str:

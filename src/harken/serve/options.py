@@ -7,12 +7,11 @@ from functools import partial
 from ipaddress import ip_address
 
 from harken.errors import OptionError
-from harken.option_types import check_types
-from harken.transcribe.options import option
+from harken.option_types import check, option
 
-_server = partial(option, "Server")
-_access = partial(option, "Access")
-_limits = partial(option, "Limits")
+_server = partial(option, section="Server")
+_access = partial(option, section="Access")
+_limits = partial(option, section="Limits")
 
 MAX_PORT = 65_535
 LOG_FORMATS = ("text", "json")
@@ -32,16 +31,16 @@ class ServeOptions:
     host: str = _server(
         "127.0.0.1", "Address to listen on; another than this machine's own takes an --api-key."
     )
-    port: int = _server(8765, "Port to listen on; 0 takes a free one.")
+    port: int = _server(8765, "Port to listen on; 0 takes a free one.", low=0, high=MAX_PORT)
     wyoming: str | None = _server(
         None, "Serve Home Assistant too: tcp://HOST:10300, unix://PATH, or stdio:// instead of HTTP."
     )
     preload: bool = _server(True, "Load the models before the first request.")
     unload_after_s: float = _server(
-        0.0, "Seconds without a request after which a model leaves the memory; 0 keeps it."
+        0.0, "Seconds without a request after which a model leaves the memory; 0 keeps it.", low=0
     )
     drain_s: float = _server(
-        30.0, "Seconds that files and streams in progress have to end once the server is told to."
+        30.0, "Seconds that files and streams in progress have to end once the server is told to.", low=0
     )
     certfile: str | None = _server(
         None, "Certificate for HTTPS, which browsers want for the microphone of other machines."
@@ -51,7 +50,9 @@ class ServeOptions:
         None, "Folder of the models that tell speakers apart; by default they are found like any model."
     )
     page: bool = _server(True, "Serve the page.")
-    log_format: str = _server("text", "Lines of the log on standard error: text, or json for machines.")
+    log_format: str = _server(
+        "text", "Lines of the log on standard error: text, or json for machines.", choices=LOG_FORMATS
+    )
     api_key: tuple[str, ...] = _access((), "Key that clients must send; also from HARKEN_API_KEY, one a line.")
     auth: bool = _access(True, "Refuse to serve other machines without a key.")
     origin: tuple[str, ...] = _access(
@@ -60,31 +61,22 @@ class ServeOptions:
     allowed_host: tuple[str, ...] = _access(
         (), "Further names of this server, in the Host header of requests; * for all."
     )
-    max_upload_mb: float = _limits(1024.0, "Largest file, in megabytes.")
-    max_audio_s: float = _limits(21_600.0, "Longest recording, in seconds.")
-    max_queue_s: float = _limits(28_800.0, "Seconds of recordings that may be in progress together.")
-    max_streams: int = _limits(64, "Live streams at the same time.")
-    max_load: float = _limits(0.8, "Share of its time that the engine may need for live streams, as measured.")
-    session_limit_s: float = _limits(3_600.0, "Longest live stream, in seconds; 0 for no limit.")
-    idle_s: float = _limits(60.0, "Seconds without a message after which a live connection is closed.")
-    resume_s: float = _limits(30.0, "Seconds that a live stream outlasts a lost connection.")
+    max_upload_mb: float = _limits(1024.0, "Largest file, in megabytes.", above=0)
+    max_audio_s: float = _limits(21_600.0, "Longest recording, in seconds.", above=0)
+    max_queue_s: float = _limits(28_800.0, "Seconds of recordings that may be in progress together.", above=0)
+    max_streams: int = _limits(64, "Live streams at the same time.", low=1)
+    max_load: float = _limits(
+        0.8, "Share of its time that the engine may need for live streams, as measured.", above=0
+    )
+    session_limit_s: float = _limits(3_600.0, "Longest live stream, in seconds; 0 for no limit.", low=0)
+    idle_s: float = _limits(60.0, "Seconds without a message after which a live connection is closed.", above=0)
+    resume_s: float = _limits(30.0, "Seconds that a live stream outlasts a lost connection.", low=0)
 
     def __post_init__(self) -> None:
-        check_types(self)
-        positive = ("max_upload_mb", "max_audio_s", "max_queue_s", "max_streams", "max_load", "idle_s")
-        for name in positive:
-            if getattr(self, name) <= 0:
-                raise OptionError(name, getattr(self, name), "a positive number")
-        for name in ("unload_after_s", "drain_s", "session_limit_s", "resume_s"):
-            if getattr(self, name) < 0:
-                raise OptionError(name, getattr(self, name), "0 or a positive number")
-        if self.log_format not in LOG_FORMATS:
-            raise OptionError("log_format", self.log_format, " or ".join(LOG_FORMATS))
-        if not 0 <= self.port <= MAX_PORT:
-            raise OptionError("port", self.port, f"0 to {MAX_PORT}")
+        check(self)
         if (self.certfile is None) != (self.keyfile is None):
-            name = "keyfile" if self.keyfile is None else "certfile"
-            raise OptionError(name, None, "a file: a certificate and its private key go together")
+            given, missing = ("certfile", "keyfile") if self.keyfile is None else ("keyfile", "certfile")
+            raise OptionError(given, getattr(self, given), f"a file together with {missing}")
         if not all(key and key.isascii() for key in self.api_key):
             raise OptionError("api_key", "...", "a key of ASCII characters that is not empty")
         if not (self.is_local or self.api_key or not self.auth):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from logging import getLogger
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -15,14 +18,13 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from harken.api import Recognizer
 from harken.errors import OptionError
 from harken.serve.app import make_app
-from harken.serve.logs import configure
+from harken.serve.live.wyoming_server import serve_wyoming
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
-from harken.serve.wyoming.server import serve_wyoming
 from harken.speakers.diarizer import Diarizer
 
-log = getLogger("harken.serve")
+log = logging.getLogger("harken.serve")
 
 STDIO = "stdio://"
 MAX_FRAME_BYTES = 16 << 20
@@ -90,7 +92,7 @@ async def run(
     OptionError
         If the address is in use or not of this machine, or the certificate cannot be read.
     """
-    configure(options.log_format)
+    _configure_log(options.log_format)
     async with AsyncExitStack() as stack:
         service = Service(load, ids, options, aliases, load_diarizer)
         stack.push_async_callback(service.close)
@@ -169,3 +171,45 @@ def _listen(host: str, port: int) -> socket.socket:
         if isinstance(error, socket.gaierror):
             raise OptionError("host", host, f"an address of this machine: {reason}") from error
         raise OptionError("port", port, f"a port of {host} that is free: {reason}") from error
+
+
+def _configure_log(log_format: str) -> None:
+    """Write the log of the server to standard error: lines of text, or of JSON for machines; never what was said."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        _JsonFormatter() if log_format == "json" else _TextFormatter("%(asctime)s %(message)s")
+    )
+    for name in ("harken.serve", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+    logging.getLogger("harken.serve").setLevel(logging.INFO)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes what damaged forms hold
+
+
+class _TextFormatter(logging.Formatter):
+    """A line with the time, the event and its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items() if value != "")
+        return f"{super().format(record)} {fields}".rstrip()
+
+
+class _JsonFormatter(logging.Formatter):
+    """A line with a JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line | _fields(record))
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = getattr(record, "fields", {})
+    return fields

@@ -6,24 +6,28 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from logging import getLogger
 from typing import Any, BinaryIO, TypeVar
 
 from harken.api import Recognizer
-from harken.serve.errors import draining, too_long
+from harken.errors import BackendUnavailable, CheckpointError, OptionError
+from harken.serve.errors import RequestError, draining, too_long
 from harken.serve.metrics import Metrics
 from harken.serve.options import ServeOptions
-from harken.serve.tickets import Tickets
+from harken.serve.waiting import LoadOnce, in_daemon_thread
 from harken.serve.work.admission import Admission
 from harken.serve.work.engine import Job
 from harken.serve.work.file_job import FileJob
-from harken.serve.work.live_job import LiveJob
+from harken.serve.work.live_job import Failed, LiveJob
 from harken.serve.work.models import LoadedModel, Models
-from harken.serve.work.shared_diarizer import SharedDiarizer
 from harken.speakers.diarizer import Diarizer
 from harken.streaming import StreamOptions
+from harken.streaming.latency import LatencyPlan
 from harken.transcribe import TranscribeOptions
 from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE
+
+log = getLogger("harken.serve")
 
 JobT = TypeVar("JobT", FileJob, LiveJob)
 UNLOAD_CHECKS = 4
@@ -49,11 +53,8 @@ class Service:
 
     Attributes
     ----------
-    diarizer : SharedDiarizer
     draining : asyncio.Event
         Set once the server is about to end: no further work is taken, and live streams are to be closed.
-    tickets : Tickets
-        Short-lived keys.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class Service:
             max_queue_s=options.max_queue_s, max_streams=options.max_streams, max_load=options.max_load
         )
         self.models = Models(load, ids, aliases, self._record_step)
-        self.diarizer = SharedDiarizer(load_diarizer)
+        self._diarizer = load_diarizer and LoadOnce(
+            partial(in_daemon_thread, load_diarizer, "loading the diarizer")
+        )
         self.metrics = Metrics(self.admission, self.models)
-        self.tickets = Tickets()
         self._loop = asyncio.get_running_loop()
         self._rooms: dict[Job, object] = {}
         self._n_in_progress = 0
@@ -94,6 +96,26 @@ class Service:
         while self.options.unload_after_s:
             await asyncio.sleep(self.options.unload_after_s / UNLOAD_CHECKS)
             await self.models.unload_idle(self.options.unload_after_s)
+
+    async def diarizer(self) -> Diarizer:
+        """Return what tells speakers apart, loaded if it is not in memory.
+
+        Raises
+        ------
+        RequestError
+            If its models are not on this server, and cannot be fetched.
+        """
+        try:
+            if self._diarizer:
+                return await self._diarizer.get()
+        except (CheckpointError, OptionError, BackendUnavailable) as error:
+            log.error("speakers cannot be told apart: %s", error)
+        raise RequestError(
+            "response_format='diarized_json': allowed are the other formats: this server has no models to tell "
+            "speakers apart",
+            code="unsupported_value",
+            param="response_format",
+        )
 
     @asynccontextmanager
     async def file(
@@ -166,6 +188,26 @@ class Service:
         async with self._job(model_name, self.admission.stream(), make_job, ExitStack()) as job:
             yield job
 
+    async def plan(
+        self, model_name: str, options: TranscribeOptions, stream_options: StreamOptions
+    ) -> LatencyPlan:
+        """Return the plan of a live stream, without holding room for it.
+
+        Raises
+        ------
+        RequestError
+            As for `stream`.
+        OptionError
+            As for `stream`.
+        """
+        async with self.stream(model_name, options, stream_options) as job:
+            job.close()
+            async for update in job.updates:
+                if isinstance(update, Failed):
+                    raise update.failure
+            assert job.session
+            return job.session.plan
+
     @contextmanager
     def in_progress(self) -> Iterator[None]:
         """Have `drain` wait for the end of a block, such as a connection whose last results are on their way."""
@@ -188,7 +230,8 @@ class Service:
     async def close(self) -> None:
         """Abandon what is in progress, and end the engines."""
         self.draining.set()
-        self.diarizer.close()
+        if self._diarizer:
+            self._diarizer.forget()
         await self.models.close("the server has ended")
 
     @asynccontextmanager

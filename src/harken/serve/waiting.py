@@ -1,4 +1,4 @@
-"""Waiting: for the first of several coroutines, and for a thread that the end of the process need not wait for."""
+"""Waiting: for the first of several coroutines, for a thread, and for something that is loaded once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -53,3 +53,36 @@ async def in_daemon_thread(function: Callable[[], T], name: str) -> T:
 
     Thread(target=call, name=name, daemon=True).start()
     return await result
+
+
+class LoadOnce(Generic[T]):
+    """Something that is loaded when it is first asked for; after a failure the next request tries again.
+
+    Parameters
+    ----------
+    load : coroutine function
+    """
+
+    def __init__(self, load: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._load = load
+        self._loading: asyncio.Task[T] | None = None
+
+    @property
+    def value(self) -> T | None:
+        """What was loaded; None before, and after a failure."""
+        task = self._loading
+        loaded = task is not None and task.done() and not task.cancelled() and task.exception() is None
+        return task.result() if task and loaded else None
+
+    async def get(self) -> T:
+        """Return it, loaded if it is not in memory."""
+        if self._loading is None or (self._loading.done() and self.value is None):
+            self._loading = asyncio.create_task(self._load())
+        # A request that is cancelled meanwhile does not end the loading, for which others may wait.
+        return await asyncio.shield(self._loading)
+
+    def forget(self) -> None:
+        """Let go of it, and wait no longer for the loading."""
+        if self._loading:
+            self._loading.cancel()
+            self._loading = None

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from harken.backends.onnx.graph_files import BuiltGraph
-from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
+from harken.backends.onnx.graph_files import BuiltGraph, stored_graph
 from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph
-from harken.checkpoints.watched_file import WatchedFile, watch
+from harken.backends.store import FileStore, default_store_directory
+from harken.checkpoints.model_files import WatchedFile, watch
 from harken.contract import Floats
 from harken.errors import CheckpointError
-from harken.speakers.campplus_weights import CampplusWeights, open_campplus
+from harken.speakers.campplus import CampplusWeights, campplus, open_campplus
 from harken.speakers.fbank import N_BANDS, fbank, frame_count
 
 SHORTEST_SAMPLES = 4800
@@ -57,7 +57,7 @@ class EmbeddingModel:
         if weights.bands != N_BANDS:
             raise CheckpointError(f"{path}: a CAM++ model for {weights.bands} bands, allowed is {N_BANDS}")
         self.size = weights.embedding_size
-        self._graph = _load(weights, file, threads, GraphStore(cache or default_graph_directory()))
+        self._graph = _load(weights, file, threads, FileStore(cache or default_store_directory()))
 
     def embed(self, pieces: Sequence[Floats]) -> Floats:
         """Compute the embeddings of pieces of speech.
@@ -85,18 +85,14 @@ class EmbeddingModel:
         return embeddings
 
 
-def _load(weights: CampplusWeights, file: WatchedFile, threads: int, store: GraphStore) -> Graph:
+def _load(weights: CampplusWeights, file: WatchedFile, threads: int, store: FileStore) -> Graph:
+    def build() -> BuiltGraph:
+        graph = campplus(weights)
+        file.check_unchanged()
+        return graph
+
     key = f"{file.sha256()[:32]}-campplus-v{_GRAPH_VERSION}"
-    return OnnxRuntimeGraph(store.get_or_build(key, lambda: _build(weights, file)), threads)
-
-
-def _build(weights: CampplusWeights, file: WatchedFile) -> BuiltGraph:
-    """Build the graph; only this imports the onnx package, so that a start with a stored graph is fast."""
-    from harken.speakers.campplus import campplus
-
-    graph = campplus(weights)
-    file.check_unchanged()
-    return graph
+    return OnnxRuntimeGraph(stored_graph(store, key, build), threads)
 
 
 def _long_enough(piece: Floats) -> Floats:

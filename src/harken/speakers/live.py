@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from harken.contract import Floats
 from harken.results import SpeakerTurn
+from harken.speakers.clustering import join_spans
 from harken.speakers.embedding import EmbeddingModel
 from harken.speakers.live_voices import LivePiece, LiveVoices
 from harken.speakers.pieces import FRAMES_PER_SECOND, Run, plan_pieces, runs
@@ -27,7 +28,6 @@ from harken.speakers.segmentation import (
     Activity,
     SegmentationModel,
 )
-from harken.speakers.turns import join_spans
 
 DEFAULT_DELAY_S, MAX_DELAY_S = 5.0, 60.0
 SHORT_DELAY_S = 4.0

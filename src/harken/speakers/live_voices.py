@@ -17,8 +17,8 @@ import numpy as np
 
 from harken.contract import Floats
 from harken.speakers.clustering import MIN_RELIABLE_S, Matrix, agglomerated
-from harken.speakers.names import letters
 from harken.speakers.pieces import FRAMES_PER_SECOND, Run
+from harken.speakers.voices import letters
 
 SAME_SPEAKER = 0.4
 """Cosine similarity to a voice from which a piece founds no other."""

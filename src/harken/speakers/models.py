@@ -15,11 +15,11 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from harken.atomic import open_atomic
-from harken.backends.onnx.graph_store import default_graph_directory
+from harken.backends.store import default_store_directory
 from harken.checkpoints.hub import download_file
-from harken.checkpoints.watched_file import file_sha256
+from harken.checkpoints.model_files import file_sha256
 from harken.errors import CheckpointError, CheckpointNotFound, OutputError
+from harken.files import open_atomic
 
 ENVIRONMENT_VARIABLE = "HARKEN_SPEAKER_MODEL"
 _TIMEOUT_S = 30.0
@@ -108,7 +108,7 @@ def resolve_speaker_models(model: str | os.PathLike[str] | None, *, download: bo
     given = os.environ.get(ENVIRONMENT_VARIABLE) if model is None else model
     if given:
         return _files_in(Path(given))
-    folder = default_graph_directory().parent / "speakers"
+    folder = default_store_directory().parent / "speakers"
     return SpeakerModelFiles(*(_cached(source, folder, download) for source in (SEGMENTATION, EMBEDDING)))
 
 

@@ -1,4 +1,4 @@
-"""Known voices: people who are recognised by some seconds of their speech, and the file that the user keeps them in."""
+"""Names of speakers: letters, and people known by some seconds of their speech, whom the user keeps in a file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_uppercase
 
 import numpy as np
 
-from harken.atomic import write_atomic
-from harken.checkpoints.json_file import read_object
+from harken.checkpoints.model_files import read_object
 from harken.contract import Floats
 from harken.errors import CheckpointError, OptionError
+from harken.files import write_atomic
 from harken.speakers.clustering import Matrix
 
 SAME_PERSON = 0.5
@@ -51,6 +52,16 @@ class Voice:
     def __post_init__(self) -> None:
         if not (0 < len(self.name) <= MAX_NAME_LENGTH and self.name.isprintable() and self.name.strip()):
             raise OptionError("name", self.name, f"1 to {MAX_NAME_LENGTH} printable characters")
+
+
+def letters(index: int) -> str:
+    """Return the name of an unknown speaker: A to Z, then AA, AB, ..."""
+    name = ""
+    index += 1
+    while index:
+        index, letter = divmod(index - 1, len(ascii_uppercase))
+        name = ascii_uppercase[letter] + name
+    return name
 
 
 def name_speakers(centroids: Matrix, voices: Sequence[Voice]) -> list[str | None]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 from harken.errors import OptionError
-from harken.option_types import check_types, is_given
+from harken.option_types import check, is_given, option
 from harken.streaming.endpointer import MAX_PAUSE_S, MIN_PAUSE_S
 from harken.streaming.snr import NORMAL_WINDOW_FRAMES
-from harken.transcribe.options import option
 from harken.types import FRAMES_PER_POSITION, WINDOW_FRAMES
 
 MAX_WINDOW_FRAMES = 1000
@@ -21,6 +21,8 @@ MAX_LOCAL_AGREEMENT = 8
 MAX_DELAY_MS = 60_000
 STEPS_BETWEEN_PRESETS = 8
 """Number of steps from one preset to the next for a delay in milliseconds."""
+
+_frames = partial(option, step=FRAMES_PER_POSITION, noun="an even number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,31 +54,16 @@ class StreamingConfig:
         If a value is not allowed.
     """
 
-    window_frames: int = 200
-    hop_frames: int = 50
-    history_frames: int = 400
-    commit_delay_frames: int = 100
-    local_agreement: int = 1
+    window_frames: int = _frames(200, low=10, high=MAX_WINDOW_FRAMES)
+    hop_frames: int = _frames(50, low=10, high=MAX_WINDOW_FRAMES)
+    history_frames: int = _frames(400, low=0, high=WINDOW_FRAMES)
+    commit_delay_frames: int = option(100, low=0, high=MAX_COMMIT_DELAY_FRAMES)
+    local_agreement: int = option(1, low=1, high=MAX_LOCAL_AGREEMENT)
 
     def __post_init__(self) -> None:
-        check_types(self)
-        limits = {
-            "window_frames": (10, MAX_WINDOW_FRAMES),
-            "hop_frames": (10, MAX_WINDOW_FRAMES),
-            "history_frames": (0, WINDOW_FRAMES),
-        }
-        for name, (low, high) in limits.items():
-            value = getattr(self, name)
-            if not low <= value <= high or value % FRAMES_PER_POSITION:
-                raise OptionError(name, value, f"an even number from {low} to {high}")
+        check(self)
         if self.hop_frames > self.window_frames:
             raise self._hop_longer_than_window()
-        if not 0 <= self.commit_delay_frames <= MAX_COMMIT_DELAY_FRAMES:
-            raise OptionError(
-                "commit_delay_frames", self.commit_delay_frames, f"0 to {MAX_COMMIT_DELAY_FRAMES}"
-            )
-        if not 1 <= self.local_agreement <= MAX_LOCAL_AGREEMENT:
-            raise OptionError("local_agreement", self.local_agreement, f"1 to {MAX_LOCAL_AGREEMENT}")
 
     def _hop_longer_than_window(self) -> OptionError:
         """Return the error for a hop that is longer than the window; it names the one that was given."""
@@ -118,7 +105,8 @@ PRESETS: Mapping[str, StreamingConfig] = MappingProxyType(
 DELAYS = tuple(PRESETS)
 FINALS = ("exact", "streamed")
 
-_live_option = partial(option, "Live")
+_PAUSE: Mapping[str, Any] = {"low": MIN_PAUSE_S, "high": MAX_PAUSE_S, "noun": "seconds"}
+_live_option = partial(option, section="Live")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +130,7 @@ class StreamOptions:
         "exact",
         "exact transcribes each utterance once more as a whole, with the result of an offline transcription; streamed "
         "keeps the words as they were committed.",
+        choices=FINALS,
     )
     adaptive: bool = _live_option(True, "Use longer windows where it is noisy.")
     window_frames: int | None = _live_option(
@@ -158,20 +147,15 @@ class StreamOptions:
         None, "Consecutive hypotheses that must agree on a word, instead of the delay's."
     )
     sentence_pause_s: float = _live_option(
-        0.8, "Silence that ends an utterance after the end of a sentence, in seconds."
+        0.8, "Silence that ends an utterance after the end of a sentence, in seconds.", **_PAUSE
     )
-    pause_s: float = _live_option(1.5, "Silence that ends an utterance anywhere, in seconds.")
+    pause_s: float = _live_option(1.5, "Silence that ends an utterance anywhere, in seconds.", **_PAUSE)
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check(self)
         if self.delay not in DELAYS and not _is_delay_ms(self.delay):
             allowed = f"{', '.join(DELAYS)}, or milliseconds from 1 to {MAX_DELAY_MS}"
             raise OptionError("delay", self.delay, allowed)
-        if self.finals not in FINALS:
-            raise OptionError("finals", self.finals, " or ".join(FINALS))
-        for name in ("pause_s", "sentence_pause_s"):
-            if not MIN_PAUSE_S <= getattr(self, name) <= MAX_PAUSE_S:
-                raise OptionError(name, getattr(self, name), f"{MIN_PAUSE_S:g} to {MAX_PAUSE_S:g} seconds")
         if self.sentence_pause_s > self.pause_s:
             raise self._pauses_in_wrong_order()
 

@@ -1,9 +1,8 @@
 """Tokenizer: text to tokens and back, word splitting, languages, and the layout of the special tokens."""
 
-from harken.text.detokenizer import IncrementalDetokenizer
 from harken.text.frequent_tokens import frequent_token_ids
 from harken.text.languages import LANGUAGES, to_language_code
-from harken.text.tokenizer import Tokenizer, TokenKind
+from harken.text.tokenizer import IncrementalDetokenizer, Tokenizer, TokenKind
 
 __all__ = [
     "LANGUAGES",

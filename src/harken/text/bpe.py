@@ -1,4 +1,7 @@
-"""Byte-pair encoding of text, as `tiktoken` does it for openai-whisper.
+"""Byte-pair encoding of text, as `tiktoken` does it for openai-whisper, and GPT-2's byte-level alphabet.
+
+The alphabet has one printable character for each byte (a space is ``Ġ``), and vocabulary files contain tokens in it.
+They are converted to bytes only when they are decoded: converting all 50,000 takes longer than reading the file.
 
 Only prompts of a few hundred characters are encoded, so plain Python is fast enough, and it costs nothing at start-up.
 """
@@ -11,7 +14,33 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from harken.text.byte_level import bytes_to_unicode
+# GPT-2 encoder.py, `bytes_to_unicode`.
+_PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
+_UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_TO_UNICODE = {byte: chr(byte) for byte in _PRINTABLE} | {
+    byte: chr(256 + i) for i, byte in enumerate(_UNPRINTABLE)
+}
+_UNICODE_TO_BYTE = {ord(letter): byte for byte, letter in _BYTE_TO_UNICODE.items()}
+
+#: The 256 characters of the alphabet.
+BYTE_ALPHABET = frozenset(_BYTE_TO_UNICODE.values())
+_BYTE_LEVEL = re.compile("[!-~¡-¬®-\u0143]*")
+
+
+def bytes_to_unicode(data: bytes) -> str:
+    """Convert bytes to GPT-2's alphabet, one character per byte."""
+    return data.decode("latin-1").translate(_BYTE_TO_UNICODE)
+
+
+def unicode_to_bytes(letters: str) -> bytes:
+    """Convert text in GPT-2's alphabet back to bytes."""
+    return letters.translate(_UNICODE_TO_BYTE).encode("latin-1")
+
+
+def is_byte_level(letters: str) -> bool:
+    """Return True if every character belongs to the alphabet."""
+    return _BYTE_LEVEL.fullmatch(letters) is not None
+
 
 # The pattern of GPT-2 (openai-whisper tokenizer.py, `get_encoding`, pat_str). Its Unicode classes \p{L}, \p{N} and \s
 # do not exist in `re`. It is therefore matched against a copy of the text in which every character beyond ASCII is

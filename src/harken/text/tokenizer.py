@@ -8,7 +8,8 @@ The layout follows openai-whisper tokenizer.py, `get_encoding`. After the text t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import codecs
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +17,8 @@ from typing import Protocol
 
 from harken.errors import CheckpointError, OptionError
 from harken.text import word_splitting
-from harken.text.bpe import BytePairEncoder
-from harken.text.byte_level import BYTE_ALPHABET, bytes_to_unicode, unicode_to_bytes
+from harken.text.bpe import BYTE_ALPHABET, BytePairEncoder, bytes_to_unicode, unicode_to_bytes
 from harken.text.languages import LANGUAGES, LANGUAGES_WITHOUT_SPACES, to_language_code
-from harken.text.nonspeech import non_speech_tokens
 from harken.text.vocabulary import END_OF_TEXT, builtin_tokens, read_tokens
 
 TIMESTAMPS_PER_S = 50
@@ -27,6 +26,14 @@ N_TIMESTAMPS = 30 * TIMESTAMPS_PER_S + 1
 _N_SPECIALS_BESIDE_LANGUAGES = 8 + N_TIMESTAMPS
 _MIN_MULTILINGUAL_VOCAB = 51865
 _TASKS = ("transcribe", "translate")
+# The lists of openai-whisper tokenizer.py, `non_speech_tokens`.
+_SYMBOLS = (
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+    *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"),
+    *("[[", "]]", "{{", "}}", "♪♪", "♪♪♪"),
+)
+_MUSIC_SYMBOLS = (*"♩♪♫♬♭♮♯",)
+_WORD_INITIAL_MARKS = (" -", " '")
 
 
 class TokenKind(StrEnum):
@@ -237,7 +244,7 @@ class Tokenizer:
 
     @cached_property
     def non_speech_tokens(self) -> tuple[int, ...]:
-        """Tokens of non-speech annotations, in ascending order (see `harken.text.nonspeech`)."""
+        """Tokens of non-speech annotations, in ascending order (see `non_speech_tokens`)."""
         return non_speech_tokens(self.encode)
 
     @cached_property
@@ -303,3 +310,49 @@ class Tokenizer:
 
     def _check_id(self, token: int) -> None:
         assert 0 <= token < self.n_vocab, f"token {token} is outside the vocabulary of {self.n_vocab}"
+
+
+def non_speech_tokens(encode: Callable[[str], list[int]]) -> tuple[int, ...]:
+    """Return the tokens of non-speech annotations, which are suppressed by default (`suppress_tokens="-1"`).
+
+    They are of symbols such as ``♪`` and ``[``, not of ordinary punctuation: all symbols that are a single token,
+    alone or after a space; the first token of each musical symbol, however many tokens it has; and hyphen and
+    apostrophe at the start of a word, but not inside.
+
+    Parameters
+    ----------
+    encode : callable
+        Converts text to tokens.
+
+    Returns
+    -------
+    tuple of int
+        In ascending order.
+    """
+    tokens = {encode(mark)[0] for mark in _WORD_INITIAL_MARKS}
+    for symbol in _SYMBOLS + _MUSIC_SYMBOLS:
+        for encoded in (encode(symbol), encode(" " + symbol)):
+            if len(encoded) == 1 or symbol in _MUSIC_SYMBOLS:
+                tokens.add(encoded[0])
+    return tuple(sorted(tokens))
+
+
+class IncrementalDetokenizer:
+    """Incremental detokenizer that returns text as soon as its last character is complete.
+
+    The returned texts, including that of `flush`, joined are `Tokenizer.decode` of all tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, token: int) -> str:
+        """Return the text that the next token completes; empty for a special token."""
+        return self._decoder.decode(self._tokenizer.decode_bytes((token,)))
+
+    def flush(self) -> str:
+        """Return an incomplete character, if any, as U+FFFD, and reset the detokenizer."""
+        rest = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return rest

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harken.errors import CheckpointError, CheckpointNotFound
-from harken.text.byte_level import is_byte_level
+from harken.text.bpe import is_byte_level
 
 #: The token after the last text token, in both vocabularies.
 END_OF_TEXT = "<|endoftext|>"

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from harken.api import Recognizer
-from harken.atomic import write_atomic
 from harken.checkpoints import encoder_digest
 from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
 from harken.errors import OptionError
+from harken.files import write_atomic
 from harken.streaming.config import PRESETS
 from harken.training.acceptance import Acceptance
 from harken.training.example_store import ExampleStore

@@ -12,8 +12,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from harken.atomic import write_atomic
 from harken.errors import OutputError
+from harken.files import write_atomic
 from harken.training.examples import Example, TrainingSequence
 from harken.training.windows import TrainingWindow
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from harken.atomic import write_atomic
 from harken.checkpoints.huggingface import hf_name_of, make_config
 from harken.checkpoints.safetensors import serialize_tensors
+from harken.files import write_atomic
 from harken.text import Tokenizer
 from harken.types import Dims
 

@@ -10,7 +10,7 @@ import torch
 
 from harken.api import Recognizer
 from harken.errors import ManifestError
-from harken.evaluation import Entry
+from harken.manifests import Entry
 from harken.results import Word
 from harken.training.example_store import ExampleStore
 from harken.training.examples import Example, TrainingSequence

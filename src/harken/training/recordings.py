@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,18 +11,11 @@ import numpy as np
 
 from harken.audio import load_audio
 from harken.audio.vad import RegionTracker, SpeechDetector, VadOptions
-from harken.errors import AudioError, ManifestError
-from harken.evaluation import Entry, read_manifests
-from harken.evaluation.manifest import MANIFEST
+from harken.errors import AudioError
+from harken.manifests import Entry
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_S
 
 MAX_SPEECH_S = WINDOW_S - 1.0
-AUDIO_SUFFIXES = frozenset(
-    {".aac", ".aif", ".aiff", ".amr", ".flac", ".m4a", ".mka", ".mkv", ".mov", ".mp3", ".mp4"}
-    | {".oga", ".ogg", ".opus", ".wav", ".webm", ".wma"}
-)
-"""Suffixes of the files that are read from a folder without a manifest."""
-
 Progress = Callable[[int, int], None]
 """Called with the number of items done, and their total."""
 
@@ -71,40 +63,6 @@ class TrainingRecording:
 
 SpeechFinder = Callable[[Entry], tuple[tuple[SpeechSegment, ...], float]]
 """Returns the segments of speech in a recording, and its length in seconds."""
-
-
-def read_entries(
-    paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None], *, needs_text: bool = False
-) -> list[Entry]:
-    """Read the entries of manifests and folders.
-
-    Parameters
-    ----------
-    paths : iterable of path
-        Manifests or folders that hold one (see `harken.evaluation.read_manifests`), and folders of recordings
-        without texts.
-    note : callable
-        Called with a message about every line that is left out.
-    needs_text : bool
-        Whether the recordings must have texts.
-
-    Raises
-    ------
-    ManifestError
-        If a folder holds no recordings, or no manifest where texts are needed, or as in `read_manifests`.
-    """
-    return [entry for path in map(Path, paths) for entry in _entries(path, note, needs_text)]
-
-
-def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Sequence[Entry]:
-    if needs_text or not os.path.isdir(path) or os.path.isfile(path / MANIFEST):
-        return read_manifests([path], note=note, needs_text=needs_text)
-    found = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
-    files = sorted(file for file in found if file.suffix.lower() in AUDIO_SUFFIXES and os.path.isfile(file))
-    if not files:
-        raise ManifestError(f"{path}: holds neither {MANIFEST} nor audio")
-    name = path.resolve().name
-    return [Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="") for file in files]
 
 
 def choose_held_out(entries: Sequence[Entry], fraction: float) -> set[str]:

@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from harken.errors import BackendUnavailable, ManifestError
+from harken.errors import BackendUnavailable, ManifestError, install_hint
 
 try:
     import torch as _torch
 except ImportError as error:
-    raise BackendUnavailable(f"PyTorch cannot be imported ({error}): pip install 'harken[torch]'") from error
+    raise BackendUnavailable(f"PyTorch cannot be imported ({error}): {install_hint('torch')}") from error
 
 from harken.checkpoints import Checkpoint
-from harken.evaluation import Entry
+from harken.manifests import Entry
 from harken.text import Tokenizer
 from harken.training.example_store import ExampleStore
 from harken.training.labelling import Labeller, label_windows

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harken.atomic import write_atomic
 from harken.errors import OutputError
-from harken.temporary import remove_abandoned
+from harken.files import remove_abandoned, write_atomic
 from harken.training.acceptance import Acceptance
 from harken.training.windows import TrainingWindow
 

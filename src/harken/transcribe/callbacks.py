@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harken.decoding import DecodingResult, Observer, Step
 from harken.errors import Cancelled
-from harken.option_types import check_types
+from harken.option_types import check
 from harken.results import Attempt
 
 ProgressCallback = Callable[[float, bool], None]
@@ -48,7 +48,7 @@ class Callbacks:
     is_cancelled: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check(self)
 
     def handle_step(self, step: Step) -> None:
         """Raise `Cancelled` if the caller asks for it, else pass the step on."""

@@ -14,12 +14,11 @@ from errno import ENOSPC
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from harken.atomic import wrap_os_errors
 from harken.audio import AudioSource
 from harken.errors import HarkenError, OptionError, OutputError
+from harken.files import lock, wrap_os_errors
 from harken.formats import as_json, segment_from_json
 from harken.results import UnwrittenSpeech
-from harken.temporary import lock
 from harken.transcribe.window_chain import LanguageState, WindowOutcome
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from harken.audio.vad import VadOptions
 from harken.decoding import (
@@ -20,27 +20,23 @@ from harken.decoding import (
     normalized_hotwords,
 )
 from harken.errors import OptionError
-from harken.option_types import check_types, is_given
+from harken.option_types import check, option
 from harken.text import to_language_code
 from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from harken.types import FRAMES_PER_SECOND
 
 TASKS = ("transcribe", "translate")
 FIDELITIES = ("auto", "exact", "fast")
+TEMPERATURES = f"0, and numbers from {MIN_TEMPERATURE} to 10"
 MAX_CLIP_S = 1e7
 """Latest time of a clip, about four months."""
 
 
-def option(section: str, default: Any, help: str) -> Any:
-    """Declare an option with its default, its section heading and its help sentence."""
-    return field(default=default, metadata={"section": section, "help": help})
-
-
-_language = partial(option, "Language")
-_decoding = partial(option, "Decoding")
-_prompting = partial(option, "Prompting")
-_words = partial(option, "Words")
-_speech = partial(option, "Speech")
+_language = partial(option, section="Language")
+_decoding = partial(option, section="Decoding")
+_prompting = partial(option, section="Prompting")
+_words = partial(option, section="Words")
+_speech = partial(option, section="Speech")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,30 +63,43 @@ class TranscribeOptions:
     language_threshold: float = _language(
         0.5,
         "Probability at which the first window decides on the language; below it, later windows are used too.",
+        low=0,
+        high=1,
+        noun="a probability",
     )
-    language_windows: int = _language(4, "Most windows to detect the language in.")
+    language_windows: int = _language(4, "Most windows to detect the language in.", low=1, high=1000)
     multilingual: bool = _language(False, "The language may change: detect it for every window.")
-    task: str = _language("transcribe", "transcribe, or translate into English.")
+    task: str = _language("transcribe", "transcribe, or translate into English.", choices=TASKS)
 
-    beam_size: int = _decoding(1, "Hypotheses of the beam search, at temperature 0; 1 is greedy.")
+    beam_size: int = _decoding(
+        1, "Hypotheses of the beam search, at temperature 0; 1 is greedy.", low=1, high=64
+    )
     patience: float = _decoding(1.0, "Beam search ends after beam size times this many finished hypotheses.")
     length_penalty: float | None = _decoding(None, "Alpha of the length penalty; none divides by the length.")
-    best_of: int = _decoding(5, "Samples drawn at each temperature above 0.")
+    best_of: int = _decoding(5, "Samples drawn at each temperature above 0.", low=1, high=64)
     temperatures: tuple[float, ...] = _decoding(
         (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
         "Temperatures to try in turn until a result passes the three thresholds.",
+        low=0,
+        high=10,
+        allowed=TEMPERATURES,
     )
     compression_ratio_threshold: float | None = _decoding(
-        2.4, "A text with a higher compression ratio than this is repetitive."
+        2.4, "A text with a higher compression ratio than this is repetitive.", above=0
     )
-    logprob_threshold: float | None = _decoding(-1.0, "An average log-probability below this is a failure.")
+    logprob_threshold: float | None = _decoding(
+        -1.0, "An average log-probability below this is a failure.", high=0
+    )
     no_speech_threshold: float | None = _decoding(
         0.6,
         "A window with a higher no-speech probability than this is skipped, if its text fails the threshold above too.",
+        low=0,
+        high=1,
+        noun="a probability",
     )
     timestamps: bool = _decoding(True, "Decode timestamps; without them every segment is a window.")
     max_initial_timestamp_s: float | None = _decoding(
-        1.0, "Latest start of the first segment of a window, in seconds."
+        1.0, "Latest start of the first segment of a window, in seconds.", low=0, high=30, noun="seconds"
     )
     clip_timestamps: tuple[float, ...] = _decoding(
         (), "Start and end of the clips to transcribe, in seconds; the last end may be left out."
@@ -99,9 +108,13 @@ class TranscribeOptions:
         "auto",
         "exact encodes every position of a window of 30 s, as the reference does; fast encodes a part of those "
         "behind the end of the audio, which counts for all of them; auto is exact in fp32.",
+        choices=FIDELITIES,
     )
     suppress_tokens: tuple[int, ...] = _decoding(
-        (-1,), "Token ids that are never sampled; -1 stands for symbols that are not spoken."
+        (-1,),
+        "Token ids that are never sampled; -1 stands for symbols that are not spoken.",
+        low=-1,
+        allowed="ids of the vocabulary, and -1",
     )
     suppress_blank: bool = _decoding(True, "Never begin a window with a blank.")
     suppress_regex: str | None = _decoding(
@@ -110,14 +123,22 @@ class TranscribeOptions:
     batch_size: int = _decoding(
         1,
         "Most windows to decode together, of one or several recordings; each takes memory, with tiny.en about 20 MB.",
+        low=1,
+        high=256,
     )
-    seed: int = _decoding(0, "Seed of the random numbers for sampling; equal seeds give equal texts.")
+    seed: int = _decoding(
+        0,
+        "Seed of the random numbers for sampling; equal seeds give equal texts.",
+        low=0,
+        high=2**128 - 1,
+        allowed="an integer from 0 to 2**128 - 1",
+    )
 
     condition_on_previous_text: bool = _prompting(
         False, "Prompt each window with the text before it; windows of one recording then wait for one another."
     )
     prompt_reset_temperature: float = _prompting(
-        0.5, "Forget the previous text after a window decoded above this."
+        0.5, "Forget the previous text after a window decoded above this.", low=0, high=10
     )
     initial_prompt: str | None = _prompting(
         None,
@@ -146,18 +167,20 @@ class TranscribeOptions:
     vad_min_silence_s: float = _speech(1.0, "Shorter silence belongs to the speech around it, in seconds.")
     vad_speech_pad_s: float = _speech(0.4, "Audio kept before and after speech, in seconds.")
     hallucination_threshold: float | None = _speech(
-        0.5, "Segments with at least this hallucination score are dropped; none drops nothing."
+        0.5,
+        "Segments with at least this hallucination score are dropped; none drops nothing.",
+        above=0,
+        high=1,
+        noun="a score",
     )
     fill_gaps: bool = _speech(
         True, "Decode detected speech of a second or more that no word covers again, on its own."
     )
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name, (is_allowed, allowed) in _ALLOWED.items():
-            value = getattr(self, name)
-            if value is not None and not is_allowed(value):
-                raise OptionError(name, value, allowed)
+        check(self)
+        if any(0 < temperature < MIN_TEMPERATURE for temperature in self.temperatures):
+            raise OptionError("temperatures", self.temperatures, TEMPERATURES)
         for name in ("initial_prompt", "prefix"):
             if not (getattr(self, name) or "").strip():
                 object.__setattr__(self, name, None)
@@ -197,27 +220,16 @@ class TranscribeOptions:
         OptionError
             If one of them is outside what is allowed; it names the option as it is called here.
         """
-        min_silence_s, pad_s = self.vad_min_silence_s, self.vad_speech_pad_s
-        if 0 <= min_silence_s < 2 * pad_s:
-            raise self._padding_longer_than_silence()
         try:
             return VadOptions(
                 threshold=self.vad_threshold,
                 min_speech_s=self.vad_min_speech_s,
-                min_silence_s=min_silence_s,
-                speech_pad_s=pad_s,
+                min_silence_s=self.vad_min_silence_s,
+                speech_pad_s=self.vad_speech_pad_s,
             )
         except OptionError as error:
-            raise OptionError(f"vad_{error.field}", error.value, error.allowed) from None
-
-    def _padding_longer_than_silence(self) -> OptionError:
-        """Return the error for padding that does not fit into the silence; it names the option that was given."""
-        min_silence_s, pad_s = self.vad_min_silence_s, self.vad_speech_pad_s
-        if is_given(self, "vad_min_silence_s"):
-            allowed = f"at least {2 * pad_s:g} seconds, twice vad_speech_pad_s={pad_s:g}"
-            return OptionError("vad_min_silence_s", min_silence_s, allowed)
-        allowed = f"at most {min_silence_s / 2:g} seconds, half of vad_min_silence_s={min_silence_s:g}"
-        return OptionError("vad_speech_pad_s", pad_s, allowed)
+            allowed = re.sub(r"min_silence_s|speech_pad_s", r"vad_\g<0>", error.allowed)
+            raise OptionError(f"vad_{error.field}", error.value, allowed) from None
 
     def rejection_reason(self, decoded: DecodingResult) -> str | None:
         """Return the reason to decode a window again at the next temperature; None if there is none.
@@ -256,32 +268,3 @@ class TranscribeOptions:
         if len(points) % 2:
             points.append(None)
         return [(start or 0, end) for start, end in zip(points[::2], points[1::2], strict=True)]
-
-
-def _within(lowest: float, highest: float) -> Callable[[float], bool]:
-    return lambda value: lowest <= value <= highest
-
-
-# Allowed values of single options; None is allowed where the type allows it.
-_ALLOWED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "language_threshold": (_within(0, 1), "a probability from 0 to 1"),
-    "language_windows": (_within(1, 1000), "an integer from 1 to 1000"),
-    "task": (TASKS.__contains__, " or ".join(TASKS)),
-    "beam_size": (_within(1, 64), "an integer from 1 to 64"),
-    "best_of": (_within(1, 64), "an integer from 1 to 64"),
-    "temperatures": (
-        lambda values: all(value == 0 or MIN_TEMPERATURE <= value <= 10 for value in values),
-        f"0, and numbers from {MIN_TEMPERATURE} to 10",
-    ),
-    "compression_ratio_threshold": (lambda value: value > 0, "a number above 0, or none"),
-    "logprob_threshold": (lambda value: value <= 0, "a number up to 0, or none"),
-    "no_speech_threshold": (_within(0, 1), "a probability from 0 to 1, or none"),
-    "max_initial_timestamp_s": (_within(0, 30), "0 to 30 seconds, or none"),
-    "fidelity": (FIDELITIES.__contains__, ", ".join(FIDELITIES)),
-    "suppress_tokens": (lambda ids: min(ids, default=0) >= -1, "ids of the vocabulary, and -1"),
-    "batch_size": (_within(1, 256), "an integer from 1 to 256"),
-    "seed": (_within(0, 2**128 - 1), "an integer from 0 to 2**128 - 1"),
-    "prompt_reset_temperature": (_within(0, 10), "a number from 0 to 10"),
-    "vad_speech_pad_s": (_within(0, 14), "0 to 14 seconds"),
-    "hallucination_threshold": (lambda score: 0 < score <= 1, "a score above 0 and up to 1, or none"),
-}

@@ -10,6 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harken.backends.checks import own_states
+from harken.backends.encoding import EncodingBackend
+from harken.backends.loading import load_parts
 from harken.backends.native.decoder import NativeDecoder
 from harken.backends.native.decoder_weights import DecoderWeights
 from harken.backends.native.encoder import NativeEncoder
@@ -20,13 +22,10 @@ from harken.backends.native.packed_file import load_packed
 from harken.backends.native.packing import GROUP
 from harken.backends.native.session import NativeSession
 from harken.backends.native.streaming_encoder import NativeEncoderState
-from harken.backends.onnx.encoding import Encoder, EncoderGraphs, EncodingBackend
-from harken.backends.onnx.graph_loader import GraphLoader
-from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
-from harken.backends.onnx.runtime_plan import RuntimePlan, has_amx, openvino_capabilities
+from harken.backends.store import FileStore, default_store_directory
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.errors import OptionError
+from harken.errors import OptionError, install_hint
 from harken.processors import usable_processors
 from harken.types import Dims
 
@@ -39,24 +38,22 @@ STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 class NativeBackend(EncodingBackend[NativeFeatures]):
     """`harken.contract.Backend` on a compiled encoder and decoder.
 
-    The graphs of the ONNX engine encode where bfloat16 in matrix units is faster, or where the encoder's heads do not
-    fit the kernels. Calls take turns: while a window is encoded, a decoder step of another thread waits.
+    Calls take turns: while a window is encoded, a decoder step of another thread waits.
 
     Parameters
     ----------
     dims : Dims
     weights : mapping of str to ndarray
-        By the names of the original state dict; read only when a graph has to be built or weights to be packed.
+        By the names of the original state dict; read only when weights have to be packed.
     digest : str
-        Digest of the weights; stored graphs and packed weights are reused where it is the same.
+        Digest of the weights; packed weights are reused where it is the same.
     precision : {"auto", "int8", "int4"}
-        Of the decoder; the encoder computes in 16-bit integers. "auto" is int8 with the fastest encoder, which on
-        processors with AMX is a graph in bfloat16; "int8" gives the same bits on every processor, if the encoder fits
-        the kernels. int4 is for assistants.
+        Of the decoder; the encoder computes in 16-bit integers. "auto" is int8; int4 is for assistants.
+        Results have the same bits on every processor.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
-        Directory of stored graphs and packed weights; by default in the user's cache directory.
+        Directory of packed weights; by default in the user's cache directory.
     alignment_heads : tuple of (layer, head), or None
         Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
     shares_encoder : bool
@@ -64,7 +61,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
     vocab_subset : ndarray of int64, or None
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
     check_unchanged : callable
-        Called when something was built and before it is stored; raises an error if the weights may not be those of
+        Called when weights were packed and before it is stored; raises an error if the weights may not be those of
         `digest` any more.
 
     Raises
@@ -75,11 +72,11 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
     CheckpointError
         If the weights are damaged, or `check_unchanged` finds them changed.
     OutputError
-        If graphs have to be built and cannot be stored anywhere.
+        If weights have to be packed and cannot be stored anywhere.
     OutOfMemory
         If the model does not fit into memory.
     BackendUnavailable
-        If the library or a runtime is not installed.
+        If there is no library.
     """
 
     def __init__(
@@ -99,76 +96,38 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         if precision not in BITS:
             raise OptionError("precision", precision, f"{' or '.join(PRECISIONS)} with backend='native'")
         if not fits(dims):
-            allowed = (
-                f"another backend for a model with n_text_state={dims.n_text_state}, "
-                f"n_text_head={dims.n_text_head} and n_audio_state={dims.n_audio_state}: native takes text states of a "
-                f"multiple of {STATE_DIVISOR} in heads of a multiple of {HEAD_SIZE_DIVISOR} up to {MAX_HEAD_SIZE}, and "
-                f"audio states of a multiple of {GROUP}"
-            )
-            raise OptionError("backend", "native", allowed)
+            raise OptionError("backend", "native", _other_dims(dims))
         chosen_instruction_set()  # if it cannot be had, say so before anything is built
         self.dims = dims.without_encoder() if shares_encoder else dims
         self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
         self.threads = threads or usable_processors()
-        store = GraphStore(cache or default_graph_directory())
-        loader = GraphLoader(
-            dims=self.dims,
-            weights=weights,
-            digest=digest,
-            check_unchanged=check_unchanged,
-            precision=precision,
-            threads=self.threads,
-            store=store,
-            alignment_heads=self.alignment_heads,
-            vocab_subset=vocab_subset,
-        )
+        store = FileStore(cache or default_store_directory())
         load = partial(load_packed, digest=digest, store=store, check_unchanged=check_unchanged)
         decoder_weights = DecoderWeights(dims=self.dims, bits=BITS[precision], vocab_subset=vocab_subset)
         encoder_weights = EncoderWeights(self.dims)
-
-        def load_decoder(weights: Mapping[str, NDArray[Any]]) -> NativeDecoder:
-            return NativeDecoder(
-                load(weights, contents=decoder_weights),
-                contents=decoder_weights,
-                alignment_heads=self.alignment_heads,
-                threads=self.threads,
-            )
-
-        def load_encoder(weights: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-            return load(weights, contents=encoder_weights)
-
-        encoder_plan = ("shared", "output") if not self.dims.has_encoder else ("native", "int16")
-        self._encoder: Encoder
-        if self.dims.has_encoder and encoder_fits(dims) and (precision == "int8" or not graph_encodes_faster()):
-            self._decoder, arrays = loader.load(load_decoder, load_encoder)
-            self._encoder = NativeEncoder(arrays, encoder_weights, self._decoder)
-        else:
-            names = ("encoder",) if self.dims.has_encoder else ()
-            self._decoder, *graphs = loader.load(load_decoder, *names)
-            loaded = dict(zip(names, graphs, strict=True))
-            self._encoder = EncoderGraphs(self.dims, loader, loaded, projects_chunks=False)
-            if names:
-                encoder_plan = loader.plan.encoder
-        self.plan = RuntimePlan(
-            precision="int8" if precision == "auto" else precision,
-            encoder=encoder_plan,
-            decoder=("native", f"int{decoder_weights.bits}"),
+        parts = (decoder_weights, encoder_weights) if self.dims.has_encoder else (decoder_weights,)
+        arrays = load_parts(weights, *(partial(load, contents=contents) for contents in parts))
+        self._decoder = NativeDecoder(
+            arrays[0], contents=decoder_weights, alignment_heads=self.alignment_heads, threads=self.threads
         )
+        self._encoder = (
+            NativeEncoder(arrays[1], encoder_weights, self._decoder) if self.dims.has_encoder else None
+        )
+        encoder = "native int16" if self.dims.has_encoder else "shared output"
+        decoder = f"native int{decoder_weights.bits} ({self._decoder.instruction_set})"
         self.capabilities = Capabilities(
             name="native",
-            precision=self.plan.precision,
+            precision="int8" if precision == "auto" else precision,
             device="cpu",
-            detail=f"{self.plan} ({self._decoder.instruction_set}), {self.threads} threads",
+            detail=f"encoder {encoder}, decoder {decoder}, {self.threads} threads",
             sparse_positions=True,
         )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
-        encoder_output = self._encoder.stack_outputs(states)
-        lengths = [state.positions for state in states]
-        if not isinstance(self._encoder, NativeEncoder):
-            return self._project(encoder_output, lengths)
-        windows = [state.packed_window(self._decoder) for state in own_states(states, NativeEncoderState)]
-        return NativeFeatures(encoder_output, windows, lengths)
+        own = own_states(states, NativeEncoderState)
+        lengths = [state.positions for state in own]
+        windows = [state.packed_window(self._decoder) for state in own]
+        return NativeFeatures(NativeEncoderState.stack_outputs(own), windows, lengths)
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
@@ -193,20 +152,26 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
 
 
 def fits(dims: Dims) -> bool:
-    """Return whether the kernels can compute a decoder of these dimensions."""
+    """Return whether the kernels can compute a model of these dimensions."""
     states_fit = dims.n_text_state % STATE_DIVISOR == 0 and dims.n_audio_state % GROUP == 0
-    return states_fit and _heads_fit(dims.n_text_state, dims.n_text_head)
-
-
-def encoder_fits(dims: Dims) -> bool:
-    """Return whether the kernels can compute an encoder of these dimensions."""
-    return _heads_fit(dims.n_audio_state, dims.n_audio_head)
-
-
-def graph_encodes_faster() -> bool:
-    """Return whether a graph on OpenVINO encodes windows faster than the library: in bfloat16, in Intel's AMX."""
-    return has_amx() and "BF16" in openvino_capabilities()
+    heads_fit = _heads_fit(dims.n_text_state, dims.n_text_head)
+    return (
+        states_fit and heads_fit and (not dims.has_encoder or _heads_fit(dims.n_audio_state, dims.n_audio_head))
+    )
 
 
 def _heads_fit(state: int, heads: int) -> bool:
     return state % (heads * HEAD_SIZE_DIVISOR) == 0 and state // heads <= MAX_HEAD_SIZE
+
+
+def _other_dims(dims: Dims) -> str:
+    """Return what is allowed for a model that does not fit the kernels."""
+    given = ", ".join(
+        f"{name}={getattr(dims, name)}"
+        for name in ("n_text_state", "n_text_head", "n_audio_state", "n_audio_head")
+    )
+    return (
+        f"backend='onnx' ({install_hint('onnx')}) for a model with {given}: native takes text states of a multiple of "
+        f"{STATE_DIVISOR} and audio states of a multiple of {GROUP}, both in heads of a multiple of "
+        f"{HEAD_SIZE_DIVISOR} up to {MAX_HEAD_SIZE}"
+    )

@@ -10,7 +10,7 @@ import numpy as np
 
 from harken.backends.native.matrices import BlockMatrix, Int16Matrix
 from harken.backends.native.packed_file import ArrayShape, Put, Weights
-from harken.backends.onnx.rotation import LM_HEAD, RotatedWeights
+from harken.backends.rotation import LM_HEAD, RotatedWeights
 from harken.contract import Floats, Ints
 from harken.types import Dims
 

@@ -21,7 +21,7 @@ from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES
 
 
 class NativeEncoder:
-    """An encoder of the library (see `harken.backends.onnx.encoding.Encoder`), with everything that it points to.
+    """An encoder of the library (see `harken.backends.encoding.Encoder`), with everything that it points to.
 
     Parameters
     ----------
@@ -66,9 +66,6 @@ class NativeEncoder:
             self._encode(*chunk)
         for state, (_, padded, encoder_output) in zip(own, chunks, strict=True):
             state.append_chunk(padded, encoder_output, final_frames // FRAMES_PER_POSITION)
-
-    def stack_outputs(self, states: Sequence[StreamingEncoderState]) -> Floats:
-        return NativeEncoderState.stack_outputs(own_states(states, NativeEncoderState))
 
     def _encode(self, chunk: Chunk, mel: Floats, encoder_output: Floats) -> None:
         """Encode a chunk of frames, with those around it, and write its output."""

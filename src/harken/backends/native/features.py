@@ -7,9 +7,9 @@ from functools import cache
 
 import numpy as np
 
+from harken.backends.encoding import EncodedWindows
 from harken.backends.native.decoder import PackedWindow
 from harken.backends.native.packing import GROUP
-from harken.backends.onnx.session import EncodedWindows
 from harken.contract import Floats, SparsePositions
 
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.onnx.graph_store import GraphStore
+from harken.backends.store import FileStore
 
 PACKED_FORMAT_VERSION = 4
 """Part of the name of every packed file; raise it with every change of what is in it."""
@@ -80,7 +80,7 @@ def load_packed(
     *,
     contents: PackedContents,
     digest: str,
-    store: GraphStore,
+    store: FileStore,
     check_unchanged: Callable[[], None],
 ) -> Arrays:
     """Map packed weights; pack them first if they are not in the store.
@@ -92,7 +92,7 @@ def load_packed(
     contents : PackedContents
     digest : str
         Digest of the weights.
-    store : GraphStore
+    store : FileStore
     check_unchanged : callable
         Raises an error if the weights may not be those of `digest` any more.
 

@@ -1,9 +1,5 @@
-"""The CPU engine: ONNX graphs built from the weights, without PyTorch."""
+"""A CPU engine on ONNX graphs, built from the weights without PyTorch; its packages are the extra ``onnx``."""
 
-from harken.backends.onnx.telemetry import turn_off_telemetry
-
-turn_off_telemetry()  # before any module of this package can import a runtime
-
-from harken.backends.onnx.backend import OnnxBackend  # noqa: E402
+from harken.backends.onnx.backend import OnnxBackend
 
 __all__ = ["OnnxBackend"]

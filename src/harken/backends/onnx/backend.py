@@ -9,11 +9,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harken.backends.checks import own_states
-from harken.backends.onnx.encoding import EncoderGraphs, EncodingBackend, single_window_slices
+from harken.backends.encoding import EncodingBackend
+from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
-from harken.backends.onnx.graph_store import GraphStore, default_graph_directory
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
-from harken.backends.onnx.streaming_encoder import OnnxEncoderState
+from harken.backends.store import FileStore, default_store_directory
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.processors import usable_processors
@@ -87,7 +87,7 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
             check_unchanged=check_unchanged,
             precision=precision,
             threads=self.threads,
-            store=GraphStore(cache or default_graph_directory()),
+            store=FileStore(cache or default_store_directory()),
             alignment_heads=self.alignment_heads,
             vocab_subset=vocab_subset,
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
+
+from harken.backends.store import FileStore
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -31,6 +34,18 @@ class BuiltGraph:
 
     model: ModelProto
     weights: Sequence[NDArray[Any]]
+
+
+def stored_graph(store: FileStore, key: str, build: Callable[[], BuiltGraph]) -> Path:
+    """Return the path of the ONNX file under `key`; build it first if it is missing or damaged.
+
+    Raises
+    ------
+    OutputError
+        If it has to be built and cannot be written anywhere.
+    """
+    folder = store.get_or_write(key, (MODEL_FILE, DATA_FILE), lambda: partial(write_graph, build()))
+    return folder / MODEL_FILE
 
 
 def write_graph(graph: BuiltGraph, folder: Path) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
+import numpy as np
 
-from harken.backends.onnx.graph_files import BuiltGraph
-from harken.backends.onnx.graph_store import GraphStore
-from harken.backends.onnx.parallel_loading import ParallelLoading
-from harken.backends.onnx.rotation import RotatedWeights
-from harken.backends.onnx.runtime_plan import RuntimePlan, make_runtime_plan
-from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph, OpenVinoGraph
-from harken.backends.onnx.saturation import probe_graph, weight_bits
+from harken.backends.loading import Weights, load_parts
+from harken.backends.onnx.graph_files import BuiltGraph, stored_graph
+from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph, OpenVinoGraph, RuntimePlan, make_runtime_plan
+from harken.backends.rotation import RotatedWeights
+from harken.backends.store import FileStore
 from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Ints
 from harken.types import Dims
@@ -25,12 +23,15 @@ from harken.types import Dims
 GRAPH_FORMAT_VERSION = 13
 """Part of the name of every stored graph; raise it with every change of the graphs."""
 
+DEPTH = 256
+"""Products in a sum of the probe graph."""
+COLUMNS = 64
+ROWS = (1, 2, 5, 16)
+"""Numbers of rows to multiply at once: the runtime has different kernels for them."""
+LARGEST_ACTIVATION, LARGEST_WEIGHT = 255, 127
+
 _NO_KERNEL = "Supported primitive descriptors list is empty"
 """Part of OpenVINO's error where it has no kernel for an operation; any other error must not change the precision."""
-
-Weights = Mapping[str, NDArray[Any]]
-Part = str | Callable[[Weights], Any]
-"""The name of a graph, or a function that loads another part of a model from its weights."""
 
 
 @dataclass(kw_only=True)
@@ -47,10 +48,10 @@ class GraphLoader:
     check_unchanged : callable
         Raises an error if the weights may not be those of `digest` any more.
     precision : str
-        As `harken.backends.onnx.runtime_plan.make_runtime_plan` takes it.
+        As `harken.backends.onnx.runtimes.make_runtime_plan` takes it.
     threads : int
         Threads of one forward pass.
-    store : GraphStore
+    store : FileStore
     alignment_heads : tuple of (layer, head)
     vocab_subset : ndarray of int64, or None
     """
@@ -61,7 +62,7 @@ class GraphLoader:
     check_unchanged: Callable[[], None]
     precision: str
     threads: int
-    store: GraphStore
+    store: FileStore
     alignment_heads: AlignmentHeads
     vocab_subset: Ints | None
 
@@ -73,42 +74,27 @@ class GraphLoader:
         """
         return make_runtime_plan(self.precision)
 
-    def load(self, *parts: Part) -> list[Any]:
-        """Load graphs by name: "encoder", "cross_kv", "decoder", "streaming_encoder".
+    def load(self, *names: str) -> list[Any]:
+        """Load graphs by name: "encoder", "cross_kv", "decoder", "streaming_encoder"; return them in order.
 
         Loading mostly runs outside of Python: in parallel it takes the time of the slowest graph.
 
-        Parameters
-        ----------
-        *parts : str or callable
-            A function is called with the weights, in parallel to the graphs.
-
         Returns
         -------
-        list
-            Graphs, of which "decoder" is a `BindableGraph`, and results of functions.
+        list of Graph
+            "decoder" is a `BindableGraph`.
         """
-        if any(isinstance(part, str) for part in parts):
-            self.plan  # noqa: B018 - an unknown precision is refused before anything is built
+        self.plan  # noqa: B018 - an unknown precision is refused before anything is built
+        loading = [partial(self._load_graph, name) for name in names]
         try:
-            return self._load_in_parallel(parts)
+            return load_parts(self.weights, *loading)
         except RuntimeError as error:
             unsupported = self.plan.encoder[1] == "bf16" and _NO_KERNEL in str(error)
             if not unsupported or self.plan.precision == "bf16":
                 raise
         # OpenVINO reports bfloat16 arithmetic that it cannot use where it is told to use fewer instruction sets.
         self.plan = replace(self.plan, encoder=("openvino", "f32"))
-        return self._load_in_parallel(parts)
-
-    def _load_in_parallel(self, parts: Sequence[Part]) -> list[Any]:
-        loading = ParallelLoading()
-        weights = _AbandonableWeights(self.weights, loading.check_not_abandoned)
-        return loading.run(
-            *(
-                partial(self._load_graph, part, weights) if isinstance(part, str) else partial(part, weights)
-                for part in parts
-            )
-        )
+        return load_parts(self.weights, *loading)
 
     def _load_graph(self, name: str, weights: Weights) -> Graph:
         runtime, precision = self.plan.decoder if name == "decoder" else self.plan.encoder
@@ -127,7 +113,7 @@ class GraphLoader:
         )
         options_checksum = f"-{self._decoder_options_checksum():08x}" if name == "decoder" else ""
         key = f"{self.digest[:32]}-{name}-{weight_format}{options_checksum}-v{GRAPH_FORMAT_VERSION}"
-        return self.store.get_or_build(key, partial(self._build, name, weight_format, weights))
+        return stored_graph(self.store, key, partial(self._build, name, weight_format, weights))
 
     def _decoder_options_checksum(self) -> int:
         """Return a checksum of the decoder's options beside weights and precision."""
@@ -156,27 +142,46 @@ class GraphLoader:
         return graphs.decoder(weights, self.dims, scheme, self.alignment_heads, self.vocab_subset)
 
 
-class _AbandonableWeights(Weights):
-    """Weights that are read until loading is abandoned."""
+def _int8_weight_format(store: FileStore) -> str:
+    """Return the format of 8-bit weights on this machine: "int8", or "int7" where its integer sums saturate.
 
-    def __init__(self, weights: Weights, check_not_abandoned: Callable[[], None]) -> None:
-        self._weights, self._check_not_abandoned = weights, check_not_abandoned
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        self._check_not_abandoned()
-        return self._weights[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._weights
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
-
-
-def _int8_weight_format(store: GraphStore) -> str:
-    """Return the format of 8-bit weights on this machine: "int8", or "int7" where its integer sums saturate."""
-    probe = OnnxRuntimeGraph(store.get_or_build(f"probe-v{GRAPH_FORMAT_VERSION}", probe_graph), threads=1)
+    Processors before AVX-VNNI add pairs of 8-bit products in 16 bits, where the sum of two large ones saturates.
+    Instead of a list of processors, a probe graph computes the largest possible sums in the runtime.
+    """
+    probe = OnnxRuntimeGraph(stored_graph(store, f"probe-v{GRAPH_FORMAT_VERSION}", probe_graph), threads=1)
     return f"int{weight_bits(probe)}"
+
+
+def probe_graph() -> BuiltGraph:
+    """Build a graph that multiplies as `harken.backends.onnx.linear` does, by `probe_weights`."""
+    from harken.backends.onnx.builder import MICROSOFT_DOMAIN, GraphBuilder
+
+    graph = GraphBuilder("probe")
+    x = graph.input("x", ("rows", DEPTH), np.uint8)
+    one, zero = graph.constant(np.array(1, np.float32)), graph.constant(np.array(0, np.uint8))
+    scales = graph.constant(np.ones(COLUMNS, np.float32))
+    weights = graph.constant(probe_weights())
+    graph.output(
+        graph.op("MatMulIntegerToFloat", x, weights, one, scales, zero, domain=MICROSOFT_DOMAIN),
+        "sums",
+        ("rows", COLUMNS),
+    )
+    return graph.build()
+
+
+def probe_weights() -> np.ndarray[tuple[int, ...], np.dtype[np.int8]]:
+    """Return weights of the largest magnitude; the sign alternates after 1, 2, 4 ... 128 rows, by column."""
+    signs = np.where(np.arange(DEPTH)[:, None] >> (np.arange(COLUMNS) % 8) & 1, -1, 1)
+    return (LARGEST_WEIGHT * signs).astype(np.int8)
+
+
+def weight_bits(graph: Graph) -> int:
+    """Return the bits that weights may have: 8 where the probe graph sums exactly, else 7, which always fit."""
+    weights = probe_weights().astype(np.int64)
+    for rows in ROWS:
+        x = np.full((rows, DEPTH), LARGEST_ACTIVATION, np.uint8)
+        sums = np.empty((rows, COLUMNS), np.float32)
+        graph({"x": x}, {"sums": sums})
+        if not np.array_equal(sums, x.astype(np.int64) @ weights):
+            return 7
+    return 8

@@ -25,7 +25,7 @@ SYMMETRIC_ZERO_POINT, GELU_ZERO_POINT = 128, 24
 GELU_MINIMUM = -0.17
 INT4_BLOCK = 32
 UNITS_PER_OUTLIER = 8
-"""Hidden units of an MLP per outlier channel; outliers come first (see `harken.backends.onnx.rotation`)."""
+"""Hidden units of an MLP per outlier channel; outliers come first (see `harken.backends.rotation`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.backends.encoding import EncodedWindows
 from harken.backends.host_logits import HostLogits
 from harken.backends.onnx.runtimes import BindableGraph, BoundGraph
 from harken.contract import Floats, Ints, SparsePositions
@@ -47,36 +48,6 @@ class SlotLayout(NamedTuple):
     first_token: int
     first_slot: int
     stride: int
-
-
-class EncodedWindows:
-    """The encoder's output for some windows, which any decoder of the CPU engine can reuse.
-
-    Parameters
-    ----------
-    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
-    lengths : sequence of int, or None
-        Number of positions of each window, where they differ; behind them the array holds any finite values.
-    sparse_positions : SparsePositions, optional
-        What the positions of all windows stand for.
-    """
-
-    def __init__(
-        self,
-        encoder_output: Floats,
-        lengths: Sequence[int] | None = None,
-        sparse_positions: SparsePositions | None = None,
-    ) -> None:
-        self.encoder_output, self.lengths = encoder_output, lengths
-        self.sparse_positions = sparse_positions
-
-    @property
-    def n_windows(self) -> int:
-        return len(self.encoder_output)
-
-    @property
-    def positions(self) -> int:
-        return int(self.encoder_output.shape[1])
 
 
 class OnnxFeatures(EncodedWindows):

@@ -16,7 +16,7 @@ from typing import Any
 from harken.batch.rows import ShardReport
 from harken.batch.worker import Progress, Task, Worker, WorkerSettings
 from harken.batch.workers.protocol import Advanced, Broken, Handle, Published, broken_by
-from harken.errors import BackendUnavailable, HarkenError, WorkerError
+from harken.errors import BackendUnavailable, HarkenError, WorkerError, install_hint
 
 MOST_THREADS = 4
 """Threads of a worker by default, where nodes have as many processors."""
@@ -265,7 +265,7 @@ def _connect(address: str) -> Any:
         import ray
     except ImportError as error:
         raise BackendUnavailable(
-            "a cluster needs Ray, which is missing; pip install 'harken[ray]' installs it"
+            f"a cluster needs Ray, which is missing; {install_hint('ray')} installs it"
         ) from error
     if not ray.is_initialized():
         _check_reachable(address)

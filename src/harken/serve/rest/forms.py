@@ -1,21 +1,28 @@
-"""Forms as clients of OpenAI's API send them, received into unnamed temporary files."""
+"""Bodies and forms as clients of OpenAI's API send them: bounded, and their files in unnamed temporary ones."""
 
 from __future__ import annotations
 
+import asyncio
+import io
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from math import isfinite
+from typing import BinaryIO, cast
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
+from harken.audio.container import open_audio
 from harken.serve.errors import RequestError
-from harken.serve.rest.bounded_body import bounded_body
-from harken.serve.rest.uploads import Upload
 
+MEGABYTE = 1_000_000
+PAUSE_LIMIT_S = 60.0
+"""Seconds that a sender may pause; a connection and a file are held for it."""
+USUAL_BYTES_PER_S = 4_000
+"""Bytes of a second of compressed speech, to guess the length of a recording whose header does not tell it."""
 MAX_FILES = 8
 MAX_FIELDS = 64
 MAX_FIELD_BYTES = 4 << 20
@@ -25,6 +32,113 @@ MAX_FIELDS_BYTES = 16 << 20
 FORM_TYPE = "multipart/form-data"
 CHARSETS = ("utf-8", "ascii")
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | None = None) -> Receive:
+    """Return a function that receives the body of a request, and refuses one that is too large.
+
+    Parameters
+    ----------
+    scope, receive
+        Of the request.
+    max_bytes : int
+    param : str, optional
+        Field of the request to name in the error.
+
+    Raises
+    ------
+    RequestError
+        If the header tells that it is too large; the function returned raises it if the header did not, or if the
+        client pauses for too long.
+    """
+    too_large = RequestError(
+        f"the request is larger than {max_bytes / MEGABYTE:g} MB, which are allowed",
+        status=413,
+        code="request_too_large",
+        param=param,
+    )
+    declared = Headers(scope=scope).get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > max_bytes:
+        raise too_large
+    n_bytes = 0
+
+    async def receive_bounded() -> Message:
+        nonlocal n_bytes
+        try:
+            async with asyncio.timeout(PAUSE_LIMIT_S):
+                message = await receive()
+        except TimeoutError:
+            raise RequestError(
+                f"nothing more of the body has come for {PAUSE_LIMIT_S:g} s", status=408, code="request_timeout"
+            ) from None
+        n_bytes += len(message.get("body", b""))
+        if n_bytes > max_bytes:
+            raise too_large
+        return message
+
+    return receive_bounded
+
+
+class Upload(io.RawIOBase):
+    """An uploaded recording, under a name that tells nothing of the client or the server.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        Closed with it.
+    n_bytes : int
+    """
+
+    name = "file"
+
+    def __init__(self, file: BinaryIO, n_bytes: int) -> None:
+        self.n_bytes = n_bytes
+        self._file = file
+
+    @property
+    def source(self) -> BinaryIO:
+        """The same, as a source of audio."""
+        return cast(BinaryIO, self)
+
+    @property
+    def usual_duration_s(self) -> float:
+        """Seconds that a recording of this size usually has."""
+        return self.n_bytes / USUAL_BYTES_PER_S
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._file.seek(offset, whence)
+        return self._file.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def probe_duration_s(upload: Upload) -> float | None:
+    """Return how long a recording is by its header, or None if that does not tell.
+
+    Raises
+    ------
+    AudioError
+        If it is no recording.
+    """
+    upload.seek(0)
+    with open_audio(upload.source) as decoder:
+        duration_s = decoder.duration_s
+    upload.seek(0)
+    return None if duration_s is None else max(0.0, duration_s)
 
 
 class Form:

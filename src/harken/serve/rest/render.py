@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from harken.errors import OptionError
 from harken.formats import FORMATS, from_json, render
 from harken.serve.errors import RequestError, request_error
-from harken.serve.rest.bounded_body import bounded_body
+from harken.serve.rest.forms import bounded_body
 from harken.serve.service import Service
 
 MAX_TRANSCRIPT_BYTES = 32_000_000

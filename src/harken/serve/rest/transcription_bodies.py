@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -40,7 +40,7 @@ def _json_response(transcript: Transcript, asked: TranscriptionRequest) -> Respo
         "usage": _duration_json(transcript),
     }
     if asked.logprobs:
-        body["logprobs"] = logprobs_json(transcript.segments)
+        body["logprobs"] = logprobs_json(words_of(transcript.segments))
     return JSONResponse(body)
 
 
@@ -55,7 +55,7 @@ def _verbose_response(transcript: Transcript, asked: TranscriptionRequest) -> Re
     if asked.segments:
         body["segments"] = [_segment_json(segment) for segment in transcript.segments]
     if asked.words:
-        body["words"] = [_word_json(word) for segment in transcript.segments for word in segment.words]
+        body["words"] = [*map(_word_json, words_of(transcript.segments))]
     return JSONResponse(body | {"usage": _duration_json(transcript)})
 
 
@@ -109,7 +109,7 @@ def languages_json(transcript: Transcript) -> list[dict[str, str]]:
     return [{"code": code} for code in codes]
 
 
-def logprobs_json(segments: Iterable[Segment]) -> list[dict[str, Any]]:
+def logprobs_json(words: Iterable[Word]) -> list[dict[str, Any]]:
     """Return the words with the logarithms of their probabilities, in the place of tokens."""
     return [
         {
@@ -117,9 +117,14 @@ def logprobs_json(segments: Iterable[Segment]) -> list[dict[str, Any]]:
             "bytes": [*word.text.encode()],
             "logprob": math.log(max(word.probability, MIN_PROBABILITY)),
         }
-        for segment in segments
-        for word in segment.words
+        for word in words
     ]
+
+
+def words_of(segments: Iterable[Segment]) -> Iterator[Word]:
+    """Yield the words of segments."""
+    for segment in segments:
+        yield from segment.words
 
 
 def tokens_json(transcript: Transcript) -> dict[str, Any]:

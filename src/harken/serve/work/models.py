@@ -1,17 +1,17 @@
-"""The models of the server: each is loaded once, when it is first asked for, and has an engine of its own."""
+"""What the server loads: each model once, when it is first asked for, with an engine of its own."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic, time
 
 from harken.api import Recognizer
 from harken.serve.errors import not_found
-from harken.serve.waiting import in_daemon_thread
+from harken.serve.waiting import LoadOnce, in_daemon_thread
 from harken.serve.work.engine import Engine, Job
 
 OPENAI_NAMES = (
@@ -30,17 +30,22 @@ class LoadedModel:
     id : str
     recognizer : Recognizer
     engine : Engine
+    clock : callable
+        Returns seconds.
     uses : int
         Requests that are using it.
     used_s : float
-        Time of the last use, by the clock of `time.monotonic`.
+        Time of the last use, by the clock.
     """
 
     id: str
     recognizer: Recognizer
     engine: Engine
+    clock: Callable[[], float]
     uses: int = 0
-    used_s: float = field(default_factory=monotonic)
+
+    def __post_init__(self) -> None:
+        self.used_s = self.clock()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -50,7 +55,7 @@ class LoadedModel:
             yield
         finally:
             self.uses -= 1
-            self.used_s = monotonic()
+            self.used_s = self.clock()
 
 
 class Models:
@@ -83,15 +88,14 @@ class Models:
         self.ids = tuple(ids)
         self.created_s = int(time())
         self.load_s: dict[str, float] = {}
-        self._load, self._on_step = load, on_step
+        self._load, self._on_step, self._clock = load, on_step, asyncio.get_running_loop().time
         self._aliases = dict.fromkeys(OPENAI_NAMES, ids[0]) | dict(aliases)
-        self._loaded: dict[str, LoadedModel] = {}
-        self._loading: dict[str, asyncio.Task[LoadedModel]] = {}
+        self._models = {id: LoadOnce(partial(self._load_model, id)) for id in ids}
 
     @property
     def loaded(self) -> list[LoadedModel]:
         """Models in memory."""
-        return [*self._loaded.values()]
+        return [loaded for model in self._models.values() if (loaded := model.value)]
 
     def resolve(self, name: str) -> str:
         """Return the id of a model by its id or an alias.
@@ -108,34 +112,24 @@ class Models:
 
     async def get(self, name: str) -> LoadedModel:
         """Return a model, loaded if it is not in memory."""
-        id = self.resolve(name)
-        if id in self._loaded:
-            return self._loaded[id]
-        if id not in self._loading:
-            self._loading[id] = asyncio.create_task(self._load_in_thread(id))
-        # A request that is cancelled meanwhile does not end the loading, for which others may wait.
-        return await asyncio.shield(self._loading[id])
-
-    async def _load_in_thread(self, id: str) -> LoadedModel:
-        try:
-            start_s = monotonic()
-            recognizer = await in_daemon_thread(partial(self._load, id), f"loading {id}")
-            self.load_s[id] = monotonic() - start_s
-            self._loaded[id] = LoadedModel(id, recognizer, Engine(f"harken {id}", self._on_step))
-            return self._loaded[id]
-        finally:
-            del self._loading[id]
+        return await self._models[self.resolve(name)].get()
 
     async def unload_idle(self, after_s: float) -> None:
         """Unload the models that nobody has used for some time."""
         for model in self.loaded:
-            if not model.uses and monotonic() - model.used_s >= after_s:
-                del self._loaded[model.id]
+            if not model.uses and self._clock() - model.used_s >= after_s:
+                self._models[model.id].forget()
                 await asyncio.to_thread(model.engine.stop, "the model was unloaded")
 
     async def close(self, reason: str) -> None:
         """Abandon all jobs and end the engines."""
-        for loading in [*self._loading.values()]:
-            loading.cancel()
-        await asyncio.gather(*(asyncio.to_thread(model.engine.stop, reason) for model in self.loaded))
-        self._loaded.clear()
+        loaded = self.loaded
+        for model in self._models.values():
+            model.forget()
+        await asyncio.gather(*(asyncio.to_thread(model.engine.stop, reason) for model in loaded))
+
+    async def _load_model(self, id: str) -> LoadedModel:
+        start_s = monotonic()
+        recognizer = await in_daemon_thread(partial(self._load, id), f"loading {id}")
+        self.load_s[id] = monotonic() - start_s
+        return LoadedModel(id, recognizer, Engine(f"harken {id}", self._on_step), self._clock)

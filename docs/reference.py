@@ -1,0 +1,122 @@
+"""Print docs/reference.md, the reference of the command line, from the commands themselves.
+
+::
+
+    python docs/reference.py > docs/reference.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+
+import click
+
+from harken.cli.exits import EXITS
+from harken.cli.root import COMMANDS, harken
+
+Row = tuple[str, str]  # flags and help of an option
+Sections = dict[str, list[Row]]
+
+
+def main() -> None:
+    """Print the page."""
+    sys.stdout.write(page())
+
+
+def page() -> str:
+    """Return the page."""
+    context = click.Context(harken, info_name="harken", max_content_width=1000)
+    commands = {name: harken.get_command(context, name) for name in COMMANDS}
+    sections = {name: sections_of(command, context) for name, command in commands.items() if command}
+    shared = shared_sections(sections)
+    lines = [
+        "# Reference of the command line",
+        "",
+        "Made by `python docs/reference.py` from the commands themselves; `harken COMMAND --help` shows the same.",
+        "Options that several commands have are [at the end](#shared-options).",
+        "",
+    ]
+    for name, command in commands.items():
+        if command:
+            usage = " ".join(command.collect_usage_pieces(click.Context(command)))
+            lines += [
+                f"## harken {name}",
+                "",
+                f"```text\nharken {name} {usage}\n```",
+                "",
+                *description(command),
+            ]
+            lines += own_options(sections[name], shared)
+    lines += ["## Shared options", ""]
+    for title, rows in shared.items():
+        lines += [f"### {title}", "", *table(rows), ""]
+    lines += ["## Exit codes", "", "| Code | Meaning |", "| ---: | --- |"]
+    lines += [f"| {exit.code} | {exit.meaning} |" for exit in EXITS]
+    return "\n".join(lines) + "\n"
+
+
+def description(command: click.Command) -> Iterator[str]:
+    """Yield the paragraphs of a command's help, each followed by an empty line."""
+    for paragraph in (command.help or "").split("\n\n"):
+        yield from (" ".join(paragraph.split()), "")
+
+
+def sections_of(command: click.Command, context: click.Context) -> Sections:
+    """Return the options of a command by their heading, but for ``--help``."""
+    sections: Sections = defaultdict(list)
+    for option in command.params:
+        record = option.get_help_record(context) if isinstance(option, click.Option) else None
+        if record:
+            sections[getattr(option, "section", "Other")].append(record)
+    return sections
+
+
+def shared_sections(sections: dict[str, Sections]) -> Sections:
+    """Return the headings under which commands have the same options: the longest list, which others have in part."""
+    lists: dict[str, list[list[Row]]] = defaultdict(list)
+    for of_command in sections.values():
+        for title, rows in of_command.items():
+            lists[title].append(rows)
+    longest = {title: max(of_title, key=len) for title, of_title in lists.items()}
+    return {
+        title: rows
+        for title, rows in longest.items()
+        if sum(is_part(of_title, rows) for of_title in lists[title]) > 1
+    }
+
+
+def is_part(rows: list[Row], of: list[Row]) -> bool:
+    """Return whether a command has at least half of the options of a list, and no others."""
+    return {*rows} <= {*of} and 2 * len(rows) >= len(of)
+
+
+def own_options(sections: Sections, shared: Sections) -> Iterator[str]:
+    """Yield the tables of a command's own options, and the names of the shared ones."""
+    links = []
+    for title, rows in sections.items():
+        if title in shared and is_part(rows, shared[title]):
+            missing = ", ".join(f"`{long_name(row)}`" for row in shared[title] if row not in rows)
+            links.append(f"[{title}](#{title.lower()})" + (f" without {missing}" if missing else ""))
+        else:
+            yield from (f"{title}:", "", *table(rows), "")
+    if links:
+        yield from (f"Shared options: {'; '.join(links)}.", "")
+
+
+def long_name(row: Row) -> str:
+    """Return the first long name of an option."""
+    return next(name.rstrip(",") for name in row[0].split() if name.startswith("--"))
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Yield a table of options."""
+    yield from ("| Option | Meaning |", "| --- | --- |")
+    for flags, help in rows:
+        escaped = flags.replace("|", "\\|")
+        yield f"| `{escaped}` | {' '.join(help.split())} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""What the CPU engines share before the decoder: windows and streams are encoded, and projected for the decoder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from harken.backends.checks import NO_ENCODER
+from harken.contract import Features, Floats, SparsePositions, StreamingEncoderState
+
+
+class EncodedWindows:
+    """The encoder's output for some windows, which any decoder of a CPU engine can reuse.
+
+    Parameters
+    ----------
+    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
+    lengths : sequence of int, or None
+        Number of positions of each window, where they differ; after them the array holds any finite values.
+    sparse_positions : SparsePositions, optional
+        What the positions of all windows stand for.
+    """
+
+    def __init__(
+        self,
+        encoder_output: Floats,
+        lengths: Sequence[int] | None = None,
+        sparse_positions: SparsePositions | None = None,
+    ) -> None:
+        self.encoder_output, self.lengths = encoder_output, lengths
+        self.sparse_positions = sparse_positions
+
+    @property
+    def n_windows(self) -> int:
+        return len(self.encoder_output)
+
+    @property
+    def positions(self) -> int:
+        return int(self.encoder_output.shape[1])
+
+
+class Encoder(Protocol):
+    """An encoder of windows and of streams."""
+
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
+        """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
+        ...
+
+    def open_encoder(self, history_frames: int) -> StreamingEncoderState:
+        """Open the encoder of a stream."""
+        ...
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        """Encode the next chunks of some streams (see `harken.contract.Backend.encode_chunk`)."""
+        ...
+
+
+F = TypeVar("F", bound=EncodedWindows)
+
+
+class EncodingBackend(ABC, Generic[F]):
+    """The methods of `harken.contract.Backend` before the decoder, for a decoder with features of type F."""
+
+    _encoder: Encoder | None
+    """None if the backend has a decoder only."""
+
+    @abstractmethod
+    def _project(
+        self,
+        encoder_output: Floats,
+        lengths: Sequence[int] | None = None,
+        positions: SparsePositions | None = None,
+    ) -> F:
+        """Make features: project the encoder's output to the keys and values of the cross-attention."""
+
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> F:
+        assert self._encoder is not None, NO_ENCODER
+        return self._project(self._encoder.encode(mel, positions), positions=positions)
+
+    def encoder_output(self, features: Features) -> Floats:
+        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
+        return features.encoder_output
+
+    def reuse_encoder_output(self, features: Features) -> F:
+        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
+        return self._project(features.encoder_output, features.lengths, features.sparse_positions)
+
+    def open_encoder(self, history_frames: int) -> StreamingEncoderState:
+        assert self._encoder is not None, NO_ENCODER
+        return self._encoder.open_encoder(history_frames)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        assert self._encoder is not None, NO_ENCODER
+        self._encoder.encode_chunk(states, mel, final_frames)

@@ -1,0 +1,112 @@
+"""Loading parts of a model in threads; the calling thread waits in such a way that a signal ends the waiting at once.
+
+A runtime compiles a graph for seconds without returning to Python, which handles signals in the main thread only, and a
+`ThreadPoolExecutor` waits for its threads whatever happens.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from functools import partial
+from threading import Event, Thread
+from typing import Any
+
+from numpy.typing import NDArray
+
+from harken.backends.memory import reporting_memory
+from harken.errors import OutOfMemory
+
+POLL_S = 0.1
+"""Longest wait at once: on Windows a wait without an end is not interrupted by Ctrl-C."""
+
+Weights = Mapping[str, NDArray[Any]]
+
+
+class Abandoned(Exception):
+    """Loading ends here, as nobody waits for it any more."""
+
+
+def load_parts(weights: Weights, *load: Callable[[Weights], Any]) -> list[Any]:
+    """Load parts of a model at the same time, each in a thread; return them in order.
+
+    If one fails, or a signal interrupts the waiting, the others are abandoned: they end where they next read a weight.
+    Until then they run on in the background, and the interpreter waits for them before it ends, as a thread must not be
+    cut inside of a runtime.
+
+    Parameters
+    ----------
+    weights : mapping of str to ndarray
+    *load : callable
+        Functions that load a part from the weights.
+
+    Raises
+    ------
+    OutOfMemory
+        If the system has no room for another thread.
+    Exception
+        The first error of a function, at once.
+    """
+    abandoned = Event()
+    watched = _AbandonableWeights(weights, abandoned)
+    futures: list[Future[Any]] = []
+    try:
+        for function in load:
+            futures.append(Future())
+            _start(partial(function, watched), futures[-1])
+        pending = set(futures)
+        while pending:
+            done, pending = wait(pending, POLL_S, FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+    except BaseException:
+        abandoned.set()
+        raise
+    return [future.result() for future in futures]
+
+
+class _AbandonableWeights(Weights):
+    """Weights that are read until loading is abandoned."""
+
+    def __init__(self, weights: Weights, abandoned: Event) -> None:
+        self._weights, self._abandoned = weights, abandoned
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if self._abandoned.is_set():
+            raise Abandoned
+        return self._weights[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._weights
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def _start(function: Callable[[], Any], future: Future[Any]) -> None:
+    """Call a function in a thread that nobody has to wait for."""
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+        finally:
+            atexit.unregister(finish)
+
+    def finish() -> None:
+        if thread.is_alive():  # a signal can come before it was started
+            thread.join()
+
+    thread = Thread(target=run, name="harken-loading", daemon=True)
+    atexit.register(finish)
+    try:
+        with reporting_memory("a thread that loads the model"):
+            thread.start()
+    except OutOfMemory:
+        atexit.unregister(finish)
+        raise

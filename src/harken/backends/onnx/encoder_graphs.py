@@ -1,0 +1,213 @@
+"""The graphs before the decoder: windows and streams encoded, and projected for the cross-attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+
+import numpy as np
+
+from harken.backends.checks import NO_ENCODER, own_states
+from harken.backends.onnx.graph_loader import GraphLoader
+from harken.backends.onnx.runtimes import Arrays, Graph
+from harken.backends.onnx.session import MASKED, OnnxFeatures
+from harken.contract import Floats, SparsePositions, StreamingEncoderState
+from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
+
+
+class EncoderGraphs:
+    """The graphs before the decoder (see `harken.backends.encoding.Encoder`).
+
+    Parameters
+    ----------
+    dims : Dims
+    loader : GraphLoader
+        Loads a graph when it is first used.
+    loaded : mapping of str to Graph
+        Those that are loaded already.
+    """
+
+    def __init__(self, dims: Dims, loader: GraphLoader, loaded: Mapping[str, Graph]) -> None:
+        self._dims, self._loader, self._loaded = dims, loader, dict(loaded)
+        self._lock = Lock()
+
+    @staticmethod
+    def names(dims: Dims) -> tuple[str, ...]:
+        """Return the names of the graphs that windows need."""
+        return ("cross_kv", "encoder") if dims.has_encoder else ("cross_kv",)
+
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
+        assert self._dims.has_encoder, NO_ENCODER
+        if positions:
+            return np.concatenate(
+                [self._encode_sparse(mel[i], positions) for i in single_window_slices(len(mel))]
+            )
+        encode = self._graph("encoder")
+        encoder_output = np.empty((len(mel), mel.shape[2] // 2, self._dims.n_audio_state), np.float32)
+        for window in single_window_slices(len(mel)):
+            encode({"mel": np.ascontiguousarray(mel[window])}, {"encoder_output": encoder_output[window]})
+        return encoder_output
+
+    def allocate_cross_kv(self, n_windows: int, positions: int) -> dict[str, Floats]:
+        """Allocate the keys and values of the cross-attention, by the names of the decoder graph's inputs."""
+        dims = self._dims
+        shape = (n_windows, dims.n_text_head, positions, dims.n_text_state // dims.n_text_head)
+        return {
+            f"cross_{part}.{i}": np.empty(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
+        }
+
+    def project_window(self, encoder_output: Floats, cross_kv: dict[str, Floats]) -> None:
+        """Write the keys and values of one window; all arrays have one window along axis 0."""
+        self._graph("cross_kv")({"encoder_output": encoder_output}, cross_kv)
+
+    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
+        assert self._dims.has_encoder, NO_ENCODER
+        return OnnxEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        onnx_states = own_states(states, OnnxEncoderState)
+        inputs, outputs = OnnxEncoderState.chunk_inputs(onnx_states, mel)
+        self._graph("streaming_encoder")(inputs, outputs)
+        encoder_output = outputs["encoder_output"]
+        # The projection is the same at every position: the chunks of all streams are projected as one window.
+        all_chunks = encoder_output.reshape(1, -1, encoder_output.shape[2])
+        cross_kv = self.allocate_cross_kv(1, all_chunks.shape[1])
+        self.project_window(all_chunks, cross_kv)
+        for row, state in enumerate(onnx_states):
+            chunk_positions = slice(row * encoder_output.shape[1], (row + 1) * encoder_output.shape[1])
+            stream_outputs = {name: array[row] for name, array in outputs.items()}
+            stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
+            state.append_chunk(mel[row], stream_outputs, final_frames // FRAMES_PER_POSITION)
+
+    def _encode_sparse(self, mel: Floats, positions: SparsePositions) -> Floats:
+        """Encode some positions of one window, by the graph of streams, which takes positions and a mask."""
+        state = OnnxEncoderState(self._dims, history_positions=1)  # masked; the runtimes take no empty history
+        inputs, outputs = OnnxEncoderState.chunk_inputs([state], mel)
+        inputs["mask"][..., 1:] = positions.key_bias
+        self._graph("streaming_encoder")({**inputs, "positions": np.array([positions.numbers])}, outputs)
+        return outputs["encoder_output"]
+
+    def _graph(self, name: str) -> Graph:
+        with self._lock:
+            if name not in self._loaded:
+                self._loaded[name] = self._loader.load(name)[0]
+            return self._loaded[name]
+
+
+class OnnxEncoderState:
+    """`harken.contract.StreamingEncoderState` of the graph `harken.backends.onnx.graphs.streaming_encoder`.
+
+    Parameters
+    ----------
+    dims : Dims
+    history_positions : int
+        Number of final positions before a chunk that it attends to.
+    """
+
+    def __init__(self, dims: Dims, history_positions: int) -> None:
+        self._dims, self._history_positions = dims, history_positions
+        self.final_positions = self.positions = 0
+        self._left_context = np.zeros((dims.n_mels, LEFT_CONTEXT_FRAMES), np.float32)
+        heads, head_size = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
+        shapes = {"k": (heads, head_size, history_positions), "v": (heads, history_positions, head_size)}
+        self._past_kv = {
+            f"past_{part}.{i}": np.zeros(shape, np.float32)
+            for i in range(dims.n_audio_layer)
+            for part, shape in shapes.items()
+        }
+        self._outputs: dict[str, Floats] = {}
+
+    @staticmethod
+    def chunk_inputs(states: Sequence[OnnxEncoderState], mel: Floats) -> tuple[Arrays, Arrays]:
+        """Return the graph's inputs for the next chunks of some streams, and arrays for its outputs."""
+        dims, history_positions, frames = states[0]._dims, states[0]._history_positions, mel.shape[2]
+        chunk_positions, right_padding = frames // FRAMES_PER_POSITION, 1 - frames % FRAMES_PER_POSITION
+        left_context = np.stack([state._left_context for state in states])
+        first_positions = np.array([state.final_positions for state in states])[:, None]
+        conv_mask = np.ones((len(states), 1, FRAMES_PER_POSITION * chunk_positions + 1), np.float32)
+        conv_mask[first_positions[:, 0] == 0, :, 0] = 0
+        mask = np.zeros((len(states), 1, 1, history_positions + chunk_positions), np.float32)
+        mask[:, 0, 0, :history_positions][np.arange(history_positions, 0, -1) > first_positions] = MASKED
+        inputs = {
+            "mel": np.concatenate([left_context, np.pad(mel, ((0, 0), (0, 0), (0, right_padding)))], axis=2),
+            "conv_mask": conv_mask,
+            "positions": first_positions + np.arange(chunk_positions),
+            "mask": mask,
+        }
+        for name in states[0]._past_kv:
+            inputs[name] = np.stack([state._past_kv[name] for state in states])
+        heads, head_size = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
+        outputs = {"encoder_output": np.empty((len(states), chunk_positions, dims.n_audio_state), np.float32)}
+        for i in range(dims.n_audio_layer):
+            outputs[f"key.{i}"] = np.empty((len(states), heads, head_size, chunk_positions), np.float32)
+            outputs[f"value.{i}"] = np.empty((len(states), heads, chunk_positions, head_size), np.float32)
+        return inputs, outputs
+
+    def append_chunk(self, mel: Floats, outputs: Arrays, final_positions: int) -> None:
+        """Append an encoded chunk, and keep the history that later chunks attend to.
+
+        Parameters
+        ----------
+        mel : ndarray of shape (n_mels, frames), float32
+            Frames of the chunk.
+        outputs : dict of str to ndarray
+            Outputs for this stream of the graphs `streaming_encoder` and `cross_kv`.
+        final_positions : int
+            Number of positions of the chunk that become final.
+        """
+        for i in range(self._dims.n_audio_layer):
+            self._append_history(f"past_k.{i}", outputs[f"key.{i}"][:, :, :final_positions], axis=2)
+            self._append_history(f"past_v.{i}", outputs[f"value.{i}"][:, :final_positions], axis=1)
+        frames = np.concatenate([self._left_context, mel[:, : FRAMES_PER_POSITION * final_positions]], axis=1)
+        self._left_context = frames[:, frames.shape[1] - LEFT_CONTEXT_FRAMES :]
+        names = [name for name in outputs if name == "encoder_output" or name.startswith("cross")]
+        if not self._outputs:
+            self._outputs = {
+                name: np.empty((*outputs[name].shape[:-2], 0, outputs[name].shape[-1]), np.float32)
+                for name in names
+            }
+        chunk_positions = outputs["encoder_output"].shape[0]
+        for name in names:
+            self._outputs[name] = _write_at(self._outputs[name], self.final_positions, outputs[name])
+        self.final_positions, self.positions = (
+            self.final_positions + final_positions,
+            self.final_positions + chunk_positions,
+        )
+
+    @staticmethod
+    def stream_features(states: Sequence[OnnxEncoderState]) -> OnnxFeatures:
+        """Make features with one window a stream."""
+        lengths = [state.positions for state in states]
+        longest = max(lengths)
+        stacked = {
+            name: np.stack([_pad_to(state._outputs[name], state.positions, longest) for state in states])
+            for name in states[0]._outputs
+        }
+        return OnnxFeatures(stacked.pop("encoder_output"), stacked, lengths)
+
+    def _append_history(self, name: str, new: Floats, axis: int) -> None:
+        joined = np.concatenate([self._past_kv[name], new], axis)
+        self._past_kv[name] = np.ascontiguousarray(
+            np.take(joined, np.arange(joined.shape[axis] - self._history_positions, joined.shape[axis]), axis)
+        )
+
+
+def _write_at(buffer: Floats, at: int, new: Floats) -> Floats:
+    """Write from position `at` on, along the last axis but one; return the buffer, or a larger copy of it."""
+    end = at + new.shape[-2]
+    if end > buffer.shape[-2]:
+        grown = np.zeros((*buffer.shape[:-2], 2 * end, buffer.shape[-1]), np.float32)
+        grown[..., : buffer.shape[-2], :] = buffer
+        buffer = grown
+    buffer[..., at:end, :] = new
+    return buffer
+
+
+def _pad_to(buffer: Floats, positions: int, longest: int) -> Floats:
+    """Return the first positions of a buffer, padded with zeros to a common length."""
+    return np.pad(buffer[..., :positions, :], [(0, 0)] * (buffer.ndim - 2) + [(0, longest - positions), (0, 0)])
+
+
+def single_window_slices(n_windows: int) -> Iterator[slice]:
+    """Yield a slice for each window: the graphs before the decoder take one window at a time."""
+    return (slice(window, window + 1) for window in range(n_windows))

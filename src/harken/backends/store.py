@@ -1,0 +1,128 @@
+"""The store of built graphs and packed weights on disk: atomic, safe with several processes, verified before use.
+
+A key has a directory with its files and ``checksums.json``. All are written under other names and renamed into place,
+the checksums last, so that incomplete files are never used; damaged ones are written again. Processes that write the
+same key at the same time replace its files by the same bytes, so intact files can be opened at any time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import platformdirs
+
+from harken.errors import HarkenError, OutputError
+from harken.files import remove_abandoned, temporary_folder
+
+CHECKSUM_FILE = "checksums.json"
+
+Write = Callable[[Path], None]
+"""A function that writes the files of a key into a folder; it raises an OSError if it cannot."""
+
+
+def default_store_directory() -> Path:
+    """Return the directory of weights and graphs: under ``HARKEN_CACHE``, or under the user's cache directory."""
+    return Path(os.environ.get("HARKEN_CACHE") or platformdirs.user_cache_dir("harken")) / "graphs"
+
+
+class FileStore:
+    """A directory of large files, by key.
+
+    Parameters
+    ----------
+    root : Path
+        Created when first needed. Where it cannot be written, files go to a temporary directory of this process.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def get_or_write(self, key: str, names: Sequence[str], prepare: Callable[[], Write]) -> Path:
+        """Return the directory of the files under `key`; write them first if one is missing or damaged.
+
+        Parameters
+        ----------
+        key : str
+        names : sequence of str
+            Names of the files.
+        prepare : callable
+            Called at most once; returns the function that writes the files. Where a disk has no room for them, that is
+            called again for a temporary directory.
+
+        Raises
+        ------
+        OutputError
+            If they have to be written and cannot be written anywhere.
+        """
+        directory = self._root / key
+        if is_intact(directory, names):
+            return directory
+        remove_abandoned(self._root)
+        write = prepare()
+        reasons = []
+        for make_root in (self._make_root, _make_temporary_root):
+            try:
+                return _publish(write, names, make_root() / key)
+            except HarkenError:
+                raise
+            except OSError as error:
+                reasons.append(error.strerror or str(error))
+        raise OutputError(
+            f"{self._root}: cannot keep the built graphs ({reasons[0]}), nor can the folder of temporary files "
+            f"({reasons[1]}); set HARKEN_CACHE to a folder with room"
+        )
+
+    def _make_root(self) -> Path:
+        self._root.mkdir(parents=True, exist_ok=True)
+        return self._root
+
+
+def is_intact(directory: Path, names: Sequence[str]) -> bool:
+    """Return whether stored files have the checksums that they were written with."""
+    try:
+        return bool(json.loads((directory / CHECKSUM_FILE).read_text()) == _checksums(directory, names))
+    except (OSError, ValueError):
+        return False
+
+
+def _publish(write: Write, names: Sequence[str], directory: Path) -> Path:
+    """Write files to a temporary directory and rename them into place."""
+    with temporary_folder(directory.parent) as temporary:
+        write(temporary)
+        (temporary / CHECKSUM_FILE).write_text(json.dumps(_checksums(temporary, names)))
+        directory.mkdir(exist_ok=True)
+        try:
+            for name in (*names, CHECKSUM_FILE):
+                (temporary / name).replace(directory / name)
+        except PermissionError:
+            # Windows cannot replace an open file: another process has written the same and uses it.
+            if not is_intact(directory, names):
+                raise
+    return directory
+
+
+def _make_temporary_root() -> Path:
+    """Create a directory that is removed when this process ends; if it is killed, by the next that needs one."""
+    parent = Path(tempfile.gettempdir())
+    remove_abandoned(parent)
+    folder = temporary_folder(parent, mode=0o700)
+    root = folder.__enter__()
+    atexit.register(folder.__exit__, None, None, None)
+    return root
+
+
+def _checksums(directory: Path, names: Sequence[str]) -> dict[str, int]:
+    sums = {}
+    for name in names:
+        total = 0
+        with (directory / name).open("rb") as file:
+            while block := file.read(1 << 20):
+                total = zlib.crc32(block, total)
+        sums[name] = total
+    return sums

@@ -1,0 +1,205 @@
+"""Reading of the files of a model: within bounds, as JSON, and watched for changes while they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from harken.errors import CheckpointError
+
+ByteArray = npt.NDArray[np.uint8]
+
+_MAX_NAME_BYTES = 256
+
+
+def read_error(path: Path, error: OSError) -> CheckpointError:
+    """Return the error for a file that the operating system cannot read."""
+    return CheckpointError(f"{path}: cannot be read: {error.strerror or error}")
+
+
+def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
+    """Read exactly `size` bytes at `offset`.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, or is shorter than when it was opened.
+    """
+    try:
+        data = np.fromfile(path, np.uint8, size, offset=offset)
+    except OSError as error:
+        raise read_error(path, error) from error
+    if data.size != size:
+        raise CheckpointError(f"{path}: has {data.size} of the {size} bytes expected at byte {offset}")
+    return data
+
+
+def parse_object(path: Path, text: str | bytes) -> dict[str, object]:
+    """Parse a JSON object; raise a `CheckpointError` that names `path` for anything else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: holds a JSON {type(value).__name__}, allowed is an object")
+    return value
+
+
+def read_object(path: Path, *, optional: bool = False) -> dict[str, object]:
+    """Read a file that contains a JSON object; return an empty one if an `optional` file does not exist."""
+    try:
+        return parse_object(path, path.read_bytes())
+    except FileNotFoundError:
+        if optional:
+            return {}
+        raise CheckpointError(f"{path}: is missing") from None
+    except OSError as error:
+        raise read_error(path, error) from error
+
+
+class Cursor:
+    """A position in a file's bytes; every step is checked against the remaining bytes."""
+
+    def __init__(self, path: Path, data: bytes | mmap.mmap) -> None:
+        self.path, self.data, self.position = path, data, 0
+
+    @property
+    def remaining(self) -> int:
+        """Bytes between the position and the end of the file."""
+        return len(self.data) - self.position
+
+    def skip(self, size: int) -> int:
+        """Skip `size` bytes and return the position of the first."""
+        start = self.position
+        if not 0 <= size <= self.remaining:
+            raise self.error(f"truncated: {size} bytes expected, {self.remaining} are left")
+        self.position = start + size
+        return start
+
+    def read(self, size: int) -> bytes:
+        """Return the next `size` bytes."""
+        start = self.skip(size)
+        return self.data[start : start + size]
+
+    def read_numbers(self, layout: str) -> tuple[int, ...]:
+        """Return the next little-endian numbers in a `struct` layout."""
+        return struct.unpack("<" + layout, self.read(struct.calcsize("<" + layout)))
+
+    def read_number(self, layout: str) -> int:
+        """Return the next number."""
+        return self.read_numbers(layout)[0]
+
+    def read_name(self, size: int) -> str:
+        """Return the next `size` bytes as a printable name, without a final zero byte."""
+        name = self.read(size).removesuffix(b"\0")
+        if len(name) > _MAX_NAME_BYTES or not name.isascii() or not name.decode().isprintable():
+            raise self.error(f"a name is not printable ASCII of at most {_MAX_NAME_BYTES} bytes")
+        return name.decode()
+
+    def error(self, reason: str) -> CheckpointError:
+        """Return an error with the file's name and the current position."""
+        return CheckpointError(f"{self.path}: {reason} (at byte {self.position} of {len(self.data)})")
+
+
+@contextmanager
+def open_cursor(path: Path) -> Iterator[Cursor]:
+    """Memory-map a file while its headers are parsed; skipped bytes are never read."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield Cursor(path, data)
+    except OSError as error:
+        raise read_error(path, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedFile:
+    """A file, and what the file system said of it before it was read.
+
+    If it changes while it is read, there is an error instead of mixed weights.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    identity : tuple of int
+        Device, inode, size, and times of the last change of content and of attributes in nanoseconds; empty if there
+        was no such file.
+    """
+
+    path: Path
+    identity: tuple[int, ...]
+
+    def check_unchanged(self) -> None:
+        """Check that the file is still the one that was there when `watch` was called.
+
+        A hard link or other permissions change only the last time, as does a writer that sets the time of content
+        back: if the hash is known, it decides.
+
+        Raises
+        ------
+        CheckpointError
+            If it was replaced, written to or removed.
+        """
+        now = watch(self.path)
+        if now.identity != self.identity and not self._has_content_of(now):
+            raise CheckpointError(f"{self.path}: changed while it was read; load the model again")
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the file's bytes, in hex; an unchanged file is hashed once per process.
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be read, or changed since `watch` was called.
+        """
+        self.check_unchanged()
+        if self not in _digests:
+            try:
+                with open(self.path, "rb") as file:
+                    _digests[self] = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise read_error(self.path, error) from error
+            self.check_unchanged()
+        return _digests[self]
+
+    def _has_content_of(self, now: WatchedFile) -> bool:
+        """Return whether the same file, with other attributes, has the hash that it had before."""
+        is_same_file = bool(now.identity) and now.identity[:-1] == self.identity[:-1]
+        return is_same_file and self in _digests and now.sha256() == _digests[self]
+
+
+def watch(path: Path) -> WatchedFile:
+    """Watch a file from now on; call this before it is read."""
+    return WatchedFile(path, _identity(path))
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hex; an unchanged file is hashed once per process.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read.
+    """
+    return watch(path).sha256()
+
+
+_digests: dict[WatchedFile, str] = {}
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,0 +1,190 @@
+"""What ``bench`` and ``eval`` share: one loop over recordings, its end by a signal too, and tables of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from harken.cli.exits import SOME_FAILED
+from harken.cli.screen import Screen
+from harken.cli.signals import StopDeferral, saving_on_stop
+from harken.evaluation.error_rate import ErrorRate
+from harken.evaluation.latency import Percentiles
+from harken.evaluation.scoring import Failure
+from harken.files import open_atomic
+from harken.formats import dump_json
+
+ResultT = TypeVar("ResultT")
+ColumnT = TypeVar("ColumnT")
+Figure = float | ErrorRate | Percentiles | None
+NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The results of a measurement, so far or of all.
+
+    Attributes
+    ----------
+    recordings : int
+        Number of recordings that were measured.
+    text : str
+    as_json : dict
+        For `json.dumps`.
+    """
+
+    recordings: int
+    text: str
+    as_json: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement(Generic[ResultT]):
+    """A measurement of recordings, one after another.
+
+    Attributes
+    ----------
+    outcomes : iterable
+        Result of each recording, or of several; or a failure of one that cannot be read.
+    report : callable
+        Makes the report of results and failures; called once, with whether all recordings were done.
+    recordings : int
+        Number of all recordings.
+    label : str
+        Name of the progress.
+    durations_s : sequence of float or None
+        Lengths of the recordings.
+    measured_s : callable
+        Returns the length of what a result is of.
+    shown : callable
+        Returns the text that is printed as soon as a result is known.
+    saved : str
+        Addition to the message of a stop.
+    """
+
+    outcomes: Iterable[ResultT | Failure]
+    report: Callable[[Sequence[ResultT], Sequence[Failure], bool], Report]
+    recordings: int
+    label: str
+    durations_s: Sequence[float | None]
+    measured_s: Callable[[ResultT], float]
+    shown: Callable[[ResultT], str] = lambda result: ""
+    saved: str = ""
+
+
+def measure(screen: Screen, start: Callable[[], Measurement[ResultT]], json_file: str | None) -> int:
+    """Measure all recordings and report; a signal ends it at once, and what was measured is reported.
+
+    Parameters
+    ----------
+    screen : Screen
+    start : callable
+        Loads what is needed and returns the measurement; called when the file has proved to be writable.
+    json_file : str or None
+        File for the report.
+
+    Returns
+    -------
+    int
+        The exit code.
+
+    Raises
+    ------
+    Stop
+        At a signal, behind the report.
+    """
+    with ExitStack() as files, StopDeferral() as deferral:
+        # Opened first, so that a file that cannot be written fails before the work.
+        write = files.enter_context(open_atomic(Path(json_file))) if json_file else None
+        measurement = start()
+        results: list[ResultT] = []
+        failures: list[Failure] = []
+
+        def finish(*, complete: bool) -> Report:
+            report = measurement.report(results, failures, complete)
+            if write:
+                write(dump_json(report.as_json, indent=1) + "\n")
+                files.close()
+            if report.recordings:
+                screen.write_stdout(report.text)
+            return report
+
+        def save(message: str) -> str:
+            done = finish(complete=False).recordings
+            return f"{message} after {done} of {measurement.recordings} recordings{measurement.saved}"
+
+        progress = screen.track_all(measurement.label, measurement.durations_s)
+        measured_s = 0.0
+        with saving_on_stop(save):
+            for outcome in measurement.outcomes:
+                if isinstance(outcome, Failure):
+                    failures.append(outcome)
+                    screen.write_stderr(f"harken: {outcome.reason}")
+                else:
+                    results.append(outcome)
+                    measured_s += measurement.measured_s(outcome)
+                    screen.write_stdout(measurement.shown(outcome))
+                progress(measured_s, False)
+            deferral.begin()
+        finish(complete=True)
+    return SOME_FAILED if failures else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[ColumnT]):
+    """A row of a table of figures.
+
+    Attributes
+    ----------
+    label : str
+    figure : callable
+        Returns the figure of a column, or None if it has none.
+    digits : int
+        Digits after the decimal point.
+    only : str or None
+        Name of the only column that it has a figure in.
+    """
+
+    label: str
+    figure: Callable[[ColumnT], Figure]
+    digits: int = 2
+    only: str | None = None
+
+    def cell(self, column: ColumnT) -> str:
+        """Return the figure of a column as text."""
+        match self.figure(column):
+            case None:
+                return NOTHING
+            case Percentiles(p50=p50, p95=p95, max=maximum):
+                return " / ".join(f"{number:.{self.digits}f}" for number in (p50, p95, maximum))
+            case ErrorRate(rate=rate):
+                return f"{100 * rate:.{self.digits}f}"
+            case number:
+                return f"{number:.{self.digits}f}"
+
+
+def table_rows(rows: Iterable[Row[ColumnT]], columns: Mapping[str, ColumnT]) -> Iterator[tuple[str, ...]]:
+    """Yield the label and the cells of each row that has a figure."""
+    for row in rows:
+        cells = [row.cell(column) if row.only in (None, name) else NOTHING for name, column in columns.items()]
+        if any(cell != NOTHING for cell in cells):
+            yield (row.label, *cells)
+
+
+def format_percent(rate: float | None) -> str:
+    """Format a share in percent."""
+    return NOTHING if rate is None else f"{100 * rate:.2f}"
+
+
+def format_rate(rate: ErrorRate) -> tuple[str, str]:
+    """Format an error rate and its interval, in percent."""
+    interval = rate.confidence_interval
+    return format_percent(rate.rate), " to ".join(map(format_percent, interval)) if interval else NOTHING
+
+
+def format_speed(audio_s: float, wall_s: float) -> str:
+    """Format the time that some audio took; empty if it is unknown."""
+    return f" in {wall_s:.1f} s, {audio_s / wall_s:.1f} times real time" if wall_s else ""

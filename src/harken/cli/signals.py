@@ -1,0 +1,235 @@
+"""The signals that end the work, and what has to be saved or finished before.
+
+Python runs signal handlers in the main thread only, between two instructions; there a signal raises `Stop`. A call into
+a runtime can take seconds, so a thread watches the signals too, and ends the process where the main thread does not
+answer.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from _thread import interrupt_main
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from threading import Lock, Thread, Timer
+from types import FrameType, SimpleNamespace, TracebackType
+from typing import NoReturn, Self
+
+from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, signal_stop
+from harken.cli.terminal import is_terminal, message_text
+from harken.files import remove_own
+
+ANSWER_S = 0.7
+"""Time that the main thread has to answer a signal."""
+REPEAT_S = 0.02
+"""Time after which a signal is repeated that was dropped."""
+
+SignalHandler = Callable[[int, FrameType | None], None]
+
+answers = SimpleNamespace(latest_s=-math.inf)
+"""The latest time, by `time.monotonic`, at which the main thread has handled a signal."""
+
+signal_listeners: list[Callable[[int], bool]] = []
+"""Functions that are called, in a thread, with a signal that the main thread does not handle in time; if one returns
+True, it has answered the signal, and the main thread may go on."""
+
+
+@contextmanager
+def handling_signals(handler: SignalHandler) -> Iterator[None]:
+    """Handle `SIGNALS` with a function, except those that the parent process has set to be ignored.
+
+    The handlers before are restored at the end.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        answers.latest_s = time.monotonic()
+        handler(number, frame)
+
+    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous_handlers = {number: signal.signal(number, handle) for number in handled}
+    try:
+        yield
+    finally:
+        for number, previous_handler in previous_handlers.items():
+            signal.signal(number, previous_handler)
+
+
+@contextmanager
+def finishing_calls(patience: int = 1) -> Iterator[None]:
+    """Let so many signals wait for a call of the main thread that takes long; the next one ends the process."""
+    waiting: list[int] = []
+
+    def wait(number: int) -> bool:
+        waiting.append(number)
+        return len(waiting) <= patience
+
+    signal_listeners.append(wait)
+    try:
+        yield
+    finally:
+        signal_listeners.remove(wait)
+
+
+@contextmanager
+def keeping_stop() -> Iterator[None]:
+    """Raise the `Stop` of a signal behind the block if the block has swallowed it.
+
+    Packages do that while they are imported: by a bare ``except``, or as an import that failed.
+    """
+    stops: list[Stop] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stops.append(signal_stop(number))
+        raise stops[-1]
+
+    with handling_signals(stop):
+        yield
+    if stops:
+        raise stops[0]
+
+
+class StopDeferral:
+    """A block whose last part is not interrupted by the first signals; a further one stops it at once.
+
+    ``with StopDeferral() as deferral``, and ``deferral.begin()`` before what must be finished. The `Stop` of a signal
+    since then is raised at the end of the block.
+
+    Parameters
+    ----------
+    patience : int
+        Number of signals that wait.
+    """
+
+    def __init__(self, patience: int = 1) -> None:
+        self._patience = patience
+        self._stop: Stop | None = None
+        self._handling = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._handling.close()
+        if self._stop and error is None:
+            raise self._stop
+        if self._stop and not isinstance(error, Stop):
+            raise Stop(self._stop.code, f"{self._stop}; {error}") from error
+
+    def begin(self) -> None:
+        """Defer the first signal from now on."""
+        if threading.current_thread() is threading.main_thread():
+            self._handling.enter_context(finishing_calls(self._patience))
+            self._handling.enter_context(handling_signals(self._on_signal))
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._patience -= 1
+        if self._patience < 0:
+            raise signal_stop(number)
+        self._stop = self._stop or signal_stop(number)
+
+
+class _StopSaver:
+    """A function that saves what has been done, called by the main thread or by the watching one.
+
+    Parameters
+    ----------
+    save : callable
+        Saves, and turns the message of the stop into one that says what was saved.
+    """
+
+    def __init__(self, save: Callable[[str], str]) -> None:
+        self.lock = Lock()
+        self._save = save
+
+    def __call__(self, stop: Stop) -> Stop:
+        return Stop(stop.code, self._save(str(stop)))
+
+
+_savers: list[_StopSaver] = []
+
+
+@contextmanager
+def saving_on_stop(save: Callable[[str], str]) -> Iterator[None]:
+    """Save what has been done if the block is stopped.
+
+    Parameters
+    ----------
+    save : callable
+        Called with the message of the stop, in the main thread, or in another one while the main thread is in a call
+        that takes long. It returns the message with what was saved.
+
+    Raises
+    ------
+    Stop
+        The stop of the block, with that message.
+    """
+    saver = _StopSaver(save)
+    _savers.append(saver)
+    try:
+        yield
+    except Stop as stop:
+        with saver.lock:
+            raise saver(stop) from None
+    finally:
+        _savers.remove(saver)
+
+
+def end_now(stop: Stop) -> NoReturn:
+    """End the process in the middle of its work, with the message and the code of a stop."""
+    remove_own()
+    restore_terminal = "\r\033[K\033[?25h" if is_terminal(sys.stderr) else ""  # remove the bar, show the cursor
+    with suppress(OSError):
+        os.write(2, f"{restore_terminal}{message_text(f'harken: {stop}')}\n".encode(errors="replace"))
+    os._exit(stop.code)
+
+
+def print_unless_stop(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an exception with its traceback, but for a `Stop`: compiled packages print those that they drop."""
+    if not issubclass(kind, Stop):
+        sys.__excepthook__(kind, error, trace)
+
+
+def stop_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Repeat a signal whose `Stop` was raised where Python drops exceptions, as in a finalizer or a callback of C.
+
+    It is repeated a little later, as it would be dropped again before this function has returned.
+    """
+    if isinstance(unraisable.exc_value, Stop):
+        number = signal.Signals(unraisable.exc_value.code - FIRST_SIGNAL_CODE)
+        repeat = Timer(REPEAT_S, interrupt_main, [number])
+        repeat.daemon = True
+        repeat.start()
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def watch_signals() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))  # its signals are not ours
+    Thread(target=_watch, args=(reader,), name="harken signals", daemon=True).start()
+
+
+def _watch(reader: int) -> NoReturn:
+    """End the process if the main thread does not answer a signal: it is in a call that takes long."""
+    while True:
+        numbers = [number for number in os.read(reader, 64) if number in SIGNALS]
+        came_s = time.monotonic()
+        time.sleep(ANSWER_S)
+        answered = answers.latest_s > came_s - ANSWER_S
+        if numbers and not answered and not any(listen(numbers[0]) for listen in signal_listeners[::-1]):
+            stop = signal_stop(numbers[0])
+            for saver in reversed(_savers):
+                saver.lock.acquire()  # never released: the main thread must not go on
+                with suppress(Exception):
+                    stop = saver(stop)
+            end_now(stop)

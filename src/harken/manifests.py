@@ -1,0 +1,388 @@
+"""Manifests: recordings and what is known of each, in lines of JSON or CSV, for evaluation, training and batches.
+
+Every error names the file, the line, the key, and what is allowed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, TypeVar
+
+from harken.audio import audio_duration
+from harken.errors import ManifestError, OptionError
+from harken.results import MAX_TIME_S
+from harken.text import to_language_code
+
+MANIFEST = "manifest.jsonl"
+"""The manifest of a folder."""
+SECONDS_KEYS = ("offset", "duration", "seconds")
+"""Keys whose values are numbers, which CSV does not tell."""
+RECORDING_SUFFIXES = frozenset(
+    f".{name}"
+    for names in (
+        "3gp aac ac3 aif aiff amr ape au avi caf flac flv gsm m4a m4b mka mkv mov mp2 mp3 mp4 mpeg mpg mxf",
+        "oga ogg ogv opus ra rm spx tta ts voc w64 wav webm wma wmv wv",
+    )
+    for name in names.split()
+)
+"""Suffixes by which recordings are found in folders and archives."""
+NO_LANGUAGE = ("", "none")
+ALLOWED = f"allowed is a manifest, or a folder with {MANIFEST}"
+ALLOWED_SAID = "a list of turns in order, each an object with speaker and text"
+_MOST_SHOWN = 80
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One recording and its reference text.
+
+    Attributes
+    ----------
+    name : str
+        Folder of the manifest and path in it, such as ``"german/a.flac"``; results name the recording by it.
+    path : Path
+    text : str
+        Reference text; empty for a recording without speech.
+    language : str or None
+        Code of the language; None if it is unknown or there is no speech.
+    seconds : float or None
+        Length, if the manifest gives one.
+    speaker : str or None
+    rttm : Path or None
+        File of the turns of several speakers.
+    said : tuple of (str, str)
+        Speaker and text of each turn, in order; empty if they are unknown.
+    """
+
+    name: str
+    path: Path
+    text: str
+    language: str | None = None
+    seconds: float | None = None
+    speaker: str | None = None
+    rttm: Path | None = None
+    said: tuple[tuple[str, str], ...] = ()
+
+
+def read_manifests(
+    paths: Iterable[str | os.PathLike[str]],
+    limit: int | None = None,
+    note: Callable[[str], None] = lambda text: None,
+    *,
+    needs_text: bool = True,
+) -> tuple[Entry, ...]:
+    """Read manifests, one after another.
+
+    Parameters
+    ----------
+    paths : iterable of path
+        Files of JSON lines or of CSV (``.csv``), or folders that hold a ``manifest.jsonl``. A line has ``audio`` (path
+        relative to the manifest) and ``text``, and where known ``language``, ``seconds`` and ``speaker``.
+    limit : int, optional
+        Number of recordings of each manifest, spread evenly over it.
+    note : callable, optional
+        Called with a message about every duplicate line that is left out. Where duplicate lines differ, the one
+        whose ``seconds`` is closest to the length of the recording is kept.
+    needs_text : bool
+        Whether every line must have ``text``; without, it is empty.
+
+    Returns
+    -------
+    tuple of Entry
+
+    Raises
+    ------
+    ManifestError
+        If a manifest is missing or empty, a line is not such an object or names no file, or two lines of one
+        recording differ and their lengths do not decide between them.
+    """
+    entries: dict[str, Entry] = {}
+    for path in map(Path, paths):
+        for entry in subsample_evenly(_read(manifest_path(path), note, needs_text), limit):
+            if entry.name in entries:
+                raise ManifestError(
+                    f"{path}: there is another {entry.name}; allowed are names that differ in folder or file"
+                )
+            entries[entry.name] = entry
+    return tuple(entries.values())
+
+
+def read_entries(
+    paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None], *, needs_text: bool = False
+) -> list[Entry]:
+    """Read manifests, folders that hold one, and folders of recordings without texts.
+
+    Parameters
+    ----------
+    paths : iterable of path
+    note : callable
+        Called with a message about every line that is left out.
+    needs_text : bool
+        Whether the recordings must have texts.
+
+    Raises
+    ------
+    ManifestError
+        If a folder holds no recordings, or no manifest where texts are needed, or as in `read_manifests`.
+    """
+    return [entry for path in map(Path, paths) for entry in _entries(path, note, needs_text)]
+
+
+def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Sequence[Entry]:
+    if needs_text or not os.path.isdir(path) or os.path.isfile(path / MANIFEST):
+        return read_manifests([path], note=note, needs_text=needs_text)
+    found = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    files = sorted(file for file in found if file.suffix.lower() in RECORDING_SUFFIXES and os.path.isfile(file))
+    if not files:
+        raise ManifestError(f"{path}: holds neither {MANIFEST} nor audio")
+    name = path.resolve().name
+    return [Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="") for file in files]
+
+
+def manifest_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a manifest that is given by its own path or that of its folder."""
+    return Path(path) / MANIFEST if os.path.isdir(path) else Path(path)
+
+
+def subsample_evenly(items: Sequence[T], limit: int | None) -> Sequence[T]:
+    """Return at most `limit` items, evenly spaced and always the same ones; all items if `limit` is None."""
+    if limit is None or limit >= len(items):
+        return items
+    return [items[index * len(items) // limit] for index in range(limit)]
+
+
+def read_rows(content: bytes, name: str, *, finite: bool = False) -> Iterator[tuple[str, Json]]:
+    """Yield the place of each line of a manifest, as ``file:number``, and its keys and values.
+
+    Parameters
+    ----------
+    content : bytes
+        UTF-8, with or without a byte order mark.
+    name : str
+        Path or URL of the manifest; one that ends in ``.csv`` is CSV with a heading, where an empty value is none.
+    finite : bool
+        See `parse_object`.
+
+    Raises
+    ------
+    ManifestError
+        If it is not UTF-8, or a line is no object of JSON.
+    """
+    text = decode(content, name)
+    if not name.lower().endswith(".csv"):
+        # Not splitlines: a text may hold other line separators, which JSON allows unescaped.
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                yield f"{name}:{number}", parse_object(line, f"{name}:{number}", finite=finite)
+        return
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        for row in reader:
+            values = {key: value for key, value in row.items() if key is not None and value}
+            numbers = {key: _number_or_text(values[key]) for key in SECONDS_KEYS if key in values}
+            yield f"{name}:{reader.line_num}", values | numbers
+    except csv.Error as error:
+        raise ManifestError(f"{name}:{reader.line_num}: is not CSV: {error}") from error
+
+
+def decode(content: bytes, where: str) -> str:
+    """Return the text of UTF-8.
+
+    Raises
+    ------
+    ManifestError
+        If it is none.
+    """
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{where}: is not UTF-8 text, at byte {error.start}") from error
+
+
+def parse_object(text: str, where: str, *, finite: bool = False) -> Json:
+    """Parse an object of JSON.
+
+    Parameters
+    ----------
+    text : str
+    where : str
+        The file and the line, for messages.
+    finite : bool
+        Whether every number in it must be finite, so that every reader of JSON can read it again.
+
+    Raises
+    ------
+    ManifestError
+        If it is none.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ManifestError(f"{where}: is not JSON: {error}") from error
+    except RecursionError:
+        raise ManifestError(f"{where}: is nested too deeply; allowed is one JSON object") from None
+    if not isinstance(value, dict):
+        raise ManifestError(f"{where}: is not a JSON object in braces")
+    if finite:
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise ManifestError(
+                f"{where}: has a number that is not finite, or beyond the range of 64-bit floats; allowed are finite "
+                "numbers, and null"
+            ) from None
+        except RecursionError:
+            raise ManifestError(f"{where}: is nested too deeply; allowed is one JSON object") from None
+    return value
+
+
+def get_field(
+    fields: Mapping[str, Any], name: str, where: str, kind: Any, allowed: str, default: Any = ...
+) -> Any:
+    """Return a field of a line, checked for its type; one without a default is required.
+
+    Raises
+    ------
+    ManifestError
+        If it is missing, or of another type.
+    """
+    if (value := fields.get(name)) is None:
+        if default is ...:
+            raise ManifestError(f"{where}: {name} is missing: allowed is {allowed}")
+        return default
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ManifestError(f"{where}: {name}={_shown(value)}: allowed is {allowed}")
+    return value
+
+
+def get_seconds(fields: Mapping[str, Any], name: str, where: str) -> float | None:
+    """Return a field that is a time in seconds; None without it.
+
+    Raises
+    ------
+    ManifestError
+        If it is no number of seconds from 0 on.
+    """
+    allowed = f"a length in seconds, from 0 to {MAX_TIME_S:g}"
+    seconds: float | None = get_field(fields, name, where, (int, float), allowed, None)
+    if seconds is not None and not 0 <= seconds <= MAX_TIME_S:
+        raise ManifestError(f"{where}: {name}={_shown(seconds)}: allowed is {allowed}")
+    return seconds
+
+
+def _read(path: Path, note: Callable[[str], None], needs_text: bool) -> list[Entry]:
+    lines_by_name: dict[str, dict[str, Entry]] = {}
+    for where, fields in read_rows(_read_file(path, ALLOWED), str(path)):
+        entry = _parse_entry(fields, path, where, needs_text)
+        lines_by_name.setdefault(entry.name, {})[where] = entry
+    if not lines_by_name:
+        raise ManifestError(f"{path}: holds no recordings")
+    return [_resolve_duplicate_lines(duplicates, note) for duplicates in lines_by_name.values()]
+
+
+def _read_file(path: Path, allowed: str) -> bytes:
+    try:
+        if path.is_char_device():
+            raise ManifestError(f"{path}: is a device; {allowed}")
+        return path.read_bytes()
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise ManifestError(f"{path}: {reason}; {allowed}") from error
+
+
+def _resolve_duplicate_lines(lines: Mapping[str, Entry], note: Callable[[str], None]) -> Entry:
+    """Choose one of the lines that name the same recording."""
+    chosen, *others = lines
+    why = f"{chosen} is the same"
+    if any(lines[chosen] != lines[other] for other in others):
+        length_s = audio_duration(lines[chosen].path)
+        duration_errors_s = {
+            where: abs((entry.seconds or inf) - (length_s or inf)) for where, entry in lines.items()
+        }
+        if not all(map(isfinite, duration_errors_s.values())):
+            raise ManifestError(
+                f"{others[0]}: {lines[chosen].path.name} is named in {chosen} too, with other values"
+            )
+        chosen = min(duration_errors_s, key=duration_errors_s.__getitem__)
+        why = f"{lines[chosen].path.name} is {length_s:.3f} s long, as in {chosen}"
+    for where in lines:
+        if where != chosen:
+            note(f"{where}: left out: {why}")
+    return lines[chosen]
+
+
+def _parse_entry(fields: Json, manifest: Path, where: str, needs_text: bool) -> Entry:
+    audio, path = _named_file(
+        manifest, fields, "audio", where, "the path of a recording, relative to the manifest"
+    )
+    speaker = get_field(fields, "speaker", where, (str, int), "a name or number", None)
+    rttm = None
+    if fields.get("rttm") is not None:
+        allowed = "the path of a file of turns, relative to the manifest"
+        _, rttm = _named_file(manifest, fields, "rttm", where, allowed)
+    text = "the reference text, empty without speech"
+    return Entry(
+        name=f"{manifest.resolve().parent.name}/{Path(audio).as_posix()}",
+        path=path,
+        text=get_field(fields, "text", where, str, text, ... if needs_text else ""),
+        language=_parse_language(fields, where),
+        seconds=get_seconds(fields, "seconds", where),
+        speaker=None if speaker is None else str(speaker),
+        rttm=rttm,
+        said=_parse_said(fields, where),
+    )
+
+
+def _named_file(manifest: Path, fields: Json, name: str, where: str, allowed: str) -> tuple[str, Path]:
+    """Return the value of a field that names a file, and the path of the file."""
+    given: str = get_field(fields, name, where, str, allowed)
+    path = manifest.parent / given
+    if not os.path.isfile(path):  # unlike Path.is_file, not an error for a name that is too long
+        raise ManifestError(f"{where}: {name}={given!r}: there is no file {path}")
+    return given, path
+
+
+def _parse_language(fields: Json, where: str) -> str | None:
+    given = get_field(fields, "language", where, str, "a code or name, or none", None)
+    if given is None or given.lower() in NO_LANGUAGE:
+        return None
+    try:
+        return to_language_code(given)
+    except OptionError as error:
+        raise ManifestError(f"{where}: {error}, or none without speech") from error
+
+
+def _parse_said(fields: Json, where: str) -> tuple[tuple[str, str], ...]:
+    turns = get_field(fields, "said", where, list, ALLOWED_SAID, [])
+    if not all(isinstance(turn, dict) for turn in turns):
+        raise ManifestError(f"{where}: said: allowed is {ALLOWED_SAID}")
+    return tuple(
+        (
+            get_field(turn, "speaker", f"{where}: said", str, "a name"),
+            get_field(turn, "text", f"{where}: said", str, "the text of the turn"),
+        )
+        for turn in turns
+    )
+
+
+def _number_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."

@@ -1,0 +1,570 @@
+"""A live session: what its client sends becomes commands for a stream, and what the stream says becomes messages.
+
+A translator does both for a protocol, and knows neither sockets nor threads. A line carries messages over a socket.
+Nothing grows with a client that does not keep up. What it does not read stays with its stream, whose engine then waits
+(only interims are merged, committed words and segments never lost); what it sends faster than it can be processed
+stays with it, as nothing more is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Any, Protocol
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from harken.contract import Floats
+from harken.errors import HarkenError
+from harken.serve.errors import SERVER_FAULT, RequestError, draining
+from harken.serve.live.audio import AudioFormat, AudioInput, open_input
+from harken.serve.service import Service
+from harken.serve.work.live_job import Failed, Flushed, LiveJob, LiveUpdate
+from harken.streaming import StreamOptions
+from harken.transcribe import TranscribeOptions
+from harken.types import SAMPLE_RATE
+
+log = getLogger("harken.serve")
+
+MAX_UNSENT = 16
+"""Messages that may wait for a slow reader before its stream waits."""
+SEND_LIMIT_S = 30.0
+"""Seconds that a reader may take for a message before it counts as gone."""
+FINALS_LIMIT_S = 60.0
+"""Seconds to wait for the last results of a stream that the server ends."""
+MAX_REASON_BYTES = 120
+SUBPROTOCOL = "realtime"
+"""What browsers offer beside the key in a subprotocol; they refuse a server that chooses none."""
+IDLE, SESSION_LIMIT, TOO_LARGE = "idle", "session_limit", "message_too_big"
+"""Codes of the errors by which a session ends, beside ``"draining"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """Open a stream, behind the last update of one that is open.
+
+    Parameters
+    ----------
+    model : str
+    options : TranscribeOptions
+    stream_options : StreamOptions
+    limit_s : float
+        Longest audio, in seconds; 0 for no limit.
+    """
+
+    model: str
+    options: TranscribeOptions
+    stream_options: StreamOptions
+    limit_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """Give audio to the open stream."""
+
+    data: bytes
+    format: AudioFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """End the current utterance of the open stream, and wait for `Flushed` with the token, behind its events."""
+
+    token: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseStream:
+    """End the open stream behind its audio, and wait for `StreamClosed`, behind its last events.
+
+    Parameters
+    ----------
+    token : object
+        Of a flush before the end, if it is not None.
+    """
+
+    token: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropStream:
+    """End the open stream at once; no update of it follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """End the session behind the messages before.
+
+    Parameters
+    ----------
+    code : int
+    reason : str
+        One line.
+    last : object
+        The last message, if it is not None.
+    """
+
+    code: int
+    reason: str
+    last: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    """The stream has ended; no update of it follows."""
+
+
+Output = OpenStream | Audio | Flush | CloseStream | DropStream | HangUp | Any
+"""What a translator wants done; all but commands are messages to send."""
+
+
+class Translator(Protocol):
+    """A protocol between a client and a live stream: what comes in, and what is to be done about it.
+
+    Outputs are taken one by one, and each is done before the next is asked for. Other methods may be called before a
+    generator goes on.
+    """
+
+    def opened(self) -> Iterable[Output]:
+        """Return what to do once the client is connected."""
+        ...
+
+    def received(self, message: Any) -> Iterable[Output]:
+        """Take a message of the client."""
+        ...
+
+    def updated(self, update: LiveUpdate | StreamClosed) -> Iterable[Output]:
+        """Take an update of the stream. Only messages and `HangUp` are allowed in return."""
+        ...
+
+    def failed(self, error: Exception) -> Iterable[Output]:
+        """Take the reason why a command could not be obeyed, before the output behind it is asked for."""
+        ...
+
+    def ended(self, problem: RequestError) -> Iterable[Output]:
+        """Return what to do so that the client gets its last results: the server ends the session for a reason."""
+        ...
+
+
+class Line(Protocol):
+    """The messages of one connection."""
+
+    async def receive(self) -> Any:
+        """Return the next message, None once the client has gone; a `RequestError` ends the session."""
+        ...
+
+    async def send(self, message: Any) -> None:
+        """Send a message; a `ConnectionError` says that the client has gone, or does not read."""
+        ...
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the connection, if it is open."""
+        ...
+
+
+class Outbox(Protocol):
+    """Messages on their way to a client."""
+
+    def add(self, message: Any) -> None:
+        """Add a message."""
+        ...
+
+    def close(self) -> None:
+        """Note that nothing follows."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until few enough have not been sent."""
+        ...
+
+    def after(self, seq: int) -> AsyncIterator[Any]:
+        """Yield the messages as they come, up to the last one before `close`."""
+        ...
+
+
+class Unsent:
+    """Messages in memory, each sent once."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Any] = deque()
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def add(self, message: Any) -> None:
+        self._messages.append(message)
+        self._tell()
+
+    def close(self) -> None:
+        self._closed = True
+        self._tell()
+
+    async def room(self) -> None:
+        while len(self._messages) >= MAX_UNSENT and not self._closed:
+            await self._changed.wait()
+
+    async def after(self, seq: int) -> AsyncIterator[Any]:
+        while True:
+            changed = self._changed
+            if self._messages:
+                yield self._messages[0]
+                self._messages.popleft()
+                self._tell()
+            elif self._closed:
+                return
+            else:
+                await changed.wait()
+
+    def _tell(self) -> None:
+        """Wake all who wait."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class Session:
+    """A live session: a stream, the translator between it and a client, and the messages for the client.
+
+    It belongs to the event loop that runs while it is made, and is closed by `aclose`.
+
+    Parameters
+    ----------
+    service : Service
+        Its options limit the time without messages.
+    translator : Translator
+    outbox : Outbox, optional
+    limit_s : float
+        Seconds that it may last; 0 for no limit.
+    outlives : bool
+        True if it goes on when its connection ends.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        translator: Translator,
+        outbox: Outbox | None = None,
+        *,
+        limit_s: float = 0.0,
+        outlives: bool = False,
+    ) -> None:
+        self._service, self._translator, self._outlives = service, translator, outlives
+        self._outbox = outbox or Unsent()
+        self._hang_up: HangUp | None = None
+        self._stream = AsyncExitStack()
+        self._job: LiveJob | None = None
+        self._input: AudioInput | None = None
+        self._format: AudioFormat | None = None
+        self._limit_s, self._left = 0.0, math.inf  # of the stream; what it may still take, in samples
+        self._flushed = asyncio.Event()
+        self._updates: asyncio.Task[None] | None = None
+        self._handling: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._watching = self._start(self._watch(limit_s))
+
+    async def run(self, line: Line) -> None:
+        """Serve a client whose session ends with its connection."""
+        with self._service.in_progress():
+            try:
+                await self._perform(self._translator.opened())
+                await self.serve(line)
+            finally:
+                await self.aclose()
+
+    async def serve(self, line: Line, seq: int = 0) -> None:
+        """Serve a client up to the end of the session, or of the connection.
+
+        Parameters
+        ----------
+        line : Line
+        seq : int
+            Number of the last message that the client has; the outbox yields those after it.
+
+        Raises
+        ------
+        RequestError
+            If the connection is to be ended, but not the session.
+        """
+        sending, receiving = map(asyncio.create_task, (self._send_all(line, seq), self._receive_all(line)))
+        try:
+            await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                receiving.result()
+            if sending.done():
+                sending.result()
+        except RequestError as problem:
+            if self._outlives:
+                raise
+            self.end(problem)
+            with suppress(ConnectionError):
+                await sending
+        except ConnectionError:
+            return
+        finally:
+            await cancelled(sending, receiving)
+
+    def end(self, problem: RequestError) -> None:
+        """End the session for a reason, behind the last results of its stream; the first reason counts."""
+        if not (self._ending or self._hang_up):
+            self._ending = self._start(self._finish(problem))
+
+    async def aclose(self) -> None:
+        """End the session at once, and give back what it holds."""
+        await cancelled(*filter(None, (self._handling, self._ending, self._watching, self._updates)))
+        self._abandon_input()
+        await self._stream.aclose()
+        self._outbox.close()
+
+    @property
+    def over(self) -> bool:
+        """True once nothing more comes from its stream."""
+        return self._hang_up is not None
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(self._guarded(work))
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work; the client is told no more than that it failed, if it does."""
+        try:
+            await work
+        except Exception as error:
+            log_unforeseen(error)
+            self._hang(HangUp(SERVER_FAULT, "the server did not foresee this"))
+
+    async def _receive_all(self, line: Line) -> None:
+        """Have the messages of a client handled, one after another, until it goes."""
+        while (message := await received(line, self._service.options.idle_s, lambda: self._busy)) is not None:
+            if self._handling:
+                await asyncio.wait((self._handling,))
+            if not (self._ending or self._hang_up):
+                self._handling = self._start(self._handle(message))
+
+    @property
+    def _busy(self) -> bool:
+        """True while the client may be silent, as it waits for the server."""
+        return self.over or (self._handling is not None and not self._handling.done())
+
+    async def _send_all(self, line: Line, seq: int) -> None:
+        async for message in self._outbox.after(seq):
+            await line.send(message)
+        if self._hang_up:
+            if self._hang_up.last is not None:
+                await line.send(self._hang_up.last)
+            await line.close(self._hang_up.code, self._hang_up.reason)
+
+    async def _watch(self, limit_s: float) -> None:
+        """End the session when the server ends, or when it has lasted as long as it may."""
+        try:
+            async with asyncio.timeout(limit_s or None):
+                await self._service.draining.wait()
+            self.end(draining())
+        except TimeoutError:
+            self.end(
+                RequestError(f"the session has lasted {limit_s:g} s, the longest allowed", code=SESSION_LIMIT)
+            )
+
+    async def _finish(self, problem: RequestError) -> None:
+        """Send the last results, and hang up."""
+        if self._handling:
+            await cancelled(self._handling)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINALS_LIMIT_S):
+                await self._perform(self._translator.ended(problem))
+        self._hang(HangUp(problem.close_code, str(problem)))
+
+    def _hang(self, hang_up: HangUp) -> None:
+        """Note how the session ends; the first time counts."""
+        self._hang_up = self._hang_up or hang_up
+        self._outbox.close()
+        if self._job:
+            self._job.cancel()
+
+    async def _handle(self, message: Any) -> None:
+        await self._perform(self._translator.received(message))
+
+    async def _perform(self, outputs: Iterable[Output]) -> None:
+        """Do what the translator wants; then wait until a slow reader has taken enough of what it was sent."""
+        for output in outputs:
+            try:
+                await self._obey(output)
+            except Exception as error:
+                log_unforeseen(error)
+                self._abandon_input()
+                await self._perform(self._translator.failed(error))
+        await self._outbox.room()
+
+    async def _obey(self, output: Output) -> None:
+        match output:
+            case OpenStream():
+                await self._open(output)
+            case Audio():
+                await self._take(output)
+            case Flush(token):
+                await self._flush(token)
+            case CloseStream(token):
+                await self._finish_input()
+                await self._close_stream(token)
+            case DropStream():
+                self._abandon_input()
+                await cancelled(*filter(None, [self._updates]))
+                await self._release()
+            case HangUp():
+                self._hang(output)
+            case _:
+                self._outbox.add(output)
+
+    async def _open(self, wanted: OpenStream) -> None:
+        if self._job:
+            await self._close_stream(None)
+        opening = self._service.stream(wanted.model, wanted.options, wanted.stream_options)
+        self._job = await self._stream.enter_async_context(opening)
+        self._limit_s, self._left = wanted.limit_s, wanted.limit_s * SAMPLE_RATE or math.inf
+        self._updates = self._start(self._take_updates(self._job))
+
+    async def _take_updates(self, job: LiveJob) -> None:
+        async for update in job.updates:
+            if isinstance(update, Failed):
+                log_unforeseen(update.failure)
+            await self._perform(self._translator.updated(update))
+            if isinstance(update, Flushed):
+                self._flushed.set()
+        await self._perform(self._translator.updated(StreamClosed()))
+
+    async def _take(self, audio: Audio) -> None:
+        if self._job is None:
+            return
+        if self._input is None or audio.format != self._format:
+            await self._finish_input()
+            self._input, self._format = open_input(audio.format, self._feed), audio.format
+        await self._input.take(audio.data)
+
+    async def _feed(self, samples: Floats) -> None:
+        self._left -= len(samples)
+        if self._left < 0:
+            raise RequestError(
+                f"the stream is longer than {self._limit_s:g} s, the longest allowed", code=SESSION_LIMIT
+            )
+        if self._job and len(samples):
+            await self._job.feed(samples)
+
+    async def _flush(self, token: object) -> None:
+        if self._job is None or self._updates is None:
+            return
+        if self._input:
+            await self._input.decoded()
+        self._flushed.clear()
+        self._job.flush(token)
+        flushed = asyncio.create_task(self._flushed.wait())
+        try:
+            await asyncio.wait((flushed, self._updates), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            flushed.cancel()
+
+    async def _finish_input(self) -> None:
+        """Feed what is left of the audio; of a container that the server cuts short, nothing more."""
+        if self._input:
+            await self._input.finish(whole=self._ending is None)
+            self._input = None
+
+    def _abandon_input(self) -> None:
+        if self._input:
+            self._input.abandon()
+            self._input = None
+
+    async def _close_stream(self, token: object) -> None:
+        if self._job is None or self._updates is None:
+            await self._perform(self._translator.updated(StreamClosed()))
+            return
+        if token is not None:
+            self._job.flush(token)
+        self._job.close()
+        await asyncio.wait((self._updates,))  # which goes on if this is cancelled
+        await self._release()
+
+    async def _release(self) -> None:
+        """Give back the stream."""
+        await self._stream.aclose()
+        self._job = self._updates = None
+
+
+class WebSocketLine:
+    """Messages over a WebSocket: texts and bytes.
+
+    Parameters
+    ----------
+    socket : WebSocket
+        An accepted one.
+    max_text, max_bytes : int
+        Largest messages of a client, in characters and bytes.
+    """
+
+    def __init__(self, socket: WebSocket, max_text: int, max_bytes: int) -> None:
+        self._socket, self._max_text, self._max_bytes = socket, max_text, max_bytes
+        self._sending = asyncio.Lock()
+
+    async def receive(self) -> Any:
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            return None
+        text = message.get("text")
+        data: str | bytes = message.get("bytes") or b"" if text is None else text
+        if len(data) > (self._max_bytes if isinstance(data, bytes) else self._max_text):
+            allowed = f"{self._max_bytes} of audio, {self._max_text} of text"
+            raise RequestError(
+                f"a message of {len(data)} bytes; allowed are {allowed}", status=413, code=TOO_LARGE
+            )
+        return data
+
+    async def send(self, message: Any) -> None:
+        try:
+            async with self._sending, asyncio.timeout(SEND_LIMIT_S):
+                await self._socket.send_text(message)
+        except (TimeoutError, WebSocketDisconnect, RuntimeError) as error:
+            raise ConnectionAbortedError("the client has gone, or does not read") from error
+
+    async def close(self, code: int, reason: str) -> None:
+        if self._socket.application_state is not WebSocketState.CONNECTED:
+            return
+        shown = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+        with suppress(TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
+            async with asyncio.timeout(SEND_LIMIT_S):
+                await self._socket.close(code, shown)
+
+
+async def accept(socket: WebSocket) -> None:
+    """Accept a WebSocket, with the subprotocol that browsers offer beside the key."""
+    await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
+
+
+async def received(line: Line, idle_s: float, is_busy: Callable[[], bool] = lambda: False) -> Any:
+    """Return the next message of a client, None once it has gone.
+
+    Raises
+    ------
+    RequestError
+        If none comes for some seconds while it does not wait for the server, or if the line raises it.
+    """
+    receiving = asyncio.create_task(line.receive())
+    try:
+        while not (await asyncio.wait((receiving,), timeout=idle_s))[0]:
+            if not is_busy():
+                raise RequestError(f"no message has come for {idle_s:g} s", code=IDLE)
+        return receiving.result()
+    finally:
+        receiving.cancel()
+
+
+async def cancelled(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def log_unforeseen(error: BaseException) -> None:
+    """Log an error that nothing was meant to raise; of others the client is told."""
+    if not isinstance(error, HarkenError):
+        log.error("unforeseen error", exc_info=error)

@@ -1,0 +1,357 @@
+"""OpenAI's Realtime transcription: live speech over a WebSocket, in the present dialect and in the beta one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from time import time
+from types import MappingProxyType
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from harken.serve.errors import NORMAL, RESTART, SERVER_FAULT, TRY_LATER, RequestError, request_error
+from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
+from harken.serve.live.connection import (
+    IDLE,
+    SESSION_LIMIT,
+    Audio,
+    CloseStream,
+    Flush,
+    HangUp,
+    OpenStream,
+    Output,
+    Session,
+    StreamClosed,
+    WebSocketLine,
+    accept,
+)
+from harken.serve.live.realtime_config import SessionConfig
+from harken.serve.live.realtime_dialects import (
+    MAX_NAME_CHARS,
+    invalid_value,
+    option_paths,
+    shown_beta_config,
+    shown_config,
+    updated_config,
+)
+from harken.serve.live.realtime_events import (
+    EventWriter,
+    check_event,
+    client_event_id,
+    decoded_audio,
+    new_id,
+    read_json,
+)
+from harken.serve.live.turns import Turns
+from harken.serve.rest.forms import bounded_body
+from harken.serve.service import Service
+from harken.serve.work.live_job import Failed, LiveUpdate
+
+BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
+BETA_HEADER, BETA_VERSION = "openai-beta", "realtime=v1"
+MAX_BODY_BYTES = 1 << 16
+MAX_MESSAGE_BYTES = (15 << 20) + 4096
+"""Largest message: an append of 15 MiB, and what is around it."""
+MIN_COMMIT_S = 0.1
+RETRY_STATUSES = (429, 503)
+_GOODBYES: Mapping[str | None, tuple[str, int]] = MappingProxyType(
+    {
+        IDLE: ("idle_timeout", NORMAL),
+        SESSION_LIMIT: ("session_expired", NORMAL),
+        "draining": ("draining", RESTART),
+    }
+)
+"""Codes of the last error event and of the WebSocket, by the reason why the server ends a session."""
+
+
+def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
+    """Return the routes of Realtime transcription."""
+
+    async def realtime(socket: WebSocket) -> None:
+        await accept(socket)
+        limit_s, offered = service.options.session_limit_s, socket.scope["subprotocols"]
+        session = RealtimeSession(
+            _first_config(tickets, socket.headers),
+            service.models.resolve,
+            expires_at=int(time() + limit_s) if limit_s else None,
+            beta=BETA_SUBPROTOCOL in offered or socket.headers.get(BETA_HEADER) == BETA_VERSION,
+            query=socket.query_params,
+        )
+        line = WebSocketLine(socket, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
+        await Session(service, session, limit_s=limit_s).run(line)
+
+    async def client_secrets(request: Request) -> Response:
+        _refuse_tickets(tickets, request.headers)
+        body = _checked_body(await _read_body(request), ("expires_after", "session"))
+        config = updated_config(SessionConfig(), body.get("session") or {})
+        ticket = make_ticket(body.get("expires_after"), "expires_after", config)
+        session = shown_config(config, new_id("sess"), None)
+        return JSONResponse({"value": ticket.value, "expires_at": ticket.expires_at, "session": session})
+
+    async def transcription_sessions(request: Request) -> Response:
+        _refuse_tickets(tickets, request.headers)
+        body = await _read_body(request)
+        secret = _checked_body(body.pop("client_secret", None) or {}, ("expires_at",))
+        config = updated_config(SessionConfig(), body)
+        ticket = make_ticket(secret.get("expires_at"), "client_secret.expires_at", config)
+        session = shown_beta_config(config, new_id("sess"), None)
+        secret = {"value": ticket.value, "expires_at": ticket.expires_at}
+        return JSONResponse(session | {"client_secret": secret})
+
+    def make_ticket(expires_after: Any, path: str, config: SessionConfig) -> Ticket:
+        service.models.resolve(config.model)
+        given = _checked_body({} if expires_after is None else expires_after, ("anchor", "seconds"), f"{path}.")
+        if given.get("anchor", "created_at") != "created_at":
+            raise invalid_value(f"{path}.anchor", given["anchor"], "'created_at'")
+        seconds = given.get("seconds", TICKET_S)
+        if not isinstance(seconds, int) or isinstance(seconds, bool):
+            raise invalid_value(f"{path}.seconds", seconds, "an integer", "invalid_type")
+        return tickets.make(seconds, config)
+
+    return [
+        WebSocketRoute("/v1/realtime", realtime),
+        Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"]),
+        Route("/v1/realtime/transcription_sessions", transcription_sessions, methods=["POST"]),
+    ]
+
+
+def _first_config(tickets: Tickets, headers: Headers) -> SessionConfig:
+    """Return the configuration that a session begins with: that of its ticket, if it has one."""
+    for key in given_keys(headers):
+        ticket = tickets.find(key)
+        if ticket and isinstance(ticket.session, SessionConfig):
+            return ticket.session
+    return SessionConfig()
+
+
+def _refuse_tickets(tickets: Tickets, headers: Headers) -> None:
+    """Refuse to make a ticket for one who has only a ticket, which would never expire then."""
+    if any(map(tickets.find, given_keys(headers))):
+        raise RequestError(
+            "a short-lived key cannot make others; the server's own key is needed",
+            status=403,
+            type="authentication_error",
+            code="invalid_api_key",
+        )
+
+
+async def _read_body(request: Request) -> dict[str, Any]:
+    body = await Request(request.scope, bounded_body(request.scope, request.receive, MAX_BODY_BYTES)).body()
+    return read_json(body) if body.strip() else {}
+
+
+def _checked_body(value: Any, known: tuple[str, ...], path: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise invalid_value(path.rstrip(".") or "body", value, "an object", "invalid_type")
+    for key in value:
+        if key not in known:
+            unknown = f"{path}{key[:60]}"
+            raise RequestError(f"unknown parameter: {unknown}", code="unknown_parameter", param=unknown)
+    return value
+
+
+class RealtimeSession:
+    """The translator of a session.
+
+    Parameters
+    ----------
+    config : SessionConfig
+    resolve_model : callable
+        Returns the id of a model by its name, or raises `RequestError`.
+    expires_at : int, optional
+        When the session ends at the latest, in seconds since 1970.
+    beta : bool
+        True for the beta dialect; a client that sends its events switches to it.
+    query : mapping
+        Parameters of the address: the intent, and a model.
+    new_id : callable
+        Makes ids with a prefix.
+    """
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        resolve_model: Callable[[str], str],
+        *,
+        expires_at: int | None = None,
+        beta: bool = False,
+        query: Mapping[str, str] = MappingProxyType({}),
+        new_id: Callable[[str], str] = new_id,
+    ) -> None:
+        self._resolve_model, self._expires_at = resolve_model, expires_at
+        self._writer = EventWriter(beta, new_id)
+        self._turns = Turns(self._writer)
+        self._id, self._query = new_id("sess"), query
+        self._configure(config)
+        self._is_open = self._is_refused = False
+        self._opened_with = config
+        self._next_start_s = self._received_s = 0.0
+        self._event_id: str | None = None
+        self._paths: Mapping[str, str] = option_paths(None)
+        self._problem: RequestError | None = None
+
+    def opened(self) -> Iterator[Output]:
+        problem = self._read_query()
+        yield self._session_event("created")
+        if problem:
+            yield self._writer.error(problem)
+
+    def received(self, message: str | bytes) -> Iterator[Output]:
+        self._event_id = None
+        try:
+            event = read_json(message)
+            self._event_id = client_event_id(event)
+            yield from self._HANDLERS[check_event(event)](self, event)
+        except RequestError as error:
+            yield self._writer.error(error, self._event_id)
+
+    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+        match update:
+            case Failed(failure=failure):
+                problem = request_error(failure, self._paths)
+                yield from self._turns.fail(problem, self._received_s)
+                yield self._writer.error(problem)
+                yield HangUp(SERVER_FAULT, str(problem))
+            case StreamClosed():
+                self._turns.end_stream(self._next_start_s, self._opened_with.turn_detection is not None)
+                if self._problem:
+                    yield from self._say_goodbye(self._problem)
+            case _:
+                yield from self._turns.update(update)
+
+    def failed(self, error: Exception) -> Iterator[Output]:
+        self._is_refused, self._is_open = True, False
+        problem = request_error(error, self._paths)
+        yield from self._turns.fail(problem, self._received_s)
+        yield self._writer.error(problem, self._event_id)
+        if problem.status in RETRY_STATUSES:
+            yield HangUp(TRY_LATER, str(problem))
+
+    def ended(self, problem: RequestError) -> Iterator[Output]:
+        if problem.code not in _GOODBYES:
+            yield HangUp(problem.close_code, str(problem))
+        elif not self._is_open:
+            yield from self._say_goodbye(problem)
+        else:
+            self._problem, mark = problem, None
+            if self._config.turn_detection is None and self._uncommitted_s >= MIN_COMMIT_S:
+                mark, events = self._turns.commit(self._received_s)
+                yield from events
+            yield CloseStream(mark)
+
+    def _read_query(self) -> RequestError | None:
+        """Take the model that the address names; return what is wrong with it."""
+        intent, model = self._query.get("intent", "transcription"), self._query.get("model")
+        if intent != "transcription":
+            return invalid_value("intent", intent, "'transcription'")
+        if model is None:
+            return None
+        try:
+            self._resolve_model(model[:MAX_NAME_CHARS])
+        except RequestError as error:
+            return error
+        self._configure(replace(self._config, model=model))
+        return None
+
+    def _update(self, event: dict[str, Any]) -> Iterator[Output]:
+        session = event["session"]
+        config, paths = updated_config(self._config, session), option_paths(session)
+        if self._received_s and config.audio_format != self._config.audio_format:
+            raise invalid_value(
+                paths["format"], config.format, f"{self._config.format} at its rate, as audio has come in it"
+            )
+        try:
+            self._resolve_model(config.model)
+        except RequestError as error:
+            raise RequestError(str(error), type=error.type, code=error.code, param=paths["model"]) from None
+        self._is_refused, self._paths = False, paths
+        self._configure(config)
+        yield self._session_event("updated")
+
+    def _update_beta(self, event: dict[str, Any]) -> Iterator[Output]:
+        self._writer.beta = True
+        yield from self._update(event)
+
+    def _append(self, event: dict[str, Any]) -> Iterator[Output]:
+        data = decoded_audio(event["audio"])
+        if not data or self._is_refused:
+            return
+        if not self._is_open or self._opened_with != self._stream_config:
+            yield from self._open_stream()
+        if self._is_refused:
+            return
+        self._received_s += len(data) / self._config.audio_format.bytes_per_s
+        yield Audio(data, self._config.audio_format)
+        yield from self._check_silence()
+
+    def _open_stream(self) -> Iterator[Output]:
+        """Open a stream, behind one that was opened with another configuration."""
+        config = self._opened_with = self._stream_config
+        self._next_start_s = self._received_s
+        if not self._is_open:
+            self._turns.end_stream(self._next_start_s, config.turn_detection is not None)
+        self._is_open = True
+        yield OpenStream(config.model, config.transcribe_options(), config.stream_options())
+
+    def _check_silence(self) -> Iterator[Output]:
+        turns = self._config.turn_detection
+        limit_ms = turns.idle_timeout_ms if turns and turns.type == "server_vad" else None
+        silence_s = self._received_s - self._turns.active_s
+        if limit_ms is not None and self._turns.is_silent and silence_s * 1000 >= limit_ms:
+            yield Flush(self._turns.check_silence(self._received_s))
+
+    def _commit(self, event: dict[str, Any]) -> Iterator[Output]:
+        if self._uncommitted_s < MIN_COMMIT_S:
+            raise RequestError(
+                f"{max(self._uncommitted_s, 0.0) * 1000:.0f} ms of audio have come since the last commit; "
+                f"a commit takes {MIN_COMMIT_S * 1000:.0f} ms",
+                code="input_audio_buffer_commit_empty",
+            )
+        mark, events = self._turns.commit(self._received_s)
+        yield from events
+        yield Flush(mark)
+
+    def _clear(self, event: dict[str, Any]) -> Iterator[Output]:
+        if self._is_open:
+            yield Flush(self._turns.clear(self._received_s))
+        yield self._writer.event("input_audio_buffer.cleared")
+
+    @property
+    def _uncommitted_s(self) -> float:
+        """Seconds of audio that belong to no item yet."""
+        return self._received_s - self._turns.committed_s
+
+    @property
+    def _stream_config(self) -> SessionConfig:
+        """The configuration as far as it matters to the stream."""
+        return replace(self._config, include=())
+
+    def _configure(self, config: SessionConfig) -> None:
+        self._config = config
+        self._turns.include = config.include
+
+    def _session_event(self, kind: str) -> str:
+        prefix, show = (
+            ("transcription_session", shown_beta_config) if self._writer.beta else ("session", shown_config)
+        )
+        return self._writer.event(f"{prefix}.{kind}", session=show(self._config, self._id, self._expires_at))
+
+    def _say_goodbye(self, problem: RequestError) -> Iterator[Output]:
+        code, close_code = _GOODBYES[problem.code]
+        yield self._writer.error(RequestError(str(problem), type="server_error", code=code))
+        yield HangUp(close_code, str(problem))
+
+    _HANDLERS: Mapping[str, Callable[[RealtimeSession, dict[str, Any]], Iterator[Output]]] = MappingProxyType(
+        {
+            "session.update": _update,
+            "transcription_session.update": _update_beta,
+            "input_audio_buffer.append": _append,
+            "input_audio_buffer.commit": _commit,
+            "input_audio_buffer.clear": _clear,
+        }
+    )

@@ -1,0 +1,109 @@
+"""The configuration of a session, and the options of the engine that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from harken.serve.live.audio import AudioFormat
+from harken.streaming import StreamOptions
+from harken.transcribe import TranscribeOptions
+
+PCM, MU_LAW, A_LAW = "audio/pcm", "audio/pcmu", "audio/pcma"
+ENCODINGS: Mapping[str, str] = MappingProxyType({PCM: "s16le", MU_LAW: "mulaw", A_LAW: "alaw"})
+"""The formats of `harken.serve.live.audio`, by those of the protocol."""
+PCM_RATE_HZ, TELEPHONE_RATE_HZ = 24_000, 8_000
+
+LOGPROBS, INTERIM, SEGMENTS = (
+    "item.input_audio_transcription.logprobs",
+    "harken.interim",
+    "harken.segments",
+)
+INCLUDES = (LOGPROBS, INTERIM, SEGMENTS)
+DELAYS: Mapping[str, str] = MappingProxyType(
+    {"minimal": "minimal", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
+)
+"""The presets of a live session, by the delays of the protocol."""
+PAUSES_S: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"low": (1.6, 8.0), "medium": (0.8, 4.0), "high": (0.5, 2.0), "auto": (0.8, 4.0)}
+)
+"""Pauses that end a turn behind a sentence and anywhere, by eagerness; the second is the protocol's longest wait."""
+MIN_THRESHOLD, MAX_THRESHOLD = 0.01, 0.99
+"""What the protocol's thresholds of 0 and 1 mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDetection:
+    """The detection of the end of a turn by the server; without it, only the client's commits end turns."""
+
+    type: str = "server_vad"
+    threshold: float = 0.5
+    prefix_padding_ms: int = 300
+    silence_duration_ms: int = 500
+    idle_timeout_ms: int | None = None
+    eagerness: str = "auto"
+
+    @property
+    def pauses_s(self) -> tuple[float, float]:
+        """Pauses that end a turn, behind a sentence and anywhere."""
+        if self.type == "semantic_vad":
+            return PAUSES_S[self.eagerness]
+        pause_s = self.silence_duration_ms / 1000
+        return pause_s, pause_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionConfig:
+    """The configuration of a session."""
+
+    format: str = PCM
+    rate_hz: int = PCM_RATE_HZ
+    model: str = "whisper-1"
+    language: str | None = None
+    languages: tuple[str, ...] = ()
+    prompt: str | None = None
+    keywords: tuple[str, ...] = ()
+    delay: str = "low"
+    turn_detection: TurnDetection | None = TurnDetection()
+    include: tuple[str, ...] = ()
+
+    @property
+    def audio_format(self) -> AudioFormat:
+        """Format and rate of the audio."""
+        return AudioFormat(format=ENCODINGS[self.format], rate=self.rate_hz)
+
+    def transcribe_options(self) -> TranscribeOptions:
+        """Return the options of the transcription.
+
+        Raises
+        ------
+        OptionError
+            If one is not allowed.
+        """
+        speech = {}
+        if self.turn_detection and self.turn_detection.type == "server_vad":
+            pad_s = self.turn_detection.prefix_padding_ms / 1000
+            threshold = min(max(self.turn_detection.threshold, MIN_THRESHOLD), MAX_THRESHOLD)
+            speech = {
+                "vad_threshold": threshold,
+                "vad_speech_pad_s": pad_s,
+                "vad_min_silence_s": max(1.0, 2 * pad_s),
+            }
+        return TranscribeOptions(
+            language=self.language,
+            languages=self.languages,
+            initial_prompt=self.prompt,
+            hotwords=self.keywords,
+            word_timestamps=True,
+            **speech,  # type: ignore[arg-type]
+        )
+
+    def stream_options(self) -> StreamOptions:
+        """Return the options of the stream. Its finals are the committed words, so that deltas add up to them."""
+        if self.turn_detection is None:
+            return StreamOptions(delay=DELAYS[self.delay], finals="streamed")
+        sentence_pause_s, pause_s = self.turn_detection.pauses_s
+        return StreamOptions(
+            delay=DELAYS[self.delay], finals="streamed", sentence_pause_s=sentence_pause_s, pause_s=pause_s
+        )

@@ -1,0 +1,137 @@
+"""The messages of a live stream that its client may ask for again after a lost connection."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harken.formats import dump_json
+from harken.results import Word
+from harken.streaming import Event, Interim
+from harken.streaming.event_json import event_fields
+
+MAX_REPLAY_BYTES = 4 << 20
+"""An hour of speech takes about half of it, with the times of all words."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    seq: int
+    text: str
+
+
+class ReplayLog:
+    """Numbered messages, kept until the client acknowledges them or newer ones need their room.
+
+    Of interims only the last is kept: each has all the text of the one before.
+
+    Parameters
+    ----------
+    max_bytes : int
+        Size of the messages to keep. Those that have not been sent are never given up: `room` waits for them.
+
+    Attributes
+    ----------
+    last : int
+        Number of the last message; they are numbered from 1.
+    forgotten : int
+        Number of the last message that cannot be sent again.
+
+    Notes
+    -----
+    It belongs to the event loop that runs while it is made.
+    """
+
+    def __init__(self, max_bytes: int = MAX_REPLAY_BYTES) -> None:
+        self.last = self.forgotten = 0
+        self._max_bytes, self._n_bytes = max_bytes, 0
+        self._messages: list[_Message] = []
+        self._interim: Interim | None = None
+        self._words: list[
+            tuple[int, Word]
+        ] = []  # words of the interims of an utterance, with the numbers of these
+        self._sent = 0
+        self._closed = False
+        self._news = asyncio.Event()
+
+    def add(self, message: Event | dict[str, Any]) -> None:
+        """Number an event or another message, and keep it."""
+        if isinstance(message, Interim):
+            self.last += 1
+            self._interim = message
+            self._words += [(self.last, word) for word in message.words]
+            self._tell()
+        else:
+            self._add_fields(message if isinstance(message, dict) else event_fields(message))
+
+    def _add_fields(self, fields: dict[str, Any]) -> None:
+        """Number a message, and keep it."""
+        if self._interim:
+            if self.last > self._sent:
+                self._keep(self._interim_message(self._interim, self._sent))
+            self._interim = None
+            self._words.clear()
+        self.last += 1
+        self._keep(_Message(self.last, dump_json(fields | {"seq": self.last})))
+        self._tell()
+
+    def close(self) -> None:
+        """Note that nothing follows."""
+        self._closed = True
+        self._tell()
+
+    def acknowledge(self, seq: int) -> None:
+        """Forget the messages up to a number."""
+        while self._messages and self._messages[0].seq <= seq:
+            self._forget_oldest()
+        self._tell()
+
+    async def room(self) -> None:
+        """Wait until the messages that have not been sent leave room for another."""
+        while self._n_bytes > self._max_bytes:
+            if self._messages[0].seq <= self._sent:
+                self._forget_oldest()
+            else:
+                await self._news.wait()
+
+    async def after(self, seq: int) -> AsyncIterator[str]:
+        """Yield the messages after a number as they come, up to the last one before `close`."""
+        while True:
+            news = self._news
+            if message := self._next(seq):
+                seq = message.seq
+                self._sent = max(self._sent, seq)
+                yield message.text
+                self._tell()
+            elif self._closed:
+                return
+            else:
+                await news.wait()
+
+    def _next(self, seq: int) -> _Message | None:
+        index = bisect_right(self._messages, seq, key=lambda message: message.seq)
+        if index < len(self._messages):
+            return self._messages[index]
+        return self._interim_message(self._interim, seq) if self._interim and self.last > seq else None
+
+    def _interim_message(self, interim: Interim, seq: int) -> _Message:
+        """Return the last interim, with the words that were committed after a message."""
+        words = tuple(word for number, word in self._words if number > seq)
+        return _Message(self.last, dump_json(event_fields(replace(interim, words=words)) | {"seq": self.last}))
+
+    def _keep(self, message: _Message) -> None:
+        self._messages.append(message)
+        self._n_bytes += len(message.text)
+
+    def _forget_oldest(self) -> None:
+        oldest = self._messages.pop(0)
+        self._n_bytes -= len(oldest.text)
+        self.forgotten = oldest.seq
+
+    def _tell(self) -> None:
+        """Wake all who wait."""
+        self._news.set()
+        self._news = asyncio.Event()

@@ -1,0 +1,343 @@
+"""The own WebSocket, /v1/stream: audio in, the events of `harken listen --json` out, and no word lost in between.
+
+Two kinds of messages come from the server: events, which have ``event``, and answers, which have ``type``. A stream
+outlasts the connections of its client, who may resume it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from secrets import token_hex, token_urlsafe
+from typing import Any
+
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from harken.formats import dump_json
+from harken.serve.errors import NORMAL, RequestError, request_error
+from harken.serve.live.connection import (
+    IDLE,
+    Audio,
+    CloseStream,
+    Flush,
+    HangUp,
+    OpenStream,
+    Output,
+    Session,
+    StreamClosed,
+    WebSocketLine,
+    accept,
+    log_unforeseen,
+    received,
+)
+from harken.serve.live.hello import PARAMS, Hello, Resume, parse_first_message
+from harken.serve.live.replay_log import ReplayLog
+from harken.serve.service import Service
+from harken.serve.waiting import first_of
+from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
+from harken.streaming.latency import LatencyPlan
+
+MAX_AUDIO_BYTES = 1 << 20
+MAX_TEXT_BYTES = 1 << 18
+TAKEN_OVER, NOT_KEPT = "taken_over", "messages_not_kept"
+RESUMABLE = (IDLE, TAKEN_OVER, NOT_KEPT)
+"""Codes of errors that end a connection, but not its stream."""
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    """Return the route of the WebSocket."""
+    streams = _Streams(service)
+
+    async def serve(websocket: WebSocket) -> None:
+        await accept(websocket)
+        line = _StreamLine(websocket, MAX_TEXT_BYTES, MAX_AUDIO_BYTES)
+        try:
+            try:
+                await streams.serve(line)
+            except RequestError as problem:
+                await line.send(_error_fields(problem))
+                await line.close(problem.close_code, problem.code or "")
+        except ConnectionError:
+            return
+
+    return [WebSocketRoute("/v1/stream", serve)]
+
+
+class _StreamLine(WebSocketLine):
+    """Messages over a WebSocket: objects and audio. Pings are answered while the server works."""
+
+    async def receive(self) -> dict[str, Any] | bytes | None:
+        while True:
+            message = await super().receive()
+            if message is None or isinstance(message, bytes):
+                return message
+            fields = _as_object(message)
+            if fields.get("type") != "ping":
+                return fields
+            await self.send({"type": "pong"})
+
+    async def send(self, message: Any) -> None:
+        await super().send(message if isinstance(message, str) else dump_json(message))
+
+
+class _Streams:
+    """The streams that somebody is connected to, or may resume."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._streams: dict[str, ResumableStream] = {}
+
+    async def serve(self, line: _StreamLine) -> None:
+        """Serve a connection.
+
+        Raises
+        ------
+        RequestError
+            To be told to its client, before it is closed.
+        """
+        message = await received(line, self._service.options.idle_s)
+        if message is None:
+            return
+        if isinstance(message, bytes):
+            raise RequestError("audio came before the hello; the first message is JSON", code="invalid_value")
+        wanted = parse_first_message(message)
+        if isinstance(wanted, Resume):
+            stream, seq = self._find(wanted), wanted.seq
+        else:
+            stream, seq = await self._open(wanted), 0
+        try:
+            await stream.serve(line, seq)
+        except RequestError as problem:
+            if problem.code not in RESUMABLE:
+                await self._forget(stream)
+            raise
+        finally:
+            if stream.refused:
+                await self._forget(stream)
+
+    async def _open(self, hello: Hello) -> ResumableStream:
+        """Open a stream. Of those that have ended, the oldest cannot be resumed any more when there are many."""
+        over = [stream for stream in self._streams.values() if stream.session.over]
+        for stream in over[: max(0, len(over) - self._service.options.max_streams)]:
+            await self._forget(stream)
+        model = self._service.models.resolve(hello.model or self._service.models.ids[0])
+        try:
+            plan = await self._service.plan(model, hello.options, hello.stream_options)
+        except Exception as error:
+            log_unforeseen(error)
+            raise request_error(error, PARAMS) from error
+        stream = ResumableStream(self._service, hello, model, plan, self._forget)
+        self._streams[stream.id] = stream
+        return stream
+
+    def _find(self, resume: Resume) -> ResumableStream:
+        stream = self._streams.get(resume.session)
+        token = stream.token if stream else ""
+        if not hmac.compare_digest(token.encode(), resume.token.encode()) or not stream:
+            message = (
+                "there is no such session, or it has another token; sessions end "
+                f"{self._service.options.resume_s:g} s after a connection was lost"
+            )
+            raise RequestError(message, status=404, code="session_not_found", param="session")
+        return stream
+
+    async def _forget(self, stream: ResumableStream) -> None:
+        """End a stream at once, and let nobody resume it."""
+        self._streams.pop(stream.id, None)
+        await stream.session.aclose()
+
+
+class ResumableStream:
+    """A stream as its translator, and who is connected to it.
+
+    Parameters
+    ----------
+    service : Service
+    hello : Hello
+    model : str
+        Id of its model.
+    plan : LatencyPlan
+        What its client is told of its latency.
+    on_expiry : coroutine function
+        Called with it once it has not been resumed in time.
+
+    Attributes
+    ----------
+    id, token : str
+        Its name, and the secret by which its client resumes it.
+    session : Session
+    refused : bool
+        True once the client has done what is not allowed; then nobody may resume it.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        hello: Hello,
+        model: str,
+        plan: LatencyPlan,
+        on_expiry: Callable[[ResumableStream], Coroutine[Any, Any, None]],
+    ) -> None:
+        self.id, self.token = token_hex(8), token_urlsafe(24)
+        self.refused = False
+        self._service, self._hello, self._model, self._plan = service, hello, model, plan
+        self._log = ReplayLog()
+        self._is_open = self._has_ended = False
+        self._n_bytes = self._n_flushes = 0
+        self._failure: RequestError | None = None
+        self._turn, self._taken_over, self._n_waiting = asyncio.Lock(), asyncio.Event(), 0
+        self._on_expiry = on_expiry
+        self._expiry: asyncio.Task[None] | None = None
+        self.session = Session(service, self, self._log, limit_s=service.options.session_limit_s, outlives=True)
+
+    async def serve(self, line: _StreamLine, seq: int) -> None:
+        """Serve a connection that has the messages up to a number; one that is served already ends.
+
+        Raises
+        ------
+        RequestError
+            To be told to its client, before it is closed.
+        """
+        async with self._connected() as taken_over:
+            first, last = self._log.forgotten, self._log.last
+            if not first <= seq <= last:
+                message = f"seq={seq}: allowed is {first} to {last}; earlier messages are not kept any more"
+                raise RequestError(message, code=NOT_KEPT, param="seq")
+            with self._service.in_progress():
+                await line.send(self._ready(seq))
+                first = await first_of(self.session.serve(line, seq), taken_over.wait())
+            if first == 1:
+                raise RequestError("another connection has resumed this session", code=TAKEN_OVER)
+
+    def opened(self) -> Iterator[Output]:
+        yield from ()
+
+    def received(self, message: dict[str, Any] | bytes) -> Iterator[Output]:
+        match message:
+            case {"type": "ack", "seq": int(seq)}:
+                self._log.acknowledge(seq)
+            case {"type": "end"}:
+                if not self._has_ended:  # a client that has resumed it may say so again
+                    self._has_ended = True
+                    yield CloseStream()
+            case bytes() | {"type": "flush"} if self._has_ended:
+                if not self._failure:  # else the client will be told; what it sends until then is too late
+                    problem = RequestError(
+                        "the stream has been ended; allowed are ack and ping", code="stream_ended"
+                    )
+                    yield self._refuse(problem)
+            case bytes():
+                self._n_bytes += len(message)
+                if not self._is_open:
+                    self._is_open = True
+                    yield OpenStream(
+                        self._model,
+                        self._hello.options,
+                        self._hello.stream_options,
+                        self._service.options.session_limit_s,
+                    )
+                yield Audio(message, self._hello.audio)
+            case {"type": "flush"}:
+                self._n_flushes += 1
+                if self._is_open:
+                    yield Flush()
+                else:
+                    yield {"type": "flushed"}
+            case _:
+                allowed = "binary audio, or an object of type flush, end, ping, or ack with a seq"
+                yield self._refuse(
+                    RequestError(
+                        f"this message is unknown; allowed is {allowed}", code="invalid_value", param="type"
+                    )
+                )
+
+    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+        match update:
+            case StreamClosed():
+                yield self._last()
+            case Failed(failure=failure):
+                self._fail(request_error(failure))
+            case Flushed():
+                yield {"type": "flushed"}
+            case event:
+                yield event
+
+    def failed(self, error: Exception) -> Iterator[Output]:
+        self._fail(request_error(error))
+        yield CloseStream()
+
+    def ended(self, problem: RequestError) -> Iterator[Output]:
+        if not self._has_ended:
+            self._fail(problem)
+        yield CloseStream()
+
+    def _fail(self, problem: RequestError) -> None:
+        """Note why the stream ends before its client wants it to; the first reason counts."""
+        self._failure, self._has_ended = self._failure or problem, True
+
+    def _refuse(self, problem: RequestError) -> HangUp:
+        self._fail(problem)
+        self.refused = True
+        return self._last()
+
+    def _last(self) -> HangUp:
+        """Return what the session ends with."""
+        if problem := self._failure:
+            return HangUp(problem.close_code, problem.code or "", _error_fields(problem))
+        return HangUp(NORMAL, "", {"type": "done", "seq": self._log.last})
+
+    def _ready(self, seq: int) -> dict[str, Any]:
+        return {
+            "type": "ready",
+            "session": self.id,
+            "resume_token": self.token,
+            "model": self._model,
+            "delay": self._hello.stream_options.delay,
+            "bound_ms": self._plan.bound.total_ms,
+            "resume_s": self._service.options.resume_s,
+            "received": self._n_bytes,
+            "flushes": self._n_flushes,
+            "ended": self._has_ended,
+            "seq": seq,
+        }
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[asyncio.Event]:
+        """Belong to a connection; the event tells that a newer one takes the stream over, and waits for its turn."""
+        self._n_waiting += 1
+        self._taken_over.set()
+        async with self._turn:
+            self._n_waiting -= 1
+            if self._expiry:
+                self._expiry.cancel()
+            self._taken_over = asyncio.Event()
+            if self._n_waiting:
+                self._taken_over.set()
+            try:
+                yield self._taken_over
+            finally:
+                self._expiry = asyncio.create_task(self._expire())
+
+    async def _expire(self) -> None:
+        await asyncio.sleep(self._service.options.resume_s)
+        await self._on_expiry(self)
+
+
+def _error_fields(problem: RequestError) -> dict[str, Any]:
+    retry = {} if problem.retry_after_s is None else {"retry_after_s": problem.retry_after_s}
+    return {"type": "error", "code": problem.code, "message": str(problem), "param": problem.param} | retry
+
+
+def _as_object(message: str) -> dict[str, Any]:
+    """Return the object in a message of text."""
+    try:
+        value = json.loads(message)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise RequestError("a message of text is no JSON object", code="invalid_json")
+    return value

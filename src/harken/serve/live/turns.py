@@ -1,0 +1,327 @@
+"""The turns of a session: updates of the stream to events about items.
+
+With turn detection an utterance of the stream is a turn, also one that the stream splits at its greatest length.
+Without, a turn has all utterances up to a commit. A commit, a clear and a check for silence flush the stream; what
+comes before the flush is answered belongs to the item of the commit, or is dropped by the clear.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from harken.formats import main_speaker
+from harken.results import Segment, Word
+from harken.serve.errors import RequestError
+from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS
+from harken.serve.live.realtime_events import EventWriter
+from harken.serve.rest.transcription_bodies import logprobs_json
+from harken.serve.work.live_job import Flushed
+from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
+
+
+@dataclass(eq=False)
+class Item:
+    """An item: the audio of a turn, and the words in it.
+
+    Attributes
+    ----------
+    id : str
+    start_s, end_s : float
+        Times in the session.
+    text : str
+        The deltas so far, joined. It becomes the transcript, so these are equal whatever the stream says.
+    words : list of Word
+        Of the final segments, with times in the stream.
+    languages : list of str
+    previous_id : str or None
+        The item before it, once it is committed.
+    """
+
+    id: str
+    start_s: float
+    end_s: float
+    text: str = ""
+    words: list[Word] = field(default_factory=list)
+    languages: list[str] = field(default_factory=list)
+    previous_id: str | None = None
+    _ahead: int = 0  # characters of deltas that no final segment has brought yet, without spaces
+
+    def commit(self, words: Iterable[Word]) -> str:
+        """Take words as they are committed, and return their delta."""
+        delta = self._added("".join(word.text for word in words))
+        self._ahead += _count(delta)
+        return delta
+
+    def finish(self, segment: Segment) -> tuple[str, list[Word]]:
+        """Take a final segment; return the delta of what was not committed before, and its words."""
+        self.words += segment.words
+        if segment.language and segment.language not in self.languages:
+            self.languages.append(segment.language)
+        n_known = min(self._ahead, _count(segment.text))
+        self._ahead -= n_known
+        return self._added(_behind(segment.text, n_known)), _words_behind(segment.words, n_known)
+
+    def end_utterance(self) -> None:
+        """Note that final segments have brought all that was committed."""
+        self._ahead = 0
+
+    def _added(self, text: str) -> str:
+        delta = text if self.text else text.lstrip()
+        self.text += delta
+        return delta
+
+
+@dataclass(eq=False)
+class Commit:
+    """A commit of the client, in the order of the audio."""
+
+    item: Item
+
+
+@dataclass(eq=False)
+class Clear:
+    """A clear of the client."""
+
+
+@dataclass(eq=False)
+class SilenceCheck:
+    """Silence from a time to another in the session, unless speech is found before the flush is answered."""
+
+    start_s: float
+    end_s: float
+    heard: bool = False
+
+
+Mark = Commit | Clear | SilenceCheck
+
+
+class Turns:
+    """The turns of a session.
+
+    Parameters
+    ----------
+    writer : EventWriter
+
+    Attributes
+    ----------
+    include : tuple of str
+        What the client wants beside the usual.
+    detects : bool
+        True if the open stream ends turns, False if only commits do.
+    stream_start_s : float
+        Time in the session at which the open stream began.
+    committed_s : float
+        Time in the session up to which the audio belongs to items, or was cleared.
+    active_s : float
+        Time of the last speech, or silence that was reported.
+    """
+
+    def __init__(self, writer: EventWriter) -> None:
+        self.include: tuple[str, ...] = ()
+        self.detects = True
+        self.stream_start_s = self.committed_s = self.active_s = 0.0
+        self._writer = writer
+        self._item: Item | None = None
+        self._previous_id: str | None = None
+        self._marks: deque[Mark] = deque()
+        self._is_continued = False
+
+    @property
+    def is_silent(self) -> bool:
+        """True if no turn is in progress, and nothing is flushed."""
+        return self._item is None and not self._marks
+
+    def commit(self, end_s: float) -> tuple[Commit, Iterator[str]]:
+        """End the turn at a time; return the mark to flush the stream with, and the events."""
+        item = self._current_item()
+        item.end_s = self.committed_s = end_s
+        self._item = None
+        mark = Commit(item)
+        self._marks.append(mark)
+        return mark, self._announce(item)
+
+    def clear(self, end_s: float) -> Clear:
+        """Drop the turn up to a time; return the mark to flush the stream with."""
+        self._item, self.committed_s = None, end_s
+        self._marks.append(mark := Clear())
+        return mark
+
+    def check_silence(self, end_s: float) -> SilenceCheck:
+        """Report silence up to a time, if there is no speech; return the mark to flush the stream with."""
+        self._marks.append(mark := SilenceCheck(self.active_s, end_s))
+        self.active_s = end_s
+        return mark
+
+    def update(self, update: Event | Flushed) -> Iterator[str]:
+        """Take an update of the stream."""
+        mark = self._marks[0] if self._marks else None
+        match update:
+            case Flushed(token=token):
+                if token is mark and mark is not None:
+                    yield from self._pass(self._marks.popleft())
+            case _ if isinstance(mark, Clear):
+                return
+            case SpeechStarted(audio_s=audio_s):
+                yield from self._start_speech(self.stream_start_s + audio_s, mark)
+            case Interim():
+                yield from self._add_words(update)
+            case FinalSegment():
+                yield from self._add_segment(update)
+            case SpeechEnded(audio_s=audio_s, reason=reason):
+                yield from self._end_speech(self.stream_start_s + audio_s, reason)
+
+    def end_stream(self, next_start_s: float, detects: bool) -> None:
+        """Note that the stream has ended, and what the next one begins with."""
+        self.stream_start_s, self.detects, self._is_continued = next_start_s, detects, False
+
+    def fail(self, problem: RequestError, end_s: float) -> Iterator[str]:
+        """Report that nothing comes of the turns in progress, up to a time."""
+        self.committed_s = end_s
+        items = [mark.item for mark in self._marks if isinstance(mark, Commit)]
+        for item in [*items, *filter(None, [self._item])]:
+            yield self._writer.transcription("failed", item.id, error=problem.body()["error"])
+        self._marks.clear()
+        self._item = None
+
+    def _pass(self, mark: Mark) -> Iterator[str]:
+        """Answer a mark, as the stream has been flushed."""
+        self._is_continued = False
+        match mark:
+            case Commit(item=item):
+                yield from self._complete(item)
+            case SilenceCheck() if not mark.heard:
+                item = self._new_item(mark.start_s)
+                item.end_s = self.committed_s = mark.end_s
+                times_ms = {"audio_start_ms": _ms(mark.start_s), "audio_end_ms": _ms(mark.end_s)}
+                yield self._writer.event("input_audio_buffer.timeout_triggered", item_id=item.id, **times_ms)
+                yield from self._announce(item)
+                yield from self._complete(item)
+
+    def _start_speech(self, start_s: float, mark: Mark | None) -> Iterator[str]:
+        if isinstance(mark, SilenceCheck):
+            mark.heard = True
+        if not self.detects or isinstance(mark, Commit) or self._is_continued:
+            return
+        self._item = self._item or self._new_item(start_s)
+        yield self._writer.event(
+            "input_audio_buffer.speech_started", item_id=self._item.id, audio_start_ms=_ms(start_s)
+        )
+
+    def _add_words(self, interim: Interim) -> Iterator[str]:
+        item = self._target()
+        yield from self._delta(item, item.commit(interim.words), interim.words)
+        if INTERIM in self.include:
+            yield self._writer.event(
+                "harken.interim",
+                item_id=item.id,
+                committed=item.text,
+                tentative=interim.tentative if item.text else interim.tentative.lstrip(),
+                audio_end_ms=_ms(self.stream_start_s + interim.audio_s),
+            )
+
+    def _add_segment(self, final: FinalSegment) -> Iterator[str]:
+        item, segment = self._target(), final.segment
+        delta, words = item.finish(segment)
+        yield from self._delta(item, delta, words)
+        if SEGMENTS in self.include:
+            start_s = self.stream_start_s
+            yield self._writer.transcription(
+                "segment",
+                item.id,
+                id=self._writer.new_id("seg"),
+                text=segment.text.strip(),
+                start=round(start_s + segment.start_s, 3),
+                end=round(start_s + segment.end_s, 3),
+                speaker=main_speaker(segment.speakers),
+                words=[
+                    {
+                        "word": word.text,
+                        "start": round(start_s + word.start_s, 3),
+                        "end": round(start_s + word.end_s, 3),
+                        "probability": round(word.probability, 4),
+                    }
+                    for word in segment.words
+                ],
+            )
+
+    def _end_speech(self, end_s: float, reason: str) -> Iterator[str]:
+        self._is_continued = reason == "limit"
+        if self._is_continued:
+            return
+        self._target().end_utterance()
+        self.active_s = max(self.active_s, end_s)
+        item = self._item
+        if self.detects and item and not (self._marks and isinstance(self._marks[0], Commit)):
+            item.end_s = end_s
+            self.committed_s = max(self.committed_s, end_s)
+            self._item = None
+            yield self._writer.event(
+                "input_audio_buffer.speech_stopped", item_id=item.id, audio_end_ms=_ms(end_s)
+            )
+            yield from self._announce(item)
+            yield from self._complete(item)
+
+    def _announce(self, item: Item) -> Iterator[str]:
+        previous_id, self._previous_id = self._previous_id, item.id
+        item.previous_id = previous_id
+        yield self._writer.event("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous_id)
+        yield self._writer.item("created" if self._writer.beta else "added", item.id, previous_id, None)
+
+    def _complete(self, item: Item) -> Iterator[str]:
+        usage = {"type": "duration", "seconds": round(max(item.end_s - item.start_s, 0.0), 3)}
+        fields: dict[str, Any] = {"transcript": item.text, "usage": usage}
+        if item.languages and not self._writer.beta:
+            fields["languages"] = [{"code": code} for code in item.languages]
+        if LOGPROBS in self.include:
+            fields["logprobs"] = logprobs_json(item.words)
+        yield self._writer.transcription("completed", item.id, **fields)
+        if not self._writer.beta:
+            yield self._writer.item("done", item.id, item.previous_id, item.text)
+
+    def _delta(self, item: Item, delta: str, words: Iterable[Word]) -> Iterator[str]:
+        if delta:
+            logprobs = {"logprobs": logprobs_json(words)} if LOGPROBS in self.include else {}
+            yield self._writer.transcription("delta", item.id, delta=delta, **logprobs)
+
+    def _target(self) -> Item:
+        """Return the item that the present updates of the stream belong to."""
+        mark = self._marks[0] if self._marks else None
+        return mark.item if isinstance(mark, Commit) else self._current_item()
+
+    def _current_item(self) -> Item:
+        """Return the item of the turn in progress; without turn detection it begins where the last one ended."""
+        self._item = self._item or self._new_item(self.committed_s)
+        return self._item
+
+    def _new_item(self, start_s: float) -> Item:
+        return Item(self._writer.new_id("item"), start_s, start_s)
+
+
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds)
+
+
+def _count(text: str) -> int:
+    """Return the number of characters without spaces, which words and segments may have in other places."""
+    return sum(not character.isspace() for character in text)
+
+
+def _behind(text: str, n_characters: int) -> str:
+    """Return what is behind some characters, spaces not counted."""
+    for i, character in enumerate(text):
+        if not n_characters:
+            return text[i:]
+        n_characters -= not character.isspace()
+    return ""
+
+
+def _words_behind(words: Iterable[Word], n_characters: int) -> list[Word]:
+    behind = []
+    for word in words:
+        if n_characters <= 0:
+            behind.append(word)
+        n_characters -= _count(word.text)
+    return behind

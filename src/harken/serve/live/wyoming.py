@@ -1,0 +1,371 @@
+"""The Wyoming protocol, by which Home Assistant and satellites send what somebody says.
+
+Audio is decoded while it comes. The text is that of an offline transcription: a ``transcript-chunk`` is a segment that
+is final, so the chunks joined are the transcript, and nothing that was shown is taken back.
+
+A frame is a line of JSON, then data as JSON, then a payload, each of a size that is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from harken.decoding.logit_rules import MAX_HOTWORD_CHARS, MAX_HOTWORDS_CHARS
+from harken.errors import HarkenError, OptionError
+from harken.option_types import checked_value
+from harken.serve.errors import NORMAL, RequestError, request_error
+from harken.serve.live.audio import AudioFormat
+from harken.serve.live.connection import (
+    IDLE,
+    SEND_LIMIT_S,
+    Audio,
+    CloseStream,
+    DropStream,
+    HangUp,
+    OpenStream,
+    Output,
+    StreamClosed,
+)
+from harken.serve.service import Service
+from harken.serve.work.live_job import Failed, LiveUpdate
+from harken.streaming import FinalSegment, StreamOptions
+from harken.text import LANGUAGES, to_language_code
+from harken.transcribe import TranscribeOptions
+from harken.version import __version__
+
+MAX_LINE_BYTES = 1 << 16
+MAX_DATA_BYTES = 1 << 16
+MAX_PAYLOAD_BYTES = 1 << 20
+FORMATS: Mapping[int, str] = MappingProxyType({1: "u8", 2: "s16le", 4: "s32le"})
+"""Formats of samples, by their bytes."""
+STREAM_OPTIONS = StreamOptions(delay="high")
+"""Nobody sees words before they are final, so few updates are enough."""
+END_OF_INPUT = ""
+"""Type of the event that stands for the end of what a client sends; it may still read."""
+INVALID_FRAME = "invalid_frame"
+ATTRIBUTION = MappingProxyType({"name": "OpenAI", "url": "https://github.com/openai/whisper"})
+ENGLISH_ONLY_SUFFIX = ".en"
+LANGUAGE_ALIASES = MappingProxyType({"nb": "no", "fil": "tl", "iw": "he", "in": "id"})
+"""Codes of Home Assistant, by which Whisper does not know a language."""
+ANY_LANGUAGE = ("", "*", "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class WyomingEvent:
+    """An event.
+
+    Parameters
+    ----------
+    type : str
+    data : dict
+    payload : bytes
+    """
+
+    type: str
+    data: dict[str, Any]
+    payload: bytes = b""
+
+
+class WyomingTranslator:
+    """A client with any number of utterances one after another, as a translator.
+
+    Home Assistant waits for a transcript and takes nothing else for an answer but the end of the connection. So
+    audio that could not be transcribed ends the connection when it stops, behind the event ``error``; after other
+    errors the connection goes on.
+
+    Parameters
+    ----------
+    service : Service
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._model = service.models.ids[0]
+        self._options: TranscribeOptions | None = TranscribeOptions()  # None if the last request was refused
+        self._is_open = self._has_failed = False
+        self._texts: list[str] = []
+        self._language: str | None = None
+
+    def opened(self) -> Iterator[Output]:
+        yield from ()
+
+    def received(self, message: WyomingEvent) -> Iterator[Output]:
+        try:
+            match message.type:
+                case "describe":
+                    yield encode_event("info", info(self._service))
+                case "ping":
+                    yield encode_event("pong", {"text": message.data.get("text")})
+                case "transcribe":
+                    self._prepare(message.data)
+                case "audio-start":
+                    yield from self._start(message.data)
+                case "audio-chunk":
+                    yield from self._take(message)
+                case "audio-stop":
+                    yield from self._stop()
+                case _ if message.type == END_OF_INPUT:
+                    yield HangUp(NORMAL, "the client has sent all")
+        except HarkenError as error:
+            yield _error_event(error)
+
+    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+        match update:
+            case Failed(failure=failure):
+                self._is_open, self._has_failed = False, True
+                yield _error_event(failure)
+            case FinalSegment(segment=segment):
+                text = segment.text if self._texts else segment.text.lstrip()
+                if not self._texts:
+                    self._language = segment.language
+                    yield self._event("transcript-start")
+                self._texts.append(text)
+                yield encode_event("transcript-chunk", {"text": text})
+
+    def failed(self, error: Exception) -> Iterator[Output]:
+        self._is_open, self._has_failed = False, True
+        yield _error_event(error)
+        yield DropStream()
+
+    def ended(self, problem: RequestError) -> Iterator[Output]:
+        if problem.code == INVALID_FRAME:
+            yield _error_event(problem)
+        elif problem.code != IDLE and self._is_open:
+            yield from self._stop()
+        yield HangUp(NORMAL, str(problem))
+
+    def _prepare(self, data: Mapping[str, Any]) -> None:
+        """Note the model and the options of the utterances that follow."""
+        self._options = None
+        name = checked_value("name", data.get("name"), str | None)
+        self._model = self._service.models.resolve(name or self._service.models.ids[0])
+        self._options = transcribe_options(data)
+
+    def _start(self, data: Mapping[str, Any]) -> Iterator[Output]:
+        """Begin an utterance; one that has not been stopped is lost."""
+        self._is_open, self._has_failed = False, True
+        self._texts, self._language = [], None
+        yield DropStream()
+        _audio_format(data)
+        if self._options:
+            self._is_open, self._has_failed = True, False
+            limit_s = self._service.options.session_limit_s
+            yield OpenStream(self._model, self._options, STREAM_OPTIONS, limit_s)
+
+    def _take(self, event: WyomingEvent) -> Iterator[Output]:
+        if not (self._is_open or self._has_failed):
+            yield from self._start(event.data)
+        if self._is_open:
+            try:
+                audio = Audio(event.payload, _audio_format(event.data))
+            except OptionError as error:
+                yield from self.failed(error)
+            else:
+                yield audio
+
+    def _stop(self) -> Iterator[Output]:
+        """Answer the utterance; end the connection if there is no answer."""
+        if self._is_open:
+            yield CloseStream()
+        self._is_open = False
+        if self._has_failed:
+            yield HangUp(NORMAL, "the audio was not transcribed")
+            return
+        if not self._texts:
+            yield self._event("transcript-start")
+        yield self._event("transcript", text="".join(self._texts))
+        yield encode_event("transcript-stop", {})
+        self._texts, self._language = [], None
+
+    def _event(self, type: str, **data: Any) -> bytes:
+        """Return an event with the language, if it is known."""
+        return encode_event(type, data | ({"language": self._language} if self._language else {}))
+
+
+class WyomingLine:
+    """Events over a stream.
+
+    Parameters
+    ----------
+    reader : StreamReader
+        With a limit of `MAX_LINE_BYTES`.
+    writer : StreamWriter
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._has_ended = False
+
+    async def receive(self) -> WyomingEvent | None:
+        if self._has_ended:
+            await asyncio.Event().wait()  # the session ends by what was received
+        try:
+            event = await read_event(self._reader)
+        except OSError:
+            return None
+        self._has_ended = event is None
+        return event or WyomingEvent(END_OF_INPUT, {})
+
+    async def send(self, message: bytes) -> None:
+        self._writer.write(message)
+        try:
+            async with asyncio.timeout(SEND_LIMIT_S):
+                await self._writer.drain()
+        except TimeoutError:
+            raise ConnectionAbortedError("the client does not read") from None
+
+    async def close(self, code: int, reason: str) -> None:
+        self._writer.close()
+
+
+async def read_event(reader: asyncio.StreamReader) -> WyomingEvent | None:
+    """Read the next event; None at the end.
+
+    Parameters
+    ----------
+    reader : StreamReader
+        With a limit of `MAX_LINE_BYTES`.
+
+    Raises
+    ------
+    RequestError
+        If it is malformed or too large, before memory is taken for it.
+    """
+    try:
+        header = _as_object(await reader.readuntil(b"\n"), "the line of an event")
+        kind = header.get("type")
+        if not isinstance(kind, str):
+            raise _invalid_frame("type: missing; allowed is the name of an event")
+        data_bytes = await reader.readexactly(_length(header, "data_length", MAX_DATA_BYTES))
+        payload = await reader.readexactly(_length(header, "payload_length", MAX_PAYLOAD_BYTES))
+    except asyncio.IncompleteReadError:
+        return None
+    except asyncio.LimitOverrunError:
+        raise _invalid_frame(f"the line of an event is longer than {MAX_LINE_BYTES} bytes") from None
+    inline = header.get("data") or {}
+    if not isinstance(inline, dict):
+        raise _invalid_frame("data: allowed is an object")
+    separate = _as_object(data_bytes, "the data of an event") if data_bytes else {}
+    return WyomingEvent(kind, inline | separate, payload)
+
+
+def encode_event(kind: str, data: Mapping[str, Any]) -> bytes:
+    """Return the frame of an event without a payload."""
+    data_bytes = json.dumps(data).encode() if data else b""
+    length = {"data_length": len(data_bytes)} if data_bytes else {}
+    return json.dumps({"type": kind} | length).encode() + b"\n" + data_bytes
+
+
+def _length(header: dict[str, Any], name: str, limit: int) -> int:
+    length = header.get(name) or 0
+    if not isinstance(length, int) or not 0 <= length <= limit:
+        raise _invalid_frame(f"{name}={str(length)[:40]}: allowed is 0 to {limit}")
+    return length
+
+
+def _as_object(text: bytes, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise _invalid_frame(f"{name} is no JSON object")
+    return value
+
+
+def info(service: Service) -> dict[str, Any]:
+    """Return the data of the event ``info``.
+
+    A client is to say where the audio stops: within it, pauses end utterances, but never the request. So
+    ``requires_external_vad`` is true.
+    """
+    program = {
+        "name": "harken",
+        "attribution": {"name": "harken", "url": "https://pypi.org/project/harken"},
+        "installed": True,
+        "description": "Whisper speech recognition",
+        "version": __version__,
+        "models": [_model(service, id) for id in service.models.ids],
+        "supports_transcript_streaming": True,
+        "requires_external_vad": True,
+        "prefers_auto_gain_enabled": False,
+        "prefers_noise_reduction_enabled": False,
+    }
+    return {"asr": [program]}
+
+
+def transcribe_options(data: Mapping[str, Any]) -> TranscribeOptions:
+    """Return the options of a ``transcribe`` event.
+
+    Raises
+    ------
+    OptionError
+        If a value is not allowed.
+    """
+    names = checked_value("transcript_names", data.get("transcript_names") or (), tuple[str, ...])
+    terms = checked_value("transcript_terms", data.get("transcript_terms") or (), tuple[str, ...])
+    return TranscribeOptions(language=_language(data), hotwords=_fitting((*names, *terms)))
+
+
+def _model(service: Service, id: str) -> dict[str, Any]:
+    return {
+        "name": id,
+        "attribution": dict(ATTRIBUTION),
+        "installed": True,
+        "description": f"Whisper {id}",
+        "version": None,
+        "languages": _languages(service, id),
+    }
+
+
+def _languages(service: Service, id: str) -> list[str]:
+    """Return the languages of a model; of one that is not in memory by its name, as clients wait a second only."""
+    for model in service.models.loaded:
+        if model.id == id:
+            tokenizer = model.recognizer.tokenizer
+            return [*tokenizer.language_tokens] if tokenizer.multilingual else ["en"]
+    return ["en"] if id.endswith(ENGLISH_ONLY_SUFFIX) else [*LANGUAGES]
+
+
+def _language(data: Mapping[str, Any]) -> str | None:
+    """Return the code of a language such as ``de``, ``de-CH`` or ``de_CH``; None if it is to be detected."""
+    given = checked_value("language", data.get("language"), str | None)
+    if given is None or given.strip().lower() in ANY_LANGUAGE:
+        return None
+    code = given.strip().lower().replace("_", "-").partition("-")[0]
+    try:
+        return to_language_code(LANGUAGE_ALIASES.get(code, code))
+    except OptionError as error:
+        raise OptionError("language", given, error.allowed) from None
+
+
+def _fitting(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the first words that fit into the hotwords: names of a whole home may be more."""
+    fitting, left = [], MAX_HOTWORDS_CHARS
+    for word in words:
+        if len(word) <= min(left, MAX_HOTWORD_CHARS):
+            fitting.append(word)
+            left -= len(word)
+    return tuple(fitting)
+
+
+def _audio_format(data: Mapping[str, Any]) -> AudioFormat:
+    """Return the format in the data of an event."""
+    rate, width, channels = (checked_value(name, data.get(name), int) for name in ("rate", "width", "channels"))
+    if width not in FORMATS:
+        raise OptionError("width", width, f"{', '.join(map(str, FORMATS))} bytes")
+    return AudioFormat(format=FORMATS[width], rate=rate, channels=channels)
+
+
+def _error_event(error: BaseException) -> bytes:
+    problem = request_error(error)
+    return encode_event("error", {"text": str(problem), "code": problem.code or problem.type})
+
+
+def _invalid_frame(message: str) -> RequestError:
+    return RequestError(message, code=INVALID_FRAME)

@@ -1,0 +1,93 @@
+"""What the server is and how it is doing: its models, its abilities, its health, its metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from harken.formats import FORMATS
+from harken.serve.service import Service
+from harken.serve.work.models import LoadedModel
+from harken.streaming.config import DELAYS
+from harken.text import LANGUAGES
+from harken.transcribe.options import TASKS
+from harken.version import __version__
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    """Return the routes of the models, of what the server can do, and of how it is doing."""
+    models = service.models
+
+    def model_json(id: str) -> dict[str, Any]:
+        return {"id": id, "object": "model", "created": models.created_s, "owned_by": "harken"}
+
+    async def list_models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [model_json(id) for id in models.ids]})
+
+    async def retrieve_model(request: Request) -> Response:
+        name = request.path_params["id"]
+        models.resolve(name)
+        return JSONResponse(model_json(name))
+
+    async def info(request: Request) -> Response:
+        loaded = {model.id: model for model in models.loaded}
+        options = service.options
+        body = {
+            "version": __version__,
+            "models": [_abilities(id, loaded.get(id)) for id in models.ids],
+            "delays": DELAYS,
+            "formats": [*FORMATS],
+            "limits": {
+                "max_upload_mb": options.max_upload_mb,
+                "max_audio_s": options.max_audio_s,
+                "session_limit_s": options.session_limit_s,
+            },
+        }
+        return JSONResponse(body)
+
+    async def health(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(request: Request) -> Response:
+        state = "draining" if service.draining.is_set() else "ready" if service.ready else "loading"
+        body = {
+            "status": state,
+            "models": [model.id for model in service.models.loaded],
+            "streams": service.admission.n_streams,
+            "files": service.admission.n_files,
+            "queued_s": round(service.admission.queued_s, 3),
+        }
+        return JSONResponse(body, 200 if service.ready else 503)
+
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.text(), media_type=METRICS_TYPE)
+
+    return [
+        Route("/v1/models", list_models),
+        Route("/v1/models/{id:path}", retrieve_model),
+        Route("/v1/harken/info", info),
+        Route("/healthz", health),
+        Route("/health", health),
+        Route("/readyz", ready),
+        Route("/metrics", metrics),
+    ]
+
+
+def _abilities(id: str, model: LoadedModel | None) -> dict[str, Any]:
+    """Return what a model can do; null stands for what is not known before it is loaded."""
+    if model is None:
+        return {"id": id, "loaded": False, "multilingual": None, "languages": None, "tasks": None}
+    tokenizer = model.recognizer.tokenizer
+    codes = [*tokenizer.language_tokens] if tokenizer.multilingual else ["en"]
+    return {
+        "id": id,
+        "loaded": True,
+        "multilingual": tokenizer.multilingual,
+        "languages": [{"code": code, "name": LANGUAGES[code]} for code in codes],
+        "tasks": TASKS if tokenizer.multilingual else TASKS[:1],
+    }

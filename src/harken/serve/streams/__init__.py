@@ -1,1 +1,0 @@
-"""The own WebSocket: live streams of programs, which outlast a lost connection."""

@@ -1,0 +1,305 @@
+"""The store of weights and graphs: never incomplete, verified before use, written again when damaged, shared."""
+
+from __future__ import annotations
+
+import errno
+import io
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harken.backends.store import CHECKSUM_FILE, FileStore, Write, default_store_directory, is_intact
+from harken.errors import OutputError
+from harken.files import temporary_folder
+
+FILES = ("small", "large")
+ALL_FILES = {*FILES, CHECKSUM_FILE}
+LARGE_BYTES = 48_000
+
+
+def prepare(value: int = 1) -> Write:
+    """Return a function that writes a small and a large file."""
+
+    def write(folder: Path) -> None:
+        with (folder / "large").open("wb") as file:
+            for _ in range(3):
+                file.write(bytes([value]) * (LARGE_BYTES // 3))
+        (folder / "small").write_bytes(bytes([value]))
+
+    return write
+
+
+def must_not_write() -> Write:
+    raise AssertionError("written again")
+
+
+def get(root: Path, key: str = "key", make: Callable[[], Write] = prepare) -> Path:
+    return FileStore(root).get_or_write(key, FILES, make)
+
+
+def value_in(folder: Path) -> int:
+    """Return the value of all bytes of stored files."""
+    (value,) = set((folder / "small").read_bytes() + (folder / "large").read_bytes())
+    assert (folder / "large").stat().st_size == LARGE_BYTES
+    return value
+
+
+def names(directory: Path) -> set[str]:
+    """Names in a directory, but for the files that say that a temporary folder is used."""
+    return {path.name for path in directory.iterdir() if path.suffix != ".part"}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "graphs"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of temporary files."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
+def test_files_are_stored_once_without_leftovers(root: Path) -> None:
+    path = get(root)
+    assert path == root / "key"
+    assert (value_in(path), names(root), names(path)) == (1, {"key"}, ALL_FILES)
+    assert get(root, make=must_not_write) == path
+    assert value_in(get(root, "other", lambda: prepare(2))) == 2
+    assert value_in(get(root, make=must_not_write)) == 1
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "truncated": lambda folder: os.truncate(folder / "large", LARGE_BYTES - 1),
+    "empty": lambda folder: (folder / "large").write_bytes(b""),
+    "flipped": lambda folder: flip(folder / "large"),
+    "other flipped": lambda folder: flip(folder / "small"),
+    "missing": lambda folder: (folder / "large").unlink(),
+    "checksums missing": lambda folder: (folder / CHECKSUM_FILE).unlink(),
+    "checksums empty": lambda folder: (folder / CHECKSUM_FILE).write_bytes(b""),
+    "checksums of bytes": lambda folder: (folder / CHECKSUM_FILE).write_bytes(b"\xff\xfe\x00"),
+    "checksums of another kind": lambda folder: (folder / CHECKSUM_FILE).write_text("[1, 2]"),
+    "checksums without values": lambda folder: (folder / CHECKSUM_FILE).write_text("{}"),
+    "checksums cut": lambda folder: (folder / CHECKSUM_FILE).write_text('{"small": 1'),
+    "all missing": lambda folder: [path.unlink() for path in folder.iterdir()],
+}
+
+
+def test_damaged_files_are_written_again(root: Path) -> None:
+    for value, (name, damage) in enumerate(DAMAGE.items(), 2):
+        damage(get(root))
+        assert not is_intact(root / "key", FILES), name
+        assert value_in(get(root, make=lambda value=value: prepare(value))) == value, name
+        assert (names(root), names(root / "key")) == ({"key"}, ALL_FILES), name
+        get(root, make=must_not_write)
+
+
+def test_writing_that_fails_leaves_no_files(root: Path) -> None:
+    def fail() -> Write:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        get(root, make=fail)
+    assert not root.exists() or names(root) == set()
+
+
+def test_unwritable_store_falls_back_to_a_temporary_directory(tmp_path: Path, temporary: Path) -> None:
+    blocking_file = tmp_path / "file"
+    blocking_file.write_text("not a directory")
+    path = get(blocking_file / "graphs")
+    assert path.is_relative_to(temporary)
+    assert value_in(path) == 1
+    assert blocking_file.read_text() == "not a directory"
+    if os.name == "posix":
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_temporary_directory_is_removed_with_its_process(tmp_path: Path) -> None:
+    blocking_file, temporary = tmp_path / "file", tmp_path / "temporary"
+    blocking_file.write_text("")
+    temporary.mkdir()
+    process = multiprocessing.get_context("spawn").Process(
+        target=write_in_unwritable_store, args=(blocking_file, temporary)
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert names(temporary) == set()
+
+
+def write_in_unwritable_store(root: Path, temporary: Path) -> None:
+    tempfile.tempdir = str(temporary)
+    assert get(root).is_relative_to(temporary)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_full_disk_is_reported_with_the_way_out(root: Path, temporary: Path, code: int) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "large").write_bytes(b"half")
+        raise OSError(code, "reason of the system")
+
+    with pytest.raises(OutputError, match=r"graphs: .*reason of the system.*HARKEN_CACHE") as error:
+        get(root, make=lambda: fail)
+    assert str(root) in str(error.value)
+    files = [path for place in (root, temporary) for path in place.rglob("*") if path.is_file()]
+    assert [path for path in files if path.suffix != ".part"] == []
+
+
+class FullDisk(io.BytesIO):
+    """A file on a disk that has room for some bytes."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        super().__init__()
+        self._path, self._room = path, room
+
+    def write(self, data: Any) -> int:
+        self._room -= memoryview(data).nbytes
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            with open(self._path, "wb") as file:
+                file.write(self.getvalue())
+        super().close()
+
+
+@pytest.mark.parametrize("room", [0, 1, LARGE_BYTES // 2, LARGE_BYTES - 1])
+def test_files_that_do_not_fit_are_whole_in_the_temporary_directory(
+    root: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    open_path = Path.open
+
+    def open_on_full_disk(path: Path, mode: str = "r", **options: Any) -> Any:
+        full = path.is_relative_to(root) and path.name == "large" and mode == "wb"
+        return FullDisk(path, room) if full else open_path(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", open_on_full_disk)
+    path = get(root)
+    assert path.is_relative_to(temporary)
+    assert value_in(path) == 1
+    assert names(root) == set()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """A function that mounts a disk of some bytes."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only the superuser of Linux can mount a disk")
+    mounted: list[Path] = []
+
+    def mount(size: int) -> Path:
+        folder = tmp_path / f"disk{len(mounted)}"
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False)
+        if done.returncode:
+            pytest.skip("this container cannot mount a disk")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], check=True)  # the lock of a temporary directory is open
+
+
+@pytest.mark.parametrize(("size", "fits"), [(4096, False), (20_000, False), (48_000, False), (65_536, True)])
+def test_small_disk_gets_whole_files_or_none(
+    small_disk: Callable[[int], Path], temporary: Path, size: int, fits: bool
+) -> None:
+    root = small_disk(size) / "graphs"
+    path = get(root)
+    assert path.is_relative_to(root if fits else temporary)
+    assert (names(root) if root.exists() else set()) == ({"key"} if fits else set())
+    assert value_in(path) == 1
+
+
+def test_two_full_disks_are_reported(
+    small_disk: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk(16_384)))
+    with pytest.raises(
+        OutputError, match=r"graphs: .*No space left.*temporary files.*No space left.*HARKEN_CACHE"
+    ):
+        get(small_disk(16_384) / "graphs")
+
+
+def run_and_kill(code: str) -> None:
+    """Run some code in a process that ends without cleaning up."""
+    subprocess.run([sys.executable, "-c", f"{code}\nimport os; os._exit(9)"], check=False, timeout=60)
+
+
+def test_directory_of_a_killed_process_is_removed_when_files_are_written(root: Path) -> None:
+    root.mkdir(parents=True)
+    run_and_kill(
+        "from pathlib import Path; from harken.files import temporary_folder\n"
+        f"folder = temporary_folder(Path({str(root)!r})); (folder.__enter__() / 'large').write_bytes(b'half')"
+    )
+    (left,) = names(root)
+    assert left.startswith(".")
+    with temporary_folder(root) as living:
+        get(root)
+        assert names(root) == {"key", living.name}
+    get(root, make=must_not_write)
+    assert names(root) == {"key"}
+
+
+def test_temporary_files_of_a_killed_process_are_removed_by_the_next_that_needs_some(
+    tmp_path: Path, temporary: Path
+) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    (temporary / "harken-results").mkdir()
+    run_and_kill(
+        f"import sys, tempfile; sys.path[:0] = {sys.path!r}; tempfile.tempdir = {str(temporary)!r}\n"
+        f"from test_store import Path, get\nget(Path({str(tmp_path / 'file' / 'graphs')!r}))"
+    )
+    (left,) = names(temporary) - {"harken-results"}
+    path = get(tmp_path / "file" / "graphs")
+    assert names(temporary) == {"harken-results", path.parent.name}
+    assert path.parent.name != left
+
+
+def test_default_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path))
+    assert default_store_directory() == tmp_path / "graphs"
+    monkeypatch.delenv("HARKEN_CACHE")
+    assert default_store_directory().name == "graphs"
+    assert default_store_directory().parent.name in ("harken", "Cache")
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["missing", "broken"])
+def test_processes_write_the_same_files_at_once(root: Path, broken: bool) -> None:
+    if broken:
+        flip(get(root) / "large")
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(4), context.SimpleQueue()
+    processes = [context.Process(target=get_at_once, args=(root, barrier, results)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert [results.get() for _ in processes] == [(str(root / "key"), 3)] * 4
+    assert (names(root), names(root / "key")) == ({"key"}, ALL_FILES)
+
+
+def get_at_once(root: Path, barrier: Any, results: Any) -> None:
+    barrier.wait(60)
+    path = get(root, make=lambda: prepare(3))
+    results.put((str(path), value_in(path)))

@@ -1,0 +1,232 @@
+"""Files are written completely or not at all, and what killed processes left of them is removed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harken.errors import AudioNotFound, OutputError
+from harken.files import open_atomic, remove_abandoned, remove_own, temporary_folder, write_atomic
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files only")
+
+LEAVE_BOTH_BEHIND = """
+import os, signal, sys
+from pathlib import Path
+from harken.files import open_atomic, temporary_folder
+folder = Path(sys.argv[1])
+with open_atomic(folder / "a.txt"), temporary_folder(folder) as inner:
+    (inner / "graph").mkdir()
+    (inner / "weights").write_bytes(b"0")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def failing_sync(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_text_and_bytes_are_written_in_order(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 251 + ".txt")  # the longest possible name
+    write_atomic(path, ["Größe\n", b"\x00\xff"], durable=True)
+    assert path.read_bytes() == "Größe\n".encode() + b"\x00\xff"
+    assert names(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_disk_that_cannot_be_told_to_write_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    failing_sync(monkeypatch, number)
+    write_atomic(tmp_path / "a.txt", ["text"], durable=True)
+    assert (tmp_path / "a.txt").read_text() == "text"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_disk_that_fails_to_write_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    failing_sync(monkeypatch, number)
+    with pytest.raises(OutputError, match=rf"a\.txt: cannot be written: {os.strerror(number)}"):
+        write_atomic(tmp_path / "a.txt", ["text"], durable=True)
+    assert names(tmp_path) == []
+
+
+def test_old_content_is_visible_until_writing_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with open_atomic(path) as write:
+        write("new" * 100_000)
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" * 100_000
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, AudioNotFound("talk.mp3: no such file")])
+def test_exception_from_content_propagates_and_writes_nothing(tmp_path: Path, error: BaseException) -> None:
+    def chunks() -> Iterator[str]:
+        yield "a"
+        raise error
+
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        write_atomic(path, chunks())
+    assert (path.read_text(), names(tmp_path)) == ("old", ["a.txt"])
+
+
+@posix
+def test_full_disk_is_reported_and_keeps_the_old_file(tmp_path: Path) -> None:
+    """Simulate a full disk with a limit on file sizes: the operating system rejects the write midway."""
+    import resource
+
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"a\.txt: cannot be written: File too large") as caught:
+            write_atomic(path, ["x" * 10_000] * 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert isinstance(caught.value, OSError)
+    assert (path.read_text(), names(tmp_path)) == ("old", ["a.txt"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_device_is_written_in_place() -> None:
+    write_atomic(os.devnull, ["text"], durable=True)
+    with pytest.raises(OutputError, match="/dev/full: cannot be written: No space left on device"):
+        write_atomic("/dev/full", ["x"])
+    assert Path("/dev/full").is_char_device()
+
+
+def test_folder_that_is_missing_or_no_file_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"there is no folder .*nowhere"):
+        write_atomic(tmp_path / "nowhere" / "a.txt", ["x"])
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_atomic(tmp_path, ["x"])
+    assert names(tmp_path) == []
+
+
+@posix
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder_is_reported(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(OutputError, match="Permission denied"):
+        write_atomic(tmp_path / "a.txt", ["x"])
+
+
+@posix
+def test_symbolic_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real" / "a.txt")
+    write_atomic(tmp_path / "link.txt", ["x"])
+    assert (tmp_path / "link.txt").is_symlink()
+    assert (tmp_path / "real" / "a.txt").read_text() == "x"
+
+
+@posix
+def test_file_mode_follows_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_atomic(tmp_path / "a.txt", ["x"])
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_concurrent_writers_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with open_atomic(path) as first, open_atomic(path) as second:
+        first("1" * 50_000)
+        second("2" * 50_000)
+        first("1" * 50_000)
+    assert path.read_text() == "1" * 100_000
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_temporary_folder_goes_with_its_content(tmp_path: Path) -> None:
+    with temporary_folder(tmp_path) as folder:
+        (folder / "graph").mkdir()
+        (folder / "graph" / "weights").write_bytes(b"0")
+    assert names(tmp_path) == []
+
+
+@posix
+def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_there(tmp_path: Path) -> None:
+    (tmp_path / "talk.srt").write_text("text")
+    killed = subprocess.run([sys.executable, "-c", LEAVE_BOTH_BEHIND, str(tmp_path)], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(names(tmp_path)) == 4
+    write_atomic(tmp_path / "new.txt", ["new"])
+    assert names(tmp_path) == ["new.txt", "talk.srt"]
+
+
+def test_what_a_living_process_writes_stays_until_it_ends(tmp_path: Path) -> None:
+    with open_atomic(tmp_path / "a.txt"), temporary_folder(tmp_path) as folder:
+        (folder / "weights").write_bytes(b"0")
+        before = names(tmp_path)
+        remove_abandoned(tmp_path)
+        assert names(tmp_path) == before
+        assert (folder / "weights").exists()
+
+
+@posix  # Windows does not remove an open file
+def test_process_that_ends_at_once_removes_what_is_its_own(tmp_path: Path) -> None:
+    with temporary_folder(tmp_path) as folder:
+        (folder / "weights").write_bytes(b"0")
+        remove_own()
+        assert names(tmp_path) == []
+
+
+def test_folder_without_its_lock_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / ".harken-0123456789abcdef.files"
+    (folder / "graph").mkdir(parents=True)
+    remove_abandoned(tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_files_of_other_names_and_missing_folders_are_left_alone(tmp_path: Path) -> None:
+    for name in (".harken-notes", "talk.part", ".part"):
+        (tmp_path / name).write_text("text")
+    before = names(tmp_path)
+    remove_abandoned(tmp_path)
+    remove_abandoned(tmp_path / "missing")
+    assert names(tmp_path) == before
+
+
+@posix
+def test_link_that_somebody_planted_is_left_alone(tmp_path: Path) -> None:
+    target, shared = tmp_path / "target", tmp_path / "shared"
+    target.mkdir()
+    (target / "notes").write_text("mine")
+    shared.mkdir()
+    (shared / ".harken-0123456789abcdef.files").symlink_to(target)
+    remove_abandoned(shared)
+    assert names(target) == ["notes"]
+    assert len(names(shared)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_file_of_another_user_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / ".harken-0123456789abcdef.part"
+    path.touch()
+    os.chown(path, 12345, -1)
+    remove_abandoned(tmp_path)
+    assert path.exists()

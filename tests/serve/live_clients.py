@@ -1,0 +1,306 @@
+"""Clients of the live protocols in memory, all alike: what they send waits in a queue, and time leaps when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+from talking import TalkingRecognizer
+
+from harken.serve.app import make_app
+from harken.serve.live.connection import Session
+from harken.serve.live.wyoming import WyomingLine, WyomingTranslator, encode_event
+from harken.serve.options import ServeOptions
+from harken.serve.service import Service
+
+WORD_S = 0.1
+
+
+class LeapLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time leaps ahead, so that no test waits for a limit of minutes."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
+
+
+async def leap(seconds: float) -> None:
+    """Let time pass, in steps so small that everybody who waits sees it."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, LeapLoop)
+    for _ in range(100):
+        loop.ahead_s += seconds / 100
+        await settled()
+
+
+async def settled() -> None:
+    """Let all go on who can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until something is true; the limit of the test is the limit."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+class Client:
+    """The other end of a connection.
+
+    Attributes
+    ----------
+    unread : asyncio.Queue
+        What the server has not read yet; None for the end.
+    messages : list of dict
+        What the client has read.
+    reads : asyncio.Event
+        Not set while the client does not read.
+    close_code : int or None
+        Set once the server has closed the connection.
+    """
+
+    resumable = False
+
+    def __init__(self, service: Service) -> None:
+        self.unread: asyncio.Queue[Any] = asyncio.Queue()
+        self.messages: list[dict[str, Any]] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.close_code: int | None = None
+        self.serving = asyncio.create_task(self.serve(service))
+
+    async def serve(self, service: Service) -> None:
+        """Run the server's side of the connection."""
+        raise NotImplementedError
+
+    async def open(self) -> None:
+        """Do what comes before audio."""
+
+    def say(self, n_words: int) -> None:
+        """Send the audio of some words, a second at most in a message."""
+        for start in range(0, n_words, 10):
+            self.send_audio(min(10, n_words - start) * WORD_S)
+
+    def send_audio(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Say that all has been said."""
+        raise NotImplementedError
+
+    def vanish(self) -> None:
+        self.unread.put_nowait(None)
+
+    @property
+    def text(self) -> str:
+        """All that has become final."""
+        raise NotImplementedError
+
+    @property
+    def errors(self) -> list[str | None]:
+        """Codes of the errors that came."""
+        raise NotImplementedError
+
+
+class _Socket(Client):
+    """A WebSocket of the application."""
+
+    path = ""
+    _has_connected = False
+
+    async def serve(self, service: Service) -> None:
+        scope = {
+            "type": "websocket",
+            "path": self.path,
+            "headers": [(b"host", b"localhost")],
+            "query_string": b"",
+            "subprotocols": [],
+        }
+        await make_app(service)(scope, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._has_connected:
+            self._has_connected = True
+            return {"type": "websocket.connect"}
+        return await self.unread.get() or {"type": "websocket.disconnect", "code": 1006}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "websocket.send":
+            await self.reads.wait()
+            self.messages.append(json.loads(message["text"]))
+        elif message["type"] == "websocket.close":
+            self.close_code = message["code"]
+
+    def send(self, message: dict[str, Any] | str | bytes) -> None:
+        key = "bytes" if isinstance(message, bytes) else "text"
+        text = json.dumps(message) if isinstance(message, dict) else message
+        self.unread.put_nowait({"type": "websocket.receive", key: text})
+
+
+class OwnClient(_Socket):
+    path = "/v1/stream"
+    resumable = True
+
+    async def open(self) -> None:
+        self.send({"type": "hello"})
+        await until(lambda: self.messages or self.serving.done())
+
+    def send_audio(self, seconds: float) -> None:
+        self.send(bytes(2 * round(seconds * 16_000)))
+
+    def finish(self) -> None:
+        self.send({"type": "end"})
+
+    @property
+    def text(self) -> str:
+        finals = [message["segment"]["text"] for message in self.messages if "segment" in message]
+        return "".join(finals).strip()
+
+    @property
+    def errors(self) -> list[str | None]:
+        return [message["code"] for message in self.messages if message.get("type") == "error"]
+
+
+class RealtimeClient(_Socket):
+    path = "/v1/realtime"
+
+    async def open(self) -> None:
+        await until(lambda: self.messages)
+
+    def send_audio(self, seconds: float) -> None:
+        data = b64encode(bytes(2 * round(seconds * 24_000))).decode()
+        self.send({"type": "input_audio_buffer.append", "audio": data})
+
+    def finish(self) -> None:
+        self.send_audio(0.01)  # the resampler holds some milliseconds back
+        self.send({"type": "input_audio_buffer.commit"})
+
+    @property
+    def text(self) -> str:
+        completed = [message for message in self.messages if message["type"].endswith(".completed")]
+        assert all(message["transcript"] == self._deltas(message["item_id"]) for message in completed)
+        return " ".join(message["transcript"] for message in completed)
+
+    def _deltas(self, item_id: str) -> str:
+        deltas = [message for message in self.messages if message["type"].endswith(".delta")]
+        return "".join(message["delta"] for message in deltas if message["item_id"] == item_id)
+
+    @property
+    def errors(self) -> list[str | None]:
+        return [message["error"]["code"] for message in self.messages if message["type"] == "error"]
+
+
+class WyomingClient(Client):
+    """A client of the Wyoming protocol; it is its own reader and writer of the server's side."""
+
+    FORMAT: ClassVar = {"rate": 16_000, "width": 2, "channels": 1}
+    _rest = b""
+
+    async def serve(self, service: Service) -> None:
+        reader: Any = self
+        await Session(service, WyomingTranslator(service)).run(WyomingLine(reader, reader))
+
+    async def readuntil(self, separator: bytes) -> bytes:
+        return await self._read(lambda data: data.find(separator) + 1)
+
+    async def readexactly(self, n_bytes: int) -> bytes:
+        return await self._read(lambda data: n_bytes if len(data) >= n_bytes else 0) if n_bytes else b""
+
+    async def _read(self, length: Callable[[bytes], int]) -> bytes:
+        while not (n_bytes := length(self._rest)):
+            if (data := await self.unread.get()) is None:
+                raise asyncio.IncompleteReadError(self._rest, None)
+            self._rest += data
+        data, self._rest = self._rest[:n_bytes], self._rest[n_bytes:]
+        return data
+
+    def write(self, frame: bytes) -> None:
+        head, _, data = frame.partition(b"\n")
+        self.messages.append(json.loads(head) | {"data": json.loads(data or b"{}")})
+
+    async def drain(self) -> None:
+        await self.reads.wait()
+
+    def close(self) -> None:
+        self.close_code = 0
+
+    def send_audio(self, seconds: float) -> None:
+        data = bytes(2 * round(seconds * 16_000))
+        head = {"type": "audio-chunk", "data": self.FORMAT, "payload_length": len(data)}
+        self.send(json.dumps(head).encode() + b"\n" + data)
+
+    def send(self, frame: bytes) -> None:
+        self.unread.put_nowait(frame)
+
+    def finish(self) -> None:
+        self.send(encode_event("audio-stop", {}))
+
+    @property
+    def text(self) -> str:
+        chunks = [message["data"]["text"] for message in self.messages if message["type"] == "transcript-chunk"]
+        whole = [message["data"]["text"] for message in self.messages if message["type"] == "transcript"]
+        assert not whole or whole == ["".join(chunks)]
+        return "".join(chunks)
+
+    @property
+    def errors(self) -> list[str | None]:
+        return [message["data"]["code"] for message in self.messages if message["type"] == "error"]
+
+
+class Stage:
+    """A service, and those who talk with it.
+
+    Attributes
+    ----------
+    service : Service
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._clients: list[Client] = []
+
+    @property
+    def n_streams(self) -> int:
+        """Number of streams that hold a slot."""
+        return self.service.admission.n_streams
+
+    async def connect(self, protocol: type[Client]) -> Any:
+        """Return a client that is ready to speak."""
+        client = protocol(self.service)
+        self._clients.append(client)
+        await client.open()
+        return client
+
+    async def clear(self) -> None:
+        """See that nothing is left when all have gone."""
+        for client in self._clients:
+            client.reads.set()
+            client.vanish()
+        await asyncio.gather(*(client.serving for client in self._clients))
+        await leap(self.service.options.resume_s + 1)
+        await until(lambda: self.n_streams == 0)
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+
+
+def play(
+    scene: Callable[[Stage], Awaitable[None]], recognizer: TalkingRecognizer | None = None, **options: Any
+) -> None:
+    """Play a scene with a server whose model hears a word in each tenth of a second; then nothing must be left."""
+    served: Any = recognizer or TalkingRecognizer()
+
+    async def run() -> None:
+        service = Service(lambda id: served, ["tiny.en"], ServeOptions(preload=False, **options), {})
+        stage = Stage(service)
+        try:
+            await scene(stage)
+            await stage.clear()
+        finally:
+            await service.close()
+
+    with asyncio.Runner(loop_factory=LeapLoop) as runner:
+        runner.run(run())
