@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 # Matrices this small gain nothing from threads, and the workers share the processors.
@@ -16,10 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import real_models  # noqa: F401  the workers inherit the cache that it makes
-from fakes.speech_detector import AmplitudeSpeechDetector
 from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError
-from harken.transcribe import chunking
 from tiny_models import make_backend
 
 # A shell ignores them for what it runs in the background, and harken keeps ignored signals so; the tests send them.
@@ -46,14 +44,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in CHOSEN_MARKERS.items():
             if marker not in chosen and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"{reason}; pytest -m {marker} runs it"))
-
-
-@pytest.fixture(scope="module")
-def amplitude_vad() -> Iterator[None]:
-    """Detect speech by amplitude, for audio that a test makes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from harken.contract import Backend, Floats
 from harken.results import Segment
@@ -11,7 +12,7 @@ from harken.transcribe import Callbacks, RecordingTranscriber, Scheduler, Transc
 
 
 class SingleRecordingTranscriber(RecordingTranscriber):
-    """A transcriber of one recording, decoded as its segments are asked for."""
+    """A transcriber of one recording, decoded as its segments are asked for; `fields` are of its `WindowDecoder`."""
 
     def __init__(
         self,
@@ -20,8 +21,9 @@ class SingleRecordingTranscriber(RecordingTranscriber):
         blocks: Iterator[Floats],
         options: TranscribeOptions,
         hooks: Callbacks | None = None,
+        **fields: Any,
     ) -> None:
-        super().__init__(WindowDecoder(backend, tokenizer, options), blocks, hooks)
+        super().__init__(WindowDecoder(backend, tokenizer, options, **fields), blocks, hooks)
 
     def segments(self) -> Iterator[Segment]:
         return Scheduler(self.window_decoder, [self], self.options.batch_size).segments(self)

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any, Unpack
 
 from harken.audio import AudioSource, stream_audio
+from harken.audio.vad import SpeechDetector
 from harken.backend_factory import BackendFactory
 from harken.checkpoints import open_checkpoint, resolve_model, with_adapter
 from harken.contract import Backend
@@ -246,6 +247,8 @@ class Recognizer:
         True if an adapter has changed the weights, which then are not those of ``fidelity="exact"``.
     weights_digest : callable
         Returns the digest of the weights, by which journals know the model; without it they know it by its name.
+    speech_detector : callable
+        Makes the detector of speech of a recording or a live stream.
     """
 
     def __init__(
@@ -257,13 +260,14 @@ class Recognizer:
         *,
         weights_digest: Callable[[], str] = str,
         is_adapted: bool = False,
+        speech_detector: Callable[[], SpeechDetector] = SpeechDetector,
     ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
         self.model = model
         self.speculator = speculator
         self._weights_digest = weights_digest
-        self._is_adapted = is_adapted
+        self._is_adapted, self._speech_detector = is_adapted, speech_detector
         self._costs: dict[int, UpdateCost] = {}
 
     def __repr__(self) -> str:
@@ -356,7 +360,7 @@ class Recognizer:
         options = self._resolve_options(options, given, others=(Callbacks,))
         if diarizer:
             options = replace(options, word_timestamps=True)
-        window_decoder = self._make_window_decoder(options)
+        window_decoder = self._window_decoder(options, self.speculator)
         diarizations = [diarizer.begin() if diarizer else None for _ in audios]
         recordings = [
             RecordingTranscriber(
@@ -397,7 +401,9 @@ class Recognizer:
             or the mean of all windows asked. Empty for a recording without speech.
         """
         options = self._resolve_options(options, {**keywords, "language": None})
-        return RecordingTranscriber(self._make_window_decoder(options), stream_audio(audio)).detect_language()
+        return RecordingTranscriber(
+            self._window_decoder(options, self.speculator), stream_audio(audio)
+        ).detect_language()
 
     def align(
         self,
@@ -440,7 +446,7 @@ class Recognizer:
         """
         text = checked_value("text", text, str)
         options = self._resolve_options(options, {**keywords})
-        return tuple(force_align(self._make_window_decoder(options), stream_audio(audio), text))
+        return tuple(force_align(self._window_decoder(options, self.speculator), stream_audio(audio), text))
 
     def stream(
         self,
@@ -543,7 +549,7 @@ class Recognizer:
         options = self._resolve_options(options, given, others=(StreamOptions,))
         # Streamed tokens are the draft of the final text, also without an assistant.
         speculator = self.speculator or SpeculativeDecoder(clock or _stopped_clock)
-        window_decoder = WindowDecoder(self.backend, self.tokenizer, options, speculator, clock)
+        window_decoder = self._window_decoder(options, speculator, clock)
         cost = UpdateCost()
         if clock:
             run_update = partial(synthetic_update, self.backend, self.tokenizer, count)
@@ -612,8 +618,13 @@ class Recognizer:
         }
         return Journal(Path(path), key)
 
-    def _make_window_decoder(self, options: TranscribeOptions) -> WindowDecoder:
-        return WindowDecoder(self.backend, self.tokenizer, options, self.speculator, perf_counter)
+    def _window_decoder(
+        self,
+        options: TranscribeOptions,
+        speculator: SpeculativeDecoder | None,
+        clock: Callable[[], float] | None = perf_counter,
+    ) -> WindowDecoder:
+        return WindowDecoder(self.backend, self.tokenizer, options, speculator, clock, self._speech_detector)
 
 
 def _stopped_clock() -> float:

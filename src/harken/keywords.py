@@ -14,7 +14,7 @@ from harken.decoding import Observer
 from harken.errors import OptionError
 from harken.option_types import checked_value
 from harken.speakers.diarizer import Diarizer
-from harken.transcribe.callbacks import Callbacks, ProgressCallback, WindowEndCallback, WindowStartCallback
+from harken.transcribe.options import Callbacks, ProgressCallback, WindowEndCallback, WindowStartCallback
 
 OptionsT = TypeVar("OptionsT")
 

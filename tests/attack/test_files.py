@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import sys
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -136,38 +135,14 @@ def test_rubbish_is_named_and_the_count_is_right(cli: CliRunner) -> None:
     assert len([*Path().glob("*.srt")]) == 2
 
 
+# fmt: off
 NAMES = [
-    *(
-        "-x.wav",
-        "--quiet",
-        "a\nb.wav",
-        "\x1b]0;title\x07.wav",
-        "\x9b31m.wav",
-        '"><script>alert(1)<script>.wav',
-        "%41.wav",
-    ),
-    *(
-        "a\u202egpj.wav",
-        unicodedata.normalize("NFD", "é.wav"),
-        "[x].wav",
-        "*.wav",
-        "$HOME.wav",
-        "`id`.wav",
-        ".wav",
-    ),
-    *(
-        "..wav",
-        " .wav",
-        "a b\tc.wav",
-        "'.wav",
-        "漢字.wav",
-        "javascript:alert(1).wav",
-        "a.b.c.wav",
-        "😀.wav",
-        "&lt;.wav",
-    ),
+    "-x.wav", "--quiet", "a\nb.wav", "\x1b]0;title\x07.wav", "\x9b31m.wav", '"><script>alert(1)<script>.wav',
+    "%41.wav", "a\u202egpj.wav", "e\u0301.wav", "[x].wav", "*.wav", "$HOME.wav", "`id`.wav", ".wav", "..wav",
+    " .wav", "a b\tc.wav", "'.wav", "漢字.wav", "javascript:alert(1).wav", "a.b.c.wav", "😀.wav", "&lt;.wav",
     "\udcff.wav",
 ]
+# fmt: on
 
 
 @posix

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,12 +45,11 @@ OPT_OUTS = ("CI", "HF_HUB_OFFLINE", "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY", 
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """The end of a program before the silent server, with its questions and its time."""
+    """The end of a program before the silent server, with its questions."""
 
     code: int
     err: str
     questions: str
-    elapsed_s: float
 
 
 def run_before_silence(folder: Path, program: list[str], given: dict[str, str]) -> Silence:
@@ -59,7 +57,6 @@ def run_before_silence(folder: Path, program: list[str], given: dict[str, str]) 
     resolver, log = folder / "resolv.conf", folder / "questions"
     resolver.write_text("nameserver 127.0.0.1\noptions timeout:2 attempts:1\n")
     log.unlink(missing_ok=True)
-    began = time.monotonic()
     done = subprocess.run(
         [*UNSHARE, str(resolver), sys.executable, "-c", SILENT_SERVER, str(log), *program],
         env=given,
@@ -68,11 +65,8 @@ def run_before_silence(folder: Path, program: list[str], given: dict[str, str]) 
         capture_output=True,
         timeout=180,
     )
-    elapsed_s = time.monotonic() - began
     err = done.stderr.decode(errors="replace")
-    return Silence(
-        code=done.returncode, err=err, questions=log.read_text() if log.exists() else "", elapsed_s=elapsed_s
-    )
+    return Silence(code=done.returncode, err=err, questions=log.read_text() if log.exists() else "")
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +106,3 @@ def test_no_name_is_looked_up_and_no_identifier_is_written(
     assert done.code == CODES.get(command, 0), done.err
     assert "Traceback" not in done.err
     assert not [path for path in Path(person["HOME"]).rglob("*") if path.is_file()]
-
-
-@pytest.mark.slow
-@pytest.mark.real
-@pytest.mark.attack
-@pytest.mark.parametrize("command", ["transcribe", "doctor", "models", "missing model"])
-def test_silent_name_server_costs_no_time(folder: Path, person: dict[str, str], command: str) -> None:
-    silent = run_before_silence(folder, [*HARKEN, *COMMANDS[command]], person)
-    began = time.monotonic()
-    without = [*UNSHARE[:4], *HARKEN, *COMMANDS[command]]
-    subprocess.run(without, env=person, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True)
-    assert silent.elapsed_s < 3 * (time.monotonic() - began) + 3

@@ -1,34 +1,199 @@
-"""A few kills at random points; ``python tests/attack/kills.py --count 1000`` does a thousand."""
+"""Processes killed at random points: nothing is lost or broken, and the same command goes on.
+
+``HARKEN_KILLS=1000 pytest -m attack tests/attack/test_kills.py`` kills as often as it is told. A kill hits wherever the
+process is at that time, so a seed repeats it only in the statistical sense.
+"""
 
 from __future__ import annotations
 
+import os
+import random
+import shutil
+import signal
+import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-import kills
+import numpy as np
 import pytest
+from processes import HARKEN, damaged_cache_entries, environment, files_of, run, speech
 
-pytestmark = pytest.mark.slow
+from audio_files import AUDIO_FORMATS
+from real_models import CACHE, model_path
+from training_data import write_model, write_speech
+
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process in one way only")
+KILLS = int(os.environ.get("HARKEN_KILLS", "3"))
+GENTLE = (signal.SIGTERM, signal.SIGINT) if sys.platform != "win32" else ()
+HARD = signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM  # Windows: TerminateProcess
+BYTES_A_SECOND = 32_000
+BLOCK_S = 0.05
+GRACE_S = 1.0
+KEPT = (".resume.jsonl", ".srt.partial", ".json.partial", ".txt.partial")
+"""What a signal leaves for people to see, or to go on with."""
 
 
-def killed(folder: Path, *arguments: str) -> kills.Report:
-    return kills.kill_all(kills.parse_arguments([*arguments, "--model", "random", "--seed", "7"]), folder)
+class Killer:
+    """Runs a command, kills it at a random time, and checks how it ended."""
+
+    def __init__(self, arguments: list[object], folder: Path, cache: Path) -> None:
+        self.arguments, self.folder, self.cache = [*map(str, arguments)], folder, cache
+        self.rng = random.Random(7)
+        began = time.monotonic()
+        self.run_whole()
+        self.longest_s = time.monotonic() - began
+
+    def run_whole(self) -> None:
+        ended = run(self.arguments, self.folder, self.cache)
+        assert ended.code == 0, ended.err
+        assert "Traceback" not in ended.err
+
+    def kill(self, feed: Callable[[subprocess.Popen[bytes]], None] | None = None) -> signal.Signals | None:
+        """Return the signal, or None if the process ended before."""
+        number = self.rng.choice([HARD, *GENTLE])
+        with subprocess.Popen(
+            [*HARKEN, *self.arguments],
+            cwd=self.folder,
+            env=environment(self.cache),
+            stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as process:
+            feeder = threading.Thread(target=feed, args=(process,)) if feed else None
+            if feeder:
+                feeder.start()
+            try:
+                process.wait(self.rng.uniform(0, self.longest_s))
+                return None
+            except subprocess.TimeoutExpired:
+                process.send_signal(number)
+            assert process.stderr
+            err = process.stderr.read().decode(errors="replace")
+            code = process.wait(60)
+            if feeder:
+                feeder.join()
+                with suppress(OSError):  # what it has not taken
+                    process.stdin.close()
+        if number != HARD:  # before harken has run a line, the signal ends the interpreter by itself
+            assert code in (0, -number, 128 + number)
+            assert "Traceback" not in err or "/harken/" not in err
+        return number
 
 
-def test_killed_batch_goes_on_and_loses_nothing(tmp_path: Path) -> None:
-    report = killed(tmp_path, "--what", "transcribe", "--recordings", "3", "--count", "4")
-    assert not report.faults
-    assert report.whole_runs
+def test_killed_transcription_goes_on_and_loses_nothing(tmp_path: Path) -> None:
+    work, cache = tmp_path / "work", tmp_path / "cache"
+    work.mkdir()
+    for name, kind, start_s, duration_s in (("one", "wav s16", 0.0, 3.0), ("two", "flac", 3.0, 3.0)):
+        AUDIO_FORMATS[kind].write(work / name, samples=speech(start_s, duration_s, AUDIO_FORMATS[kind].rate))
+    inputs = files_of(work)
+    model = write_model(tmp_path / "model").path
+    killer = Killer(
+        ["transcribe", "--resume", "-f", "srt,json,txt", "-m", model, "--temperatures", "0", *inputs],
+        work,
+        cache,
+    )
+    reference = files_of(work)
+    for _ in range(KILLS):
+        remove(work, reference.keys() - inputs.keys())
+        for _ in range(killer.rng.randint(1, 3)):
+            before = files_of(work)
+            number = killer.kill()
+            files = files_of(work)
+            assert {name: files.get(name) for name in inputs} == inputs
+            for name in files.keys() - inputs.keys():
+                hidden = name.startswith(".harken-") and (number == HARD or name in before)
+                assert hidden or name.endswith(KEPT) or files[name] == reference.get(name), (name, number)
+            assert not damaged_cache_entries(cache, leftovers=False)
+        killer.run_whole()
+        assert files_of(work) == reference
+        assert not damaged_cache_entries(cache)
 
 
 @posix
+@pytest.mark.real
 @pytest.mark.attack
 def test_sound_of_a_killed_live_session_is_on_the_disk(tmp_path: Path) -> None:
-    assert not killed(tmp_path, "--what", "listen", "--count", "4").faults
+    model_path("tiny.en")
+    sound = np.rint(np.clip(speech(0, 11), -1, 0.999) * 32768).astype("<i2").tobytes()
+    times: list[float] = []
+
+    def feed(process: subprocess.Popen[bytes]) -> None:
+        """Write the sound in real time, as a microphone would, until nobody reads it."""
+        assert process.stdin
+        size, began = round(BLOCK_S * BYTES_A_SECOND), time.monotonic()
+        try:
+            for start in range(0, len(sound), size):
+                time.sleep(max(0.0, began + start / BYTES_A_SECOND - time.monotonic()))
+                process.stdin.write(sound[start : start + size])
+                process.stdin.flush()
+                times.append(time.monotonic())
+        except (OSError, ValueError):  # nobody reads it, or it is closed
+            return
+
+    AUDIO_FORMATS["wav s16"].write(tmp_path / "talk", samples=speech(0, 1))
+    killer = Killer(["listen", "talk.wav", "-q"], tmp_path, CACHE)
+    killer.arguments = ["listen", "-", "--pcm", "-q", "--record", "x.wav", "-o", "x.srt"]
+    killer.longest_s += 4.0
+    for _ in range(KILLS):
+        times.clear()
+        number = killer.kill(feed)
+        killed_at = time.monotonic()
+        recorded = next((path for path in (tmp_path / "x.wav", tmp_path / "x.wav.part") if path.exists()), None)
+        content = recorded.read_bytes()[44:] if recorded else b""
+        in_pipe = 1 << 16  # bytes that may have waited there unread
+        fed = round(BLOCK_S * BYTES_A_SECOND) * sum(at < killed_at - GRACE_S for at in times)
+        assert len(content) >= fed - in_pipe, number
+        assert content == sound[: len(content)]
+        left = {path.name for path in tmp_path.iterdir()} - {"talk.wav"}
+        assert left <= {"x.wav", "x.srt", "x.wav.part", "x.srt.part"}
+        remove(tmp_path, left)
 
 
 @pytest.mark.attack
 def test_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert not killed(tmp_path, "--what", "finetune", "--count", "3").faults
+    write_model(tmp_path / "model")
+    write_speech(tmp_path / "speech", recordings=6)
+    lines = [f'{{"audio": "{i}.wav", "text": "ask not {i}", "language": "en"}}\n' for i in range(6)]
+    (tmp_path / "speech" / "manifest.jsonl").write_text("".join(lines))
+    inputs = files_of(tmp_path)
+    killer = Killer(
+        [
+            *(
+                "finetune",
+                "model",
+                "--data",
+                "speech/manifest.jsonl",
+                "--out",
+                "out",
+                "--epochs",
+                2,
+                "--threads",
+                1,
+            ),
+            *("--batch-size", 4, "--eval-steps", 2, "--held-out-fraction", 0.3, "--shuffles", 1),
+        ],
+        tmp_path,
+        tmp_path / "cache",
+    )
+    reference = weights(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    for _ in range(KILLS):
+        killer.kill()
+    killer.run_whole()
+    assert weights(tmp_path / "out") == reference
+    assert {name: content for name, content in files_of(tmp_path).items() if name in inputs} == inputs
+    assert not [*(tmp_path / "out").rglob(".harken-*")]
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    return {name: content for name, content in files_of(folder).items() if name.endswith(".safetensors")}
+
+
+def remove(folder: Path, names: object) -> None:
+    for name in {*names}:  # type: ignore[misc]
+        (folder / name).unlink()

@@ -55,20 +55,6 @@ def test_long_speech_is_split_at_its_longest_silence():
     assert regions(options, *runs) == [(0, 666), (674, 1174)]  # 10 frames behind 656 and before 684
 
 
-def test_split_regions_meet_in_the_middle_of_a_short_silence():
-    options = VadOptions(min_silence_s=0.5, speech_pad_s=0.2, max_speech_s=10.0)
-    first, second = regions(options, (200, SPEECH), (2, QUIET), (200, SPEECH))
-    assert first[1] == second[0] == 643  # silence from 640 to 646
-
-
-def test_speech_without_silence_is_split_as_late_as_possible():
-    options = VadOptions(min_silence_s=0.5, speech_pad_s=0.2, max_speech_s=10.0)
-    found = regions(options, (700, SPEECH))
-    assert [start for start, _ in found] == [0, *(end for _, end in found[:-1])]
-    assert all(900 < end - start <= 1000 for start, end in found[:-1])
-    assert found[-1][1] == 2240
-
-
 def test_short_silence_at_the_ends_does_not_exceed_max_speech():
     options = VadOptions(min_silence_s=1.0, speech_pad_s=0.4, max_speech_s=10.0)
     assert regions(options, (30, QUIET), (250, SPEECH), (30, QUIET)) == [(0, 992)]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from harken.batch.driver import Driver
-from harken.batch.plan import Shard
-from harken.batch.recipe import Recipe
+from harken.batch.plan import Recipe, Shard
 from harken.batch.recordings import BatchRecording
 from harken.batch.rows import ShardReport
 from harken.batch.store import Store
 from harken.batch.worker import Progress, Task
-from harken.batch.workers.protocol import Advanced, Broken, Handle, Published
+from harken.batch.workers import Advanced, Broken, Handle, Published
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 

@@ -6,7 +6,6 @@ import functools
 import io
 import tarfile
 import threading
-import time
 import wave
 from collections import Counter
 from contextlib import contextmanager
@@ -196,12 +195,14 @@ class Flaky:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int, error: Exception) -> None:
         self.tries: dict[str, int] = {}
+        self.tried = threading.Event()
         self._failures, self._error = failures, error
         monkeypatch.setattr(read_ahead, "open_binary", self._open)
 
     @contextmanager
     def _open(self, location):
         self.tries[location] = self.tries.get(location, 0) + 1
+        self.tried.set()
         with open_binary(location) as file:
             if self.tries[location] > self._failures:
                 yield file
@@ -277,8 +278,7 @@ def test_a_fetch_that_waits_for_its_next_try_ends_with_the_block(store, tmp_path
     flaky = Flaky(monkeypatch, 100, RuntimeError("reset"))
     with reading_ahead([recording_at(tmp_path / "a.wav"), recording_at(store)]) as files:
         files[0].read(1)
-        while not flaky.tries:
-            time.sleep(0.001)
+        assert flaky.tried.wait(60)
     assert flaky.tries[store] <= 2
 
 

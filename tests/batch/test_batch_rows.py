@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.batch.manifests import checked_recording
-from harken.batch.parquet import parquet_bytes
+from harken.batch.inputs import checked_recording
+from harken.batch.output import parquet_bytes
 from harken.batch.recordings import BatchRecording
 from harken.batch.rows import (
     RESULT_KEYS,
@@ -58,7 +58,7 @@ NOT_FREE = {"id", "language", "offset", "duration", "seconds"}
 
 
 def recording_of(keys: dict[str, object]) -> BatchRecording:
-    return checked_recording({"audio_filepath": "a.wav", **keys}, "/talks/a.wav", "a.wav", "m.jsonl, line 1")
+    return checked_recording({"audio_filepath": "a.wav", **keys}, "/talks/a.wav", "a.wav", "m.jsonl:1")
 
 
 def is_valid(text: str) -> bool:

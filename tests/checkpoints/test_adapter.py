@@ -18,7 +18,7 @@ from harken.checkpoints.safetensors import serialize_tensors
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OptionError
 from harken.training.export import export
-from tiny_models import DIMS, TOKENIZER, make_backend, make_mel, make_weights
+from tiny_models import DIMS, TOKENIZER, make_backend, make_mel
 from training_data import write_model
 
 RANK = 3
@@ -113,22 +113,6 @@ def test_only_stock_weights_decode_exactly(stock: Checkpoint, adapter: Path) -> 
     with pytest.raises(OptionError, match="allowed is auto, fast with an adapter"):
         recognizer.transcribe(np.zeros(1600, np.float32), fidelity="exact")
     harken.load(stock.path.parent, backend="numpy").resolve_options(fidelity="exact")
-
-
-def test_an_assistant_of_the_stock_model_drafts_for_the_adapted_one(
-    stock: Checkpoint, adapter: Path, tmp_path: Path
-) -> None:
-    decoder = {name: values for name, values in make_weights().items() if name.startswith("decoder.")}
-    export(
-        tmp_path,
-        DIMS.without_encoder(),
-        decoder,
-        TOKENIZER,
-        source_folder=stock.path.parent,
-        harken_config={"encoder_sha256": encoder_digest(stock)},
-    )
-    recognizer = harken.load(stock.path.parent, backend="numpy", adapter=adapter, assistant=tmp_path)
-    assert recognizer.speculator is not None
 
 
 def refusal(path: Path, message: str) -> str:

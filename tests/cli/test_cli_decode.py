@@ -176,19 +176,3 @@ def test_json_without_trace_has_only_windows(cli: CliRunner) -> None:
     cli.use_texts(WindowText(tokens=(timestamp_token(0), ord("x"), timestamp_token(WINDOW_POSITIONS))))
     outcome = cli.run("decode", "talk.wav", "--json", "--language", "en")
     assert [json.loads(line)["event"] for line in outcome.out.splitlines()] == ["decided", "decided"]
-
-
-def test_batch_size_above_one_is_refused(cli: CliRunner) -> None:
-    outcome = cli.run("decode", "talk.wav", "--trace", "--batch-size", "4")
-    assert (outcome.code, outcome.out, outcome.err) == (
-        2,
-        "",
-        "harken: --batch-size 4: allowed is 1, as windows are shown one after another\n",
-    )  # fmt: skip
-
-
-def test_missing_file_fails_before_loading_a_model(cli: CliRunner) -> None:
-    cli.use_texts(window_text(0, "x", WINDOW_POSITIONS))
-    outcome = cli.run("decode", "none.wav")
-    assert (outcome.code, outcome.err) == (3, "harken: none.wav: no such file\n")
-    assert not cli.loaded

@@ -134,86 +134,6 @@ class TestSources:
         assert cli.run("listen", talk, "--pace", "real").code == 0
         assert {*slept} == {0.0}
 
-    @pytest.mark.parametrize(
-        ("arguments", "code", "reason"),
-        [
-            (["none.mp3"], 3, "none.mp3: no such file"),
-            (["."], 3, ".: is a directory"),
-            (["talk.wav", "--pcm"], 2, "--pcm is for standard input: harken listen - --pcm < talk.wav; see"),
-            (["talk.wav", "--microphone", "usb"], 2, "--microphone and FILE exclude each other"),
-            ([""], 2, "FILE '': allowed is a recording, or - for standard input; see 'harken listen --help'"),
-            (["--microphone", "usb", "--pcm"], 2, "--microphone and --pcm exclude each other"),
-            (
-                ["--microphone", "usb", "--pace", "real"],
-                2,
-                "--pace is for a recording; a microphone is in real",
-            ),
-            (["-", "--pcm-rate", "8000"], 2, "--pcm-rate is for raw samples: harken listen - --pcm --pcm-rate"),
-            (["-", "--pcm-format", "s16le"], 2, "--pcm-format is for raw samples: harken listen - --pcm"),
-            (["talk.wav", "--pcm-channels", "2"], 2, "--pcm-channels is for raw samples: harken listen"),
-            (["talk.wav", "--quiet", "--verbose"], 2, "--quiet and --verbose exclude each other"),
-            (["talk.wav", "--json", "--times"], 2, "--times is for lines of text; --json has the times"),
-            (["talk.wav", "--record", ""], 2, "--record '': allowed is the name of a file"),
-            (
-                ["talk.wav", "--record", "-"],
-                2,
-                "--record -: allowed is a file, since standard output shows the",
-            ),
-            (["talk.wav", "-o", ""], 2, "Invalid value for '-o' / '--output': '': allowed endings are .txt,"),
-            (
-                ["talk.wav", "-o", "talk.srt", "--record", "none/a.wav"],
-                5,
-                "none/a.wav: cannot be written: there",
-            ),
-            (["talk.wav", "-o", "none/a.srt", "--record", "a.wav"], 5, "none/a.srt: cannot be written: there"),
-            (
-                ["talk.wav", "--record", "./talk.wav"],
-                2,
-                "./talk.wav, which is talk.wav, would be overwritten, and it is read; see",
-            ),
-            (
-                ["talk.wav", "-o", "talk.doc"],
-                2,
-                "Invalid value for '-o' / '--output': 'talk.doc': allowed endings",
-            ),
-            (
-                ["talk.wav", "-o", "none/talk.srt"],
-                5,
-                "none/talk.srt: cannot be written: there is no folder none",
-            ),
-            (
-                ["talk.wav", "--record", "none/a.wav"],
-                5,
-                "none/a.wav: cannot be written: there is no folder none",
-            ),
-        ],
-    )
-    def test_bad_arguments_fail_before_loading_a_model(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path, arguments: list[str], code: int, reason: str
-    ) -> None:
-        outcome = cli.run("listen", *arguments)
-        assert (outcome.code, outcome.out) == (code, "")
-        assert outcome.err.replace(os.sep, "/").startswith(f"harken: {reason}")
-        assert len(outcome.err.splitlines()) == 1
-        assert cli.loaded == []
-        assert os.listdir() == ["talk.wav"]
-
-    @pytest.mark.parametrize(
-        ("option", "value", "allowed"),
-        [
-            ("--delay", "never", "allowed is minimal, low, medium, high, or milliseconds from 1 to 60000"),
-            ("--finals", "both", "allowed is exact or streamed"),
-            ("--beam-size", "0", "allowed is"),
-        ],
-    )
-    def test_bad_values_fail_before_loading_a_model(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path, option: str, value: str, allowed: str
-    ) -> None:
-        outcome = cli.run("listen", talk, option, value, "--record", "a.wav")
-        assert (outcome.code, outcome.out, cli.loaded) == (2, "", [])
-        assert re.match(rf"harken: (--)?{option[2:].replace('-', '.')}\W+{value}\W+{allowed}", outcome.err)
-        assert os.listdir() == ["talk.wav"]
-
 
 class TestOptions:
     def test_options_reach_the_session(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
@@ -225,12 +145,6 @@ class TestOptions:
         )
         assert session.options == TranscribeOptions(language="en")
         assert session.stream_options == StreamOptions(delay="1500", pause_s=2.0, adaptive=False)
-
-    def test_offline_options_are_refused(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
-        for flag in ("--batch-size", "--clip-timestamps", "--prefix"):
-            outcome = cli.run("listen", talk, flag, "1")
-            assert outcome.code == 2
-            assert flag in outcome.err
 
 
 class TestOutput:

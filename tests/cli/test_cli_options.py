@@ -17,7 +17,6 @@ from harken.cli.options import (
     Command,
     decoding_options,
     layout_options,
-    list_option,
     load_model,
     model_options,
     option_error_line,
@@ -101,24 +100,6 @@ def test_arguments_become_a_layout() -> None:
     assert options_from(Layout, chosen) == Layout(max_line_width=42, max_line_count=2, karaoke=True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ("--beam-size five", "'five' is not a valid integer"),
-        ("--temperatures 0,warm", "'warm' is not a number"),
-        ("--length-penalty some", "'some' is not a number"),
-        ("--suppress-tokens 1.5", "'1.5' is not an integer"),
-        ("--precision fp8", "'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8', 'fp16'"),
-        ("--backend cuda", "'cuda' is not one of 'auto', 'native', 'onnx', 'torch', 'numpy'"),
-    ],
-)
-def test_invalid_values_are_refused(arguments: str, reason: str) -> None:
-    with pytest.raises(click.UsageError) as refused:
-        parse(*arguments.split())
-    assert reason in refused.value.format_message()
-    assert arguments.split()[0] in refused.value.format_message()
-
-
 def test_model_options_are_passed_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: dict[str, Any] = {}
     monkeypatch.setattr("harken.cli.options.load", lambda **arguments: loaded.update(arguments))
@@ -161,122 +142,6 @@ def test_help_groups_options_under_headings() -> None:
     assert sorted(marks, key=page.index) == marks
 
 
-NUMBERS = [
-    *("--compression-ratio-threshold", "--logprob-threshold", "--no-speech-threshold", "--length-penalty"),
-    *("--hallucination-threshold", "--language-threshold", "--patience", "--vad-threshold", "--temperatures"),
-    *("--prompt-reset-temperature", "--clip-timestamps", "--max-initial-timestamp-s", "--vad-speech-pad-s"),
-]
-
-
-@pytest.mark.parametrize("option", NUMBERS)
-@pytest.mark.parametrize("value", ["nan", "NaN", "-nan"])
-def test_nan_is_not_a_number(option: str, value: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a number"):
-        parse(f"{option}={value}")
-
-
-TEXTS = [
-    "--hotwords",
-    "--initial-prompt",
-    "--prefix",
-    "--language",
-    "--languages",
-    "--task",
-    "--suppress-regex",
-]
-
-
-@pytest.mark.parametrize("option", [*TEXTS, "--prepend-punctuations", "--revision", "--device"])
-def test_bytes_that_are_no_text_are_refused(option: str) -> None:
-    with pytest.raises(click.BadParameter, match=r"'a\\udcff' is not UTF-8 text") as refused:
-        parse(option, "a\udcff")
-    assert option in refused.value.format_message()
-
-
-@pytest.mark.parametrize("option", ["--model", "--assistant", "--revision", "--device"])
-def test_name_is_not_empty(option: str) -> None:
-    with pytest.raises(click.BadParameter, match="it is empty"):
-        parse(option, "")
-
-
-def refusal_of(*arguments: str) -> str:
-    with pytest.raises(click.UsageError) as refused:
-        parse(*arguments)
-    return refused.value.format_message()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--beam-size 5 --temperatures 0.5", "--beam-size has no effect with --temperatures that leave out 0"),
-        ("--patience 2", "--patience has no effect with --beam-size 1"),
-        ("--best-of 3 --temperatures 0", "--best-of has no effect with --temperatures 0 alone"),
-        ("--languages de,en --language de", "--languages has no effect with --language"),
-        ("--vad-threshold 0.3 --no-vad", "--vad-threshold has no effect with --no-vad"),
-        ("--carry-initial-prompt", "--carry-initial-prompt has no effect without --initial-prompt"),
-        (
-            "--backend numpy --precision int8",
-            "--precision has no effect with --backend numpy, which computes in fp32",
-        ),
-        ("--backend numpy --threads 2", "--threads has no effect with --backend numpy"),
-        ("--revision main --model .", "--revision has no effect with a model given by its path"),
-        (
-            "--no-timestamps --max-initial-timestamp-s 2",
-            "--max-initial-timestamp-s has no effect with --no-timestamps",
-        ),
-    ],
-)
-def test_option_given_in_vain_is_refused(arguments: str, message: str) -> None:
-    assert refusal_of(*arguments.split()) == message
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "--beam-size 5 --temperatures 0,0.5",
-        "--beam-size 1 --temperatures 0.5",
-        "--best-of 5 --temperatures 0",
-        "--no-vad --vad-threshold 0.5",
-        "--no-carry-initial-prompt",
-        "--backend numpy --precision fp32",
-        "--language de --multilingual --languages de,en",
-        "--revision main --model tiny",
-    ],
-)
-def test_default_values_and_useful_options_are_accepted(arguments: str) -> None:
-    parse(*arguments.split())
-
-
-def parse_formats(*arguments: str) -> None:
-    @click.command(cls=Command)
-    @list_option("--format", "format_names", parse_item=str, section="Output")
-    @layout_options
-    @model_options
-    @decoding_options
-    def command(**values: Any) -> None: ...
-
-    command.main(list(arguments), standalone_mode=False)
-
-
-@pytest.mark.parametrize("option", ["--max-line-width=9", "--max-line-count=1", "--max-words-per-line=2"])
-def test_line_layout_needs_a_format_with_lines(option: str) -> None:
-    for format_name in ("srt", "vtt", "ass", "lrc", "all", "txt,srt"):
-        parse_formats("--format", format_name, option)
-    for arguments in ((), ("--format", "txt"), ("--format", "html,words.tsv")):
-        with pytest.raises(click.UsageError, match="has no effect without a --format of srt, vtt, ass, lrc"):
-            parse_formats(*arguments, option)
-
-
-@pytest.mark.parametrize(
-    ("option", "format_name", "other"),
-    [("--karaoke", "ass", "srt"), ("--highlight-words", "srt", "ass"), ("--embed-audio", "html", "json")],
-)
-def test_layout_flags_need_a_format_that_shows_them(option: str, format_name: str, other: str) -> None:
-    parse_formats("--format", format_name, option)
-    with pytest.raises(click.UsageError, match=f"^{option} has no effect without a --format of"):
-        parse_formats("--format", other, option)
-
-
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -310,22 +175,10 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return CliRunner(capsys, monkeypatch)
 
 
-class TestNoFalseRefusals:
-    """Options that have an effect where it could be thought that they have none."""
-
-    def test_plot_draws_the_thresholds_of_voice_activity_detection(self, cli: CliRunner) -> None:
-        cli.use_texts()
-        assert "has no effect" not in cli.run("plot", "none.wav", "--vad-threshold", "0.3").err
-
-    def test_live_language_is_voted_on_even_if_it_may_change(self, cli: CliRunner) -> None:
-        arguments = ("none.wav", "--multilingual", "--language-threshold", "0.7")
-        assert "has no effect" not in cli.run("listen", *arguments).err
-        assert "has no effect" in cli.run("transcribe", *arguments).err
-
-    def test_unreadable_file_does_not_refuse_the_command_line(
-        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        Path("secret.wav").touch()
-        monkeypatch.setattr(os, "access", lambda *_, **__: False)
-        assert cli.run("transcribe", "secret.wav", "none.wav").code == 1
+def test_unreadable_file_does_not_refuse_the_command_line(
+    cli: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("secret.wav").touch()
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert cli.run("transcribe", "secret.wav", "none.wav").code == 1

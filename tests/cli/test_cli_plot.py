@@ -58,38 +58,6 @@ class TestDrawn:
 
 
 class TestRefused:
-    @pytest.mark.parametrize(
-        ("arguments", "code", "message"),
-        [
-            (["jfk.flac", "-o", "out.gif"], 2, "'out.gif' does not end in .html or .png"),
-            (["jfk.flac", "--clip-timestamps", "1,2"], 2, "choose the excerpt with --start and --duration"),
-            (
-                ["jfk.flac", "--start", "20"],
-                2,
-                "--start 20.0: allowed is a time before the end of the recording",
-            ),
-            (["jfk.flac", "--duration", "0"], 2, "Invalid value for '--duration'"),
-            (["jfk.flac", "--start", "nan"], 2, "'--start': 'nan' is not a number of the range x>=0"),
-            (["jfk.flac", "--duration", "nan"], 2, "'--duration': 'nan' is not a number of the range"),
-            (["jfk.flac", "--start", "1e308"], 2, "--start 1e+308: allowed is a time before the end"),
-            (["jfk.flac", "-o", ""], 2, "it is empty, and names no file"),
-            ([""], 2, "it is empty, and names no file"),
-            (["none.flac"], 3, "none.flac: no such file"),
-            (["."], 3, ".: is a directory"),
-            (["jfk.flac", "-o", "nowhere/out.html"], 5, "there is no folder nowhere"),
-        ],
-    )
-    def test_bad_arguments_fail_before_loading_a_model(
-        self, cli: CliRunner, arguments: list[str], code: int, message: str
-    ) -> None:
-        cli.use_texts()
-        before = {*os.listdir()}
-        outcome = cli.run("plot", *arguments)
-        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (code, "", 1)
-        assert message in outcome.err
-        assert cli.loaded == []
-        assert {*os.listdir()} == before
-
     def test_picture_does_not_replace_its_recording(self, cli: CliRunner) -> None:
         cli.use_texts()
         shutil.move("jfk.flac", "jfk.html")

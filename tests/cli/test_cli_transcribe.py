@@ -223,12 +223,6 @@ class TestLayout:
         cli.use_texts(window_text(0, "onetwothreefour", WINDOW_POSITIONS))
         assert cli.run("transcribe", talk, *arguments, "-o", "-").out == text
 
-    def test_layout_without_word_timestamps_is_refused(self, cli: CliRunner, talk: Path) -> None:
-        outcome = cli.run("transcribe", talk, "-f", "vtt", "--karaoke", "--no-word-timestamps")
-        assert outcome.code == 2
-        assert "--no-word-timestamps excludes options that lay out lines" in outcome.err
-        assert not cli.loaded
-
     @pytest.mark.parametrize(
         ("arguments", "source"),
         [
@@ -368,28 +362,6 @@ class TestFailures:
         outcome = cli.run("transcribe", talk, talk.absolute(), "none.mp3", "-m", "huge")
         assert (outcome.code, outcome.err) == (4, "harken: huge: no such model\n")
 
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (
-                ["--format", "doc"],
-                "'doc' is not one of txt, srt, vtt, ass, lrc, tsv, words.tsv, json, html, rttm, all",
-            ),
-            (["-o", "-"], "--output-dir - takes one FILE and one --format"),
-            (["-o", "-", "-f", "all"], "--output-dir - takes one FILE and one --format"),
-            (["--beam-size", "0"], "--beam-size 0: allowed is"),
-            (["--language", "klingon"], "--language 'klingon': allowed is"),
-            (["--task", "sing"], "--task 'sing': allowed is"),
-        ],
-    )
-    def test_invalid_options_are_refused(
-        self, cli: CliRunner, talk: Path, arguments: list[str], message: str
-    ) -> None:
-        outcome = cli.run("transcribe", talk, *arguments)
-        assert (outcome.code, outcome.out) == (2, "")
-        assert message in outcome.err
-        assert outcome.err.count("\n") == 1
-
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
     def test_full_disk_is_an_error(self, cli: CliRunner, talk: Path) -> None:
         Path("talk.srt").symlink_to("/dev/full")
@@ -418,11 +390,6 @@ class TestFailures:
             "harken: 1 recording done; 1 failed: talk.wav\n"
         )
         assert Path("other.txt").read_text() == "one\n"
-
-    def test_folder_that_cannot_be_created_is_an_error(self, cli: CliRunner, talk: Path) -> None:
-        outcome = cli.run("transcribe", talk, "-o", talk / "out")
-        assert outcome.code == 5
-        assert "cannot be made a folder" in outcome.err
 
 
 class TestStopping:
@@ -585,15 +552,6 @@ class TestSkipping:
         outcome = cli.run("transcribe", talk, "-f", "txt", "--skip-existing", "--quiet")
         assert (outcome.code, outcome.err) == (0, "")
         assert not cli.loaded
-
-    @pytest.mark.parametrize("flag", ["--skip-existing", "--resume"])
-    @pytest.mark.parametrize("target", [[], ["-o", "-", "-f", "txt"]])
-    def test_skipping_without_files_is_refused(
-        self, cli: CliRunner, talk: Path, flag: str, target: list[str]
-    ) -> None:
-        outcome = cli.run("transcribe", talk, *target, flag)
-        assert outcome.code == 2
-        assert "--skip-existing and --resume are for files" in outcome.err
 
 
 def test_unforeseen_error_of_one_file_does_not_stop_the_others(cli: CliRunner, talk: Path) -> None:

@@ -102,14 +102,6 @@ class TestTranscribed:
         assert (done.returncode, done.stderr) == (0, "")
         assert TEXT in " ".join(done.stdout.split())
 
-    def test_raw_floats_are_mixed_and_resampled(self, run) -> None:
-        at = np.arange(6 * 44_100) / 44_100
-        samples = np.interp(at, np.arange(6 * 16_000) / 16_000, load_audio(JFK)[: 6 * 16_000]).astype("<f4")
-        form = ["--pcm-format", "f32le", "--pcm-rate", "44100", "--pcm-channels", "2"]
-        done = run("-", "--pcm", *form, stdin=np.repeat(samples, 2).tobytes())
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "fellow americans" in " ".join(done.stdout.lower().split())
-
     def test_json_events_agree_with_the_transcript(self, run, workdir: Path, pcm: bytes) -> None:
         done = run(
             "-", "--pcm", "--json", "--record", "recording.wav", "--output", "transcript.json", stdin=pcm
@@ -133,15 +125,6 @@ class TestTranscribed:
         assert document["duration"] == 13.0
         with wave.open(str(workdir / "recording.wav")) as recorded:
             assert recorded.readframes(recorded.getnframes()) == pcm
-
-    def test_input_without_audio_is_an_error(self, run) -> None:
-        done = run("-", stdin=b"Dear diary,\n" * 99)
-        assert (done.returncode, done.stdout) == (3, "")
-        assert re.fullmatch(r"harken: <stdin>: is not a recording.*\n", done.stderr)
-
-
-class TestFullDisk:
-    pytestmark = real
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
     def test_full_standard_output_is_one_line(self, workdir: Path, environment: dict[str, str]) -> None:
@@ -214,20 +197,6 @@ class TestEnds:
         assert len(load_audio(workdir / "cut.wav")) == 6 * 16_000
         assert (workdir / "cut.txt").read_text(encoding="utf-8").splitlines() == said
         assert not [*workdir.glob("cut.*.part")]
-
-    @pytest.mark.parametrize("number", SIGNALS)
-    def test_signal_before_any_sound_replaces_nothing(
-        self, workdir: Path, environment: dict[str, str], number: signal.Signals
-    ) -> None:
-        for name in ("old.wav", "old.srt"):
-            (workdir / name).write_text("before")
-        with started(workdir, environment, "-", "--pcm", "--record", "old.wav", "-o", "old.srt") as process:
-            assert eventually((workdir / "old.srt.part").exists)
-            process.send_signal(number)
-            process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 128 + number
-        assert [(workdir / name).read_text() for name in ("old.wav", "old.srt")] == ["before"] * 2
-        assert not [*workdir.glob("old.*.part")]
 
     def test_killed_process_leaves_what_it_heard(
         self, workdir: Path, environment: dict[str, str], pcm: bytes

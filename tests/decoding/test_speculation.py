@@ -44,9 +44,8 @@ from harken.decoding import (
 from harken.decoding.draft_controller import MIN_MEASUREMENTS, PLAIN_STEP_INTERVAL, DraftController
 from harken.decoding.generate import EotOrLimit, Pick, Row, generate, pick_best, pick_sample
 from harken.decoding.speculation import NEAR_TIE, DraftSession
-from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback, window_decoder
-from harken.transcribe.sparse_padding import PaddingSample
-from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, WindowResult
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback
+from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, PaddingSample, WindowResult
 from tiny_models import DIMS, TOKENIZER, make_mel
 
 
@@ -488,16 +487,14 @@ def decode_windows(
     made = TranscribeOptions(
         language="en", best_of=2, logprob_threshold=0.0, no_speech_threshold=None, **options
     )
-    decoder = WindowDecoder(backend, TOKENIZER, made, speculator, FakeClock(tick_s=1.0))
-    with pytest.MonkeyPatch.context() as patch:
-        sample = PaddingSample(block=1, period=4, min_dense=0, dense_step=4)
-        patch.setattr(window_decoder, "PADDING_SAMPLE", sample)
-        encoded = decoder.encode(
-            [
-                AudioWindow(mel=mel[None], content_frames=content_frames, seek=0, is_first=False)
-                for mel in make_mel(2)
-            ]
-        )
+    padding = PaddingSample(block=1, period=4, min_dense=0, dense_step=4)
+    decoder = WindowDecoder(backend, TOKENIZER, made, speculator, FakeClock(tick_s=1.0), padding=padding)
+    encoded = decoder.encode(
+        [
+            AudioWindow(mel=mel[None], content_frames=content_frames, seek=0, is_first=False)
+            for mel in make_mel(2)
+        ]
+    )
     requests = [
         DecodeRequest(encoded=window, language="en", prompt=TOKENIZER.sot_sequence("en")) for window in encoded
     ]

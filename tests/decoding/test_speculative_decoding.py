@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fakes.backends import FakeFeatures, ScriptedBackend, random_logits
 from fakes.drafts import FakeCandidateGenerator, FakeDraftContext, correct_with_probability, measured_controller
+from fakes.speech_detector import LoudIsSpeech
 from harken.api import Recognizer
 from harken.contract import Backend, Features, Ints
 from harken.decoding import (
@@ -428,7 +429,6 @@ lengths = st.tuples(st.sampled_from([0.3, 0.9, 2.5]), st.sampled_from([0.2, 1.0]
     batch_size=st.sampled_from([1, 4]),
     seed=st.integers(0, 9),
 )
-@pytest.mark.usefixtures("amplitude_vad")
 def test_drafts_do_not_change_whole_transcripts(
     open_backend: Callable[[str], Backend],
     windows: list[tuple[float, float]],
@@ -449,10 +449,12 @@ def test_drafts_do_not_change_whole_transcripts(
     )
     for experience in (decoder.greedy, decoder.sampling):
         experience.controller = measured_controller(experience.controller.clock if seed % 3 else float)
-    drafted = Recognizer(backend, TOKENIZER, "tiny", decoder).transcribe(
+    drafted = Recognizer(backend, TOKENIZER, "tiny", decoder, speech_detector=LoudIsSpeech).transcribe(
         samples, **options, batch_size=batch_size
     )
-    plain = Recognizer(backend, TOKENIZER, "tiny").transcribe(samples, **options, batch_size=batch_size)
+    plain = Recognizer(backend, TOKENIZER, "tiny", speech_detector=LoudIsSpeech).transcribe(
+        samples, **options, batch_size=batch_size
+    )
     assert comparable(drafted.result()) == comparable(plain.result())
     assert drafted.stats.sampled_tokens == plain.stats.sampled_tokens
     assert drafted.stats.forwards <= plain.stats.forwards

@@ -172,8 +172,10 @@ class TestSpeculative:
         class UnusedDrafts(Recognizer):
             """A recognizer that has a speculative decoder and does not use it."""
 
-            def _make_window_decoder(self, options):
-                return Recognizer(self.backend, self.tokenizer, self.model)._make_window_decoder(options)
+            def transcribe_many(self, *arguments, **keywords):
+                return Recognizer(self.backend, self.tokenizer, self.model).transcribe_many(
+                    *arguments, **keywords
+                )
 
         replace_model(
             monkeypatch,

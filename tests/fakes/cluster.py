@@ -14,12 +14,11 @@ from pathlib import Path
 
 from harken.batch.driver import Driver
 from harken.batch.inputs import read_recordings
-from harken.batch.plan import make_plan
-from harken.batch.recipe import Recipe
+from harken.batch.plan import Recipe, make_plan
 from harken.batch.rows import ShardReport
 from harken.batch.store import Store
 from harken.batch.worker import Progress, Task
-from harken.batch.workers.protocol import Advanced, Broken, Handle, Published
+from harken.batch.workers import Advanced, Broken, Handle, Published
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 

@@ -11,7 +11,7 @@ from harken.contract import Floats
 from harken.types import SAMPLE_RATE
 
 
-class AmplitudeSpeechDetector:
+class LoudIsSpeech:
     """`harken.audio.vad.SpeechDetector` that takes every chunk above an amplitude of 0.01 for speech."""
 
     def __init__(self) -> None:

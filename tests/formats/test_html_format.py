@@ -10,7 +10,6 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from hashlib import sha256
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +19,7 @@ from harken.errors import AudioError
 from harken.files import write_atomic
 from harken.formats import Layout, RecordingLink, Writer, from_json, render
 from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
+from html_pages import Parsed
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -64,41 +64,6 @@ def transcript(*texts: str) -> Transcript:
         dropped=tuple(DroppedSegment(segment=segment(text), reason=text) for text in texts),
         speech=((0.5, 1.0),),
     )
-
-
-class Parsed(HTMLParser):
-    """Elements, texts and comments of a page."""
-
-    VOID = ("meta", "input")
-
-    def __init__(self, content: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, list[str]] = {}
-        self.comments: list[str] = []
-        self._open: list[str] = []
-        self.feed(content)
-        self.close()
-        assert self._open == [], "an element is not closed"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self._open.append(tag)
-            self.texts.setdefault(tag, []).append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self.texts[self._open[-1]][-1] += data
-
-    def handle_comment(self, data: str) -> None:
-        self.comments.append(data)
-
-    def named(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 def page(transcript: Transcript, recording: RecordingLink | None = None, **layout: bool) -> Parsed:

@@ -54,20 +54,13 @@ def milliseconds(clock: str) -> int:
 REFERENCE: list[tuple[dict[str, Any], list[tuple[int, int, str]]]] = [
     (
         {"highlight_words": True},
-        [
-            (0, 420, "<u>And</u> so, my fellow Americans,"),
-            (420, 900, "And <u>so,</u> my fellow Americans,"),
-            (900, 1300, "And so, my fellow Americans,"),
-            (1300, 1500, "And so, <u>my</u> fellow Americans,"),
-            (1500, 2000, "And so, my <u>fellow</u> Americans,"),
-            (2000, 2600, "And so, my fellow <u>Americans,</u>"),
-            (2900, 3100, "<u>ask</u> not what your country"),
-            (3100, 3500, "ask <u>not</u> what your country"),
-            (3500, 7200, "ask not what your country"),
-            (7200, 7500, "ask not <u>what</u> your country"),
-            (7500, 7900, "ask not what <u>your</u> country"),
-            (7900, 8400, "ask not what your <u>country</u>"),
-        ],
+        [(0, 420, "<u>And</u> so, my fellow Americans,"), (420, 900, "And <u>so,</u> my fellow Americans,"),
+         (900, 1300, "And so, my fellow Americans,"), (1300, 1500, "And so, <u>my</u> fellow Americans,"),
+         (1500, 2000, "And so, my <u>fellow</u> Americans,"),
+         (2000, 2600, "And so, my fellow <u>Americans,</u>"), (2900, 3100, "<u>ask</u> not what your country"),
+         (3100, 3500, "ask <u>not</u> what your country"), (3500, 7200, "ask not what your country"),
+         (7200, 7500, "ask not <u>what</u> your country"), (7500, 7900, "ask not what <u>your</u> country"),
+         (7900, 8400, "ask not what your <u>country</u>")],
     ),
     (
         {"max_line_width": 12},
@@ -75,63 +68,38 @@ REFERENCE: list[tuple[dict[str, Any], list[tuple[int, int, str]]]] = [
     ),
     (
         {"max_line_width": 12, "max_line_count": 2},
-        [
-            (0, 2000, "And so, my\nfellow"),
-            (2000, 3500, "Americans,\nask not"),
-            (7200, 8400, "what your\ncountry"),
-        ],
+        [(0, 2000, "And so, my\nfellow"), (2000, 3500, "Americans,\nask not"),
+         (7200, 8400, "what your\ncountry")],
     ),
     (
         {"max_words_per_line": 3},
-        [
-            (0, 1500, "And so, my"),
-            (1500, 2600, "fellow Americans,"),
-            (2900, 7500, "ask not what"),
-            (7500, 8400, "your country"),
-        ],
+        [(0, 1500, "And so, my"), (1500, 2600, "fellow Americans,"), (2900, 7500, "ask not what"),
+         (7500, 8400, "your country")],
     ),
     (
         {"max_line_width": 16, "max_line_count": 1},
-        [
-            (0, 1500, "And so, my"),
-            (1500, 2000, "fellow"),
-            (2000, 3100, "Americans, ask"),
-            (3100, 3500, "not"),
-            (7200, 7900, "what your"),
-            (7900, 8400, "country"),
-        ],
+        [(0, 1500, "And so, my"), (1500, 2000, "fellow"), (2000, 3100, "Americans, ask"), (3100, 3500, "not"),
+         (7200, 7900, "what your"), (7900, 8400, "country")],
     ),
     (
         {"max_line_width": 9, "max_words_per_line": 4},
-        [
-            (0, 2000, "And so,\nmy fellow"),
-            (2000, 2600, "Americans,"),
-            (2900, 7900, "ask not\nwhat your"),
-            (7900, 8400, "country"),
-        ],
+        [(0, 2000, "And so,\nmy fellow"), (2000, 2600, "Americans,"), (2900, 7900, "ask not\nwhat your"),
+         (7900, 8400, "country")],
     ),
     (
         {"max_line_width": 14, "max_line_count": 2, "highlight_words": True},
-        [
-            (0, 420, "<u>And</u> so, my\nfellow"),
-            (420, 900, "And <u>so,</u> my\nfellow"),
-            (900, 1300, "And so, my\nfellow"),
-            (1300, 1500, "And so, <u>my</u>\nfellow"),
-            (1500, 2000, "And so, my\n<u>fellow</u>"),
-            (2000, 2600, "<u>Americans,</u> ask\nnot"),
-            (2600, 2900, "Americans, ask\nnot"),
-            (2900, 3100, "Americans, <u>ask</u>\nnot"),
-            (3100, 3500, "Americans, ask\n<u>not</u>"),
-            (7200, 7500, "<u>what</u> your\ncountry"),
-            (7500, 7900, "what <u>your</u>\ncountry"),
-            (7900, 8400, "what your\n<u>country</u>"),
-        ],
+        [(0, 420, "<u>And</u> so, my\nfellow"), (420, 900, "And <u>so,</u> my\nfellow"),
+         (900, 1300, "And so, my\nfellow"), (1300, 1500, "And so, <u>my</u>\nfellow"),
+         (1500, 2000, "And so, my\n<u>fellow</u>"), (2000, 2600, "<u>Americans,</u> ask\nnot"),
+         (2600, 2900, "Americans, ask\nnot"), (2900, 3100, "Americans, <u>ask</u>\nnot"),
+         (3100, 3500, "Americans, ask\n<u>not</u>"), (7200, 7500, "<u>what</u> your\ncountry"),
+         (7500, 7900, "what <u>your</u>\ncountry"), (7900, 8400, "what your\n<u>country</u>")],
     ),
     (
         {"max_line_count": 1},
         [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask not what your country")],
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("layout", "expected"), REFERENCE, ids=[str(layout) for layout, _ in REFERENCE])

@@ -6,14 +6,13 @@ import io
 import re
 import struct
 import zlib
-from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pytest
 
 from harken.plot import DecodedWindow, PlotData, html_page
-from harken.plot.plot_data import TextSpan, describe_attempt, text_spans_of
+from harken.plot.plot_data import TextSpan
 from harken.plot.svg import (
     PALETTE,
     PIXELS_PER_S,
@@ -24,7 +23,8 @@ from harken.plot.svg import (
     encode_png,
     probability_colour,
 )
-from harken.results import Attempt, Segment, Word
+from harken.results import Attempt
+from html_pages import Parsed
 
 HOSTILE = '</svg><script>alert("&")</script>'
 REJECTED = Attempt(
@@ -77,40 +77,8 @@ def plot_data(**changes: Any) -> PlotData:
     return PlotData(**{**values, **changes})
 
 
-class ParsedPage(HTMLParser):
-    """Elements of a page, and its text outside of style and script."""
-
-    def __init__(self, content: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.text = ""
-        self.feed(content)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.text += data
-
-    def named(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-
-def parsed(data: PlotData) -> ParsedPage:
-    page = ParsedPage("".join(html_page(data)))
-    assert page.open == []
-    return page
+def parsed(data: PlotData) -> Parsed:
+    return Parsed("".join(html_page(data)))
 
 
 class TestHtmlPage:
@@ -235,20 +203,3 @@ class TestHelpers:
         assert chunks[b"IHDR"] == struct.pack(">IIBBBBB", 3, 2, 8, 3, 0, 0, 0)
         assert chunks[b"PLTE"] == PALETTE.tobytes()
         assert zlib.decompress(chunks[b"IDAT"]) == b"\0\0\1\2\0\3\4\5"
-
-    def test_attempts_are_described_in_words(self) -> None:
-        assert describe_attempt(REJECTED) == "temperature 0 rejected: compression ratio 3.10"
-        assert describe_attempt(ACCEPTED) == (
-            "temperature 0.2 kept: average log-probability -0.25, compression ratio 1.50, no-speech probability 0.12"
-        )
-
-    def test_segment_is_shown_as_its_words_or_as_a_whole(self) -> None:
-        word = Word(start_s=1.0, end_s=1.5, text=" Good", probability=0.5)
-        segment = Segment(
-            index=0, start_s=1.0, end_s=2.0, text=" Good day", tokens=(), temperature=0.0, avg_logprob=-1.0,
-            compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0, words=(word,),
-        )  # fmt: skip
-        assert text_spans_of(segment) == (TextSpan(start_s=1.0, end_s=1.5, text="Good", probability=0.5),)
-        (left_out,) = text_spans_of(segment, "a known phrase")
-        assert (left_out.text, left_out.reason) == ("Good day", "a known phrase")
-        assert left_out.probability == pytest.approx(np.exp(-1))

@@ -22,7 +22,6 @@ from openai.types.audio import (
 )
 from tone_server import FIELDS, PATH, ToneRecognizer, as_wave, event_lines, speak, transcribe_tones
 
-from fakes.speech_detector import AmplitudeSpeechDetector
 from fakes.tone_backend import ToneBackend
 from harken.contract import Floats
 from harken.errors import AudioError, CheckpointNotFound
@@ -30,7 +29,6 @@ from harken.results import Segment, Speaker, Transcript
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.transcribe import chunking
 from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE
 from serving import MAX_WAIT_S, Serving, serving
@@ -110,10 +108,8 @@ def loader() -> Loader:
 @pytest.fixture(scope="module")
 def server(loader: Loader) -> Iterator[Serving]:
     recognizer = DiarizingRecognizer(ToneBackend(positions=200))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-        with serving(lambda id: recognizer, ["tones"], load_diarizer=loader) as server:
-            yield server
+    with serving(lambda id: recognizer, ["tones"], load_diarizer=loader) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

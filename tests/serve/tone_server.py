@@ -12,15 +12,14 @@ from threading import Event
 from typing import Any
 
 import numpy as np
-import pytest
 
-from fakes.speech_detector import AmplitudeSpeechDetector
+from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneFeatures, ToneSpeech, speak_words
 from harken.api import Recognizer
 from harken.audio import AudioSource
 from harken.contract import Floats, SparsePositions
 from harken.serve.options import ServeOptions
-from harken.transcribe import TranscribeOptions, chunking
+from harken.transcribe import TranscribeOptions
 from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE
 from serving import MAX_WAIT_S, Serving, serving
@@ -61,7 +60,7 @@ class ToneRecognizer(Recognizer):
     """A recognizer whose words may begin with a space that is a token of its own."""
 
     def __init__(self, backend: ToneBackend) -> None:
-        super().__init__(backend, TOKENIZER, "/secret/tones")
+        super().__init__(backend, TOKENIZER, "/secret/tones", speech_detector=LoudIsSpeech)
 
     def transcribe(
         self, audio: AudioSource, options: TranscribeOptions | None = None, /, **keywords: Any
@@ -75,17 +74,13 @@ def serving_tones(
 ) -> Iterator[Serving]:
     """Serve a model of tones under the name "tones"."""
     recognizer = ToneRecognizer(backend or ToneBackend())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-        with serving(lambda id: recognizer, ["tones"], options, **uvicorn_options) as server:
-            yield server
+    with serving(lambda id: recognizer, ["tones"], options, **uvicorn_options) as server:
+        yield server
 
 
 def transcribe_tones(speech: ToneSpeech, **options: Any) -> str:
     """Return the text of tones as the API gives it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-        return ToneRecognizer(ToneBackend(**options)).transcribe(speech.samples).text
+    return ToneRecognizer(ToneBackend(**options)).transcribe(speech.samples).text
 
 
 def speak(n_words: int, first: int = 0) -> ToneSpeech:

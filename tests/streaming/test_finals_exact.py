@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.drafts import measured_controller
-from fakes.speech_detector import noise_and_silence
+from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken.api import Recognizer
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
@@ -24,8 +24,6 @@ from tiny_models import DIMS, TOKENIZER
 WINDOW_S = 0.02 * DIMS.n_audio_ctx
 TIMESTAMP_BEGIN, N_VOCAB = TOKENIZER.timestamp_begin, DIMS.n_vocab
 ENGINES = ["onnx-fp32", "onnx-int8"]
-
-pytestmark = pytest.mark.usefixtures("amplitude_vad")
 
 lengths_s = st.lists(st.sampled_from([0.3 * WINDOW_S, 0.9 * WINDOW_S, 2.5 * WINDOW_S]), min_size=1, max_size=4)
 recordings = st.builds(
@@ -52,7 +50,7 @@ options = st.builds(
 
 @pytest.fixture(scope="module", params=ENGINES)
 def recognizer(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> Recognizer:
-    return Recognizer(open_backend(request.param), TOKENIZER, "tiny")
+    return Recognizer(open_backend(request.param), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
 
 
 def comparable(segments: tuple[Segment, ...]) -> list[tuple[Any, ...]]:
@@ -137,7 +135,9 @@ def test_final_pass_equals_offline_transcription_for_any_draft(
     speculator = SpeculativeDecoder(float)
     speculator.greedy.controller, speculator.sampling.controller = measured_controller(), measured_controller()
     for speculator_used in (speculator, None):
-        window_decoder = WindowDecoder(recognizer.backend, TOKENIZER, options, speculator_used)
+        window_decoder = WindowDecoder(
+            recognizer.backend, TOKENIZER, options, speculator_used, speech_detector=LoudIsSpeech
+        )
         finals = final_pass(window_decoder, requests, batch_size)
         assert [comparable(segments) for segments in finals] == [
             shifted(segments, start_s) for segments, start_s in zip(plain, starts_s, strict=False)

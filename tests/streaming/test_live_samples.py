@@ -7,23 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.speech_detector import AmplitudeSpeechDetector
+from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, silence, speak_random_words
 from harken.api import Recognizer
 from harken.contract import Floats
 from harken.errors import AudioError
-from harken.streaming import stream
-from harken.transcribe import chunking
 from session_events import check_committed_text, check_events
 from tiny_models import TOKENIZER
 
 ROUNDS = 12
-
-
-@pytest.fixture(autouse=True)
-def _loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-    monkeypatch.setattr(stream, "SpeechDetector", AmplitudeSpeechDetector)
 
 
 def noise(rng: np.random.Generator, samples: Floats) -> Floats:
@@ -81,7 +73,7 @@ BAD: list[Any] = [
 
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
 def test_damaged_audio_in_any_blocks_gives_consistent_events(finals: str) -> None:
-    recognizer = Recognizer(ToneBackend(), TOKENIZER, "listener")
+    recognizer = Recognizer(ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech)
     for seed in range(ROUNDS):
         rng = np.random.default_rng(seed)
         speech = (

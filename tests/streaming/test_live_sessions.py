@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from checkpoint_files import random_weights
-from fakes.speech_detector import AmplitudeSpeechDetector, noise_and_silence
+from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_random_words, speak_words
 from harken.api import Recognizer
 from harken.contract import Floats
 from harken.results import Segment
-from harken.streaming import Event, LiveSessions, stream
-from harken.transcribe import chunking
+from harken.streaming import Event, LiveSessions
 from session_events import check_committed_text, check_events, final_text, run_session
 from tiny_models import DIMS, TOKENIZER, make_backend
 
@@ -37,14 +35,6 @@ QUICK = (Phase.explicit, Phase.generate)
 RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "temperatures": (0.0,)}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _loud_is_speech() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-        patch.setattr(stream, "SpeechDetector", AmplitudeSpeechDetector)
-        yield
-
-
 @pytest.fixture(scope="module", params=[1, 4])
 def random_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
     """A random model that decodes noise to varied text."""
@@ -55,12 +45,17 @@ def random_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         for name, values in random_weights(TINY, seed, np.float32).items()
     }
     graphs: Path = tmp_path_factory.mktemp(f"graphs-{seed}")
-    return Recognizer(make_backend("onnx-fp32", graphs, weights, dims=TINY), TOKENIZER, "tiny")
+    return Recognizer(
+        make_backend("onnx-fp32", graphs, weights, dims=TINY),
+        TOKENIZER,
+        "tiny",
+        speech_detector=LoudIsSpeech,
+    )
 
 
 def word_recognizer(**changes: Any) -> Recognizer:
     """Return a model that recognises the synthetic words."""
-    return Recognizer(ToneBackend(**changes), TOKENIZER, "listener")
+    return Recognizer(ToneBackend(**changes), TOKENIZER, "listener", speech_detector=LoudIsSpeech)
 
 
 @st.composite

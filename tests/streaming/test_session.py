@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fakes.clock import FakeClock
-from fakes.speech_detector import AmplitudeSpeechDetector
+from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import (
     LETTER_OPTIONS,
     WORDS,
@@ -36,13 +36,12 @@ from harken.streaming import (
     SpeechEnded,
     SpeechStarted,
     StreamOptions,
-    stream,
 )
 from harken.streaming.latency import LatencyPlanner
 from harken.streaming.utterance import ActiveUtterance
 from harken.streaming.utterance_text import utterance_words
 from harken.streaming.worker import ModelWorker
-from harken.transcribe import TranscribeOptions, WindowDecoder, chunking
+from harken.transcribe import TranscribeOptions, WindowDecoder
 from harken.types import SAMPLE_RATE
 from session_events import check_committed_text, check_events, final_text, group_utterances, run_session
 from tiny_models import TOKENIZER
@@ -52,15 +51,9 @@ SENTENCE = silence(1.0) + speak_words(0, 1, 2, 9) + silence(2.0)
 BLOCK = SAMPLE_RATE // 4
 
 
-@pytest.fixture(autouse=True)
-def _loud_is_speech(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-    monkeypatch.setattr(stream, "SpeechDetector", AmplitudeSpeechDetector)
-
-
 def open_session(backend: ToneBackend | None = None, **changes: Any) -> LiveSession:
     """Return a session with a model that recognises the synthetic words."""
-    recognizer = Recognizer(backend or ToneBackend(), TOKENIZER, "listener")
+    recognizer = Recognizer(backend or ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech)
     return recognizer.stream(**{"clock": None, **LETTER_OPTIONS, **changes})
 
 
@@ -68,7 +61,11 @@ def open_session_with_worker(backend: ToneBackend, **changes: Any) -> tuple[Live
     """Return a session and the worker that holds its model."""
     options = StreamOptions(**changes)
     window_decoder = WindowDecoder(
-        backend, TOKENIZER, TranscribeOptions(**LETTER_OPTIONS), SpeculativeDecoder(lambda: 0.0)
+        backend,
+        TOKENIZER,
+        TranscribeOptions(**LETTER_OPTIONS),
+        SpeculativeDecoder(lambda: 0.0),
+        speech_detector=LoudIsSpeech,
     )
     worker = ModelWorker(window_decoder)
     return LiveSession(worker, options, LatencyPlanner(options=options).choose()), worker
@@ -189,9 +186,9 @@ def test_wrong_committed_words_are_corrected_by_exact_finals_only() -> None:
         )
         for finals, backend in backends.items()
     }
-    (offline,) = Recognizer(ToneBackend(unstable=True), TOKENIZER, "listener").transcribe(
-        found["exact"][0].of(speech.samples), **LETTER_OPTIONS
-    )
+    (offline,) = Recognizer(
+        ToneBackend(unstable=True), TOKENIZER, "listener", speech_detector=LoudIsSpeech
+    ).transcribe(found["exact"][0].of(speech.samples), **LETTER_OPTIONS)
     assert found["exact"][0].text == offline.text
     assert not offline.text.lstrip().startswith(found["exact"][0].committed), "no word was wrong"
     check_committed_text(found["streamed"])
@@ -479,7 +476,9 @@ def test_no_word_is_lost_on_a_machine_that_can_keep_no_level(finals: str) -> Non
 
 def test_streams_on_a_busy_machine_each_say_their_level_first() -> None:
     clock = FakeClock()
-    recognizer = Recognizer(ToneBackend(clock=clock, encode_s=0.7), TOKENIZER, "listener")
+    recognizer = Recognizer(
+        ToneBackend(clock=clock, encode_s=0.7), TOKENIZER, "listener", speech_detector=LoudIsSpeech
+    )
     sessions = recognizer.stream_many(2, clock=clock, **LETTER_OPTIONS)
     for name in ("door", "desk"):
         sessions.open(name)
@@ -491,7 +490,7 @@ def test_streams_on_a_busy_machine_each_say_their_level_first() -> None:
 def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:
     clock = FakeClock()
     backend = ToneBackend(clock=clock, encode_s=5.0)
-    recognizer = Recognizer(backend, TOKENIZER, "listener")
+    recognizer = Recognizer(backend, TOKENIZER, "listener", speech_detector=LoudIsSpeech)
     options = {"clock": clock, **LETTER_OPTIONS}
     assert recognizer.stream(**options).plan.level
     with pytest.raises(OptionError, match="best_effort"):
@@ -570,7 +569,9 @@ def test_session_in_use_by_another_thread_is_refused_and_unharmed() -> None:
 
 
 def test_invalid_samples_of_one_stream_leave_all_streams_unfed() -> None:
-    sessions = Recognizer(ToneBackend(), TOKENIZER, "listener").stream_many(2, clock=None, **LETTER_OPTIONS)
+    sessions = Recognizer(ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech).stream_many(
+        2, clock=None, **LETTER_OPTIONS
+    )
     sessions.open("a")
     sessions.open("b")
     with pytest.raises(AudioError, match="finite"):
@@ -616,7 +617,9 @@ def test_session_without_samples_has_no_events() -> None:
 
 
 def test_stream_names_are_unique_while_open() -> None:
-    sessions = Recognizer(ToneBackend(), TOKENIZER, "listener").stream_many(2, clock=None, **LETTER_OPTIONS)
+    sessions = Recognizer(ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech).stream_many(
+        2, clock=None, **LETTER_OPTIONS
+    )
     sessions.open("door")
     with pytest.raises(HarkenError, match="there is a stream 'door' already"):
         sessions.open("door")
@@ -633,7 +636,7 @@ def test_stream_names_are_unique_while_open() -> None:
 @pytest.mark.parametrize("finals", FINALS)
 def test_simultaneous_requests_of_streams_are_batched(finals: str) -> None:
     backend = ToneBackend()
-    sessions = Recognizer(backend, TOKENIZER, "listener").stream_many(
+    sessions = Recognizer(backend, TOKENIZER, "listener", speech_detector=LoudIsSpeech).stream_many(
         3, clock=None, finals=finals, **LETTER_OPTIONS
     )
     for name in "abc":
@@ -650,4 +653,4 @@ def test_simultaneous_requests_of_streams_are_batched(finals: str) -> None:
 @pytest.mark.parametrize("count", [0, 257])
 def test_stream_count_out_of_range_is_refused(count: int) -> None:
     with pytest.raises(OptionError, match=f"count={count}"):
-        Recognizer(ToneBackend(), TOKENIZER, "listener").stream_many(count)
+        Recognizer(ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech).stream_many(count)

@@ -15,7 +15,6 @@ from fakes.speech_detector import noise_and_silence
 from harken.audio.mel import LOG_MEL_FLOOR, LogMel, normalize
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
-from harken.streaming.committed_tokens import TimedToken, stable_prefix_length
 from harken.streaming.config import StreamingConfig
 from harken.streaming.utterance import (
     ALIGNATT_THRESHOLD_FRAMES,
@@ -24,6 +23,8 @@ from harken.streaming.utterance import (
     WINDOW_BUCKET_FRAMES,
     ActiveUtterance,
     EncoderChunk,
+    TimedToken,
+    stable_prefix_length,
 )
 from tiny_models import TOKENIZER
 

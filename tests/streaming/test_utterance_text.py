@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from harken.decoding import PartialHypothesis
 from harken.decoding.decode_windows import compression_ratio
-from harken.streaming.committed_tokens import TimedToken
-from harken.streaming.utterance import ActiveUtterance
+from harken.streaming.utterance import ActiveUtterance, TimedToken
 from harken.streaming.utterance_text import (
     display_text,
     ends_sentence,

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fakes.speech_detector import AmplitudeSpeechDetector, noise_and_silence, split_at
+from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
 from harken.audio import log_mel
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.contract import Floats
 from harken.errors import AudioError
-from harken.transcribe import chunking, mel_windows
+from harken.transcribe import mel_windows
 from harken.transcribe.chunking import (
     ClipRange,
     ClipSource,
@@ -30,8 +30,6 @@ from harken.transcribe.chunking import (
 )
 from harken.transcribe.mel_windows import MelWindows
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_SAMPLES
-
-pytestmark = pytest.mark.usefixtures("amplitude_vad")
 
 OPTIONS = VadOptions()
 WHOLE: list[ClipRange] = [(0, None)]
@@ -206,11 +204,14 @@ class TestSpeechPacker:
 
 
 def read(
-    sample_blocks: Iterator[Floats], clips: Sequence[ClipRange] = WHOLE, window_frames: int = WINDOW_FRAMES
+    sample_blocks: Iterator[Floats],
+    clips: Sequence[ClipRange] = WHOLE,
+    window_frames: int = WINDOW_FRAMES,
+    **look_ahead: int,
 ) -> tuple[SpeechSegmenter, list[tuple[FrameSpans, Floats]]]:
     """Read a whole recording, and return its segmenter and the spans and the mel of every packed window."""
-    segmenter = SpeechSegmenter(sample_blocks, OPTIONS)
-    windows = MelWindows(segmenter.blocks(), n_mels=8, window_frames=window_frames)
+    segmenter = SpeechSegmenter(sample_blocks, OPTIONS, LoudIsSpeech)
+    windows = MelWindows(segmenter.blocks(), 8, window_frames, **look_ahead)
     packed = []
     for spans in filter(None, segmenter.packed_spans(windows, clips, window_frames)):
         mel, frames = PackedSpeech(windows, spans).window(0)
@@ -284,16 +285,15 @@ def test_speech_before_a_read_error_is_packed() -> None:
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.5])
-def test_word_regions_use_the_threshold_of_the_windows(
-    monkeypatch: pytest.MonkeyPatch, threshold: float
-) -> None:
-    class LowProbability(AmplitudeSpeechDetector):
+def test_word_regions_use_the_threshold_of_the_windows(threshold: float) -> None:
+    class LowProbability(LoudIsSpeech):
         def feed(self, samples: Floats) -> Floats:
             return np.float32(0.4) * super().feed(samples)
 
-    monkeypatch.setattr(chunking, "SpeechDetector", LowProbability)
     segmenter = SpeechSegmenter(
-        iter([noise_and_silence(0, 3, 1, 3)]), VadOptions(threshold=threshold, min_speech_s=0.05)
+        iter([noise_and_silence(0, 3, 1, 3)]),
+        VadOptions(threshold=threshold, min_speech_s=0.05),
+        LowProbability,
     )
     for _ in segmenter.blocks():
         pass
@@ -301,7 +301,7 @@ def test_word_regions_use_the_threshold_of_the_windows(
 
 
 def test_pauses_between_words_are_silence_in_word_regions_only() -> None:
-    segmenter = SpeechSegmenter(iter([noise_and_silence(1, 0.5, 1, 3)]), OPTIONS)
+    segmenter = SpeechSegmenter(iter([noise_and_silence(1, 0.5, 1, 3)]), OPTIONS, LoudIsSpeech)
     for _ in segmenter.blocks():
         pass
     assert segmenter.regions == [(0, 292)]
@@ -326,10 +326,8 @@ def test_packed_windows_do_not_depend_on_block_sizes(
     points = (
         data.draw(st.lists(st.integers(0, len(samples)), max_size=6)) if data else range(0, len(samples), 700)
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 60)
-        _, expected = read(iter([samples]), clips, window_frames=300)
-        _, packed = read(iter(split_at(samples, points)), clips, window_frames=300)
+    _, expected = read(iter([samples]), clips, window_frames=300, look_ahead_frames=60)
+    _, packed = read(iter(split_at(samples, points)), clips, window_frames=300, look_ahead_frames=60)
     assert [spans for spans, _ in packed] == [spans for spans, _ in expected]
     for (_, mel), (_, expected_mel) in zip(packed, expected, strict=True):
         np.testing.assert_array_equal(mel, expected_mel)
@@ -372,7 +370,7 @@ def test_memory_grows_only_by_the_speech_probabilities(monkeypatch: pytest.Monke
     monkeypatch.setattr(mel_windows, "LogMel", SilentMel)
 
     def peak_bytes(minutes: int) -> int:
-        segmenter = SpeechSegmenter((minute for _ in range(minutes)), OPTIONS)
+        segmenter = SpeechSegmenter((minute for _ in range(minutes)), OPTIONS, LoudIsSpeech)
         windows = MelWindows(segmenter.blocks(), n_mels=80, window_frames=WINDOW_FRAMES)
         tracemalloc.start()
         try:
@@ -390,7 +388,11 @@ def test_memory_grows_only_by_the_speech_probabilities(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("block_length", [1, 7, 400])
 def test_segmenter_knows_the_peak_of_the_recording(block_length: int) -> None:
     samples = np.array([0.0, 0.25, -0.5, 0.125] * 100, np.float32)
-    segmenter = SpeechSegmenter(iter(np.split(samples, range(block_length, 400, block_length))), OPTIONS)
+    segmenter = SpeechSegmenter(
+        iter(np.split(samples, range(block_length, 400, block_length))),
+        OPTIONS,
+        speech_detector=LoudIsSpeech,
+    )
     assert segmenter.peak == 0.0
     for _ in segmenter.blocks():
         pass

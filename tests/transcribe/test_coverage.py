@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from harken.decoding import Hypothesis
-from harken.transcribe.coverage import (
+from harken.transcribe.chunking import speech_in_window
+from harken.transcribe.gap_filling import (
     SpeechGap,
     TokenPeak,
     divide_at,
-    speech_in_window,
     split_at_gaps,
     token_peaks,
     uncovered_spans,

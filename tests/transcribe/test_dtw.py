@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.contract import Floats
-from harken.transcribe.dtw import token_starts
+from harken.transcribe.word_timestamps import token_starts
 
 
 def reference_token_starts(attention: Floats) -> list[int]:

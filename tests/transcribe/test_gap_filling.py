@@ -10,11 +10,11 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from fakes.backends import TranscriptBackend, WindowText, window_text
-from fakes.speech_detector import noise_and_silence
+from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken import Recognizer, Transcript
 from harken.results import UnwrittenSpeech
 from harken.streaming.worker import FinalRequest, final_pass
-from harken.transcribe import TranscribeOptions, WindowDecoder, coverage
+from harken.transcribe import TranscribeOptions, WindowDecoder, gap_filling
 from tiny_models import TOKENIZER
 
 OPTIONS: dict[str, Any] = {
@@ -35,15 +35,12 @@ MIDDLE = window_text(0, " and", 14, attended=(0, 3, 6, 8, 10, 12))
 UNSURE = window_text(0, " hm", 10, gap=1.0)
 
 
-pytestmark = pytest.mark.usefixtures("amplitude_vad")
-
-
 @pytest.fixture(autouse=True)
 def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window of the tiny model is half a second long."""
-    monkeypatch.setattr(coverage, "MIN_SPEECH_FRAMES", 10)
-    monkeypatch.setattr(coverage, "WORD_REACH_FRAMES", 4)
-    monkeypatch.setattr(coverage, "NEIGHBOUR_FRAMES", 2)
+    monkeypatch.setattr(gap_filling, "MIN_SPEECH_FRAMES", 10)
+    monkeypatch.setattr(gap_filling, "WORD_REACH_FRAMES", 4)
+    monkeypatch.setattr(gap_filling, "NEIGHBOUR_FRAMES", 2)
 
 
 def transcribe(
@@ -51,7 +48,9 @@ def transcribe(
 ) -> tuple[Transcript, TranscriptBackend]:
     backend = TranscriptBackend(*windows)
     made = TranscribeOptions(**{**OPTIONS, **options})
-    return Recognizer(backend, TOKENIZER, "fake").transcribe(samples, made).result(), backend
+    return Recognizer(backend, TOKENIZER, "fake", speech_detector=LoudIsSpeech).transcribe(
+        samples, made
+    ).result(), backend
 
 
 def spans(transcript: Transcript) -> list[tuple[int, float, float, str]]:
@@ -111,7 +110,12 @@ class TestFilling:
         assert len(backend.mels) == 1
 
     def test_exact_finals_of_a_live_stream_are_filled_too(self) -> None:
-        decoder = WindowDecoder(TranscriptBackend(JUMP, MIDDLE), TOKENIZER, TranscribeOptions(**OPTIONS))
+        decoder = WindowDecoder(
+            TranscriptBackend(JUMP, MIDDLE),
+            TOKENIZER,
+            TranscribeOptions(**OPTIONS),
+            speech_detector=LoudIsSpeech,
+        )
         request = FinalRequest(samples=SPEECH[:6400], start_s=7.0, draft_tokens=())
         (segments,) = final_pass(decoder, [request], 1)
         assert [(segment.start_s, segment.text) for segment in segments] == [
@@ -160,7 +164,7 @@ def test_journal_keeps_what_gaps_gave_and_what_is_missing(tmp_path: Path) -> Non
 
     def run(*windows: WindowText) -> tuple[Transcript, TranscriptBackend]:
         backend = TranscriptBackend(*windows)
-        recognizer = Recognizer(backend, TOKENIZER, "fake")
+        recognizer = Recognizer(backend, TOKENIZER, "fake", speech_detector=LoudIsSpeech)
         made = TranscribeOptions(**OPTIONS)
         (transcription,) = recognizer.transcribe_many([talk], made, journals={0: tmp_path / "journal"})
         return transcription.result(), backend
@@ -182,7 +186,7 @@ def test_batch_size_does_not_change_what_gaps_give() -> None:
     many = [noise_and_silence(*rng.uniform(0.2, 0.45, 3).tolist(), 0.6, 0.4, 1, seed=i) for i in range(3)]
 
     def run(batch_size: int) -> list[Any]:
-        recognizer = Recognizer(TranscriptBackend(JUMP), TOKENIZER, "fake")
+        recognizer = Recognizer(TranscriptBackend(JUMP), TOKENIZER, "fake", speech_detector=LoudIsSpeech)
         made = TranscribeOptions(**OPTIONS, batch_size=batch_size)
         return [
             (spans(result), result.unwritten)

@@ -29,7 +29,7 @@ def split_at(samples: Floats, points: Sequence[int]) -> Iterator[Floats]:
 
 
 def all_windows(blocks: Iterator[Floats], seeks: Sequence[int]) -> list[tuple[Floats, int]]:
-    windows = MelWindows(blocks, n_mels=8, window_frames=WINDOW_FRAMES)
+    windows = MelWindows(blocks, n_mels=8, window_frames=WINDOW_FRAMES, look_ahead_frames=LOOK_AHEAD_FRAMES)
     return [windows.window(seek, None) for seek in seeks]
 
 
@@ -39,27 +39,23 @@ def all_windows(blocks: Iterator[Floats], seeks: Sequence[int]) -> list[tuple[Fl
     seeks=st.lists(st.integers(0, 320), min_size=1, max_size=6).map(sorted),
 )
 def test_windows_do_not_depend_on_block_sizes(points: list[int], seeks: list[int]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", LOOK_AHEAD_FRAMES)
-        expected = all_windows(split_at(RECORDING, range(160, len(RECORDING), 160)), seeks)
-        for (mel, frames), (expected_mel, expected_frames) in zip(
-            all_windows(split_at(RECORDING, points), seeks), expected, strict=True
-        ):
-            assert frames == expected_frames
-            np.testing.assert_array_equal(mel, expected_mel)
+    expected = all_windows(split_at(RECORDING, range(160, len(RECORDING), 160)), seeks)
+    for (mel, frames), (expected_mel, expected_frames) in zip(
+        all_windows(split_at(RECORDING, points), seeks), expected, strict=True
+    ):
+        assert frames == expected_frames
+        np.testing.assert_array_equal(mel, expected_mel)
 
 
-def test_window_is_normalised_with_the_peak_before_it_and_in_its_look_ahead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", LOOK_AHEAD_FRAMES)
+def test_window_is_normalised_with_the_peak_before_it_and_in_its_look_ahead() -> None:
     quiet = rng.standard_normal(5 * SAMPLE_RATE).astype(np.float32) * np.float32(1e-4)
     bang = slice(2 * SAMPLE_RATE, 2 * SAMPLE_RATE + 800)
 
     def floor_at(seek: int, with_bang: bool) -> float:
         samples = quiet.copy()
         samples[bang] *= 1e5 if with_bang else 1
-        windows = MelWindows(iter([samples[:200], samples[200:]]), n_mels=8, window_frames=WINDOW_FRAMES)
+        blocks = iter([samples[:200], samples[200:]])
+        windows = MelWindows(blocks, 8, WINDOW_FRAMES, look_ahead_frames=LOOK_AHEAD_FRAMES)
         return float(windows.window(seek, None)[0].min())
 
     before, ahead, behind = 0, 200 - WINDOW_FRAMES - LOOK_AHEAD_FRAMES + 10, 300
@@ -145,8 +141,7 @@ class TestUnreadableRecording:
         with pytest.raises(AudioError, match="cut short"):
             windows.window(0, None)
 
-    def test_error_that_is_not_reached_is_not_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 10)
-        windows = MelWindows(self.blocks(n_readable=2), n_mels=8, window_frames=WINDOW_FRAMES)
+    def test_error_that_is_not_reached_is_not_reported(self) -> None:
+        windows = MelWindows(self.blocks(n_readable=2), 8, WINDOW_FRAMES, look_ahead_frames=10)
         assert windows.window(0, 40)[1] == 40
         assert windows.failure is None

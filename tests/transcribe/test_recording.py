@@ -21,8 +21,8 @@ from harken.contract import Floats
 from harken.decoding import Step
 from harken.errors import AudioError, Cancelled
 from harken.results import Segment
-from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, window_decoder
-from harken.transcribe.sparse_padding import PaddingSample
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
+from harken.transcribe.window_decoder import PaddingSample
 from harken.types import SAMPLE_RATE
 from single_recording import SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER
@@ -46,15 +46,19 @@ SMALL_SAMPLE = PaddingSample(block=1, period=4, min_dense=1, dense_step=4)
 
 
 def work(
-    backend: TranscriptBackend, windows: float = 3, callbacks: Callbacks | None = None, **options: Any
+    backend: TranscriptBackend,
+    windows: float = 3,
+    callbacks: Callbacks | None = None,
+    **options: Any,
 ) -> SingleRecordingTranscriber:
     """Return a recording of so many windows in blocks, to be transcribed in English."""
+    fields = {name: options.pop(name) for name in ["padding"] if name in options}
     made = TranscribeOptions(
         **{"language": "en", "best_of": 1, "vad": False, "condition_on_previous_text": True, **options}
     )
     samples = NOISE[: round(windows * WINDOW_SAMPLES)]
     blocks = iter(np.array_split(samples, max(1, round(windows))))
-    return SingleRecordingTranscriber(backend, TOKENIZER, blocks, made, callbacks or Callbacks())
+    return SingleRecordingTranscriber(backend, TOKENIZER, blocks, made, callbacks or Callbacks(), **fields)
 
 
 def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:
@@ -354,28 +358,21 @@ def test_last_window_is_padded_with_zeros() -> None:
         ("exact", "int8", False),
     ],
 )
-def test_padding_is_sparse_by_default_but_not_in_float32(
-    monkeypatch: pytest.MonkeyPatch, fidelity: str, precision: str, sparse: bool
-) -> None:
-    monkeypatch.setattr(window_decoder, "PADDING_SAMPLE", SMALL_SAMPLE)
+def test_padding_is_sparse_by_default_but_not_in_float32(fidelity: str, precision: str, sparse: bool) -> None:
     backend = TranscriptBackend(HELLO)
     backend.capabilities = replace(backend.capabilities, precision=precision)
-    decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(fidelity=fidelity))
+    decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(fidelity=fidelity), padding=SMALL_SAMPLE)
     assert bool(decoder.positions_to_encode(4)) == sparse
 
 
 class TestPartialWindows:
     """A window that ends in silence is encoded in part first, and whole if that result is rejected."""
 
-    @pytest.fixture(autouse=True)
-    def small_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(window_decoder, "PADDING_SAMPLE", SMALL_SAMPLE)
-
     def lengths(
         self, *lines: WindowText, windows: float = 0.25, **options: Any
     ) -> tuple[list[int], list[Segment]]:
         backend = TranscriptBackend(*lines)
-        segments = list(work(backend, windows, **options).segments())
+        segments = list(work(backend, windows, padding=SMALL_SAMPLE, **options).segments())
         return [mel.shape[-1] for mel in backend.mels], segments
 
     def test_accepted_partial_result_is_not_decoded_again(self) -> None:
@@ -403,7 +400,7 @@ class TestPartialWindows:
         assert self.lengths(SILENCE) == ([24, WINDOW_FRAMES], [])
 
     def test_rejected_partial_windows_count_in_the_stats(self) -> None:
-        transcriber = work(TranscriptBackend(UNSURE, HELLO), windows=0.25)
+        transcriber = work(TranscriptBackend(UNSURE, HELLO), windows=0.25, padding=SMALL_SAMPLE)
         list(transcriber.segments())
         assert transcriber.stats.windows == 2
 

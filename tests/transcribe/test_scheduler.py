@@ -18,7 +18,7 @@ from fakes.backends import (
     WindowText,
     window_text,
 )
-from fakes.speech_detector import AmplitudeSpeechDetector, noise_and_silence
+from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken.api import Recognizer
 from harken.backends.host_logits import HostLogits
 from harken.contract import Floats
@@ -29,7 +29,6 @@ from harken.transcribe import (
     Scheduler,
     TranscribeOptions,
     WindowDecoder,
-    chunking,
     mel_windows,
 )
 from harken.transcription import Transcription
@@ -65,7 +64,7 @@ class ChoirSession(TranscriptSession):
 
 
 def together(many: int, **changes: Any) -> list[Transcription]:
-    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir")
+    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
     return recognizer.transcribe_many([NOISE] * many, **{**PLAIN, "batch_size": many, **changes})
 
 
@@ -128,7 +127,7 @@ def test_recording_stopped_before_its_turn_is_never_opened(vad: bool) -> None:
         yield NOISE
 
     options = TranscribeOptions(**{**PLAIN, "vad": vad, "condition_on_previous_text": False})
-    hearing = WindowDecoder(Choir(HELLO), TOKENIZER, options)
+    hearing = WindowDecoder(Choir(HELLO), TOKENIZER, options, speech_detector=LoudIsSpeech)
     forms = [RecordingTranscriber(hearing, blocks(which)) for which in range(3)]
     batch = Scheduler(hearing, forms, 3)
     forms[1].stop()
@@ -138,11 +137,10 @@ def test_recording_stopped_before_its_turn_is_never_opened(vad: bool) -> None:
 
 
 def test_end_of_a_recording_is_known_without_decoding_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
     seen: list[float] = []
     callbacks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
     parallel = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05}
-    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir")
+    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
     short, long = noise_and_silence(*[0.3, 31] * 2), noise_and_silence(*[0.3, 31] * 5)
     work, other = recognizer.transcribe_many(
         [short, long], **parallel, condition_on_previous_text=False, batch_size=3, callbacks=callbacks
@@ -153,8 +151,7 @@ def test_end_of_a_recording_is_known_without_decoding_others(monkeypatch: pytest
 
 
 def test_failing_recordings_do_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir")
+    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
     damaged = np.concatenate([NOISE, np.zeros(30 * 16_000, np.float32), np.array([np.nan], np.float32)])
     audios = ["none.wav", NOISE, np.empty(0, np.float32), damaged, NOISE]
     for vad in (False, True):
@@ -174,8 +171,7 @@ def test_failing_recordings_do_not_end_the_others(monkeypatch: pytest.MonkeyPatc
 def test_finished_and_stopped_recordings_release_their_audio(
     monkeypatch: pytest.MonkeyPatch, vad: bool
 ) -> None:
-    monkeypatch.setattr(chunking, "SpeechDetector", AmplitudeSpeechDetector)
-    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir")
+    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
     works = recognizer.transcribe_many([noise_and_silence(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
     tracemalloc.start()
     try:

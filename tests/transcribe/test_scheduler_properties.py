@@ -10,32 +10,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.speech_detector import LoudIsSpeech
 from harken.api import Recognizer
 from harken.contract import Backend, Floats
 from harken.errors import AudioError
 from harken.results import Transcript
-from harken.transcribe import coverage
+from harken.transcribe import gap_filling
 from tiny_models import DIMS, TOKENIZER
 
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
 
 
-pytestmark = pytest.mark.usefixtures("amplitude_vad", "small_gaps")
+pytestmark = pytest.mark.usefixtures("small_gaps")
 
 
 @pytest.fixture(scope="module")
 def small_gaps() -> Iterator[None]:
     """Take a fifth of a second without words for a gap: a window of the tiny model is half a second long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coverage, "MIN_SPEECH_FRAMES", 20)
-        patch.setattr(coverage, "WORD_REACH_FRAMES", 5)
-        patch.setattr(coverage, "NEIGHBOUR_FRAMES", 2)
+        patch.setattr(gap_filling, "MIN_SPEECH_FRAMES", 20)
+        patch.setattr(gap_filling, "WORD_REACH_FRAMES", 5)
+        patch.setattr(gap_filling, "NEIGHBOUR_FRAMES", 2)
         yield
 
 
 @pytest.fixture(scope="module")
 def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
-    return Recognizer(open_backend("onnx-fp32"), TOKENIZER, "tiny")
+    return Recognizer(open_backend("onnx-fp32"), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
 
 
 def recording(seed: int, windows: list[tuple[float, float]]) -> Floats:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, WindowText, window_text
-from fakes.speech_detector import noise_and_silence
+from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken.contract import Floats
 from harken.results import Segment
 from harken.transcribe import Callbacks, TranscribeOptions, window_chain, window_segments
@@ -25,16 +25,20 @@ THREE = noise_and_silence(0, 0.5, 0.4, 31, 0.4, 31, 0.4, 1)
 """Three words far apart: each is packed into a window of its own."""
 
 
-pytestmark = pytest.mark.usefixtures("amplitude_vad")
-
-
 def work(
     backend: TranscriptBackend, samples: Floats, callbacks: Callbacks | None = None, **options: Any
 ) -> SingleRecordingTranscriber:
     made = TranscribeOptions(
         **{"language": "en", "best_of": 1, "hallucination_threshold": None, **SHORT_PAUSES, **options}
     )
-    return SingleRecordingTranscriber(backend, TOKENIZER, iter([samples]), made, callbacks or Callbacks())
+    return SingleRecordingTranscriber(
+        backend,
+        TOKENIZER,
+        iter([samples]),
+        made,
+        callbacks or Callbacks(),
+        speech_detector=LoudIsSpeech,
+    )
 
 
 def spans(segments: Iterator[Segment]) -> list[tuple[float, float, str]]:

@@ -12,34 +12,25 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
-from fakes.speech_detector import noise_and_silence, split_at
+from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
 from harken.contract import Backend, Floats, SparsePositions
 from harken.decoding import DecodeStats
 from harken.results import Segment
 from harken.text import Tokenizer
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, mel_windows, window_decoder
-from harken.transcribe.sparse_padding import PaddingSample
-from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, WindowResult
+from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, PaddingSample, WindowResult
 from single_recording import SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER, make_mel
 
 WINDOW_FRAMES = 2 * DIMS.n_audio_ctx
 SMALL_SAMPLE = PaddingSample(block=1, period=4, min_dense=0, dense_step=4)
+"""A window with 24 frames of audio is encoded in part: the tiny model's windows have 48."""
 PROMPT = TOKENIZER.sot_sequence("en")
-
-
-pytestmark = pytest.mark.usefixtures("amplitude_vad")
 
 
 @pytest.fixture(scope="module")
 def backend(open_backend: Callable[[str], Backend]) -> Backend:
     return open_backend("onnx-fp32")
-
-
-@pytest.fixture
-def short_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a window with 24 frames of audio be encoded in part: the tiny model's windows have 48."""
-    monkeypatch.setattr(window_decoder, "PADDING_SAMPLE", SMALL_SAMPLE)
 
 
 def audio_window(
@@ -59,12 +50,16 @@ def decode_windows(
     return results
 
 
-@pytest.mark.usefixtures("short_buckets")
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"temperatures": (0.7,), "best_of": 2}])
 def test_results_come_in_the_order_of_the_windows_and_equal_those_of_each_alone(
     backend: Backend, options: dict[str, Any]
 ) -> None:
-    decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(language="en", fidelity="fast", **options))
+    decoder = WindowDecoder(
+        backend,
+        TOKENIZER,
+        TranscribeOptions(language="en", fidelity="fast", **options),
+        padding=SMALL_SAMPLE,
+    )
     ended_s: list[float] = []
     windows = [
         audio_window(mel, 100 * i, content_frames, is_first=not i)
@@ -83,11 +78,10 @@ def test_results_come_in_the_order_of_the_windows_and_equal_those_of_each_alone(
         assert len(result.attempts) == len(alone.attempts)
 
 
-@pytest.mark.usefixtures("short_buckets")
 def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_encoded_in(
     backend: Backend,
 ) -> None:
-    decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(fidelity="fast"))
+    decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(fidelity="fast"), padding=SMALL_SAMPLE)
     mels = make_mel()
     encoded = decoder.encode([audio_window(mel, i, (WINDOW_FRAMES, 24)[i % 2]) for i, mel in enumerate(mels)])
     whole = decoder.detect_languages(mels)
@@ -101,10 +95,12 @@ def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_enco
 
 
 def test_no_requests_give_no_results(backend: Backend) -> None:
-    assert WindowDecoder(backend, TOKENIZER, TranscribeOptions()).decode([], []) == ([], [])
+    assert WindowDecoder(backend, TOKENIZER, TranscribeOptions(), padding=SMALL_SAMPLE).decode([], []) == (
+        [],
+        [],
+    )
 
 
-@pytest.mark.usefixtures("short_buckets")
 @pytest.mark.parametrize(
     ("probable", "encoded", "accepted"), [(True, [30], [True]), (False, [30, WINDOW_FRAMES], [False, True])]
 )
@@ -116,14 +112,13 @@ def test_only_a_rejected_partial_window_is_encoded_again(
         window_text(0, "yes", WINDOW_POSITIONS),
     )
     options = TranscribeOptions(language="en", temperatures=(0.0,), fidelity="fast")
-    decoder = WindowDecoder(backend, TOKENIZER, options)
+    decoder = WindowDecoder(backend, TOKENIZER, options, padding=SMALL_SAMPLE)
     (result,) = decode_windows(decoder, [audio_window(make_mel(1)[0], 0, 24)])
     assert [mel.shape[-1] for mel in backend.mels] == encoded
     assert result.decoded.text == "yes"
     assert [attempt.reason is None for attempt in result.attempts] == accepted
 
 
-@pytest.mark.usefixtures("short_buckets")
 @pytest.mark.parametrize(("multilingual", "encoded"), [(True, [30, WINDOW_FRAMES]), (False, [30])])
 def test_only_multilingual_models_get_the_whole_window_for_lack_of_confidence(
     monkeypatch: pytest.MonkeyPatch, multilingual: bool, encoded: list[int]
@@ -131,7 +126,12 @@ def test_only_multilingual_models_get_the_whole_window_for_lack_of_confidence(
     monkeypatch.setattr(window_decoder, "MIN_SPARSE_LOGPROB", 1.0)  # above any
     tokenizer = Tokenizer.bytes_only(multilingual=multilingual)
     backend = TranscriptBackend(window_text(0, "yes", WINDOW_POSITIONS))
-    decoder = WindowDecoder(backend, tokenizer, TranscribeOptions(language="en", fidelity="fast"))
+    decoder = WindowDecoder(
+        backend,
+        tokenizer,
+        TranscribeOptions(language="en", fidelity="fast"),
+        padding=SMALL_SAMPLE,
+    )
     (result,) = decode_windows(decoder, [audio_window(make_mel(1)[0], 0, 24)])
     assert [mel.shape[-1] for mel in backend.mels] == encoded
     if multilingual:
@@ -139,7 +139,12 @@ def test_only_multilingual_models_get_the_whole_window_for_lack_of_confidence(
 
 
 def test_the_cost_of_a_pass_names_the_requests_decoded_in_it(backend: Backend) -> None:
-    decoder = WindowDecoder(backend, TOKENIZER, TranscribeOptions(language="en", temperatures=(0.0,)))
+    decoder = WindowDecoder(
+        backend,
+        TOKENIZER,
+        TranscribeOptions(language="en", temperatures=(0.0,)),
+        padding=SMALL_SAMPLE,
+    )
     windows = [audio_window(mel, i, is_first=i == 1) for i, mel in enumerate(make_mel(3))]
     requests = [
         DecodeRequest(encoded=encoded, language="en", prompt=PROMPT) for encoded in decoder.encode(windows)
@@ -180,15 +185,17 @@ def test_result_does_not_depend_on_the_sizes_of_the_sample_blocks(
 
     def transcribe(blocks_of_samples: list[Floats]) -> tuple[list[Segment], Any, Any]:
         transcriber = SingleRecordingTranscriber(
-            backend, TOKENIZER, iter(blocks_of_samples), TranscribeOptions(**options)
+            backend,
+            TOKENIZER,
+            iter(blocks_of_samples),
+            TranscribeOptions(**options),
+            speech_detector=LoudIsSpeech,
+            padding=SMALL_SAMPLE,
         )
         return list(transcriber.segments()), transcriber.dropped, transcriber.language
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mel_windows, "LOOK_AHEAD_FRAMES", 60)
-        patch.setattr(window_decoder, "PADDING_SAMPLE", SMALL_SAMPLE)
-        found, dropped, language = transcribe(split_at(samples, [round(p * len(samples)) for p in points]))
-        assert (found, dropped, language) == transcribe([samples])
+    found, dropped, language = transcribe(split_at(samples, [round(p * len(samples)) for p in points]))
+    assert (found, dropped, language) == transcribe([samples])
     speech = [segment.start_s for segment in found] + [segment.end_s for segment in found]
     assert all(0 <= time_s <= len(samples) / 16_000 for time_s in speech)
     for segment in found:
@@ -230,7 +237,9 @@ def test_memory_of_an_hour_equals_that_of_ten_minutes(monkeypatch: pytest.Monkey
     def peak_bytes(minutes: int) -> int:
         blocks = (minute for _ in range(minutes))
         options = TranscribeOptions(language="en", condition_on_previous_text=True)
-        transcriber = SingleRecordingTranscriber(Forgetful(text), TOKENIZER, blocks, options)
+        transcriber = SingleRecordingTranscriber(
+            Forgetful(text), TOKENIZER, blocks, options, speech_detector=LoudIsSpeech
+        )
         tracemalloc.start()
         try:
             assert sum(1 for _ in transcriber.segments()) >= 3 * minutes

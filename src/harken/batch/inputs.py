@@ -6,47 +6,59 @@ Only what is needed to plan is read: lines, listings and the headers of archives
 from __future__ import annotations
 
 import os
+import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Any
 
-from harken.batch.archives import read_archive
 from harken.batch.locations import (
     exists,
+    expand,
     find_files,
     is_url,
     is_web,
     join,
     name_of,
     one_line,
+    open_binary,
     parent_of,
+    read_bytes,
+    relative_name,
+    root_of,
     suffix_of,
     without_file_scheme,
 )
-from harken.batch.manifests import Found, checked_recording, read_manifest
-from harken.batch.patterns import expand, relative_name, root_of
 from harken.batch.plan import PLAN_FILE, SHARD_FOLDER
-from harken.batch.recordings import BatchRecording
-from harken.batch.side_names import with_side_names
-from harken.errors import HarkenError, PlanError
+from harken.batch.recordings import (
+    DURATION_KEYS,
+    PATH_KEYS,
+    BatchRecording,
+    ByteRange,
+    Json,
+    with_side_names,
+)
+from harken.errors import HarkenError, ManifestError, PlanError
+from harken.manifests import (
+    MANIFEST,
+    RECORDING_SUFFIXES,
+    decode,
+    get_field,
+    get_seconds,
+    parse_object,
+    read_rows,
+)
 
 ALLOWED = "allowed is a manifest of JSON lines, a folder, a pattern, a recording, or .tar archives"
 METADATA = ("metadata.jsonl", "metadata.csv")
 """Manifests of Hugging Face's audiofolder, which may be in every folder."""
-MANIFEST = "manifest.jsonl"
 MANIFEST_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv")
 ARCHIVE = ".tar"
 COMPRESSED = (".gz", ".tgz", ".bz2", ".zst", ".xz", ".lz4", ".zip", ".7z", ".rar")
-RECORDING_SUFFIXES = frozenset(
-    f".{name}"
-    for names in (
-        "3gp aac ac3 aif aiff amr ape au avi caf flac flv gsm m4a m4b mka mkv mov mp2 mp3 mp4 mpeg mpg mxf",
-        "oga ogg ogv opus ra rm spx tta ts voc w64 wav webm wma wmv wv",
-    )
-    for name in names.split()
-)
-"""Suffixes by which recordings are found in folders and archives."""
+_MOST_KEY_BYTES = 1 << 20
 
+Found = tuple[str, BatchRecording]
+"""The place of a recording in the input, for messages, and the recording."""
 Note = Callable[[str], None]
 
 
@@ -103,6 +115,8 @@ def _read(source: str) -> Iterator[Found]:
         for path in _wanted(source, paths):
             with_errors_of = path
             yield from _read_one(path, relative_name(path, root), is_match=True)
+    except ManifestError as error:
+        raise PlanError(str(error)) from error
     except HarkenError:
         raise
     except Exception as error:  # whatever a file system raises
@@ -146,7 +160,7 @@ def _read_one(source: str, name: str, *, is_match: bool = False) -> Iterator[Fou
     if os.path.isdir(source):
         yield from _read_folder(source)
     elif suffix in MANIFEST_SUFFIXES:
-        yield from read_manifest(source, name.rpartition("/")[0])
+        yield from _read_manifest(source, name.rpartition("/")[0])
     elif suffix == ARCHIVE:
         yield from _read_tar(source, name)
     elif suffix in COMPRESSED:
@@ -173,7 +187,7 @@ def _read_folder(folder: str) -> Iterator[Found]:
     files = dict(find_files(folder))
     manifests = {parent: parent + name for parent, name in _manifests(files)}
     for parent, manifest in manifests.items():
-        yield from read_manifest(join(folder, manifest), parent.rstrip("/"))
+        yield from _read_manifest(join(folder, manifest), parent.rstrip("/"))
     for name, size in files.items():
         if any(name.startswith(parent) for parent in manifests):
             continue
@@ -207,14 +221,73 @@ def _manifests(files: Iterable[str]) -> list[tuple[str, str]]:
     return sorted(found.items())
 
 
-def _read_tar(location: str, archive: str) -> Iterator[Found]:
-    """Yield the recordings of an archive, named by its path in the input and theirs in it.
+def _read_manifest(manifest: str, folder_name: str = "") -> Iterator[Found]:
+    """Yield the recordings of a manifest; if there are several, they are named by its folder in the input."""
+    folder = parent_of(manifest)
+    for where, keys in read_rows(read_bytes(manifest), manifest, finite=True):
+        path = next((keys[key] for key in PATH_KEYS if keys.get(key) and isinstance(keys[key], str)), None)
+        if path is None:
+            raise PlanError(f"{where}: names no recording; allowed is an object with {PATH_KEYS[0]}")
+        if "\0" in path:
+            raise PlanError(f"{where}: {path!r}: allowed is a path without null characters")
+        name = path.replace(os.sep, "/")
+        if folder_name and not (is_url(name) or os.path.isabs(name)):
+            name = f"{folder_name}/{name}"
+        yield where, checked_recording(keys, join(folder, path), name, where)
 
-    An offset beside a recording tells where it was cut out, and not what to cut out of it.
+
+def checked_recording(keys: Json, location: str, name: str, where: str, **place: Any) -> BatchRecording:
+    """Make the recording of a line, whose values are checked."""
+    recording_id = get_field(keys, "id", where, (str, int), "a text or an integer", None)
+    language: str | None = get_field(keys, "language", where, str, "a text", None)
+    duration_key = next((key for key in DURATION_KEYS if keys.get(key) is not None), DURATION_KEYS[0])
+    offset_s, duration_s = (get_seconds(keys, key, where) for key in ("offset", duration_key))
+    return BatchRecording(
+        location=location,
+        name=name,
+        keys=keys,
+        id="" if recording_id is None else str(recording_id),
+        offset_s=None if offset_s is None else float(offset_s),
+        duration_s=None if duration_s is None else float(duration_s),
+        language=language or None,
+        **place,
+    )
+
+
+def _read_tar(location: str, archive: str) -> Iterator[Found]:
+    """Yield the recordings of a tar archive, named by its path in the input and theirs in it.
+
+    In the layout of webdataset, files whose names are equal up to the first dot are one sample: a recording, a
+    ``.json`` with its keys, and a ``.txt`` with its text. Only headers, and those keys, are read. An offset beside a
+    recording tells where it was cut out, and not what to cut out of it.
     """
-    for sample in read_archive(location, RECORDING_SUFFIXES):
-        name = f"{archive}/{PurePosixPath(sample.name)}"
-        where = f"{location}: {sample.name}"
-        keys = {"audio_filepath": name, **sample.keys}
-        recording = checked_recording(keys, location, name, where, bytes=sample.bytes, size=sample.bytes.size)
+    keys: dict[str, Json] = {}
+    recordings: list[tuple[str, str, ByteRange]] = []
+    try:
+        with open_binary(location) as file, tarfile.open(fileobj=file, mode="r:") as archive_file:
+            for member in archive_file:
+                path = PurePosixPath(member.name)
+                if not member.isfile() or path.name.startswith("."):
+                    continue
+                key = f"{path.parent}/{path.name.partition('.')[0]}"
+                suffix = path.suffix.lower()
+                if suffix in RECORDING_SUFFIXES:
+                    recordings.append((key, member.name, ByteRange(member.offset_data, member.size)))
+                elif suffix in (".json", ".txt") and member.size <= _MOST_KEY_BYTES:
+                    content = archive_file.extractfile(member)
+                    beside = _keys_of(content.read() if content else b"", suffix, f"{location}: {member.name}")
+                    keys.setdefault(key, {}).update(beside)
+    except tarfile.TarError as error:
+        raise PlanError(f"{location}: is not a whole tar archive without compression: {error}") from error
+    for key, member_name, place in recordings:
+        name = f"{archive}/{PurePosixPath(member_name)}"
+        where = f"{location}: {member_name}"
+        all_keys = {PATH_KEYS[0]: name, **keys.get(key, {})}
+        recording = checked_recording(all_keys, location, name, where, bytes=place, size=place.size)
         yield where, replace(recording, offset_s=None)
+
+
+def _keys_of(content: bytes, suffix: str, where: str) -> Json:
+    if suffix == ".txt":
+        return {"text": content.decode(errors="replace").strip()}
+    return parse_object(decode(content, where), where, finite=True)

@@ -1,18 +1,27 @@
-"""The recordings of a batch: what is known of each before it is opened."""
+"""The recordings of a batch: what is known of each before it is opened, and the names of the files beside its row."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Any
 
 DURATION_KEYS = ("duration", "seconds")
 """Keys for a length in seconds, of NeMo and of harken's own manifests."""
+PATH_KEYS = ("audio_filepath", "audio", "file_name")
+"""Keys for the path of a recording: of NeMo, of harken's own manifests, of Hugging Face's audiofolder."""
 Json = dict[str, Any]
+_NOT_EVERYWHERE = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\\ud800-\udfff]')
+"""Characters that some system does not allow in names."""
+_MOST_BYTES = 160  # of a part of a path, which is longer by a suffix or two; systems allow 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +125,42 @@ def digest_of(value: Any) -> str:
     """Return a digest of JSON values, 16 hex digits."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def with_side_names(recordings: Sequence[BatchRecording]) -> list[BatchRecording]:
+    """Return recordings with names for their side files, of which no two are the same on any system."""
+    names = [_side_name(recording) for recording in recordings]
+    counts = Counter(map(_as_some_disks_do, names))
+    return [
+        recording.with_known(
+            side_name=name if counts[_as_some_disks_do(name)] == 1 else f"{name}~{recording.digest[:8]}",
+        )
+        for recording, name in zip(recordings, names, strict=True)
+    ]
+
+
+def _as_some_disks_do(name: str) -> str:
+    """Return a name as disks compare it that ignore case, how accents are encoded, and dots and spaces at the end."""
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+    return "/".join(part.rstrip(". ") for part in folded.split("/"))
+
+
+def _side_name(recording: BatchRecording) -> str:
+    parts = PurePosixPath(recording.name.partition("://")[2] or recording.name).parts
+    inside = [
+        _shortened(_NOT_EVERYWHERE.sub("_", part)) for part in parts if part not in ("/", "//", "..", ".")
+    ]
+    piece = ""
+    if recording.offset_s is not None:
+        end = "" if recording.duration_s is None else _seconds(recording.offset_s + recording.duration_s)
+        piece = f"@{_seconds(recording.offset_s)}-{end}"
+    return ("/".join(inside) or "recording") + piece
+
+
+def _shortened(part: str) -> str:
+    content = part.encode()
+    return part if len(content) <= _MOST_BYTES else content[:_MOST_BYTES].decode(errors="ignore") + "~"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}".rstrip("0").rstrip(".")

@@ -13,18 +13,22 @@ from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import Note, read_recordings
 from harken.batch.locations import is_url
 from harken.batch.options import BATCH_SIZE, BatchOptions
-from harken.batch.output import read_reports
-from harken.batch.parquet import require_pyarrow
-from harken.batch.plan import Plan, Shard, estimate_durations, make_plan, remove_unplanned
-from harken.batch.recipe import Recipe, weights_digest
+from harken.batch.output import publish_summary, read_reports, require_pyarrow
+from harken.batch.plan import (
+    Plan,
+    Recipe,
+    Shard,
+    estimate_durations,
+    make_plan,
+    remove_unplanned,
+    weights_digest,
+)
+from harken.batch.processes import ProcessWorkers
 from harken.batch.recordings import BatchRecording
-from harken.batch.rows import ShardReport
+from harken.batch.rows import BatchSummary, ShardReport, sum_reports
 from harken.batch.store import Store
-from harken.batch.summary import BatchSummary, sum_reports
 from harken.batch.worker import Task, WorkerSettings
-from harken.batch.workers.in_process import InProcessWorkers
-from harken.batch.workers.processes import ProcessWorkers
-from harken.batch.workers.protocol import Workers
+from harken.batch.workers import InProcessWorkers, Workers
 from harken.errors import HarkenError
 from harken.formats import Layout
 from harken.keywords import options_or_default
@@ -131,10 +135,10 @@ def run_batch(
             run.run(on_state, note)
         except BaseException:
             with suppress(HarkenError):
-                run.summary().publish(store)
+                publish_summary(store, run.summary())
             raise
         summary = run.summary()
-        summary.publish(store)
+        publish_summary(store, summary)
     return summary
 
 
@@ -267,7 +271,7 @@ def _expected_workers(options: BatchOptions, load: Mapping[str, Any]) -> int:
     """Return the number of workers among which the plan divides the work."""
     if options.ray is None or options.workers:
         return max(options.workers, 1)
-    from harken.batch.workers.ray_cluster import count_room
+    from harken.batch.ray_cluster import count_room
 
     return count_room(options.ray, load.get("threads"))
 
@@ -298,7 +302,7 @@ def _make_workers(batch: _Batch, n_tasks: int) -> Workers:
         )
 
     if options.ray is not None:
-        from harken.batch.workers.ray_cluster import RayWorkers
+        from harken.batch.ray_cluster import RayWorkers
 
         return RayWorkers(settings, options.ray, options.workers, n_tasks, load.get("threads"))
     if not options.workers:

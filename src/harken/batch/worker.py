@@ -16,9 +16,8 @@ from typing import BinaryIO, cast
 
 from harken.api import Recognizer, load
 from harken.batch.output import publish_shard, publish_side_files, read_rows
-from harken.batch.plan import Shard
+from harken.batch.plan import Recipe, Shard, weights_digest
 from harken.batch.read_ahead import FetchedFile, reading_ahead
-from harken.batch.recipe import Recipe, weights_digest
 from harken.batch.recordings import BatchRecording, Json
 from harken.batch.rows import ShardReport, error_row, report_of, shift_times, transcript_row
 from harken.batch.store import Store

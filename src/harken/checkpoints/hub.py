@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harken.checkpoints.model_files import file_sha256
@@ -109,28 +111,16 @@ def embedded_model() -> Path | None:
 
 def _download(repository: str, revision: str | None, *, local_only: bool) -> Path:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the package is imported
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import snapshot_download
 
     for weights in _WEIGHT_PATTERNS:
-        try:
+        with _one_line_errors(repository, local_only=local_only):
             snapshot = snapshot_download(
                 repository,
                 revision=revision,
                 allow_patterns=[*_CONFIG_AND_TOKENIZER_FILES, *weights],
                 local_files_only=local_only,
             )
-        except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-            raise CheckpointNotFound(f"{repository}: not on Hugging Face: {_first_line(error)}") from error
-        except errors.LocalEntryNotFoundError as error:
-            if local_only:
-                raise CheckpointNotFound(
-                    f"{repository}: not on this machine, and downloads are off (--no-download, download=False)"
-                ) from error
-            raise CheckpointNotFound(
-                f"{repository}: not on this machine, and cannot be downloaded: {_first_line(error)}"
-            ) from error
-        except Exception as error:  # transport errors, which differ between versions of huggingface_hub
-            raise CheckpointError(f"{repository}: the download failed: {_first_line(error)}") from error
         if any(any(Path(snapshot).glob(pattern)) for pattern in weights):
             return Path(snapshot)
     allowed = ", ".join(weights[0] for weights in _WEIGHT_PATTERNS)
@@ -148,18 +138,31 @@ def download_file(repository: str, name: str, folder: Path) -> Path:
         If the download fails.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the package is imported
-    from huggingface_hub import errors, hf_hub_download
+    from huggingface_hub import hf_hub_download
+
+    with _one_line_errors(f"{repository}/{name}"):
+        return Path(hf_hub_download(repository, name, local_dir=folder))
+
+
+@contextmanager
+def _one_line_errors(name: str, *, local_only: bool = False) -> Iterator[None]:
+    """Raise errors of harken, of one line that names the repository or file, in place of those of the hub."""
+    from huggingface_hub import errors
 
     try:
-        return Path(hf_hub_download(repository, name, local_dir=folder))
+        yield
     except errors.LocalEntryNotFoundError as error:
-        raise CheckpointNotFound(
-            f"{repository}/{name}: not on this machine, and cannot be downloaded: {_first_line(error)}"
-        ) from error
-    except (errors.EntryNotFoundError, errors.RepositoryNotFoundError) as error:
-        raise CheckpointNotFound(f"{repository}/{name}: not on Hugging Face: {_first_line(error)}") from error
+        off = "downloads are off (--no-download, download=False)"
+        reason = off if local_only else f"cannot be downloaded: {_first_line(error)}"
+        raise CheckpointNotFound(f"{name}: not on this machine, and {reason}") from error
+    except (
+        errors.EntryNotFoundError,
+        errors.RepositoryNotFoundError,
+        errors.RevisionNotFoundError,
+    ) as error:
+        raise CheckpointNotFound(f"{name}: not on Hugging Face: {_first_line(error)}") from error
     except Exception as error:  # transport errors, which differ between versions of huggingface_hub
-        raise CheckpointError(f"{repository}/{name}: the download failed: {_first_line(error)}") from error
+        raise CheckpointError(f"{name}: the download failed: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

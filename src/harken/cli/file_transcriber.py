@@ -24,7 +24,7 @@ from harken.formats import TranscriptFormat
 from harken.results import Attempt, Segment, Transcript
 from harken.speakers.diarizer import Diarizer
 from harken.transcribe import Callbacks, TranscribeOptions
-from harken.transcribe.callbacks import ProgressCallback
+from harken.transcribe.options import ProgressCallback
 from harken.transcription import Transcription
 
 

@@ -47,7 +47,7 @@ from harken.formats import FORMATS, dump_json
 from harken.option_types import options_from
 from harken.results import Segment
 from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, SpeakersChanged, StreamOptions
-from harken.streaming.event_json import event_fields
+from harken.streaming.events import event_fields
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 

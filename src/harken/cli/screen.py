@@ -20,7 +20,7 @@ from harken.formats import (
     replace_controls,
 )
 from harken.results import Segment, Transcript
-from harken.transcribe.callbacks import ProgressCallback
+from harken.transcribe.options import ProgressCallback
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -4,7 +4,7 @@ The package imports no backend, only the contract.
 """
 
 from harken.decoding.candidate_generator import Assistant
-from harken.decoding.decode_windows import DecodingResult, Window, decode
+from harken.decoding.decode_windows import DecodingResult, Window, decode, make_prompt
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step
 from harken.decoding.language import language_probabilities
 from harken.decoding.logit_rules import (
@@ -14,7 +14,6 @@ from harken.decoding.logit_rules import (
     normalized_hotwords,
 )
 from harken.decoding.partial_window import PartialHypothesis, PartialWindow, decode_partial
-from harken.decoding.prompt import make_prompt
 from harken.decoding.speculation import DraftContext, SpeculativeDecoder
 from harken.decoding.strategies import MIN_TEMPERATURE, Beam, Greedy, Sample, Strategy, fallback_schedule
 

@@ -27,7 +27,7 @@ class Window:
     window_index : int
         Index among the encoded windows.
     prompt : tuple of int
-        From `harken.decoding.prompt.make_prompt`.
+        From `harken.decoding.decode_windows.make_prompt`.
     seed : tuple of int
         Seed of sampling; equal seeds give equal samples, whatever else is in the batch.
     draft_tokens : tuple of int
@@ -63,6 +63,48 @@ class DecodingResult:
     no_speech_prob: float
     compression_ratio: float
     temperature: float
+
+
+def make_prompt(
+    tokenizer: Tokenizer,
+    n_text_ctx: int,
+    *,
+    language: str | None,
+    task: str,
+    timestamps: bool,
+    initial_prompt_tokens: Sequence[int] = (),
+    previous_tokens: Sequence[int] = (),
+) -> tuple[int, ...]:
+    """Return the prompt tokens of one window.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+    n_text_ctx : int
+        Context of the decoder, in tokens; one half is for the text before, the other for all that follows.
+    language : str or None
+        Language code; ignored by English-only vocabularies.
+    task : {"transcribe", "translate"}
+    timestamps : bool
+    initial_prompt_tokens : sequence of int
+        Text tokens that precede `previous_tokens` in every window; if they alone are too many, the oldest are dropped.
+    previous_tokens : sequence of int
+        Text tokens before this window; the oldest are dropped if `initial_prompt_tokens` leave no room for them.
+
+    Notes
+    -----
+    Source: openai/whisper, decoding.py, DecodingTask._get_initial_tokens; transcribe.py,
+    carry_initial_prompt.
+    """
+    max_tokens = n_text_ctx // 2 - 1
+    initial = _last_n(initial_prompt_tokens, max_tokens)
+    context = (*initial, *_last_n(previous_tokens, max_tokens - len(initial)))
+    start = tokenizer.sot_sequence(language, task, timestamps=timestamps)
+    return (tokenizer.sot_prev, *context, *start) if context else start
+
+
+def _last_n(tokens: Sequence[int], n: int) -> Sequence[int]:
+    return tokens[max(len(tokens) - n, 0) :]
 
 
 def decode(

@@ -50,7 +50,7 @@ class PartialWindow:
     window_index : int
         Index among the encoded windows.
     prompt : tuple of int
-        From `harken.decoding.prompt.make_prompt`, without timestamps.
+        From `harken.decoding.decode_windows.make_prompt`, without timestamps.
     committed : tuple of int
         Text tokens that are final.
     draft_tokens : tuple of int

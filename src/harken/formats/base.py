@@ -13,11 +13,11 @@ from harken.results import Segment, Transcript
 
 
 class TranscriptFormat(Protocol):
-    """A writer of one transcript in one format; each call returns the next part of the text."""
+    """A writer of one transcript in one format; each call returns the next part of the text, by default nothing."""
 
     def header(self) -> str:
         """Return the text before the first segment."""
-        ...
+        return ""
 
     def header_chunks(self) -> Iterator[str]:
         """Yield the text before the first segment, in pieces if it is long."""
@@ -25,11 +25,11 @@ class TranscriptFormat(Protocol):
 
     def segment(self, segment: Segment) -> str:
         """Return the text that the next segment adds; a later call may return part of it."""
-        ...
+        return ""
 
     def footer(self, transcript: Transcript) -> str:
         """Return the text after the last segment."""
-        ...
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from harken.errors import ManifestError, OptionError
 from harken.formats.base import TranscriptFormat, to_milliseconds
 from harken.formats.characters import printable
 from harken.formats.html_format import RecordingLink
-from harken.results import Segment, SpeakerTurn, Transcript
+from harken.results import SpeakerTurn, Transcript
 
 UNKNOWN = "<NA>"
 """The sign for a field without a value."""
@@ -30,16 +30,8 @@ class RttmFormat(TranscriptFormat):
     def __init__(self, recording: RecordingLink | None) -> None:
         self._file = _field(recording.path.stem if recording else "recording")
 
-    def header(self) -> str:
-        """Return an empty text: there is no header."""
-        return ""
-
-    def segment(self, segment: Segment) -> str:
-        """Return an empty text: turns are known at the end."""
-        return ""
-
     def footer(self, transcript: Transcript) -> str:
-        """Return all turns."""
+        """Return all turns, which are known at the end."""
         return "".join(map(self._line, transcript.turns))
 
     def _line(self, turn: SpeakerTurn) -> str:

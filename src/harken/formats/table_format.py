@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from harken.formats.base import Layout, TranscriptFormat, main_speaker, single_line, to_milliseconds
-from harken.results import Segment, Transcript
+from harken.results import Segment
 
 Row = tuple[Sequence[str], tuple[object, ...]]
 """Speakers and cells of a row."""
@@ -17,10 +17,6 @@ class TextFormat(TranscriptFormat):
     def __init__(self) -> None:
         self._speaker = ""
 
-    def header(self) -> str:
-        """Return an empty text: there is no header."""
-        return ""
-
     def segment(self, segment: Segment) -> str:
         """Return the line of a segment; empty if it has no text."""
         if not segment.text.strip():
@@ -28,10 +24,6 @@ class TextFormat(TranscriptFormat):
         speaker, before = main_speaker(segment.speakers), self._speaker
         self._speaker = speaker
         return f"{f'{speaker}: ' if speaker not in ('', before) else ''}{single_line(segment.text)}\n"
-
-    def footer(self, transcript: Transcript) -> str:
-        """Return an empty text: there is no footer."""
-        return ""
 
 
 class TableFormat(TranscriptFormat):
@@ -60,10 +52,6 @@ class TableFormat(TranscriptFormat):
         if not segment.text.strip():
             return ""
         return "".join(self._line(cells, main_speaker(speakers)) for speakers, cells in self._rows(segment))
-
-    def footer(self, transcript: Transcript) -> str:
-        """Return an empty text: tables have no footer."""
-        return ""
 
     def _line(self, cells: Sequence[object], speaker: str) -> str:
         return "\t".join(map(str, (*cells, speaker) if self._has_speakers else cells)) + "\n"

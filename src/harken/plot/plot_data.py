@@ -19,7 +19,7 @@ from harken.errors import AudioError, OptionError
 from harken.results import MAX_TIME_S, Attempt, Segment, Word
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
-from harken.transcribe.dtw import token_starts
+from harken.transcribe.word_timestamps import token_starts
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
 TICKS_HZ = (500, 1000, 2000, 4000)

@@ -74,15 +74,6 @@ def highest_level(finals: str) -> int:
     return len(LOAD_LEVELS) - 1 if finals == "exact" else len(LOAD_LEVELS) - 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadLevelChange:
-    """A change of the level or of the lag; the fields are those of `harken.streaming.events.LoadChanged`."""
-
-    level: int
-    lag_s: float
-    detail: str
-
-
 def apply_load_level(level: int, config: StreamingConfig) -> StreamingConfig:
     """Return a configuration as it is at one of the `LOAD_LEVELS`.
 
@@ -138,7 +129,7 @@ class LoadMonitor:
         """Note that no request begins before a time, counted like arrivals: the machine had other work."""
         self._finished_s = max(self._finished_s, time_s)
 
-    def record(self, arrival_s: float, compute_s: float) -> LoadLevelChange | None:
+    def record(self, arrival_s: float, compute_s: float) -> bool:
         """Record a request; requests are recorded in the order in which they were computed.
 
         Parameters
@@ -150,8 +141,8 @@ class LoadMonitor:
 
         Returns
         -------
-        LoadLevelChange or None
-            The change, if the next request is to be computed at another level, or the lag has grown at the highest.
+        bool
+            True if the next request is to be computed at another level, or the lag has grown at the highest.
         """
         self._finished_s = max(arrival_s, self._finished_s) + compute_s
         self.lag_s = self._finished_s - arrival_s
@@ -161,7 +152,7 @@ class LoadMonitor:
             return self._change_level(+1) if self.level + 1 < len(self._hops_s) else self._report_lag()
         if self._recovering_since_s is not None and arrival_s - self._recovering_since_s >= RECOVERY_S:
             return self._change_level(-1)
-        return None
+        return False
 
     def _track_late_requests(self, arrival_s: float) -> None:
         """Count the consecutive late requests, and note when they began."""
@@ -181,17 +172,14 @@ class LoadMonitor:
         elif self._recovering_since_s is None:
             self._recovering_since_s = arrival_s
 
-    def _change_level(self, step: int) -> LoadLevelChange:
+    def _change_level(self, step: int) -> bool:
         self.level += step
         self._consecutive_late, self._recovering_since_s = 0, None
         self._lag_to_report_s = FIRST_REPORTED_LAG_S
-        return self._state()
+        return True
 
-    def _report_lag(self) -> LoadLevelChange | None:
+    def _report_lag(self) -> bool:
         if self.lag_s < self._lag_to_report_s:
-            return None
+            return False
         self._lag_to_report_s = 2 * self.lag_s
-        return self._state()
-
-    def _state(self) -> LoadLevelChange:
-        return LoadLevelChange(level=self.level, lag_s=self.lag_s, detail=LOAD_LEVELS[self.level].detail)
+        return True

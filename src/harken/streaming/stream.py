@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from harken.audio.vad import CHUNK_SAMPLES
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.results import Segment
-from harken.streaming.committed_tokens import TimedToken
 from harken.streaming.config import StreamingConfig, StreamOptions, scale_window
 from harken.streaming.endpointer import Endpointer, UtteranceEnd, UtteranceStart
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
@@ -28,6 +27,7 @@ from harken.streaming.utterance import (
     WINDOW_BUCKET_FRAMES,
     ActiveUtterance,
     EncoderChunk,
+    TimedToken,
     UtteranceSplit,
 )
 from harken.streaming.utterance_text import (
@@ -107,7 +107,7 @@ class Stream:
         self._worker, self._options, self._plan = worker, options, plan
         self.events: list[Event] = []
         self._load_monitor = LoadMonitor(plan.config, level=plan.level, max_level=highest_level(options.finals))
-        self._detector, self._snr = SpeechDetector(), SnrEstimator()
+        self._detector, self._snr = worker.speech_detector(), SnrEstimator()
         self._endpointer = Endpointer(
             worker.options.vad_options(),
             sentence_pause_s=options.sentence_pause_s,
@@ -342,9 +342,9 @@ class Stream:
         return apply_load_level(self._load_monitor.level, config)
 
     def _record_load(self, response: ModelResponse) -> None:
-        change = self._load_monitor.record(self._now_sample / SAMPLE_RATE, response.compute_s)
-        if change:
-            self._emit_load(level=change.level, lag_s=change.lag_s, detail=change.detail)
+        monitor = self._load_monitor
+        if monitor.record(self._now_sample / SAMPLE_RATE, response.compute_s):
+            self._emit_load(level=monitor.level, lag_s=monitor.lag_s, detail=LOAD_LEVELS[monitor.level].detail)
 
     def _emit_load(self, **fields: Any) -> None:
         self._emit(LoadChanged, self._now_sample / SAMPLE_RATE, ModelResponse(), **fields)

@@ -10,8 +10,7 @@ from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.decoding.decode_windows import compression_ratio
 from harken.results import Segment, Word
-from harken.streaming.committed_tokens import TimedToken
-from harken.streaming.utterance import ActiveUtterance
+from harken.streaming.utterance import ActiveUtterance, TimedToken
 from harken.text import Tokenizer
 from harken.transcribe.hallucination import HallucinationFeatures, attention_concentration, score_hallucination
 from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, SENTENCE_END_MARKS

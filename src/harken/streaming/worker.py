@@ -162,6 +162,7 @@ class ModelWorker:
     ) -> None:
         self.backend: Backend = window_decoder.backend
         self.tokenizer, self.options = window_decoder.tokenizer, window_decoder.options
+        self.speech_detector = window_decoder.speech_detector
         self.stats = DecodeStats()
         self.compute_s = 0.0
         self.measures_time = clock is not None

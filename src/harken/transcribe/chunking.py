@@ -7,7 +7,7 @@ a window are mel frames from its start; positions in the recording are mel frame
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Protocol
@@ -37,6 +37,17 @@ WORD_VAD_OPTIONS = VadOptions(min_silence_s=0.3, speech_pad_s=0.05)
 def total_frames(spans: Iterable[FrameSpan]) -> int:
     """Return the number of frames in all spans together."""
     return sum(end - start for start, end in spans)
+
+
+def speech_in_window(spans: FrameSpans, regions: Sequence[FrameSpan]) -> list[FrameSpan]:
+    """Return the parts of speech regions in a window that consists of some spans, in frames of the window."""
+    offsets = accumulate((end - start for start, end in spans), initial=0)
+    return [
+        (offset + max(start, first) - first, offset + min(end, last) - first)
+        for offset, (first, last) in zip(offsets, spans, strict=False)
+        for start, end in regions
+        if max(start, first) < min(end, last)
+    ]
 
 
 class TimeMap:
@@ -219,6 +230,8 @@ class SpeechSegmenter:
     ----------
     blocks : iterator of ndarray of shape (samples,), float32, 16 kHz
     options : VadOptions
+    speech_detector : callable
+        Makes the detector of speech.
 
     Attributes
     ----------
@@ -228,9 +241,14 @@ class SpeechSegmenter:
         Largest magnitude of the samples so far: tells quiet sound from digital silence where there is no speech.
     """
 
-    def __init__(self, blocks: Iterator[Floats], options: VadOptions) -> None:
+    def __init__(
+        self,
+        blocks: Iterator[Floats],
+        options: VadOptions,
+        speech_detector: Callable[[], SpeechDetector] = SpeechDetector,
+    ) -> None:
         self._blocks = blocks
-        self._detector, self._vad = SpeechDetector(), RegionTracker(options)
+        self._detector, self._vad = speech_detector(), RegionTracker(options)
         # With the thresholds of the windows: a word that only a lower threshold finds has a region here too.
         self._word_vad = RegionTracker(
             replace(

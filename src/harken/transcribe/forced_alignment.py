@@ -20,8 +20,7 @@ from harken.transcribe.hallucination import normalize_phrase
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.recording import RecordingTranscriber
 from harken.transcribe.scheduler import Scheduler
-from harken.transcribe.sparse_padding import frames_to_encode
-from harken.transcribe.window_decoder import WindowDecoder
+from harken.transcribe.window_decoder import WindowDecoder, frames_to_encode
 from harken.transcribe.word_boundaries import fit_to_speech
 from harken.transcribe.word_timestamps import align_words
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
@@ -70,7 +69,7 @@ def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: s
 def _transcribe(window_decoder: WindowDecoder, samples: Floats) -> tuple[list[Word], str]:
     """Return the words of a transcription of a recording, and the code of its language."""
     options = replace(window_decoder.options, word_timestamps=True, task="transcribe", clip_timestamps=())
-    with_words = WindowDecoder(window_decoder.backend, window_decoder.tokenizer, options)
+    with_words = replace(window_decoder, options=options, speculator=None, clock=None)
     recording = RecordingTranscriber(with_words, iter([samples]))
     segments = list(Scheduler(with_words, [recording], options.batch_size).segments(recording))
     return [word for segment in segments for word in segment.words], recording.language or "en"
@@ -81,7 +80,7 @@ def _align_window(
 ) -> list[Word]:
     """Return the words of a text with their times in samples of up to one window."""
     backend, tokenizer, options = window_decoder.backend, window_decoder.tokenizer, window_decoder.options
-    segmenter = SpeechSegmenter(iter([samples]), options.vad_options())
+    segmenter = SpeechSegmenter(iter([samples]), options.vad_options(), window_decoder.speech_detector)
     windows = MelWindows(segmenter.blocks(), backend.dims.n_mels, window_decoder.window_frames)
     mel, frames = windows.window(0, None)
     positions = window_decoder.positions_to_encode(frames)

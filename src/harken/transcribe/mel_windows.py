@@ -32,6 +32,8 @@ class MelWindows:
     n_mels : int
     window_frames : int
         Length of a window.
+    look_ahead_frames : int
+        Frames that are read ahead of a window for the peak that it is normalised with.
 
     Attributes
     ----------
@@ -39,9 +41,16 @@ class MelWindows:
         Error that ended the recording early, once it has occurred; frames read before it are delivered.
     """
 
-    def __init__(self, blocks: Iterator[Floats], n_mels: int, window_frames: int) -> None:
+    def __init__(
+        self,
+        blocks: Iterator[Floats],
+        n_mels: int,
+        window_frames: int,
+        *,
+        look_ahead_frames: int = LOOK_AHEAD_FRAMES,
+    ) -> None:
         self._blocks = blocks
-        self._window_frames = window_frames
+        self._window_frames, self._look_ahead_frames = window_frames, look_ahead_frames
         self._mel = LogMel(n_mels)
         self._buffer = _FrameBuffer(n_mels)
         self._ended = False
@@ -83,7 +92,7 @@ class MelWindows:
         ceiling : float
             Peak for `pad_and_normalize`.
         """
-        look_ahead_end = spans[0][0] + self._window_frames + LOOK_AHEAD_FRAMES
+        look_ahead_end = spans[0][0] + self._window_frames + self._look_ahead_frames
         while self._buffer.end < look_ahead_end and self.read_block():
             pass
         reaches_end = self._ended and self._buffer.end <= look_ahead_end

@@ -14,11 +14,11 @@ from harken.decoding import DecodeStats
 from harken.errors import AudioError, Cancelled, HarkenError, OutputError
 from harken.results import DroppedSegment, Segment, UnwrittenSpeech
 from harken.text import to_language_code
-from harken.transcribe.callbacks import Callbacks
 from harken.transcribe.chunking import ClipSource, FrameSource, PackedSpeech, SpeechSegmenter
 from harken.transcribe.journal import Journal, JournalEntry
 from harken.transcribe.language_id import LanguageFilter, LanguageProbabilities, LanguageVote
 from harken.transcribe.mel_windows import MelWindows
+from harken.transcribe.options import Callbacks
 from harken.transcribe.window_chain import ChainContext, LanguageState, WindowChain
 from harken.transcribe.window_decoder import (
     AudioWindow,
@@ -95,7 +95,11 @@ class RecordingTranscriber:
         self.language_probability: float | None = None
         self.stats = DecodeStats()
         self._language_filter = LanguageFilter()
-        self._segmenter = SpeechSegmenter(blocks, self.options.vad_options()) if self.options.vad else None
+        self._segmenter = (
+            SpeechSegmenter(blocks, self.options.vad_options(), window_decoder.speech_detector)
+            if self.options.vad
+            else None
+        )
         self._window_frames = window_decoder.window_frames
         self._windows = MelWindows(
             self._segmenter.blocks() if self._segmenter else blocks,

@@ -1,4 +1,9 @@
-"""The window decoder: encodes windows, detects their languages, and decodes those of one length together."""
+"""The window decoder: encodes windows, detects their languages, and decodes those of one length together.
+
+Whisper learned on windows of 30 s. After short audio most of a window is padding, which the encoder cannot do without:
+windows that end earlier cost words (docs/decisions/fidelity.md). But positions of padding resemble one another, so
+blocks of neighbours stand for those around them: of the padding a part is encoded, and counts for all of it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from harken.audio.vad import SpeechDetector
 from harken.contract import Backend, Features, Floats, SparsePositions
 from harken.decoding import (
     DecodeStats,
@@ -23,14 +29,11 @@ from harken.decoding import (
 )
 from harken.results import Attempt
 from harken.text import Tokenizer
-from harken.transcribe.callbacks import Callbacks
 from harken.transcribe.fallback import decode_with_fallback
 from harken.transcribe.language_id import LanguageProbabilities
-from harken.transcribe.options import TranscribeOptions
-from harken.transcribe.sparse_padding import PaddingSample, frames_to_encode
+from harken.transcribe.options import Callbacks, TranscribeOptions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-PADDING_SAMPLE = PaddingSample()
 MIN_SPARSE_LOGPROB = -0.5
 """Average log-probability below which a multilingual model gets the whole window (docs/decisions/fidelity.md)."""
 
@@ -147,6 +150,45 @@ class DecodePass:
     stats: DecodeStats
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddingSample:
+    """The part of the padding that is encoded, in positions.
+
+    Parameters
+    ----------
+    block, period : int
+        Of every `period` positions, `block` neighbours in their middle are encoded. Neighbours, since some heads attend
+        to the positions beside their own.
+    min_dense : int
+        Positions behind the audio that are all encoded.
+    dense_step : int
+        The positions that are all encoded end at a multiple of this: windows with the same are decoded together.
+    max_share : float
+        Where a greater share of the window would be encoded, all of it is.
+    """
+
+    block: int = 24
+    period: int = 64
+    min_dense: int = 16
+    dense_step: int = 50
+    max_share: float = 2 / 3
+
+    def positions(self, content_frames: int, window_positions: int) -> SparsePositions | None:
+        """Return the positions to encode of a window that holds so many frames of audio; None is all."""
+        content_positions = -(-content_frames // FRAMES_PER_POSITION)
+        dense = -(-(content_positions + self.min_dense) // self.dense_step) * self.dense_step
+        numbers, counts = [*range(dense)], [1.0] * dense
+        for start in range(dense, window_positions, self.period):
+            period = min(self.period, window_positions - start)
+            block = max(1, period * self.block // self.period)
+            first = start + (period - block) // 2
+            numbers += range(first, first + block)
+            counts += [period / block] * block
+        if len(numbers) > self.max_share * window_positions:
+            return None
+        return SparsePositions(tuple(numbers), tuple(counts))
+
+
 @dataclass(slots=True)
 class WindowDecoder:
     """A model with the options of a transcription.
@@ -160,6 +202,10 @@ class WindowDecoder:
         Drafts tokens.
     clock : callable or None
         Gives seconds, to measure encoding and decoding; without it both are counted as 0 s.
+    speech_detector : callable
+        Makes the detector of the speech of one recording or stream.
+    padding : PaddingSample
+        The part of the padding that is encoded, unless windows are exact.
 
     Attributes
     ----------
@@ -174,6 +220,8 @@ class WindowDecoder:
     options: TranscribeOptions
     speculator: SpeculativeDecoder | None = None
     clock: Callable[[], float] | None = None
+    speech_detector: Callable[[], SpeechDetector] = SpeechDetector
+    padding: PaddingSample = PaddingSample()
     exact: bool = field(init=False)
     stats: DecodeStats = field(init=False, default_factory=DecodeStats)
     initial_prompt_tokens: list[int] = field(init=False)
@@ -226,7 +274,7 @@ class WindowDecoder:
         """Choose the positions to encode of a window with so many frames of audio; None is all."""
         if self.exact or not self.backend.capabilities.sparse_positions:
             return None
-        return PADDING_SAMPLE.positions(content_frames, self.backend.dims.n_audio_ctx)
+        return self.padding.positions(content_frames, self.backend.dims.n_audio_ctx)
 
     def language_probabilities(self, encoded: EncodedWindow) -> LanguageProbabilities:
         """Return the probability of each allowed language in a window."""
@@ -396,3 +444,16 @@ class WindowDecoder:
 
     def _now_s(self) -> float:
         return self.clock() if self.clock else 0.0
+
+
+def frames_to_encode(mel: Floats, positions: SparsePositions | None) -> Floats:
+    """Return the frames of the positions to encode of windows that end in padding.
+
+    Parameters
+    ----------
+    mel : ndarray of shape (windows, n_mels, window_frames), float32
+        Padding is constant, so its first frames are those of any of its positions.
+    positions : SparsePositions or None
+        None is all.
+    """
+    return mel if positions is None else mel[:, :, : FRAMES_PER_POSITION * len(positions.numbers)]

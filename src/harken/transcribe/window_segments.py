@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from harken.results import Segment, Word
-from harken.transcribe.chunking import FrameSource, FrameSpan, SpeechSegmenter, total_frames
-from harken.transcribe.coverage import speech_in_window
+from harken.transcribe.chunking import FrameSource, FrameSpan, SpeechSegmenter, speech_in_window, total_frames
 from harken.transcribe.hallucination import (
     HallucinationFeatures,
     attention_concentration,

@@ -11,7 +11,7 @@ from typing import Any
 from harken.formats import dump_json
 from harken.results import Word
 from harken.streaming import Event, Interim
-from harken.streaming.event_json import event_fields
+from harken.streaming.events import event_fields
 
 MAX_REPLAY_BYTES = 4 << 20
 """An hour of speech takes about half of it, with the times of all words."""

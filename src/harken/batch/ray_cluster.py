@@ -10,19 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from harken.batch.rows import ShardReport
 from harken.batch.worker import Progress, Task, Worker, WorkerSettings
-from harken.batch.workers.protocol import Advanced, Broken, Handle, Published, broken_by
-from harken.errors import BackendUnavailable, HarkenError, WorkerError, install_hint
+from harken.batch.workers import READY, Broken, Handle, Member, Pool, broken_by
+from harken.errors import BackendUnavailable, HarkenError, install_hint
 
 MOST_THREADS = 4
 """Threads of a worker by default, where nodes have as many processors."""
 PROGRESS_EVERY_S = 5.0
-MAX_START_FAILURES = 5
-"""Actors that may fail, one after another, before they have loaded the model."""
 CONNECT_S = 15.0
 """Time that the head of a cluster may take to answer."""
 
@@ -35,13 +32,13 @@ class _Actor:
         self._worker: Worker | None = None
         self._progress = Progress(0.0, 0)
 
-    def load(self) -> HarkenError | None:
-        """Load the model; return the error if it cannot be loaded."""
+    def load(self) -> str | HarkenError:
+        """Load the model; return that it is ready, or the error if it cannot be loaded."""
         try:
             self._worker = Worker(self._settings)
         except HarkenError as error:
             return error
-        return None
+        return READY
 
     def transcribe(self, task: Task) -> ShardReport | Broken:
         """Do a task; errors are returned, so that no type of Ray wraps them."""
@@ -60,15 +57,7 @@ class _Actor:
         self._progress = progress
 
 
-@dataclass(eq=False)
-class _Handle:
-    actor: Any
-    task: Task | None = None
-    is_ready: bool = False
-    asked_s: float = field(default_factory=time.monotonic)
-
-
-class RayWorkers:
+class RayWorkers(Pool):
     """Actors of a cluster, each with as many processors as threads.
 
     Parameters
@@ -90,6 +79,8 @@ class RayWorkers:
         If Ray is not installed, or there is no cluster at the address.
     """
 
+    most_start_failures = 5
+
     def __init__(
         self,
         settings: Callable[[int], WorkerSettings],
@@ -106,27 +97,9 @@ class RayWorkers:
         if str(self._settings.recipe.load.get("device", "")).startswith("cuda"):
             options["num_gpus"] = 1
         self._actor_class = self._ray.remote(**options)(_Actor)
-        self._start_failures = 0
-        self._handles: list[_Handle] = []
-        self._by_reference: dict[Any, tuple[str, _Handle]] = {}
-        for _ in range(count):
-            self._spawn()
-
-    @property
-    def n_free(self) -> int:
-        """Number of actors that have loaded the model and have no task."""
-        return sum(each.is_ready and each.task is None for each in self._handles)
-
-    @property
-    def n_alive(self) -> int:
-        """Number of actors that have loaded the model."""
-        return sum(each.is_ready for each in self._handles)
-
-    def start(self, task: Task) -> None:
-        """Give a task to a free actor."""
-        free = next(each for each in self._handles if each.is_ready and each.task is None)
-        free.task, free.asked_s = task, time.monotonic()
-        self._ask("transcribe", free, task)
+        self._by_reference: dict[Any, Member] = {}
+        self._asked_s: dict[Member, float] = {}
+        super().__init__(count)
 
     def wait(self, timeout_s: float, handle: Handle) -> None:
         """Wait for answers of actors; those that are lost are replaced.
@@ -143,89 +116,44 @@ class RayWorkers:
         if ready:
             ready, _ = self._ray.wait([*self._by_reference], num_returns=len(self._by_reference), timeout=0)
         for reference in ready:
-            kind, each = self._by_reference.pop(reference, (None, None))
-            if kind is None or each is None:  # of an actor that was lost a moment ago
+            each = self._by_reference.pop(reference, None)
+            if each is None:  # of an actor that was lost a moment ago
                 continue
             try:
                 answer = self._ray.get(reference)
             except self._ray.exceptions.RayError as error:
-                self._replace(each, error, handle)
+                last_line = str(error).strip().rpartition("\n")[2].strip()  # where a traceback has its error
+                why = "" if each.is_ready else f": {last_line}"
+                self._lose(each, f"its worker was lost: {type(error).__name__}{why}", handle)
             else:
-                self._take(kind, each, answer, handle)
+                self._take(each, answer, handle)
 
-    def give_up(self, task: Task) -> None:
-        """Kill the actor of a task."""
-        for each in self._handles:
-            if each.task is task:
-                self._ray.kill(each.actor)
-
-    def close(self) -> None:
-        """Kill all actors."""
-        for each in self._handles:
-            self._ray.kill(each.actor)
-
-    def _spawn(self) -> None:
-        each = _Handle(self._actor_class.remote(self._settings))
-        self._handles.append(each)
+    def _spawn(self) -> Member:
+        each = Member(self._actor_class.remote(self._settings))
         self._ask("load", each)
+        return each
 
-    def _ask(self, kind: str, each: _Handle, *arguments: object) -> None:
-        self._by_reference[getattr(each.actor, kind).remote(*arguments)] = (kind, each)
+    def _send(self, each: Member, task: Task) -> None:
+        self._ask("transcribe", each, task)
+
+    def _kill(self, each: Member) -> None:
+        self._ray.kill(each.place)
+
+    def _forget(self, each: Member) -> None:
+        self._asked_s.pop(each, None)
+        self._by_reference = {
+            reference: asked for reference, asked in self._by_reference.items() if asked is not each
+        }
+
+    def _ask(self, what: str, each: Member, *arguments: object) -> None:
+        self._asked_s[each] = time.monotonic()
+        self._by_reference[getattr(each.place, what).remote(*arguments)] = each
 
     def _ask_progress(self) -> None:
         """Ask busy actors for their progress, each every few seconds."""
-        now_s = time.monotonic()
-        for each in self._handles:
-            if each.task and now_s - each.asked_s > PROGRESS_EVERY_S:
-                each.asked_s = now_s
+        for each in self._members:
+            if each.task and time.monotonic() - self._asked_s[each] > PROGRESS_EVERY_S:
                 self._ask("progress", each)
-
-    def _take(self, kind: str, each: _Handle, answer: object, handle: Handle) -> None:
-        task = each.task
-        if kind == "load":
-            if isinstance(answer, HarkenError):
-                self._drop(each)
-                self._count_start_failure(answer)
-                self._spawn()
-                return
-            each.is_ready, self._start_failures = True, 0
-        elif task and isinstance(answer, Progress):
-            handle(Advanced(task, answer))
-        elif kind == "transcribe" and task:
-            each.task = None
-            if isinstance(answer, Broken):
-                handle(answer)
-            elif isinstance(answer, ShardReport):
-                handle(Published(task, answer))
-
-    def _replace(self, each: _Handle, error: Exception, handle: Handle) -> None:
-        """Replace an actor that is lost, with its process or with its node; its task is broken."""
-        if each not in self._handles:
-            return
-        self._drop(each)
-        reason = f"its worker was lost: {type(error).__name__}"
-        if not each.is_ready:
-            last_line = str(error).strip().rpartition("\n")[2].strip()  # where a traceback has its error
-            self._count_start_failure(
-                WorkerError(f"actors in turn ended while they loaded the model: {reason}: {last_line}")
-            )
-        self._spawn()
-        if each.task:
-            handle(Broken(each.task, reason))
-
-    def _drop(self, each: _Handle) -> None:
-        self._handles.remove(each)
-        self._by_reference = {
-            reference: asked for reference, asked in self._by_reference.items() if asked[1] is not each
-        }
-        self._ray.kill(each.actor)
-
-    def _count_start_failure(self, error: HarkenError) -> None:
-        """Raise the error of an actor that could not load the model, unless others could."""
-        self._start_failures += 1
-        most = MAX_START_FAILURES if self.n_alive or isinstance(error, WorkerError) else 1
-        if self._start_failures >= most:
-            raise error
 
 
 def count_room(address: str, threads: int | None) -> int:

@@ -8,34 +8,26 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import cast
+from typing import NamedTuple, cast
 
-from harken.batch.rows import ShardReport
 from harken.batch.worker import Progress, Task, Worker, WorkerSettings
-from harken.batch.workers.protocol import Advanced, Broken, Handle, Published, broken_by
+from harken.batch.workers import READY, Handle, Member, Pool, broken_by
 from harken.errors import HarkenError, WorkerError
 
-MAX_START_FAILURES = 3
-"""Workers that may end, one after another, before any has loaded the model."""
 _CONTEXT = multiprocessing.get_context("spawn")
-READY = "ready"
 _END = object()
 _OUT_OF_MEMORY = 7
 """Exit status of a worker without memory; what it has taken is given back with the process."""
 
 
-@dataclass
-class _Process:
+class _Place(NamedTuple):
     process: SpawnProcess
     connection: Connection
-    is_ready: bool = False
-    task: Task | None = None
 
 
-class ProcessWorkers:
+class ProcessWorkers(Pool):
     """Worker processes.
 
     Parameters
@@ -45,27 +37,11 @@ class ProcessWorkers:
         Number of processes.
     """
 
+    most_start_failures = 3
+
     def __init__(self, settings: WorkerSettings, count: int) -> None:
         self._settings = settings
-        self._start_failures = 0
-        self._processes = [self._spawn() for _ in range(count)]
-
-    @property
-    def n_free(self) -> int:
-        """Number of processes that have loaded the model and have no task."""
-        return sum(each.is_ready and each.task is None for each in self._processes)
-
-    @property
-    def n_alive(self) -> int:
-        """Number of processes that have loaded the model."""
-        return sum(each.is_ready for each in self._processes)
-
-    def start(self, task: Task) -> None:
-        """Give a task to a free process."""
-        free = next(each for each in self._processes if each.is_ready and each.task is None)
-        free.task = task
-        with suppress(OSError):  # it has just ended, which `wait` finds out
-            free.connection.send(task)
+        super().__init__(count)
 
     def wait(self, timeout_s: float, handle: Handle) -> None:
         """Wait for messages of processes, and for their ends; those that have ended are replaced.
@@ -77,68 +53,37 @@ class ProcessWorkers:
         WorkerError
             If several processes in turn end while they load the model.
         """
-        by_connection = {each.connection: each for each in self._processes}
+        by_connection = {each.place.connection: each for each in self._members}
         for connection in wait([*by_connection], timeout_s):
             each = by_connection[cast(Connection, connection)]
-            for message in _messages(each.connection):
+            for message in _messages(each.place.connection):
                 if message is _END:
-                    self._replace(each, handle)
+                    each.place.process.kill()  # it may have closed its end of the connection alone
+                    each.place.process.join()
+                    reason = f"its worker ended with {_exit_text(each.place.process.exitcode)}"
+                    self._lose(each, reason, handle)
                 else:
                     self._take(each, message, handle)
+                if each not in self._members:
+                    break
 
-    def give_up(self, task: Task) -> None:
-        """Kill the process of a task."""
-        for each in self._processes:
-            if each.task is task:
-                each.process.kill()
-
-    def close(self) -> None:
-        """End all processes, whatever they are doing."""
-        for each in self._processes:
-            each.process.kill()
-        for each in self._processes:
-            each.process.join()
-            each.connection.close()
-
-    def _spawn(self) -> _Process:
+    def _spawn(self) -> Member:
         ours, theirs = _CONTEXT.Pipe()
         process = _CONTEXT.Process(target=_serve, args=(theirs, self._settings), daemon=True)
         process.start()
         theirs.close()
-        return _Process(process, ours)
+        return Member(_Place(process, ours))
 
-    def _take(self, each: _Process, message: object, handle: Handle) -> None:
-        """Take a message of a process."""
-        task = each.task
-        if message == READY:
-            each.is_ready, self._start_failures = True, 0
-        elif isinstance(message, HarkenError):
-            raise message
-        elif task and isinstance(message, Progress):
-            handle(Advanced(task, message))
-        elif task and isinstance(message, ShardReport):
-            each.task = None
-            handle(Published(task, message))
-        elif isinstance(message, Broken):
-            each.task = None
-            handle(message)
+    def _send(self, each: Member, task: Task) -> None:
+        with suppress(OSError):  # it has just ended, which `wait` finds out
+            each.place.connection.send(task)
 
-    def _replace(self, each: _Process, handle: Handle) -> None:
-        """Replace a process that has ended; its task is broken."""
-        each.process.kill()  # it may have closed its end of the connection alone
-        each.process.join()
-        each.connection.close()
-        reason = f"its worker ended with {_exit_text(each.process.exitcode)}"
-        self._processes.remove(each)
-        self._start_failures += not each.is_ready
-        if each.is_ready or self._start_failures < MAX_START_FAILURES:
-            self._processes.append(self._spawn())
-        elif not self.n_alive:  # the others go on without it
-            raise WorkerError(
-                f"{MAX_START_FAILURES} workers in turn ended while they loaded the model: {reason}"
-            )
-        if each.task:
-            handle(Broken(each.task, reason))
+    def _kill(self, each: Member) -> None:
+        each.place.process.kill()
+
+    def _forget(self, each: Member) -> None:
+        each.place.process.join()
+        each.place.connection.close()
 
 
 def _messages(connection: Connection) -> Iterator[object]:

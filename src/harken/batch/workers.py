@@ -1,0 +1,295 @@
+"""Workers of a batch: what the driver asks of them and what they tell it; one in this process, and pools elsewhere."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from harken.batch.rows import ShardReport
+from harken.batch.worker import Progress, Task, Worker, WorkerSettings
+from harken.errors import HarkenError, OutputError, WorkerError
+
+LOST = "WorkerLost"
+"""Type of the error of a recording with which workers were lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A task is done, and its rows are in the output folder."""
+
+    task: Task
+    report: ShardReport
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """A task goes on."""
+
+    task: Task
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A task was not finished, for a reason that is not an error of a recording as far as can be told.
+
+    Parameters
+    ----------
+    task : Task
+    reason : str
+        One line.
+    kind : str
+        Type of the error in the row of a recording that is given up.
+    unwritten : bool
+        True if its rows could not be written, which is not cured by smaller shards.
+    """
+
+    task: Task
+    reason: str
+    kind: str = LOST
+    unwritten: bool = False
+
+
+def broken_by(task: Task, error: Exception) -> Broken:
+    """Return that a task was not finished because of an exception."""
+    kind = type(error).__name__
+    if isinstance(error, OutputError):
+        return Broken(task, str(error), kind, unwritten=True)
+    return Broken(task, " ".join(f"{kind}: {error}".split()), kind)
+
+
+Event = Published | Advanced | Broken
+Handle = Callable[[Event], None]
+
+
+class Workers(Protocol):
+    """Some workers, each of which does one task at a time."""
+
+    @property
+    def n_free(self) -> int:
+        """Number of workers that could take a task now."""
+        ...
+
+    @property
+    def n_alive(self) -> int:
+        """Number of workers that have loaded the model."""
+        ...
+
+    def start(self, task: Task) -> None:
+        """Give a task to a free worker."""
+        ...
+
+    def wait(self, timeout_s: float, handle: Handle) -> None:
+        """Wait until something has happened, or the time is over; `handle` is called with every event.
+
+        Raises
+        ------
+        HarkenError
+            If no worker can load the model.
+        """
+        ...
+
+    def give_up(self, task: Task) -> None:
+        """End the worker of a task that takes too long, which is broken then; does nothing where that cannot be."""
+        ...
+
+    def close(self) -> None:
+        """End all workers."""
+        ...
+
+
+class InProcessWorkers:
+    """One worker, which works while the driver waits for it.
+
+    Parameters
+    ----------
+    settings : WorkerSettings
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._worker: Worker | None = None
+        self._task: Task | None = None
+
+    @property
+    def n_free(self) -> int:
+        """1, unless it has a task."""
+        return int(self._task is None)
+
+    @property
+    def n_alive(self) -> int:
+        """1 once the model is loaded."""
+        return int(self._worker is not None)
+
+    def start(self, task: Task) -> None:
+        """Take a task, which is done when the driver waits."""
+        self._task = task
+
+    def wait(self, timeout_s: float, handle: Handle) -> None:
+        """Do the task.
+
+        Raises
+        ------
+        HarkenError
+            If the model cannot be loaded.
+        """
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._worker = self._worker or Worker(self._settings)
+
+        failures: list[Exception] = []
+
+        def report(progress: Progress) -> None:
+            try:
+                handle(Advanced(task, progress))
+            except Exception as error:  # the driver's, for which no recording is to blame
+                failures.append(error)
+                raise
+
+        try:
+            counts = self._worker.transcribe(task, report)
+        except Exception as error:
+            if failures:
+                raise failures[0] from None
+            handle(broken_by(task, error))
+        else:
+            handle(Published(task, counts))
+
+    def give_up(self, task: Task) -> None:
+        """Do nothing: the worker minds the time itself."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+READY = "ready"
+"""What a worker says when it has loaded the model."""
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker of a pool.
+
+    Attributes
+    ----------
+    place : object
+        Where it is: its process, or its actor.
+    is_ready : bool
+        True when it has loaded the model.
+    task : Task or None
+    """
+
+    place: Any
+    is_ready: bool = False
+    task: Task | None = None
+
+
+class Pool(ABC):
+    """Workers elsewhere, each of which may end at any time: then its task is broken, and another one takes its place.
+
+    A subclass starts them, sends them tasks, ends them, and hears what they say.
+    """
+
+    most_start_failures: ClassVar[int]
+    """Workers that may end, one after another, before they have loaded the model."""
+
+    def __init__(self, count: int) -> None:
+        self._start_failures = 0
+        self._members = [self._spawn() for _ in range(count)]
+
+    @property
+    def n_free(self) -> int:
+        """Number of workers that have loaded the model and have no task."""
+        return sum(each.is_ready and each.task is None for each in self._members)
+
+    @property
+    def n_alive(self) -> int:
+        """Number of workers that have loaded the model."""
+        return sum(each.is_ready for each in self._members)
+
+    def start(self, task: Task) -> None:
+        """Give a task to a free worker."""
+        free = next(each for each in self._members if each.is_ready and each.task is None)
+        free.task = task
+        self._send(free, task)
+
+    @abstractmethod
+    def wait(self, timeout_s: float, handle: Handle) -> None:
+        """Wait for messages of workers, and for their ends; those that have ended are replaced.
+
+        Raises
+        ------
+        HarkenError
+            If the model cannot be loaded.
+        WorkerError
+            If several workers in turn end while they load the model.
+        """
+
+    def give_up(self, task: Task) -> None:
+        """End the worker of a task."""
+        for each in self._members:
+            if each.task is task:
+                self._kill(each)
+
+    def close(self) -> None:
+        """End all workers, whatever they are doing."""
+        for each in self._members:
+            self._kill(each)
+        for each in self._members:
+            self._forget(each)
+
+    @abstractmethod
+    def _spawn(self) -> Member:
+        """Start a worker."""
+
+    @abstractmethod
+    def _send(self, each: Member, task: Task) -> None:
+        """Send a task to a worker."""
+
+    @abstractmethod
+    def _kill(self, each: Member) -> None:
+        """End a worker."""
+
+    def _forget(self, each: Member) -> None:  # noqa: B027
+        """Release what belongs to a worker that was ended."""
+
+    def _take(self, each: Member, message: object, handle: Handle) -> None:
+        """Take a message of a worker."""
+        task = each.task
+        if message == READY:
+            each.is_ready, self._start_failures = True, 0
+        elif isinstance(message, HarkenError):
+            self._replace(each, message)
+        elif task and isinstance(message, Progress):
+            handle(Advanced(task, message))
+        elif task and isinstance(message, ShardReport):
+            each.task = None
+            handle(Published(task, message))
+        elif task and isinstance(message, Broken):
+            each.task = None
+            handle(message)
+
+    def _lose(self, each: Member, reason: str, handle: Handle) -> None:
+        """Replace a worker that has ended; its task is broken."""
+        error = f"{self.most_start_failures} workers in turn ended while they loaded the model: {reason}"
+        self._replace(each, None if each.is_ready else WorkerError(error))
+        if each.task:
+            handle(Broken(each.task, reason))
+
+    def _replace(self, each: Member, error: HarkenError | None) -> None:
+        """Replace a worker; after an error of several in turn before they were ready, the others go on without it.
+
+        An error of harken's own is the same for all, unless others have loaded the model.
+        """
+        self._kill(each)
+        self._forget(each)
+        self._members.remove(each)
+        self._start_failures += error is not None
+        most = self.most_start_failures if self.n_alive or isinstance(error, WorkerError) else 1
+        if error is None or self._start_failures < most:
+            self._members.append(self._spawn())
+        elif not self.n_alive:
+            raise error

@@ -1,0 +1,221 @@
+"""What the command line refuses: the command, its exit code, and the line, before any model is loaded.
+
+Limits of single options are in tests/transcribe/test_options.py; here is one of each kind.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from audio_files import AUDIO_FORMATS
+from cli_runner import CliRunner
+
+FORMATS = "txt, srt, vtt, ass, lrc, tsv, words.tsv, json, html, rttm"
+ENDINGS = ".txt, .srt, .vtt, .ass, .lrc, .tsv, .words.tsv, .json, .html, .rttm"
+NO_FOLDER = "cannot be written: there is no folder none"
+DELAYS = "minimal, low, medium, high, or milliseconds from 1 to 60000"
+
+REFUSED = [
+    # transcribe
+    ("transcribe talk.wav -f doc", 2, f"'doc' is not one of {FORMATS}, all"),
+    ("transcribe talk.wav -o -", 2, "--output-dir - takes one FILE and one --format"),
+    ("transcribe talk.wav -o - -f all", 2, "--output-dir - takes one FILE and one --format"),
+    ("transcribe talk.wav -o talk.wav/out", 5, "cannot be made a folder"),
+    (
+        "transcribe talk.wav other/talk.wav -f srt -o out",
+        2,
+        "talk.wav and other/talk.wav would both be written to",
+    ),
+    (
+        "transcribe talk.wav -f vtt --karaoke --no-word-timestamps",
+        2,
+        "--no-word-timestamps excludes options that",
+    ),
+    ("transcribe talk.wav --skip-existing", 2, "--skip-existing and --resume are for files"),
+    ("transcribe talk.wav --resume -o - -f txt", 2, "--skip-existing and --resume are for files"),
+    ("transcribe talk.wav -f rttm", 2, "--format rttm has turns of speakers: give --speakers, too"),
+    ("transcribe talk.wav --beam-size 0", 2, "--beam-size 0: allowed is an integer from 1 to 64"),
+    ("transcribe talk.wav --beam-size five", 2, "'five' is not a valid integer"),
+    ("transcribe talk.wav --language klingon", 2, "--language 'klingon': allowed is"),
+    ("transcribe talk.wav --task sing", 2, "--task 'sing': allowed is transcribe or translate"),
+    ("transcribe talk.wav --temperatures 0,warm", 2, "'--temperatures': 'warm' is not a number"),
+    (
+        "transcribe talk.wav --temperatures 0,99",
+        2,
+        "--temperatures 99.0: allowed is 0, and numbers from 0.001 to 10",
+    ),
+    ("transcribe talk.wav --length-penalty some", 2, "'some' is not a number"),
+    ("transcribe talk.wav --suppress-tokens 1.5", 2, "'1.5' is not an integer"),
+    (
+        "transcribe talk.wav --suppress-regex '(a+)+$'",
+        2,
+        "--suppress-regex '(a+)+$': allowed is a regular expression",
+    ),
+    ("transcribe talk.wav --precision fp8", 2, "'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8', 'fp16'"),
+    (
+        "transcribe talk.wav --backend cuda",
+        2,
+        "'cuda' is not one of 'auto', 'native', 'onnx', 'torch', 'numpy'",
+    ),
+    ("transcribe talk.wav --patience nan", 2, "'--patience': 'nan' is not a number"),
+    ("transcribe talk.wav --temperatures=-nan", 2, "'--temperatures': '-nan' is not a number"),
+    ("transcribe talk.wav --hallucination-threshold NaN", 2, "'NaN' is not a number"),
+    ("transcribe talk.wav --model ''", 2, "it is empty, and names no file"),
+    ("transcribe talk.wav --revision ''", 2, "it is empty"),
+    ("transcribe talk.wav --vad-threshold 0.3 --no-vad", 2, "--vad-threshold has no effect with --no-vad"),
+    ("transcribe talk.wav --patience 2", 2, "--patience has no effect with --beam-size 1"),
+    (
+        "transcribe talk.wav --best-of 3 --temperatures 0",
+        2,
+        "--best-of has no effect with --temperatures 0 alone",
+    ),
+    (
+        "transcribe talk.wav --beam-size 5 --temperatures 1",
+        2,
+        "--beam-size has no effect with --temperatures that",
+    ),
+    ("transcribe talk.wav --languages de --language en", 2, "--languages has no effect with --language"),
+    (
+        "transcribe talk.wav --carry-initial-prompt",
+        2,
+        "--carry-initial-prompt has no effect without --initial-prompt",
+    ),
+    (
+        "transcribe talk.wav --backend numpy --precision int8",
+        2,
+        "--precision has no effect with --backend numpy",
+    ),
+    ("transcribe talk.wav --backend numpy --threads 2", 2, "--threads has no effect with --backend numpy"),
+    ("transcribe talk.wav --revision main -m .", 2, "--revision has no effect with a model given by its path"),
+    (
+        "transcribe talk.wav --multilingual --language-threshold 1",
+        2,
+        "has no effect with --language or --multilingual",
+    ),
+    (
+        "transcribe talk.wav --no-timestamps --max-initial-timestamp-s 2",
+        2,
+        "has no effect with --no-timestamps",
+    ),
+    (
+        "transcribe talk.wav -f txt --max-line-width 9",
+        2,
+        "has no effect without a --format of srt, vtt, ass, lrc",
+    ),
+    ("transcribe talk.wav -f srt --karaoke", 2, "--karaoke has no effect without a --format of"),
+    ("transcribe talk.wav -f json --embed-audio", 2, "--embed-audio has no effect without a --format of html"),
+    ("transcribe talk.wav --max-speakers 2", 2, "--max-speakers has no effect without --speakers"),
+    ("transcribe talk.wav -q -v", 2, "--verbose has no effect with --quiet"),
+    # listen
+    ("listen none.mp3", 3, "none.mp3: no such file"),
+    ("listen .", 3, ".: is a directory"),
+    ("listen talk.wav --pcm", 2, "--pcm is for standard input: harken listen - --pcm < talk.wav; see"),
+    ("listen talk.wav --microphone usb", 2, "--microphone and FILE exclude each other"),
+    ("listen ''", 2, "FILE '': allowed is a recording, or - for standard input; see 'harken listen --help'"),
+    ("listen --microphone usb --pcm", 2, "--microphone and --pcm exclude each other"),
+    ("listen --microphone usb --pace real", 2, "--pace is for a recording; a microphone is in real time"),
+    ("listen - --pcm-rate 8000", 2, "--pcm-rate is for raw samples: harken listen - --pcm --pcm-rate"),
+    ("listen talk.wav --pcm-channels 2", 2, "--pcm-channels is for raw samples: harken listen"),
+    ("listen talk.wav --quiet --verbose", 2, "--quiet and --verbose exclude each other"),
+    ("listen talk.wav --json --times", 2, "--times is for lines of text; --json has the times"),
+    ("listen talk.wav --record ''", 2, "--record '': allowed is the name of a file"),
+    ("listen talk.wav --record -", 2, "--record -: allowed is a file, since standard output shows the"),
+    ("listen talk.wav -o ''", 2, f"'-o' / '--output': '': allowed endings are {ENDINGS}"),
+    ("listen talk.wav -o talk.doc", 2, "'-o' / '--output': 'talk.doc': allowed endings"),
+    ("listen talk.wav -o talk.srt --record none/a.wav", 5, f"none/a.wav: {NO_FOLDER}"),
+    ("listen talk.wav -o none/a.srt --record a.wav", 5, f"none/a.srt: {NO_FOLDER}"),
+    (
+        "listen talk.wav --record ./talk.wav",
+        2,
+        "./talk.wav, which is talk.wav, would be overwritten, and it is read",
+    ),
+    ("listen talk.wav --delay never --record a.wav", 2, f"--delay 'never': allowed is {DELAYS}"),
+    ("listen talk.wav --finals both --record a.wav", 2, "--finals 'both': allowed is exact or streamed"),
+    ("listen talk.wav --beam-size 0 --record a.wav", 2, "--beam-size 0: allowed is an integer"),
+    ("listen talk.wav --batch-size 1", 2, "No such option '--batch-size'"),
+    ("listen talk.wav --clip-timestamps 1", 2, "No such option '--clip-timestamps'"),
+    # decode
+    (
+        "decode talk.wav --batch-size 2",
+        2,
+        "--batch-size 2: allowed is 1, as windows are shown one after another",
+    ),
+    ("decode none.wav", 3, "none.wav: no such file"),
+    # plot
+    ("plot talk.wav -o out.gif", 2, "'out.gif' does not end in .html or .png"),
+    ("plot talk.wav --clip-timestamps 1,2", 2, "choose the excerpt with --start and --duration"),
+    ("plot talk.wav --start 20", 2, "--start 20.0: allowed is a time before the end of the recording"),
+    ("plot talk.wav --duration 0", 2, "Invalid value for '--duration'"),
+    ("plot talk.wav --start nan", 2, "'--start': 'nan' is not a number of the range x>=0"),
+    ("plot talk.wav --start 1e308", 2, "--start 1e+308: allowed is a time before the end"),
+    ("plot talk.wav -o ''", 2, "it is empty, and names no file"),
+    ("plot ''", 2, "it is empty, and names no file"),
+    ("plot none.flac", 3, "none.flac: no such file"),
+    ("plot .", 3, ".: is a directory"),
+    ("plot talk.wav -o none/out.html", 5, "there is no folder none"),
+    # all
+    ("transcribe", 2, "Missing argument 'FILE...'; see 'harken transcribe --help'"),
+    ("transcripe talk.wav", 2, "No such command 'transcripe'"),
+    ("transcribe talk.wav --colour", 2, "No such option '--colour'"),
+]
+SURROGATES = (
+    "--hotwords",
+    "--initial-prompt",
+    "--prefix",
+    "--language",
+    "--languages",
+    "--task",
+    "--suppress-regex",
+)
+
+ACCEPTED = [
+    "transcribe none.wav --beam-size 5 --temperatures 0,0.5",
+    "transcribe none.wav --best-of 5 --temperatures 0 --no-vad --vad-threshold 0.5",
+    "transcribe none.wav --no-carry-initial-prompt --backend numpy --precision fp32",
+    "transcribe none.wav --language de --multilingual --languages de,en --revision main",
+    "transcribe none.wav -f txt,srt -o out --max-line-width 9",
+    "transcribe none.wav -f ass -o out --karaoke",
+    "listen none.wav --multilingual --language-threshold 0.7",
+    "plot none.wav --vad-threshold 0.3",
+]
+"""Command lines whose options have an effect, though one could think otherwise; the recording is missing."""
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
+    cli = CliRunner(capsys, monkeypatch)
+    cli.use_texts()
+    return cli
+
+
+@pytest.mark.parametrize(("line", "code", "message"), REFUSED, ids=[line for line, _, _ in REFUSED])
+def test_bad_command_line_is_one_line_before_a_model_is_loaded(
+    cli: CliRunner, line: str, code: int, message: str
+) -> None:
+    outcome = cli.run(*shlex.split(line))
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (code, "", 1)
+    assert outcome.err.startswith("harken: ")
+    assert message in outcome.err.replace(os.sep, "/")
+    assert cli.loaded == []
+    assert os.listdir() == ["talk.wav"]
+
+
+@pytest.mark.parametrize("option", [*SURROGATES, "--prepend-punctuations", "--revision", "--device"])
+def test_bytes_that_are_no_text_are_refused(cli: CliRunner, option: str) -> None:
+    outcome = cli.run("transcribe", "talk.wav", option, "a\udcff")
+    assert outcome.code == 2
+    assert f"Invalid value for '{option}': 'a\\udcff' is not UTF-8 text" in outcome.err
+
+
+@pytest.mark.parametrize("line", ACCEPTED)
+def test_options_with_an_effect_are_accepted(cli: CliRunner, line: str) -> None:
+    outcome = cli.run(*shlex.split(line))
+    assert outcome.code in (1, 3)
+    assert "none.wav: no such file" in outcome.err
