@@ -34,7 +34,7 @@ RUNS = {
     "live many": "--count 2 --seconds 2",
     "memory": "--limit 1 --hours 0.002",
     "parity": f"{LIMITED} --beam 1",
-    "reliability": f"{LIMITED} --models {tiny}",
+    "reliability": LIMITED + " --models {tiny}",
     "serving live": "--count 1 --seconds 2 --delay low",
     "serving files": "--files 1 --seconds 2 --concurrency 1 --servers harken",
     "serving beside": "--minutes 1 --repeats 1 --servers harken",
