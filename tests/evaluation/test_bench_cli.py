@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 
-from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
+from fakes.measured import TEXTS, write_talks
 from harken import Recognizer
 from harken.backends.numpy import NumpyBackend
-from harken.cli.exits import Stop
 from harken.decoding import Assistant, SpeculativeDecoder
 from harken.errors import BackendUnavailable
 from tiny_models import DIMS, TOKENIZER, make_weights
 
-TEXTS = ("One dog.", "A big house")
 OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--hallucination-threshold", "none")
 
 
@@ -34,18 +32,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 @pytest.fixture(autouse=True)
 def talks(cli: CliRunner) -> Path:
     """A folder of two recordings of one window, and a manifest of their texts."""
-    folder = Path("talks")
-    folder.mkdir()
-    for number in range(len(TEXTS)):
-        AUDIO_FORMATS["wav s16"].write(folder / str(number), WINDOW_S)
-    lines = (
-        {"audio": f"{number}.wav", "text": text, "language": "en", "seconds": WINDOW_S}
-        for number, text in enumerate(TEXTS)
-    )
-    (folder / "manifest.jsonl").write_text(
-        "".join(f"{json.dumps(entry)}\n" for entry in lines), encoding="utf-8"
-    )
-    return folder
+    return write_talks(Path("talks"))
 
 
 def use_texts(cli: CliRunner) -> TranscriptBackend:
@@ -256,48 +243,6 @@ class TestRefusals:
         assert (outcome.code, outcome.out, cli.loaded) == (code, "", [])
         assert outcome.err.startswith(message.replace("/", str(Path("/"))) if code == 5 else message)
 
-    def test_failed_recording_is_reported_and_the_others_measured(self, cli: CliRunner) -> None:
-        Path("talks/1.wav").write_text("Dear diary")
-        use_texts(cli)
-        outcome = cli.run("bench", "talks", "--repeat", "2", "--json", "out.json", *OPTIONS)
-        assert outcome.code == 1
-        assert outcome.err.startswith("harken: talks/1.wav: is not a recording")
-        assert outcome.err.count("\n") == 1
-        assert "\n1 recording: 0.5 s" in outcome.out
-        (failed,) = json.loads(Path("out.json").read_text())["failed"]
-        assert failed["audio"] == "talks/1.wav"
-
-    def test_interruption_reports_the_results_so_far(
-        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        backend = use_texts(cli)
-        encode = backend.encode
-
-        def interrupted(mel: Any, positions: Any) -> Any:
-            if len(backend.mels) == 2:
-                raise Stop(130, "interrupted")
-            return encode(mel, positions)
-
-        monkeypatch.setattr(backend, "encode", interrupted)
-        outcome = cli.run("bench", "talks", "--repeat", "1", "--json", "out.json", *OPTIONS)
-        assert outcome.code == 130
-        assert outcome.err == "harken: interrupted after 1 of 2 recordings\n"
-        assert "\n1 recording: 0.5 s" in outcome.out
-        assert json.loads(Path("out.json").read_text())["complete"] is False
-
-
-class TestFilesThatAreRead:
-    @pytest.mark.parametrize("target", ["talks/0.wav", "talks/manifest.jsonl", "./talks/../talks/1.wav"])
-    def test_result_does_not_replace_them(self, cli: CliRunner, talks: Path, target: str) -> None:
-        use_texts(cli)
-        before = Path(target).read_bytes()
-        outcome = cli.run("bench", "talks/0.wav", "talks", "--repeat", "1", "--json", target)
-        assert (outcome.code, outcome.out) == (2, "")
-        assert outcome.err.startswith(f"harken: {target}")
-        assert "would be overwritten, and it is read" in outcome.err
-        assert Path(target).read_bytes() == before
-        assert cli.loaded == []
-
     def test_unreadable_file_is_reported_and_the_others_measured(self, cli: CliRunner, talks: Path) -> None:
         cli.use_texts(*(window_text(0, TEXTS[0], WINDOW_POSITIONS) for _ in range(2)))
         Path("notes.mp3").write_text("Dear diary")
@@ -317,22 +262,13 @@ class TestFilesThatAreRead:
         assert (outcome.code, outcome.out, outcome.err.count("\n"), cli.loaded) == (3, "", 1, [])
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--join", "1"], ["--block-s", "0.1"], ["--one-core"], ["--delay", "high"]]
-)
-def test_option_of_streams_without_streaming_is_refused(cli: CliRunner, arguments: list[str]) -> None:
+def test_options_of_streams_are_refused_without_streaming_and_are_finite_numbers(cli: CliRunner) -> None:
     use_texts(cli)
-    outcome = cli.run("bench", "talks/0.wav", *arguments)
-    assert (outcome.code, outcome.err) == (
-        2,
-        f"harken: {arguments[0]} has no effect without --streaming\n",
-    )
-
-
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
-@pytest.mark.parametrize("option", ["--join", "--block-s"])
-def test_numbers_are_finite(cli: CliRunner, option: str, value: str) -> None:
-    use_texts(cli)
-    outcome = cli.run("bench", "talks/0.wav", "--streaming", option, value)
-    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert f"Invalid value for '{option}'" in outcome.err
+    for option, *value in (["--join", "1"], ["--block-s", "0.1"], ["--one-core"], ["--delay", "high"]):
+        outcome = cli.run("bench", "talks/0.wav", option, *value)
+        assert (outcome.code, outcome.err) == (2, f"harken: {option} has no effect without --streaming\n")
+    for option in ("--join", "--block-s"):
+        for value in ("nan", "inf", "-inf", "1e999"):
+            outcome = cli.run("bench", "talks/0.wav", "--streaming", option, value)
+            assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+            assert f"Invalid value for '{option}'" in outcome.err

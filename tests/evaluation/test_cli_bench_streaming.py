@@ -14,32 +14,19 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
-from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
-from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text, speech_ended, speech_started
+from fakes.live_sessions import ScriptedLiveSession
+from fakes.measured import SCRIPT, TEXTS, KnownTextRecognizer, known_text_recognizer, write_talks
 from harken import Recognizer, TranscribeOptions
-from harken.cli.exits import Stop
-from harken.evaluation.live_runs import LiveRound, LiveRun, run_live, run_live_rounds, summarise_live
+from harken.evaluation.live_runs import LiveRound, run_live, run_live_rounds, summarise_live
 from harken.evaluation.scoring import EvalRecording, Failure
 from harken.evaluation.simulation import JoinedStream, join_by_speaker, reference_word_times
 from harken.manifests import Entry
 from harken.results import Word
-from harken.streaming import Event, StreamOptions
+from harken.streaming import Event
 from tiny_models import TOKENIZER
 
-TEXTS = ("One dog.", "A big house")
-SCRIPT = (
-    speech_started(0.0),
-    interim_text(0.3, " One", " fog"),
-    interim_text(0.5, " One dog."),
-    final_segment(0.6, " One dog."),
-    speech_ended(0.6),
-    speech_started(0.7),
-    interim_text(0.9, " A pig", " house"),
-    final_segment(1.2, " A big house"),
-    speech_ended(1.2),
-)
 WORDS = tuple(
     Word(start_s=0.0, end_s=end_s, text=text, probability=1.0)
     for end_s, text in ((0.2, "One"), (0.4, "dog"), (0.8, "A"), (0.9, "big"), (1.0, "mouse"))
@@ -51,21 +38,7 @@ def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of two recordings of one window by one speaker, and a manifest of their texts."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    folder = Path("talks")
-    folder.mkdir()
-    lines = []
-    for number, text in enumerate(TEXTS):
-        AUDIO_FORMATS["wav s16"].write(folder / str(number), WINDOW_S)
-        entry = {
-            "audio": f"{number}.wav",
-            "text": text,
-            "language": "en",
-            "seconds": WINDOW_S,
-            "speaker": "anna",
-        }
-        lines.append(f"{json.dumps(entry)}\n")
-    (folder / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
-    return folder
+    return write_talks(Path("talks"))
 
 
 def recording(number: int, **changes: Any) -> EvalRecording:
@@ -232,28 +205,6 @@ def live_rounds(repeats: int) -> tuple[list[LiveRound], list[str]]:
     return [outcome for outcome in found if isinstance(outcome, LiveRound)], order
 
 
-class KnownTextRecognizer(Recognizer):
-    """A recognizer of known texts, whose streams follow `SCRIPT`."""
-
-    opened: list[tuple[TranscribeOptions, StreamOptions]]
-
-    def align(self, audio: Any, text: str, *options: Any, **changes: Any) -> tuple[Word, ...]:
-        return tuple(Word(start_s=0.0, end_s=0.1, text=word, probability=1.0) for word in text.split())
-
-    def stream(self, options: Any = None, /, *, stream_options: Any = None, **changes: Any) -> Any:
-        self.opened.append((options, stream_options))
-        return ScriptedLiveSession(SCRIPT)
-
-
-def known_text_recognizer(texts: Sequence[str] = TEXTS) -> KnownTextRecognizer:
-    """Return a recognizer that returns the texts, one for each stream."""
-    recognizer = KnownTextRecognizer(
-        TranscriptBackend(*(window_text(0, text, WINDOW_POSITIONS) for text in texts)), TOKENIZER, "recital"
-    )
-    recognizer.opened = []
-    return recognizer
-
-
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     return CliRunner(capsys, monkeypatch)
@@ -312,27 +263,6 @@ class TestCommand:
         assert session["cost"]["audio_s"] == pytest.approx(2 * WINDOW_S)
         slowest = [word["commit_latency"]["computation_aware_s"] for word in session["slowest"]]
         assert slowest == sorted(slowest, reverse=True)
-
-    def test_failed_recording_is_reported_and_the_others_measured(self, cli: CliRunner) -> None:
-        Path("talks/1.wav").write_text("Dear diary")
-        outcome, _ = bench(cli)
-        assert outcome.code == 1
-        assert outcome.err.startswith("harken: talks/1.wav: is not a recording")
-        assert "\n1 stream of 1 recording: 0.5 s" in outcome.out
-
-    def test_interruption_reports_the_results_so_far(self, cli: CliRunner) -> None:
-        def interrupted(session: Any, samples: Any, *rest: Any, **options: Any) -> LiveRun:
-            lengths.append(len(samples))
-            if len(lengths) > 2:
-                raise Stop(130, "interrupted")
-            return run_live(session, samples, *rest, **options)
-
-        lengths: list[int] = []
-        cli.monkeypatch.setattr("harken.evaluation.live_runs.run_live", interrupted)
-        outcome, _ = bench(cli, "--json", "out.json")
-        assert (outcome.code, outcome.err) == (130, "harken: interrupted after 1 of 2 recordings\n")
-        assert "\n1 stream of 1 recording: 0.5 s" in outcome.out
-        assert json.loads(Path("out.json").read_text(encoding="utf-8"))["complete"] is False
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -12,6 +12,7 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
+from fakes.measured import FixedDiarizer
 from harken.errors import BackendUnavailable, ManifestError
 from harken.evaluation.error_rate import ErrorCounts
 from harken.evaluation.speaker_errors import (
@@ -43,18 +44,6 @@ def segment(text: str, *speakers: str) -> Segment:
     return Segment(
         index=0, start_s=0.0, end_s=1.0, text=text, tokens=(), seek_s=0.0, speakers=speakers, **numbers
     )
-
-
-@dataclass
-class FixedDiarizer:
-    """Finds the same turns in every recording, and counts them."""
-
-    turns: tuple[SpeakerTurn, ...]
-    calls: int = 0
-
-    def diarize(self, audio: Any, /) -> FixedDiarizer:
-        self.calls += 1
-        return self
 
 
 @dataclass
@@ -268,11 +257,9 @@ class TestManifests:
 class TestCommand:
     @pytest.fixture
     def cli(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, talk: Path) -> CliRunner:
-        monkeypatch.setattr(
-            "harken.cli.eval_speakers.load_diarizer",
-            lambda params: FixedDiarizer(turns((0.0, 4.0, "A"), (5.0, 9.0, "B"))),
-        )
-        return CliRunner(capsys, monkeypatch)
+        cli = CliRunner(capsys, monkeypatch)
+        cli.loaders["load_diarizer"] = lambda **given: FixedDiarizer(turns((0.0, 4.0, "A"), (5.0, 9.0, "B")))
+        return cli
 
     def test_prints_each_recording_and_the_totals(self, cli: CliRunner) -> None:
         outcome = cli.run("eval", "--speakers", "--no-words", "talks", "--json", "result.json")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
 
 import click
 from click.core import ParameterSource
 
-from harken.batch import BatchOptions, BatchSummary, plan_batch, run_batch
+from harken.batch import BatchOptions, BatchState, BatchSummary, plan_batch, run_batch
 from harken.batch.options import BATCH_SIZE
 from harken.batch.plan import Plan
-from harken.cli.batch_progress import BatchProgress, format_duration
 from harken.cli.exits import EPILOGUE, SOME_FAILED
 from harken.cli.options import (
     Command,
@@ -26,11 +27,82 @@ from harken.cli.options import (
     parse_text,
     single_option,
 )
-from harken.cli.screen import format_table, pluralize, write_stdout
+from harken.cli.screen import ProgressBar, format_table, pluralize, write_stderr, write_stdout
 from harken.cli.signals import saving_on_stop
 from harken.formats import Layout
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
+
+LINE_EVERY_S = 30.0
+
+
+class BatchProgress:
+    """The progress on standard error.
+
+    Parameters
+    ----------
+    enabled : bool
+        False to show nothing but errors.
+    """
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._bar = ProgressBar(enabled, counts=True)
+        self._state: BatchState | None = None
+        self._next_line_s = perf_counter() + LINE_EVERY_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    def show(self, state: BatchState) -> None:
+        """Show the state."""
+        self._state = state
+        text = describe_state(state)
+        if self._bar.enabled:
+            self._bar.update("", text, state.rows, state.all_rows)
+        elif self._enabled and perf_counter() >= self._next_line_s:
+            self._next_line_s = perf_counter() + LINE_EVERY_S
+            write_stderr(f"harken: {state.rows} of {state.all_rows} recordings, {text}")
+
+    def note(self, text: str) -> None:
+        """Show a line, above the bar."""
+        if self._enabled:
+            self._bar.write_stderr(f"harken: {text}")
+
+    def describe_stop(self, message: str) -> str:
+        """Return the message of a signal with what is done; rows that are not published yet are not."""
+        if not self._state:
+            return f"{message}; the same command goes on"
+        done = f"{self._state.published} of {self._state.all_rows} recordings are done"
+        return f"{message}; {done}, and the same command goes on from there"
+
+
+def describe_state(state: BatchState) -> str:
+    """Return the workers, the speed, the time left and the failures, in a line."""
+    parts = [f"{state.workers} worker{'' if state.workers == 1 else 's'}"]
+    if state.speed:
+        parts.append(f"{state.speed:.1f} times real time")
+        if state.left_s:
+            parts.append(f"{format_duration(state.left_s / state.speed)} left")
+    if state.failed:
+        parts.append(f"{state.failed} failed")
+    return ", ".join(parts)
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration in the two units that matter, such as ``3 h 20 min`` or ``41 s``."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    units = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    shown = next((index for index, (count, _) in enumerate(units) if count), len(units) - 1)
+    return " ".join(f"{count} {unit}" for count, unit in units[shown : shown + 2])
+
 
 output_option = partial(single_option, section="Output")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harken.api import load_diarizer
 from harken.cli.measuring import Measurement, Report, format_percent, format_rate, format_speed
-from harken.cli.options import load_model_with_status
+from harken.cli.options import chosen_loader, load_model_with_status
 from harken.cli.screen import Screen, format_table, pluralize
 from harken.evaluation.scoring import Failure
 from harken.evaluation.speakers import (
@@ -20,17 +21,7 @@ from harken.evaluation.speakers import (
 from harken.manifests import Entry
 from harken.transcribe import TranscribeOptions
 
-if TYPE_CHECKING:
-    from harken.speakers.diarizer import Diarizer
-
 COLUMNS = (("DER", 7), ("0.25 s", 7), ("JER", 7), ("speakers", 10), ("cpWER", 7))
-
-
-def load_diarizer(params: dict[str, Any]) -> Diarizer:
-    """Load the models that tell speakers apart."""
-    import harken
-
-    return harken.load_diarizer(threads=params["threads"])
 
 
 def speakers_measurement(
@@ -52,7 +43,7 @@ def speakers_measurement(
     return Measurement(
         outcomes=evaluate_speakers(
             entries,
-            partial(load_diarizer, params),
+            partial(chosen_loader("load_diarizer", load_diarizer), threads=params["threads"]),
             partial(load_model_with_status, screen, params) if params["words"] else None,
             options,
             turns=params["turns"],

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,29 +29,6 @@ _UNKNOWN_BYTES = (
 )
 _PATIENCE = 4  # signals that wait for the end of a file; a stalled pipe must not take all of them
 _SAMPLE_BYTES = 2
-
-
-class Output(Protocol):
-    """A file of a session.
-
-    Attributes
-    ----------
-    file : KeptFile
-    """
-
-    file: KeptFile
-
-    def holds(self) -> str:
-        """Say how much of the session the file holds."""
-        ...
-
-    def finish(self, *, session_ended: bool) -> None:
-        """Write the end of the content; `session_ended` unless an error came before."""
-        ...
-
-    def keep(self) -> None:
-        """Give the file its name, or remove it if there was nothing to write."""
-        ...
 
 
 class Recording:
@@ -175,6 +152,9 @@ class TranscriptFile:
         if text:
             self._piece_ends_s.append(end_s)
             self.file.append(_encode(text))
+
+
+Output = Recording | TranscriptFile
 
 
 class Outputs:
