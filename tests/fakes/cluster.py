@@ -1,18 +1,26 @@
-"""Workers of a simulated cluster: they take time by a clock of their own, and transcribe nothing."""
+"""A simulated cluster for the plan and the driver of a batch: its own clock, and workers that transcribe nothing."""
 
 from __future__ import annotations
 
 import heapq
+import json
 import math
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from time import process_time
+from pathlib import Path
 
+from harken.batch.driver import Driver
+from harken.batch.inputs import read_recordings
+from harken.batch.plan import Recipe, make_plan
 from harken.batch.rows import ShardReport
+from harken.batch.store import Store
 from harken.batch.worker import Progress, Task
 from harken.batch.workers import Advanced, Broken, Handle, Published
+from harken.formats import Layout
+from harken.transcribe import TranscribeOptions
 
 END_OF_TASK, LOSS, READY, PROGRESS = range(4)
 
@@ -76,8 +84,6 @@ class SimulatedWorkers:
         Time of workers in shards that were done; in shards in which they were lost; and before they were there.
     lost : int
         Number of workers that were lost.
-    own_s : float
-        Processor time of the simulation, which is not the driver's.
     """
 
     def __init__(
@@ -89,7 +95,7 @@ class SimulatedWorkers:
         self._events: list[tuple[float, int, int, _SimulatedWorker, Task | None]] = []
         self._free: list[_SimulatedWorker] = []
         self.n_alive = self.lost = 0
-        self.now_s = self.busy_s = self.wasted_s = self.absent_s = self.own_s = 0.0
+        self.now_s = self.busy_s = self.wasted_s = self.absent_s = 0.0
         for _ in range(cluster.workers):
             self._begin_worker()
 
@@ -104,7 +110,6 @@ class SimulatedWorkers:
 
     def start(self, task: Task) -> None:
         """Give a task to a free worker."""
-        began_s = process_time()
         worker = self._free.pop()
         worker.task, worker.began_s = task, self.now_s
         work_s, loss_s = self._work_s(task, worker.speed), self._random.expovariate(1 / 3600)
@@ -112,18 +117,14 @@ class SimulatedWorkers:
         self._push(min(work_s, loss_s), END_OF_TASK if work_s <= loss_s else LOSS, worker)
         if self._cluster.progress_s < work_s:
             self._push(self._cluster.progress_s, PROGRESS, worker)
-        self.own_s += process_time() - began_s
 
     def wait(self, timeout_s: float, handle: Handle) -> None:
         """Move the clock to the next event, at most as far as the timeout."""
-        began_s = process_time()
         if not self._events or self._events[0][0] > self.now_s + timeout_s:
             self.now_s += timeout_s
-            self.own_s += process_time() - began_s
             return
         self.now_s, _, kind, worker, task = heapq.heappop(self._events)
         event = self._take(kind, worker, task)
-        self.own_s += process_time() - began_s
         if event:
             handle(event)
 
@@ -173,3 +174,49 @@ class SimulatedWorkers:
         recordings = task.shard.recordings
         audio_s = sum(recording.estimate_s * draw(0, spread) for recording in recordings)
         return audio_s / speed + self._cluster.recording_s * len(recordings) + self._cluster.shard_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of an archive.
+
+    Parameters
+    ----------
+    idle_percent : float
+        Time of all workers without a shard, although they were there.
+    least_idle_percent : float
+        What no order could avoid, as the longest recording takes longer than all work would, evenly divided.
+    workers_lost, rows_missing, rows_doubled : int
+    """
+
+    idle_percent: float
+    least_idle_percent: float
+    workers_lost: int
+    rows_missing: int
+    rows_doubled: int
+
+
+def simulate(lengths_s: Sequence[float], folder: Path, cluster: Cluster) -> Outcome:
+    """Plan an archive of recordings of these lengths, and run it on simulated workers."""
+    manifest = folder / "archive.jsonl"
+    lines = [{"audio_filepath": f"{i}.mp3", "duration": round(s, 2)} for i, s in enumerate(lengths_s)]
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    recordings = read_recordings(str(manifest), lambda message: None)
+    store = Store(str(folder / "out"))
+    recipe = Recipe(name="", load={}, weights="", options=TranscribeOptions(), layout=Layout())
+    plan = make_plan(recordings, recipe, store, str(manifest), shard_s=1800, workers=cluster.workers)
+    done: Counter[str] = Counter()
+    workers = SimulatedWorkers(cluster, 0, lambda task: done.update(each.id for each in task.shard.recordings))
+    driver = Driver(workers, store, recipe, tries=3, time_limit=20.0, clock=workers.clock)
+    for shard in plan.unfinished:
+        driver.add(Task(shard))
+    driver.run()
+    all_s = cluster.workers * workers.now_s
+    mean_s, longest_s = workers.busy_s / cluster.workers, max(lengths_s) / cluster.speed
+    return Outcome(
+        idle_percent=100 * (all_s - workers.busy_s - workers.wasted_s - workers.absent_s) / all_s,
+        least_idle_percent=100 * max(longest_s - mean_s, 0) / max(longest_s, mean_s),
+        workers_lost=workers.lost,
+        rows_missing=len(lines) - len(done),
+        rows_doubled=sum(count > 1 for count in done.values()),
+    )

@@ -1,4 +1,4 @@
-"""faster-whisper behind OpenAI's route for files, as small as can be: what `files` and `beside` compare with.
+"""faster-whisper behind OpenAI's route for files, as small as can be: what `serving` compares with.
 
 Requests run in threads, as in servers that are built on it; segments are sent as they are decoded.
 """

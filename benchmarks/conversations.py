@@ -1,13 +1,37 @@
-"""The recipe of a conversation: who speaks when, at what level, in what room and noise."""
+"""Conversations with known turns, made from recordings of single speakers.
+
+    python benchmarks/conversations.py --to DEST
+    python benchmarks/conversations.py --to DEST --kind clean-2 room-3 --count 2
+
+writes DEST/{tune,report}/KIND/KIND-N.wav with .rttm (who speaks when) and .json (texts by speaker, and how it was
+made), and a manifest.jsonl for `harken eval --speakers`. The speakers of tune and report are different people. The
+same seed gives the same files. `voices` finds the speech.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import json
+import wave
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from speakers._rooms import make_noise, reverberate
-from speakers._voices import SAMPLE_RATE, SHORTEST_SPEECH_S, Piece, Region, Voice, bridge
+from program import Args, Program, Row, add, main
+from voices import (
+    HALVES,
+    MIXED_LENGTHS,
+    SAMPLE_RATE,
+    SHORT_LENGTHS,
+    SHORTEST_SPEECH_S,
+    Piece,
+    Region,
+    Voice,
+    bridge,
+    read_voices,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,6 +88,140 @@ class Kind:
     snr_db: Region = (20.0, 30.0)
     level_db: float = 4.0
     room: bool = False
+
+
+HALF_NAMES = ("tune", "report")
+
+GROUPS: Mapping[str, Callable[[Voice], bool]] = {
+    "long": lambda voice: voice.language == "en" and voice.seconds >= 25,
+    "worded": lambda voice: voice.language == "en" and voice.seconds >= 25 and voice.name not in CUT_ONLY,
+    "short": lambda voice: voice.language == "en" and 12 <= voice.seconds < 25,
+    "other": lambda voice: voice.language != "en",
+    "other-long": lambda voice: voice.language != "en" and voice.seconds >= 20,
+}
+CUT_ONLY = ("bush", "wills", "two-cities")
+"""Voices of one long recording each, whose words cannot be placed."""
+
+KINDS = {
+    "clean-2": Kind(voices=("worded", "worded")),
+    "clean-4": Kind(voices=("worded", "worded", "short", "short")),
+    "overlap-2": Kind(voices=("worded", "worded"), overlap=(0.06, 0.17)),
+    "overlap-4": Kind(voices=("long", "long", "short", "short"), lengths_s=MIXED_LENGTHS, overlap=(0.06, 0.17)),
+    "room-3": Kind(
+        voices=("worded", "worded", "short"), overlap=(0.0, 0.08), snr_db=(10.0, 25.0), level_db=3.0, room=True
+    ),
+    "six": Kind(
+        voices=("long", "long", "long", "short", "short", "short"), lengths_s=MIXED_LENGTHS, seconds=(150.0, 300.0),
+        overlap=(0.0, 0.1), snr_db=(15.0, 30.0),
+    ),
+    "short-answers": Kind(
+        voices=("long", "long", "short"), lengths_s=SHORT_LENGTHS,
+        overlap=(0.0, 0.08), snr_db=(15.0, 30.0), level_db=6.0,
+    ),
+    "languages": Kind(
+        voices=("other-long", "other", "other"), lengths_s=MIXED_LENGTHS, overlap=(0.0, 0.1), snr_db=(15.0, 30.0)
+    ),
+    "mixed": Kind(voices=("other-long", "other-long", "worded"), overlap=(0.0, 0.1), snr_db=(15.0, 30.0)),
+}  # fmt: skip
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", type=Path, required=True, metavar="DEST", help="folder to write to")
+    add(parser, "--kind", tuple(KINDS), "kinds", choices=KINDS)
+    add(parser, "--count", 8, "conversations of a kind in each half")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="other conversations (0)")
+
+
+def rows(args: Args) -> Iterator[Row]:
+    """Write the conversations; yield a row for each."""
+    voices = read_voices(args.audio)
+    for half, half_name in enumerate(HALF_NAMES):
+        own = [voice for voice in voices if voice.half == half]
+        for name in args.kind:
+            yield from write_kind(args.to / half_name / name, name, own, args.count, args.seed)
+
+
+def write_kind(folder: Path, name: str, voices: Sequence[Voice], count: int, seed: int) -> Iterator[Row]:
+    """Write some conversations of a kind between speakers of one half, and their manifest; yield what they are like."""
+    import numpy as np
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number in range(count):
+        # Not from the kinds made before, so that one kind alone gives the same files.
+        rng = np.random.default_rng([seed, number, voices[0].half, zlib.crc32(name.encode())])
+        chosen = choose(KINDS[name], voices, number, rng)
+        conversation = converse(KINDS[name], chosen, rng)
+        languages = {voice.language for voice in chosen}
+        language = languages.pop() if len(languages) == 1 else None
+        lines.append(write(folder, f"{name}-{number}", conversation, language))
+        yield {
+            "half": folder.parent.name,
+            "name": f"{name}-{number}",
+            "seconds": round(len(conversation.samples) / SAMPLE_RATE),
+            "speakers": len(chosen),
+            "turns": len(conversation.turns),
+            "overlap_percent": round(100 * conversation.facts["overlap"], 1),
+            "snr_db": conversation.facts["snr_db"],
+        }
+    (folder / "manifest.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def choose(kind: Kind, voices: Sequence[Voice], number: int, rng: np.random.Generator) -> list[Voice]:
+    """Return one voice of each group of a kind, all of different people and of fitting languages.
+
+    Groups of which nobody is left are skipped: some languages have two voices only.
+    """
+    codes = [code for code in HALVES if HALVES[code] == voices[0].half]
+    single = "other" in kind.voices
+    chosen: list[Voice] = []
+    for group in kind.voices:
+        allowed = [
+            voice
+            for voice in voices
+            if GROUPS[group](voice)
+            and voice.name not in {other.name for other in chosen}
+            and not (single and voice.language != codes[number % len(codes)])
+            and not (not single and voice.language != "en" and voice.language in {o.language for o in chosen})
+        ]
+        if allowed:
+            chosen.append(allowed[int(rng.integers(len(allowed)))])
+    return [chosen[i] for i in rng.permutation(len(chosen))]
+
+
+def write(folder: Path, name: str, conversation: Conversation, language: str | None) -> str:
+    """Write one conversation; return its line of the manifest."""
+    import numpy as np
+
+    with wave.open(str(folder / f"{name}.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes(np.rint(conversation.samples * 32767).astype("<i2").tobytes())
+    turns = [
+        f"SPEAKER {name} 1 {start:.3f} {end - start:.3f} <NA> <NA> {speaker} <NA> <NA>\n"
+        for start, end, speaker in conversation.turns
+    ]
+    (folder / f"{name}.rttm").write_text("".join(turns), encoding="utf-8")
+    described = {"language": language, "texts": texts(conversation), **conversation.facts}
+    (folder / f"{name}.json").write_text(
+        json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+    )
+    line: dict[str, Any] = {"audio": f"{name}.wav", "rttm": f"{name}.rttm", "language": language or "none"}
+    line["seconds"] = round(len(conversation.samples) / SAMPLE_RATE, 3)
+    if None not in texts(conversation).values():
+        line["said"] = [{"speaker": speaker, "text": text} for speaker, text in conversation.said]
+    return json.dumps(line, ensure_ascii=False)
+
+
+def texts(conversation: Conversation) -> dict[str, str | None]:
+    """Return all words of each speaker, in order; None where some of them were cut."""
+    pieces: dict[str, list[str | None]] = {}
+    for speaker, text in conversation.said:
+        pieces.setdefault(speaker, []).append(text)
+    return {
+        speaker: None if None in parts else " ".join(filter(None, parts)) for speaker, parts in pieces.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +397,40 @@ def mix(
         facts |= {"decay_s": round(decay_s, 2), "volume_m3": round(volume_m3)}
         facts |= {"distance_m": [round(float(distance), 2) for distance in distances_m]}
     return total, facts
+
+
+def reverberate(
+    samples: Floats, distance_m: float, decay_s: float, volume_m3: float, rng: np.random.Generator
+) -> Floats:
+    """Return a voice as a microphone at a distance hears it; the direct sound keeps its time.
+
+    The impulse response is the direct sound and behind it noise that decays by 60 dB in `decay_s`. Their energies are
+    equal at the critical distance of the room, ``0.057 * sqrt(volume / decay)`` in metres; the direct sound has the
+    level that it would have at 1 m from the microphone divided by the distance.
+    """
+    import numpy as np
+
+    tail = rng.standard_normal(round(decay_s * SAMPLE_RATE))
+    tail *= 10 ** (-3 * np.arange(len(tail)) / len(tail))
+    tail[: round(0.0025 * SAMPLE_RATE)] = 0.0  # no wall is nearer than half a metre or so
+    critical_m = 0.057 * np.sqrt(volume_m3 / decay_s)
+    tail /= np.sqrt(np.sum(tail**2)) * critical_m
+    tail[0] = 1 / distance_m
+    size = len(samples) + len(tail) - 1
+    length = 1 << (size - 1).bit_length()
+    heard = np.fft.irfft(np.fft.rfft(samples, length) * np.fft.rfft(tail, length), length)[:size]
+    return heard.astype(np.float32)
+
+
+def make_noise(size: int, slope: float, rng: np.random.Generator) -> Floats:
+    """Return noise of level 1 whose power falls with frequency to the power of `slope`: 0 is white, 2 is brown."""
+    import numpy as np
+
+    spectrum = np.fft.rfft(rng.standard_normal(size))
+    frequencies = np.maximum(np.fft.rfftfreq(size, 1 / SAMPLE_RATE), 50.0)
+    noise = np.fft.irfft(spectrum * frequencies ** (-slope / 2), size)
+    return (noise / np.sqrt(np.mean(noise**2))).astype(np.float32)
+
+
+if __name__ == "__main__":
+    main(Program(doc=__doc__, name="conversations", rows=rows, options=options))

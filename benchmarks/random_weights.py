@@ -1,4 +1,4 @@
-"""Checkpoints of random weights with a published model's dimensions, in the formats of several engines.
+"""Random weights with a published model's dimensions, and checkpoints of them in the formats of several engines.
 
 A window of any audio gives the same number of tokens in every engine: the embeddings of positions have a part that
 makes the end of text improbable up to a position, and certain from there on. Control tokens and timestamps are never
@@ -14,20 +14,49 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from export_genai import export as export_openvino
-from export_genai import generation_config, preprocessor_config, tokenizer_config
-from gpu import draw_weights
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from harken.text import Tokenizer
     from harken.types import Dims
 
+# n_mels, encoder and decoder width, heads, encoder layers, decoder layers, vocabulary
+SIZES = {
+    "tiny": (80, 384, 6, 4, 4, 51865),
+    "small": (80, 768, 12, 12, 12, 51865),
+    "large-v3-turbo": (128, 1280, 20, 32, 4, 51866),
+    "large-v3": (128, 1280, 20, 32, 32, 51866),
+}
 PROMPT_LENGTH = 4
 """Start, language, task and <|notimestamps|>."""
 POSITION_PART, END_PART, CONTROL_PART = 3.0, 1.0, 0.5
 """Sizes of the part of an embedding that says whether the text has ended, in every entry."""
+
+
+def make_dims(name: str) -> Dims:
+    """Return the dimensions of a published model."""
+    from harken.types import Dims
+
+    n_mels, state, heads, audio_layers, text_layers, vocabulary = SIZES[name]
+    return Dims(
+        n_mels=n_mels, n_audio_ctx=1500, n_audio_state=state, n_audio_head=heads, n_audio_layer=audio_layers,
+        n_vocab=vocabulary, n_text_ctx=448, n_text_state=state, n_text_head=heads, n_text_layer=text_layers,
+    )  # fmt: skip
+
+
+def draw_weights(dims: Dims) -> Mapping[str, NDArray[Any]]:
+    """Return random weights that keep activations near one, in half precision as published weights are."""
+    import numpy as np
+
+    from harken.checkpoints.weight_shapes import expected_shapes
+
+    rng = np.random.default_rng(0)
+    weights = {}
+    for name, shape in expected_shapes(dims).items():
+        scale = 0.02 if len(shape) > 1 else 0.1
+        values = scale * rng.standard_normal(shape, np.float32)
+        weights[name] = (values + (name.endswith(("ln.weight", "ln_post.weight")))).astype(np.float16)
+    return weights
 
 
 def write_checkpoint(folder: Path, dims: Dims, vocabulary_of: str, n_tokens: int) -> None:
@@ -42,6 +71,7 @@ def write_checkpoint(folder: Path, dims: Dims, vocabulary_of: str, n_tokens: int
     n_tokens : int
         Tokens of every window, without those of the prompt and the end.
     """
+    from export_genai import generation_config, preprocessor_config, tokenizer_config
     from harken.checkpoints import open_checkpoint, resolve_model
     from harken.text import Tokenizer
     from harken.training.export import export
@@ -81,7 +111,9 @@ def convert(kind: str, checkpoint: Path, to: Path) -> Path:
         subprocess.run([converter, *map(str, arguments)], check=True, stdout=sys.stderr)
         return to
     if kind == "openvino-genai":
-        export_openvino(checkpoint, to, "int8")
+        from export_genai import export as export_openvino
+
+        export_openvino(checkpoint, to)
         return to
     return checkpoint
 
