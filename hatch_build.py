@@ -29,8 +29,8 @@ NOT_BUILT = "_not_built.txt"  # one line: why there is no library
 # One command compiles all files. Floating-point operations are never fused on the compiler's own account, so every
 # processor computes the same bits.
 COMPILE = (
-    *("-O3", "-std=c11", "-ffp-contract=off", "-fno-sanitize=all", "-fvisibility=hidden", "-Wall", "-Wextra"),
-    *("-shared", "-s"),
+    *("-O3", "-std=c11", "-ffp-contract=off", "-fno-sanitize=all", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Wpointer-arith", "-shared", "-s"),
 )
 # Zig's runtime library takes longer to build than all the sources; they do without it, or the linker refuses them.
 # Windows needs one of its functions for stack frames of more than a page, but no startup code: MinGW's takes a minute.

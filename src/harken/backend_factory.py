@@ -21,7 +21,7 @@ BACKENDS = (AUTO, "native", "onnx", "torch", "numpy")
 CPU_ENGINES = (AUTO, "native", "onnx")
 PRECISIONS = {
     AUTO: ("auto", "fp32", "bf16", "int8"),
-    "native": ("auto", "int8"),
+    "native": ("auto", "fp32", "int8"),
     "onnx": ("auto", "fp32", "bf16", "int8"),
     "numpy": ("auto", "fp32"),
 }

@@ -47,13 +47,13 @@ static uint16_t *draw_scales(size_t n, float scale) {
     return scales;
 }
 
-static struct harken_matrix draw_matrix(int32_t rows, int32_t columns, int32_t bits) {
+static struct harken_matrix draw_blocks(int32_t rows, int32_t columns, int32_t bits) {
     size_t padded = ((size_t)rows + 15) / 16 * 16, n = padded * (size_t)columns;
     return (struct harken_matrix){draw_bytes(n * (size_t)bits / 8), draw_scales(n / HARKEN_BLOCK, bits == 8 ? 2e-3f : 2e-2f),
                                   draw_floats(padded, 0.1f), rows, columns, bits};
 }
 
-static struct harken_matrix16 draw_matrix16(int32_t rows, int32_t columns) {
+static struct harken_matrix draw_matrix16(int32_t rows, int32_t columns) {
     size_t padded = ((size_t)rows + 15) / 16 * 16, n = padded * (size_t)columns;
     int16_t *weights = aligned_alloc(64, n * sizeof *weights);
     float largest = fminf(32767, 46000 / sqrtf((float)columns)); /* so that no norm is above 46,000 */
@@ -62,21 +62,31 @@ static struct harken_matrix16 draw_matrix16(int32_t rows, int32_t columns) {
     float *scales = draw_floats(padded, 1e-5f);
     for (size_t i = 0; i < padded; i++)
         scales[i] += 3e-5f;
-    return (struct harken_matrix16){weights, scales, draw_floats(padded, 0.1f), rows, columns};
+    return (struct harken_matrix){weights, scales, draw_floats(padded, 0.1f), rows, columns, 16};
 }
 
-static struct harken_encoder draw_encoder(void) {
+static struct harken_matrix draw_matrix(int32_t rows, int32_t columns, int32_t bits) {
+    if (bits < 16)
+        return draw_blocks(rows, columns, bits);
+    if (bits == 16)
+        return draw_matrix16(rows, columns);
+    size_t padded = ((size_t)rows + 15) / 16 * 16;
+    return (struct harken_matrix){draw_floats(padded * (size_t)columns, 2 / sqrtf((float)columns)), NULL,
+                                  draw_floats(padded, 0.1f), rows, columns, 32};
+}
+
+static struct harken_encoder draw_encoder(int32_t bits) {
     struct harken_encoder_layer *layers = malloc(LAYERS * sizeof *layers);
     for (int32_t i = 0; i < LAYERS; i++)
-        layers[i] = (struct harken_encoder_layer){draw_matrix16(STATE, STATE), draw_matrix16(2 * STATE, STATE),
-                                                  draw_matrix16(STATE, STATE), draw_matrix16(4 * STATE, STATE),
-                                                  draw_matrix16(STATE, 4 * STATE)};
+        layers[i] = (struct harken_encoder_layer){draw_matrix(STATE, STATE, bits), draw_matrix(2 * STATE, STATE, bits),
+                                                  draw_matrix(STATE, STATE, bits), draw_matrix(4 * STATE, STATE, bits),
+                                                  draw_matrix(STATE, 4 * STATE, bits)};
     return (struct harken_encoder){LAYERS,
                                    HEADS,
                                    STATE,
                                    MELS,
-                                   draw_matrix16(STATE, 3 * MELS),
-                                   draw_matrix16(STATE, 3 * STATE),
+                                   draw_matrix(STATE, 3 * MELS, bits),
+                                   draw_matrix(STATE, 3 * STATE, bits),
                                    draw_floats(MOST_FRAMES / 2 * STATE, 0.5f),
                                    layers,
                                    draw_floats(STATE, 1),
@@ -218,7 +228,7 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
 
 enum { ROWS = 5, BAD_ROW = 2, COLUMNS = 96, MATRIX_ROWS = 3 * HARKEN_GROUP };
 
-static void multiply_rows(const struct harken_kernels *kernels, const struct harken_matrix16 *matrix, const float *x,
+static void multiply_rows(const struct harken_kernels *kernels, const struct harken_matrix *matrix, const float *x,
                           int normalise, float *y) {
     static int16_t values[HARKEN_ROWS * COLUMNS];
     static float scales[HARKEN_ROWS];
@@ -229,7 +239,7 @@ static void multiply_rows(const struct harken_kernels *kernels, const struct har
 
 /* A number that is not finite in a row makes all results of that row NaN, and changes no other. */
 static void check_row_not_finite(float number) {
-    struct harken_matrix16 matrix = draw_matrix16(MATRIX_ROWS, COLUMNS);
+    struct harken_matrix matrix = draw_matrix16(MATRIX_ROWS, COLUMNS);
     struct harken_supported supported = harken_supported_kernels();
     static float expected[ROWS * MATRIX_ROWS], y[ROWS * MATRIX_ROWS];
     for (int32_t i = 0; i < 2 * supported.n; i++) {
@@ -271,7 +281,7 @@ static void check_largest_sums(int32_t columns, float first, float other) {
         scales[0] = 1;
         for (int32_t row = 0; row < HARKEN_GROUP; row++)
             ones[row] = 1;
-        struct harken_matrix16 matrix = {weights, ones, NULL, HARKEN_GROUP, columns};
+        struct harken_matrix matrix = {weights, ones, NULL, HARKEN_GROUP, columns, 16};
         supported.list[i]->multiply(&matrix, &rows, 1, HARKEN_STORE, y, HARKEN_GROUP);
         for (int32_t row = 0; row < HARKEN_GROUP; row++)
             if (y[row] != (float)(row % 2 ? -sum : sum))
@@ -321,24 +331,29 @@ int main(void) {
         check_largest_sums(columns, 1, 1);
         check_largest_sums(columns, -1e-9f, 1e-9f);
     }
-    seed = 5;
-    struct harken_encoder encoder = draw_encoder();
-    for (int32_t bits = 8; bits >= 4; bits -= 4) {
+    static const char *const decoders[] = {"4-bit-decoder", "8-bit-decoder", "float-decoder"};
+    static const char *const encoders[] = {NULL, "encoder", "float-encoder"};
+    static const int32_t frames[] = {2, 96, 98, 1130, 14}, fewer_frames[] = {2, 96, 98, 230, 14};
+    for (int32_t i = 0; i < 3; i++) {
+        int32_t bits = (int32_t[]){4, 8, 32}[i], wide = bits == 32 ? 32 : 16;
+        seed = 5;
+        struct harken_encoder encoder = draw_encoder(wide);
         seed = 7;
         struct harken_layer layers[LAYERS];
-        for (int32_t i = 0; i < LAYERS; i++) {
-            struct harken_matrix *square[] = {&layers[i].query, &layers[i].key,         &layers[i].value,
-                                              &layers[i].out,   &layers[i].cross_query, &layers[i].cross_out};
+        for (int32_t layer = 0; layer < LAYERS; layer++) {
+            struct harken_matrix *square[] = {&layers[layer].query, &layers[layer].key,         &layers[layer].value,
+                                              &layers[layer].out,   &layers[layer].cross_query, &layers[layer].cross_out};
             for (int32_t j = 0; j < 6; j++)
                 *square[j] = draw_matrix(STATE, STATE, bits);
-            layers[i].mlp_in = draw_matrix(4 * STATE, STATE, bits);
-            layers[i].mlp_out = draw_matrix(STATE, 4 * STATE, bits);
-            layers[i].cross_key = draw_matrix16(STATE, STATE);
-            layers[i].cross_value = draw_matrix16(STATE, STATE);
+            layers[layer].mlp_in = draw_matrix(4 * STATE, STATE, bits);
+            layers[layer].mlp_out = draw_matrix(STATE, 4 * STATE, bits);
+            layers[layer].cross_key = draw_matrix(STATE, STATE, wide);
+            layers[layer].cross_value = draw_matrix(STATE, STATE, wide);
         }
-        uint16_t *embedding = malloc(sizeof *embedding * VOCABULARY * STATE);
-        for (int32_t i = 0; i < VOCABULARY * STATE; i++)
-            embedding[i] = (uint16_t)(0x3000 + draw() % 0x0c00 + (draw() % 2 << 15));
+        uint16_t *halves = malloc(sizeof *halves * VOCABULARY * STATE);
+        for (int32_t j = 0; j < VOCABULARY * STATE; j++)
+            halves[j] = (uint16_t)(0x3000 + draw() % 0x0c00 + (draw() % 2 << 15));
+        const void *embedding = bits == 32 ? (void *)draw_floats(VOCABULARY * STATE, 1) : halves;
         struct harken_model model = {LAYERS,    HEADS,  STATE,
                                      VOCABULARY, CONTEXT, embedding,
                                      draw_floats(CONTEXT * STATE, 0.5f), layers, draw_matrix(VOCABULARY, STATE, bits),
@@ -347,10 +362,10 @@ int main(void) {
         harken_instruction_sets(names);
         for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
             for (int32_t threads = 1; threads <= 3; threads++) {
-                print(bits == 8 ? "8-bit-decoder" : "4-bit-decoder", run(&model, threads, name), name, threads);
-                if (bits == 8)
-                    print("encoder", encode(&model, &encoder, (int32_t[]){2, 96, 98, 1130, 14}, 5, threads, name), name,
-                          threads);
+                print(decoders[i], run(&model, threads, name), name, threads);
+                if (encoders[i])
+                    print(encoders[i], encode(&model, &encoder, bits == 32 ? fewer_frames : frames, 5, threads, name),
+                          name, threads);
             }
             if (bits == 8)
                 print("longest-window", encode(&model, &encoder, (int32_t[]){MOST_FRAMES}, 1, 2, name), name, 2);

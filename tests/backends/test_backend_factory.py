@@ -213,7 +213,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         ("auto", FITTING, "native"),
         ("int8", FITTING, "native"),
-        ("fp32", FITTING, "onnx"),
+        ("fp32", FITTING, "native"),
         ("bf16", FITTING, "onnx"),
         ("auto", SMALL, "onnx"),
         ("auto", replace(FITTING, n_text_state=48, n_text_head=3), "onnx"),
@@ -281,9 +281,9 @@ def test_native_refuses_a_model_that_does_not_fit_its_kernels(models: Models, tm
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int4", "fp16"])
-def test_native_computes_in_int8_only(precision: str) -> None:
-    with pytest.raises(OptionError, match="allowed is auto or int8 with backend='native'"):
+@pytest.mark.parametrize("precision", ["bf16", "int4", "fp16"])
+def test_native_computes_in_int8_and_float32_only(precision: str) -> None:
+    with pytest.raises(OptionError, match="allowed is auto or fp32 or int8 with backend='native'"):
         BackendFactory(backend="native", precision=precision)
 
 

@@ -14,7 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNEL = ROOT / "src" / "harken" / "backends" / "native" / "kernel"
 # For the oldest processor of the kind, as in a wheel: else what is portable uses what this processor has, too.
 FLAGS = ("-O2", "-std=c11", "-ffp-contract=off", "-mcpu=baseline", f"-I{KERNEL}")
-MODELS = ("8-bit-decoder", "4-bit-decoder", "encoder", "longest-window")
+MODELS = (
+    *("4-bit-decoder", "8-bit-decoder", "encoder", "longest-window"),
+    *("float-decoder", "float-encoder"),
+)
 
 needs_compiler = pytest.mark.skipif(
     find_spec("ziglang") is None, reason="ziglang, the compiler, is not installed"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import harken
-from fakes.archive_recognizer import read_rows, transcribed, use_in_workers, write_archive
+from fakes.archive_recognizer import GO, read_rows, transcribed, use_in_workers, write_archive
 from harken.batch import BatchOptions, BatchState, run_batch
 from harken.checkpoints.hub import embedded_model
 from harken.errors import BackendUnavailable, PlanError
@@ -116,7 +116,7 @@ def test_a_cluster_of_two_nodes_does_an_archive(
     make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_in_workers(monkeypatch)
-    write_archive(tmp_path, {f"{number}.wav": "slow text" for number in range(6)} | {"gone.wav": None})
+    write_archive(tmp_path, {f"{number}.wav": "text" for number in range(6)} | {"gone.wav": None})
     monkeypatch.chdir(tmp_path)  # where the workers are not
     summary = run_batch("manifest.jsonl", "out", make_options(shard_minutes=1))
     assert (summary.complete, summary.rows, summary.failures) == (True, 7, {"AudioNotFound": 1})
@@ -129,7 +129,7 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
 ) -> None:
     use_in_workers(monkeypatch)
     names = [f"{number}.wav" for number in range(60)]
-    manifest = write_archive(tmp_path, dict.fromkeys(names, "slow"))
+    manifest = write_archive(tmp_path, dict.fromkeys(names, "wait"))
     options = BatchOptions(ray=cluster.address, shard_minutes=4)
     lost = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
     cluster.wait_for_nodes()
@@ -141,6 +141,7 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
         if state.workers == 3 and not removed:
             removed.append(True)
             cluster.remove_node(lost, allow_graceful=False)
+            (tmp_path / GO).touch()
             cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
 
     removed: list[bool] = []

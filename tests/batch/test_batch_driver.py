@@ -1,11 +1,15 @@
-"""The driver of a batch, with workers of a test's own and a clock that it sets."""
+"""The driver of a batch, with workers of a test's own and their clock: nothing is lost, and nobody waits long."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from fakes.simulated_workers import SimulatedWorkers
 from harken.batch.driver import Driver
-from harken.batch.plan import Recipe, Shard
+from harken.batch.plan import Recipe, Shard, make_plan
 from harken.batch.recordings import BatchRecording
 from harken.batch.rows import ShardReport
 from harken.batch.store import Store
@@ -62,3 +66,44 @@ def test_a_worker_that_says_the_same_again_and_again_is_ended(tmp_path: Path) ->
     driver.run()
     assert 600.0 < workers.given_up_s < 3600.0
     assert [report.rows for report in driver.reports.values()] == [1]
+
+
+KINDS = {"messages": (0.02, 8, 0.5), "calls": (0.5, 240, 0.7), "talks": (0.48, 2400, 0.4)}
+"""Share of the hours, median seconds, and spread of the lengths of the recordings of an archive."""
+
+
+def archive(hours: float, *, mixed: bool) -> list[BatchRecording]:
+    """Return recordings of several kinds that are some hours long together, one kind behind the other or mixed."""
+    random = np.random.default_rng(0)
+    lengths: list[float] = []
+    for share, median_s, spread in KINDS.values():
+        drawn = median_s * random.lognormal(0, spread, int(share * hours * 3600 / median_s))
+        lengths += drawn.clip(1, 5 * 3600).tolist()
+    order = random.permutation(len(lengths)) if mixed else range(len(lengths))
+    return [
+        BatchRecording(location=f"{n}.mp3", name=f"{n}.mp3", keys={"n": int(n)}, duration_s=lengths[n])
+        for n in order
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mixed", "changes"),
+    [(False, {}), (True, {}), (True, {"progress_s": 5.0}), (True, {"hours_to_loss": 0.5})],
+    ids=["short ones first", "mixed", "with progress", "workers are lost"],
+)
+def test_every_recording_is_done_once_and_no_worker_waits_long(
+    tmp_path: Path, mixed: bool, changes: dict[str, float]
+) -> None:
+    recordings = archive(300, mixed=mixed)
+    store, workers = Store(str(tmp_path)), SimulatedWorkers(20, **changes)
+    plan = make_plan(recordings, RECIPE, store, "/archive", shard_s=1800.0, workers=20)
+    driver = Driver(workers, store, RECIPE, tries=3, time_limit=20.0, clock=workers.clock)
+    for shard in plan.unfinished:
+        driver.add(Task(shard))
+    driver.run()
+    assert workers.done == {each.id: 1 for each in recordings}
+    if "hours_to_loss" in changes:
+        assert workers.lost > 3
+    else:
+        idle_s = 20 * workers.now_s - workers.busy_s - workers.wasted_s - workers.absent_s
+        assert idle_s < 0.02 * 20 * workers.now_s

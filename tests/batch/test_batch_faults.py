@@ -6,15 +6,29 @@ import errno
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.archive_recognizer import read_rows, transcribed, use_in_workers, write_archive
-from harken.batch import BatchOptions, driver, run_batch, worker
+from fakes.archive_recognizer import (
+    ArchiveWorkerSettings,
+    read_rows,
+    transcribed,
+    use_in_workers,
+    write_archive,
+)
+from harken.batch import BatchOptions, run_batch
+from harken.batch.plan import Recipe, Shard, weights_digest
+from harken.batch.processes import ProcessWorkers
+from harken.batch.recordings import BatchRecording
 from harken.batch.store import Store
-from harken.errors import OutputError, PlanError
+from harken.batch.worker import Task
+from harken.batch.workers import Broken, Event
+from harken.errors import OutputError, PlanError, WorkerError
+from harken.formats import Layout
+from harken.transcribe import TranscribeOptions
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 PROCESSES = BatchOptions(workers=2, shard_minutes=4)
@@ -46,7 +60,6 @@ def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path: P
     assert len(transcribed(tmp_path)) == read
 
 
-@pytest.mark.nightly
 def test_a_shard_whose_worker_is_killed_once_is_done_again_whole(tmp_path: Path) -> None:
     manifest = write_archive(tmp_path, {**good(3), "unlucky.wav": "kill once by somebody"})
     summary = run_batch(manifest, tmp_path / "out", PROCESSES)
@@ -54,39 +67,37 @@ def test_a_shard_whose_worker_is_killed_once_is_done_again_whole(tmp_path: Path)
     assert read_rows(tmp_path / "out")["unlucky.wav"]["text"] == "kill once by somebody"
 
 
-@pytest.mark.nightly
-def test_a_worker_that_hangs_is_ended_and_its_shard_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path: Path) -> None:
+    write_archive(tmp_path, {"stuck.wav": "hang"})
+    recording = BatchRecording(location=str(tmp_path / "stuck.wav"), name="stuck.wav", keys={})
+    recipe = Recipe(name="", load={}, weights=weights_digest({}), options=TranscribeOptions(), layout=Layout())
+    task = Task(Shard((recording,), recipe.digest))
+    settings = ArchiveWorkerSettings(recipe=recipe, folder=str(tmp_path / "out"), threads=1, time_limit=20.0)
+    events: list[Event] = []
+    with closing(ProcessWorkers(settings, 1)) as workers:
+        while not workers.n_free:
+            workers.wait(60, events.append)
+        workers.start(task)
+        while not transcribed(tmp_path):
+            workers.wait(0.01, events.append)
+        workers.give_up(task)
+        while not workers.n_free:
+            workers.wait(60, events.append)
+    assert events == [Broken(task, "its worker ended with signal SIGKILL")]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_recording(
+    tmp_path: Path, workers: int
 ) -> None:
-    monkeypatch.setattr(worker, "GRACE_S", 0.5)
-    options = BatchOptions(workers=2, shard_minutes=4, time_limit=0.1)
-    manifest = write_archive(
-        tmp_path, {**good(3), "stuck.wav": "hang once", "slow.wav": "slow", "always.wav": "hang"}
-    )
-    summary = run_batch(manifest, tmp_path / "out", options)
-    rows = read_rows(tmp_path / "out")
-    assert (summary.rows, summary.failures) == (6, {"WorkerLost": 1})
-    assert rows["stuck.wav"]["text"] == "hang once"
-    assert rows["always.wav"]["error"]["type"] == driver.LOST
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
-def test_too_little_memory_for_a_recording_costs_only_its_row(tmp_path: Path, workers: int) -> None:
-    manifest = write_archive(tmp_path, {**good(3), "huge.wav": "memory", "once.wav": "memory once"})
+    contents = {**good(3), "huge.wav": "memory", "once.wav": "memory once", "odd.wav": "crash"}
+    manifest = write_archive(tmp_path, contents)
     summary = run_batch(manifest, tmp_path / "out", BatchOptions(workers=workers, shard_minutes=4))
     rows = read_rows(tmp_path / "out")
-    assert (summary.rows, summary.failures) == (5, {"MemoryError": 1})
+    assert (summary.rows, summary.failures) == (6, {"MemoryError": 1, "RuntimeError": 1})
     assert "emory" in rows["huge.wav"]["error"]["message"]
     assert rows["once.wav"]["text"] == "memory once"
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
-def test_an_exception_of_the_engine_costs_only_the_row_of_its_recording(tmp_path: Path, workers: int) -> None:
-    manifest = write_archive(tmp_path, {**good(3), "odd.wav": "crash"})
-    summary = run_batch(manifest, tmp_path / "out", BatchOptions(workers=workers, shard_minutes=4))
-    assert (summary.rows, summary.failures) == (4, {"RuntimeError": 1})
-    message = read_rows(tmp_path / "out")["odd.wav"]["error"]["message"]
-    assert message.endswith("odd.wav: RuntimeError: a fault of the engine")
+    assert rows["odd.wav"]["error"]["message"].endswith("odd.wav: RuntimeError: a fault of the engine")
 
 
 def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(
@@ -114,13 +125,9 @@ def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(
     assert set(transcribed(tmp_path)[before:]) == read_rows(tmp_path / "out").keys() - done
 
 
-@pytest.mark.nightly
 def test_no_worker_starts_where_all_of_them_end_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fakes.archive_recognizer import ArchiveWorkerSettings
-    from harken.errors import WorkerError
-
     monkeypatch.setattr(ArchiveWorkerSettings, "__reduce__", lambda self: (os._exit, (9,)))
     with pytest.raises(
         WorkerError, match=r"3 workers in turn ended while they loaded the model: .* exit status 9"

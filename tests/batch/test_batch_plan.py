@@ -84,6 +84,14 @@ def test_long_recordings_are_alone_and_shards_are_nearly_full_until_the_last_one
     assert others == sorted(others, reverse=True)
 
 
+def test_short_recordings_are_cut_last_and_long_ones_stand_alone():
+    recordings = estimate_durations(recordings_of(10.0, 4000.0, 20.0, 600.0, 30.0, 2000.0, 700.0))
+    shards = cut_shards(recordings, "r", shard_s=1800, workers=4)
+    assert [[each.estimate_s for each in shard.recordings] for shard in shards] == [
+        [4000.0], [2000.0], [600.0], [700.0], [10.0, 20.0, 30.0],
+    ]  # fmt: skip
+
+
 def test_lines_that_are_added_get_shards_of_their_own(store):
     recordings = recordings_of(4, 4, 4, 4, 4, 4)
     first = plan_of(store, recordings[:4])

@@ -20,9 +20,9 @@ N_WINDOWS = 3
 SETS = () if unavailable_reason() else instruction_sets()
 
 
-@pytest.fixture(scope="module")
-def backend(open_backend: Callable[[str], Backend]) -> Backend:
-    return open_backend("native-int8")
+@pytest.fixture(scope="module", params=["native-int8", "native-fp32"])
+def backend(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> Backend:
+    return open_backend(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +94,9 @@ def compute(precision: str, cache: Path, features: Features, threads: int) -> li
     return results
 
 
-@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize("precision", ["int8", "int4", "fp32"])
 def test_threads_and_instruction_sets_change_no_bit(
-    backend: Backend, features: Features, cache: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+    features: Features, cache: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     expected = compute(precision, cache, features, threads=1)
     assert sum(len(result) for result in expected) > 50

@@ -1,4 +1,4 @@
-"""In int8 the logits of a row do not depend on what is computed beside it, to the last bit.
+"""The logits of a row do not depend on what is computed beside it, to the last bit: in int8, and in native float32.
 
 Therefore verifying drafts and decoding windows together are exact: sums of integers are exact, and floating-point sums
 are computed in the same order.
@@ -26,6 +26,7 @@ CANDIDATES = 5
     params=[
         "onnx-int8",
         "native-int8",
+        "native-fp32",
         pytest.param("tiny.en", marks=[pytest.mark.real, pytest.mark.slow]),
     ],
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes.backends import EOT, N_VOCAB, FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
+from fakes.backends import EOT, FakeFeatures, ScriptedBackend, logits_of_texts
 from fakes.drafts import unrestricted_rules
 from harken.contract import Features, Floats, SparsePositions
 from harken.decoding import Assistant, make_logit_rules
@@ -67,25 +67,6 @@ def test_assistant_rewinds_only_rejected_tokens() -> None:
     assert session.rows[0][1] == (0, 1, 2, 6, 4)
 
 
-def test_last_token_is_read_again_if_all_were_read() -> None:
-    """One of two drafted tokens was accepted, and the assistant has read it already."""
-    generator, backend = make_generator(TEXTS[:1])
-    assert propose(generator, request(0, [1], limit=2)) == [(2, 3)]
-    assert propose(generator, request(0, [1, 2], limit=1)) == [(3,)]
-    assert read(backend)[2:] == [[(2,)]]
-
-
-def test_rows_draft_different_numbers_of_tokens() -> None:
-    generator, backend = make_generator()
-    assert propose(generator, request(0, [1], 3), request(1, [6], 5), request(2, [2], 1)) == [
-        (2, 3, 4),
-        (5, EOT),
-        (2,),
-    ]
-    assert read(backend) == [[(0, 1), (0, 6), (0, 2)], [(2,), (5,), ()], [(3,), (), ()]]
-    assert generator.forwards == 3
-
-
 def test_finished_row_is_dropped() -> None:
     generator, backend = make_generator()
     generator.propose([request(0, [1], 2), request(1, [6], 2), request(2, [2], 2)])
@@ -93,23 +74,6 @@ def test_finished_row_is_dropped() -> None:
     (session,) = backend.sessions
     assert len(session.rows) == 1
     assert read(backend)[2:] == [[(2,)], [(2,)]]
-
-
-def test_skipped_row_catches_up() -> None:
-    generator, backend = make_generator()
-    assert propose(generator, request(0, [1], 1), request(1, [6], 0)) == [(2,), ()]
-    assert propose(generator, request(0, [1, 2], 0), request(1, [6], 0)) == [(), ()]
-    assert propose(generator, request(0, [1, 2, 3], 1), request(1, [6, 5], 2)) == [(4,), (EOT,)]
-    assert read(backend) == [[(0, 1), ()], [(2, 3), (0, 6, 5)]]
-
-
-def test_skipped_row_rewinds_rejected_tokens() -> None:
-    generator, backend = make_generator(TEXTS[:2], PROMPTS[:2])
-    generator.propose([request(0, [1], 3), request(1, [6], 3)])
-    generator.propose([request(0, [1, 5], 0), request(1, [6, 5], 1)])
-    assert propose(generator, request(0, [1, 5, 5], 1), request(1, [6, 5, 5], 0)) == [(4,), ()]
-    (session,) = backend.sessions
-    assert session.rows[0][1] == (0, 1, 5, 5)
 
 
 def test_assistant_does_not_encode_before_the_first_request() -> None:
@@ -135,35 +99,6 @@ def test_draft_ends_at_end_of_text_and_at_limit() -> None:
         (5, EOT),
         (2, 2),
     ]
-
-
-def test_draft_ends_at_the_draft_threshold() -> None:
-    generator, backend = make_generator(TEXTS[:1])
-    (proposal,) = generator.propose(
-        [request(0, [1], 9, calibration=0.8, draft_threshold=0.6, verify_threshold=0.55)]
-    )
-    assert proposal.tokens == (2, 3)
-    assert proposal.confidences == pytest.approx([1, 1], abs=1e-3)
-    assert len(read(backend)) == 3, "the token below the threshold takes a forward pass too"
-    assert propose(
-        generator, request(0, [1], 9, calibration=0.5, draft_threshold=0.6, verify_threshold=0.55)
-    ) == [()]
-
-
-def test_drafted_token_above_verify_threshold_is_proposed() -> None:
-    generator, backend = make_generator(TEXTS[:1])
-    (proposal,) = generator.propose(
-        [request(0, [1], 9, calibration=0.8, draft_threshold=0.6, verify_threshold=0.1)]
-    )
-    assert proposal.tokens == (2, 3, 4)
-    assert len(read(backend)) == 3
-
-
-def test_confidence_is_the_probability_under_the_logit_rules() -> None:
-    generator, _ = make_generator(TEXTS[:1], rules=unrestricted_rules(suppressed=[2, 3]))
-    (proposal,) = generator.propose([request(0, [1], 3)])
-    assert not {2, 3} & set(proposal.tokens)
-    assert proposal.confidences[0] == pytest.approx(1 / (N_VOCAB - 2), rel=0.01)
 
 
 @pytest.mark.parametrize("suppressed", [[1], [1, 2, EOT]])
@@ -211,13 +146,3 @@ def test_assistant_encodes_unless_it_shares_the_encoder() -> None:
     own = Assistant(backend=Encoder(), shares_encoder=False)
     assert own.encode(mel, FakeFeatures(1)) == "encoded (1, 2, 4)"
     assert replace(own, shares_encoder=True).encode(mel, FakeFeatures(1)) == "adopted FakeFeatures(n_windows=1)"
-
-
-def test_rows_of_one_window_share_no_state() -> None:
-    backend = ScriptedBackend(logits_of_texts(TEXTS), 40)
-    generator = AssistedCandidateGenerator(
-        backend, lambda: FakeFeatures(1), [0, 0], [(0,), (0,)], unrestricted_rules()
-    )
-    assert propose(generator, request(0, [1], 2), request(1, [1, 2, 3], 2)) == [(2, 3), (4, 5)]
-    session: ScriptedBackendSession = backend.sessions[0]
-    assert [window for window, _ in session.rows] == [0, 0]

@@ -94,21 +94,6 @@ def test_patience_waits_for_more_finished_hypotheses(patience: float, ended: int
     assert len(found) == max(2, ended)
 
 
-def test_hypothesis_continues_beside_its_finished_copy() -> None:
-    (found,), _, _ = run(table({"": (1, 0, 0, 0), "a": (0.4, 0, 0, 0.6)}), Beam(width=1, patience=2.0))
-    assert texts(found) == ["a", "aa"]
-
-
-def test_finished_hypotheses_are_returned_in_order() -> None:
-    (found,), _, _ = run(table(EARLY), Beam(width=2, patience=1.0))
-    assert texts(found) == ["a", "aa"]
-
-
-def test_tiny_patience_waits_for_one_finished_hypothesis() -> None:
-    (found,), _, _ = run(table(EARLY), Beam(width=1, patience=0.1))
-    assert texts(found) == ["a"]
-
-
 NEVER = dict.fromkeys(("", "a", "b", "c", "aa", "ab", "ac", "ba", "ca"), (0.5, 0.3, 0.2, 0))
 
 
@@ -131,14 +116,6 @@ def test_length_penalty_chooses_between_longer_and_shorter_text() -> None:
         p: texts([max(found, key=lambda hypothesis: hypothesis.score(p))])[0] for p in (None, 0.0, 1.0)
     }
     assert by_penalty == {None: "bc", 0.0: "a", 1.0: "bc"}
-
-
-def test_observer_is_called_once_a_window_and_step() -> None:
-    _, steps, _ = run(table(TRAP), Beam(width=2), [10, 10], [0, 0])
-    assert [(step.row, step.index) for step in steps[:4]] == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert steps[0].token == A  # the leading hypothesis so far
-    assert steps[2].token == C  # "bc" has taken the lead from "a"
-    assert steps[2].logprob == pytest.approx(math.log(0.9), abs=1e-5)
 
 
 def random_script(seed: int) -> LogitsFunction:

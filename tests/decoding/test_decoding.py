@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -110,12 +109,6 @@ Run = Callable[..., tuple[list[DecodingResult], DecodeStats]]
 few = settings(max_examples=8)
 
 
-@few
-@given(batch=batches())
-def test_beam_of_width_1_is_greedy(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
-    assert run(*batch, Beam(width=1))[0] == run(*batch, Greedy())[0]
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @few
 @given(batch=batches())
@@ -127,22 +120,6 @@ def test_a_batch_equals_its_windows_alone(
     assert together == [run([window], rules, strategy)[0][0] for window in batch_windows]
 
 
-@few
-@given(batch=batches())
-def test_samples_are_reproducible(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
-    strategy = Sample(temperature=1.0, best_of=2)
-    assert run(*batch, strategy) == run(*batch, strategy)
-
-
-def test_other_seeds_give_other_samples(run: Run) -> None:
-    window = plain_window()
-    results = {
-        run([replace(window, seed=(seed,))], RULES[False], Sample(temperature=1.0, best_of=1))[0][0].hypothesis
-        for seed in range(6)
-    }
-    assert len(results) > 3
-
-
 def test_the_samples_of_one_window_differ(run: Run) -> None:
     rows: dict[int, list[int]] = {}
     run(
@@ -152,14 +129,6 @@ def test_the_samples_of_one_window_differ(run: Run) -> None:
         observe=lambda step: rows.setdefault(step.row, []).append(step.token),
     )
     assert len({tuple(tokens) for tokens in rows.values()}) == 4
-
-
-def test_a_low_temperature_is_nearly_greedy(run: Run) -> None:
-    window = plain_window()
-    (greedy,), _ = run([window], RULES[True], Greedy())
-    (cold,), _ = run([window], RULES[True], Sample(temperature=1e-3, best_of=1))
-    assert cold.hypothesis == greedy.hypothesis
-    assert cold.temperature == 1e-3
 
 
 @pytest.mark.parametrize("penalty", [None, 0.0, 1.0])

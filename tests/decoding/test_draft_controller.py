@@ -19,83 +19,14 @@ from fakes.drafts import (
 )
 from harken.decoding import DecodeStats
 from harken.decoding.draft_controller import (
-    BUDGET_REFILL_RATE,
     BUDGET_STEPS,
     MIN_MEASUREMENTS,
-    PLAIN_STEP_INTERVAL,
     START_BUDGET_STEPS,
-    AcceptanceCounter,
     DraftController,
-    LinearCost,
 )
 from harken.decoding.generate import EotOrLimit, Row, generate, pick_best
 
-# --- linear cost -------------------------------------------------------------------------------------------
-
-
-def fitted(*points: tuple[int, float]) -> LinearCost:
-    line = LinearCost()
-    for tokens, seconds in points:
-        line.add(tokens, seconds)
-    return line
-
-
-def test_linear_cost_fits_a_line() -> None:
-    line = fitted(*[(tokens, 2 + 0.3 * tokens) for tokens in (1, 5, 3, 13, 2, 8)] * 4)
-    assert line.slope == pytest.approx(0.3)
-    assert line.predict(1) == pytest.approx(2.3)
-    assert line.predict(20) == pytest.approx(8)
-
-
-def test_linear_cost_without_spread_assumes_the_prior_slope() -> None:
-    assert fitted((1, 2.0), (1, 2.0)).slope == pytest.approx(0.2)
-    wide = fitted((11, 4.0), (11, 4.0))
-    assert wide.slope == pytest.approx(0.1 * wide.predict(1))
-    assert wide.predict(11) == pytest.approx(4)
-
-
-def test_linear_cost_is_never_negative_or_falling() -> None:
-    falling = fitted(*[(1, 3.0), (9, 1.0)] * 3)
-    assert falling.slope == 0
-    assert falling.predict(1) == falling.predict(9) > 0
-    assert fitted((1, 0.0), (9, 0.0)).predict(3) > 0
-
-
-def test_outlier_counts_as_twice_the_prediction() -> None:
-    line = fitted(*[(1, 1.0)] * MIN_MEASUREMENTS)
-    assert line.add(1, 100.0) == pytest.approx(2.0)
-    assert line.predict(1) == pytest.approx(1.25, rel=0.02)
-    assert fitted((1, 100.0)).predict(1) == 100.0, "the first ones are taken as they come"
-
-
-def test_old_measurements_decay() -> None:
-    line = fitted(*[(1, 1.0)] * 50, *[(1, 2.0)] * 200)
-    assert line.predict(1) == pytest.approx(2.0, rel=0.02)
-    assert line.measurements == 250
-
-
 # --- the tally ---------------------------------------------------------------------------------------------
-
-
-def test_calibration_moves_from_prior_to_measured() -> None:
-    counter = AcceptanceCounter()
-    assert counter.calibration() == 1
-    assert counter.calibration(0.3) == pytest.approx(0.3)
-    for _ in range(400):
-        counter.add(0.8, 0.4)
-    assert counter.calibration() == pytest.approx(0.5, abs=0.1)
-    assert counter.calibration(0.3) < counter.calibration(1.0)
-
-
-def test_calibration_recovers_by_decay() -> None:
-    counter = AcceptanceCounter()
-    for _ in range(100):
-        counter.add(1.0, 0.0)
-    lost = counter.calibration()
-    assert lost < 0.2
-    for _ in range(200):
-        counter.decay()
-    assert counter.calibration() > 0.9
 
 
 # --- the budget --------------------------------------------------------------------------------------------
@@ -120,44 +51,6 @@ def measured_controller() -> DraftController:
     return controller
 
 
-def test_drafting_waits_for_plain_measurements() -> None:
-    controller = measured_controller()
-    assert controller.may_draft()
-    assert controller.budget == pytest.approx(START_BUDGET_STEPS)
-
-
-def test_budget_follows_gains_and_losses_up_to_its_maximum() -> None:
-    controller = measured_controller()
-    assert controller.may_draft()
-    record(controller, width=4, produced=1, verify_s=1.0, draft_s=9.0)
-    assert controller.budget == pytest.approx(START_BUDGET_STEPS - 9)
-    record(controller, width=4, produced=4, verify_s=1.0, draft_s=1.0)
-    assert controller.budget == pytest.approx(START_BUDGET_STEPS - 7)
-    record(controller)
-    assert controller.budget == pytest.approx(START_BUDGET_STEPS - 7 + BUDGET_REFILL_RATE)
-    for _ in range(3):
-        record(controller, width=13, produced=13, verify_s=1.0)
-    assert controller.budget == pytest.approx(BUDGET_STEPS)
-
-
-def test_fruitless_drafting_reduces_the_budget() -> None:
-    controller = measured_controller()
-    assert controller.may_draft()
-    record(controller, draft_s=0.5)
-    assert controller.budget == pytest.approx(START_BUDGET_STEPS + BUDGET_REFILL_RATE - 0.5)
-
-
-def test_plain_steps_refill_an_empty_budget() -> None:
-    controller = measured_controller()
-    assert controller.may_draft()
-    record(controller, width=2, draft_s=START_BUDGET_STEPS + 0.5)
-    steps = 0
-    while not controller.may_draft():
-        record(controller)
-        steps += 1
-    assert steps == pytest.approx(0.5 / BUDGET_REFILL_RATE, abs=2)
-
-
 def test_setup_has_to_pay_in_its_window_or_be_covered_by_the_budget() -> None:
     controller = measured_controller()
     assert controller.may_draft()
@@ -175,51 +68,6 @@ def test_setup_has_to_pay_in_its_window_or_be_covered_by_the_budget() -> None:
     record(controller, width=2, draft_s=100)
     assert not controller.may_draft()
     assert not may_set_up(20, 0)
-
-
-def test_measured_setup_replaces_the_estimate() -> None:
-    controller = measured_controller()
-    assert controller.may_draft()
-    assert controller.may_set_up(setup_s=4, n_rows=1, n_tokens=0)
-    for seconds in (90, 40):  # the first time does not count
-        controller.record_setup(seconds)
-        record(controller, width=2, produced=2, draft_s=seconds)
-    assert not controller.may_set_up(setup_s=4, n_rows=1, n_tokens=0)
-    assert controller.setup_cost == pytest.approx(40)
-
-
-def test_setup_is_no_part_of_the_expected_gain() -> None:
-    controller = measured_controller()
-    assert controller.may_draft()
-    controller.record_setup(5)
-    record(controller, width=4, produced=4, draft_s=6)
-    assert controller.gain.accepted == pytest.approx(4 - 1 - 1)
-
-
-def test_one_step_per_interval_is_plain() -> None:
-    controller = measured_controller()
-    for _ in range(2):
-        for _ in range(PLAIN_STEP_INTERVAL):
-            assert controller.may_draft()
-            record(controller, width=3, produced=3)
-        assert not controller.may_draft()
-        record(controller)
-
-
-def test_thresholds_are_cost_over_savings() -> None:
-    controller = measured_controller()
-    controller.record_draft(4, 1.2, 1)
-    assert controller.draft_cost.predict(1) == pytest.approx(0.3)
-    assert controller.draft_threshold(1) == pytest.approx(0.3 + 0.1)
-    assert controller.may_draft()
-    for width in (2, 8) * 20:
-        record(controller, width=width, produced=width, verify_s=1 + 0.02 * (width - 1))
-    assert controller.draft_threshold(1) == pytest.approx(0.32, abs=0.01)
-    for rows in (1, 4) * 9:
-        controller.record_draft(1, 0.3, rows)
-    assert controller.draft_threshold(4) < controller.draft_threshold(1) + 3 * 0.02 + 0.01, (
-        "rows share the draft's step"
-    )
 
 
 # --- long decodes at known costs ---------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from fakes.drafts import FakeCandidateGenerator, FakeDraftContext, unrestricted_
 from harken.backends.host_logits import HostLogits
 from harken.contract import Floats
 from harken.decoding.generate import EotOrLimit, Row, Stop, generate, pick_best, prefill
-from harken.decoding.hypothesis import capture_attention
 
 TEXTS = [(1, 2, 3, 4, EOT), (5, EOT), (6, 6, 6, EOT)]
 SOT, NO_SPEECH = 0, 3
@@ -52,32 +51,6 @@ def prefilled(session: RecordingSession, rows: Sequence[Row]) -> HostLogits:
     )
     session.calls.clear()
     return logits
-
-
-def test_plain_greedy_makes_no_call_but_extend_and_reorder() -> None:
-    session, rows = RecordingSession(), make_rows()
-    forwards = generate(session, rows, prefilled(session, rows), unrestricted_rules(), pick_best)
-    extend = ("extend", 1)
-    assert session.calls == [extend, ("reorder", (0, 2)), extend, extend, ("reorder", (0,)), extend]
-    assert forwards == 4
-    assert [tuple(row.tokens) for row in rows] == TEXTS
-
-
-def test_only_a_step_with_drafts_rewinds() -> None:
-    session, rows = RecordingSession(), make_rows(drafts=[(1, 2, 0, 0), (5, EOT), ()])
-    generate(session, rows, prefilled(session, rows), unrestricted_rules(), pick_best)
-    assert session.calls[:3] == [("rewind", (3, 2, 1)), ("reorder", (0, 2)), ("extend", 1)]
-    assert [name for name, _ in session.calls].count("rewind") == 1
-    assert [tuple(row.tokens) for row in rows] == TEXTS
-    assert [row.n_matched for row in rows] == [2, 2, 0]
-
-
-def test_attention_is_captured_once_a_row() -> None:
-    session, rows = RecordingSession(), make_rows()
-    logits = prefilled(session, rows)
-    generate(session, rows, logits, unrestricted_rules(), pick_best, capture=capture_attention(session))
-    assert [row for name, row in session.calls if name == "attention"] == [1, 1, 0]
-    assert [row.attention.shape[1] for row in rows] == [len(text) for text in TEXTS]
 
 
 def test_drafted_tokens_are_read_together() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -137,11 +136,6 @@ def test_text_that_ends_a_second_before_the_speech_goes_on(speech: int, goes_on:
     assert len(hypothesis.logprobs) == n_tokens
 
 
-def test_text_goes_on_behind_committed_tokens():
-    (hypothesis,) = decode_all(AttentiveTable(BROKEN_OFF), partial(SPOKEN[:5], speech=200))
-    assert hypothesis.tokens == (FORCED, *REST)
-
-
 def test_speech_without_any_text_stays_without():
     """The model hears no words in it."""
     (hypothesis,) = decode_all(AttentiveTable((EOT, *SPOKEN)), partial(speech=POSITIONS))
@@ -189,14 +183,6 @@ def test_token_beyond_rewind_threshold_is_not_accepted(back: int, n_accepted: in
     assert hypothesis.tokens == SPOKEN[:n_accepted]
     assert hypothesis.reached_eot == (n_accepted == len(SPOKEN))
     assert hypothesis.attended_positions.tolist() == [10 * min(index, 7) for index in range(n_accepted + 1)]
-
-
-def test_small_rewinds_do_not_stop_decoding():
-    (hypothesis,) = decode_all(
-        AttentiveTable(SPOKEN, attended=lambda window, index: 100 + 40 * (index % 2)), partial()
-    )
-    assert hypothesis.tokens == SPOKEN
-    assert hypothesis.attended_positions.tolist() == [100, *[140] * len(SPOKEN)]
 
 
 def test_rewind_is_measured_from_the_latest_attended_position():
@@ -285,12 +271,6 @@ def test_committed_tokens_count_for_loops_and_stay(committed: bytes, expected: b
     assert bytes(hypothesis.tokens) == expected
 
 
-def test_text_may_fill_the_context():
-    (hypothesis,) = decode_all(AttentiveTable(SPOKEN, n_text_ctx=len(PROMPT) + len(SPOKEN)), partial())
-    assert hypothesis.tokens == SPOKEN
-    assert hypothesis.reached_eot
-
-
 # --- drafts ------------------------------------------------------------------------------------------------
 
 
@@ -300,13 +280,6 @@ def passes(backend: AttentiveTable) -> list[tuple[int, ...]]:
     return [row for (row,) in session.read]
 
 
-def test_correct_draft_takes_one_forward_pass():
-    backend = AttentiveTable(SPOKEN)
-    (hypothesis,) = decode_all(backend, partial(SPOKEN[:3], SPOKEN[3:]))
-    assert hypothesis.tokens == SPOKEN[3:]
-    assert passes(backend) == [(*PROMPT, *SPOKEN)]
-
-
 def test_draft_is_dropped_from_the_first_difference_on():
     backend = AttentiveTable(SPOKEN)
     (hypothesis,) = decode_all(backend, partial(draft=[*SPOKEN[:5], ord("X"), *SPOKEN[6:]]))
@@ -314,49 +287,6 @@ def test_draft_is_dropped_from_the_first_difference_on():
     assert hypothesis.logprobs == pytest.approx([LOGPROB] * len(SPOKEN), abs=1e-3)
     assert [len(read) for read in passes(backend)] == [len(PROMPT) + len(SPOKEN), *[1] * (len(SPOKEN) - 5)]
     assert [read[0] for read in passes(backend)[1:]] == [*SPOKEN[5:]]
-
-
-def test_draft_beyond_the_end_of_text_is_cut():
-    backend = AttentiveTable(SPOKEN)
-    (hypothesis,) = decode_all(backend, partial(draft=(*SPOKEN, *b" that")))
-    assert hypothesis.tokens == SPOKEN
-    assert hypothesis.reached_eot
-    assert hypothesis.attended_positions.tolist() == [10 * index for index in range(len(SPOKEN) + 1)]
-    assert len(passes(backend)) == 1
-
-
-@pytest.mark.parametrize("n_draft", range(len(SPOKEN) + 1))
-def test_frame_threshold_applies_to_draft_tokens(n_draft: int):
-    (hypothesis,) = decode_all(
-        AttentiveTable(SPOKEN), partial(draft=SPOKEN[:n_draft], frame_threshold=POSITIONS - 70)
-    )
-    assert hypothesis.tokens == SPOKEN[:7]
-    assert not hypothesis.reached_eot
-
-
-@pytest.mark.parametrize("n_draft", range(len(SPOKEN) + 1))
-def test_rewind_threshold_applies_to_draft_tokens(n_draft: int):
-    backend = AttentiveTable(SPOKEN, attended=lambda window, index: (0, 60, 120, 120, 69)[min(index, 4)])
-    (hypothesis,) = decode_all(backend, partial(draft=SPOKEN[:n_draft]))
-    assert hypothesis.tokens == SPOKEN[:4]
-
-
-@pytest.mark.parametrize("n_draft", range(12))
-def test_attended_position_depends_only_on_earlier_tokens(n_draft: int):
-    """Tokens behind it that were read in the same pass do not change it."""
-
-    def wavering(window: int, index: int) -> int:
-        return (0, 12, 9, 20, 26, 21, 33, 30, 44, 40, 52, 47)[min(index, 11)]
-
-    for frame_threshold in range(POSITIONS - 60, POSITIONS, 3):
-        backend = AttentiveTable(SPOKEN, attended=wavering)
-        one, other = decode_all(
-            backend,
-            partial(frame_threshold=frame_threshold),
-            partial(draft=SPOKEN[:n_draft], frame_threshold=frame_threshold),
-        )
-        assert one.tokens == other.tokens
-        assert one.attended_positions.tolist() == other.attended_positions.tolist()
 
 
 def test_committed_text_is_kept_against_the_model():
@@ -376,17 +306,6 @@ def test_logit_rules_see_committed_tokens():
     assert second.reached_eot
     (third,) = decode_all(AttentiveTable(b"x"), partial(draft=b" "), blank=True)
     assert third.tokens == (ord("x"),)
-
-
-def test_suppressed_tokens_are_not_accepted_from_drafts():
-    rules_without_e = make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=b"e", suppress_blank=False)
-    hypotheses, _ = decode_partial(
-        AttentiveTable(SPOKEN), FakeFeatures(2), [partial(), partial(draft=SPOKEN)], rules_without_e, TOKENIZER
-    )
-    for hypothesis in hypotheses:
-        assert ord("e") not in hypothesis.tokens
-        assert hypothesis.tokens[:4] == SPOKEN[:4]
-    assert hypotheses[0].tokens == hypotheses[1].tokens
 
 
 # --- no-speech probability ---------------------------------------------------------------------------------
@@ -424,31 +343,6 @@ def test_no_speech_prob_equals_that_of_an_offline_decode():
 # --- batches -----------------------------------------------------------------------------------------------
 
 
-def test_batch_of_partial_windows_equals_single_windows():
-    """They end one after another, and each has its own draft, reason to stop and text."""
-    texts = (SPOKEN, b"a", b"that is the question", b"", b"whether 'tis nobler")
-    windows = [
-        partial(draft=SPOKEN[:4], window_index=0),
-        partial(window_index=1),
-        partial(texts[2][:2], b"at xx the question", window_index=2, frame_threshold=THRESHOLD),
-        partial(window_index=3, draft=b"to"),
-        partial(window_index=4, frame_threshold=POSITIONS - 70, n_positions=POSITIONS - 10),
-    ]
-    backend = AttentiveTable(*texts)
-    together, stats = decode_partial(backend, FakeFeatures(5), windows, rules(), TOKENIZER)
-    alone = [decode_all(AttentiveTable(*texts), window)[0] for window in windows]
-    for one, other in zip(together, alone, strict=True):
-        assert replace(one, attended_positions=(), attention=()) == replace(
-            other, attended_positions=(), attention=()
-        )
-        np.testing.assert_array_equal(one.attended_positions, other.attended_positions)
-        np.testing.assert_array_equal(one.attention, other.attention)
-    (session,) = backend.sessions
-    assert [len(rows) for rows in session.read] == sorted((len(rows) for rows in session.read), reverse=True)
-    assert all(all(row) for row in session.read)
-    assert stats.forwards == len(session.read) < sum(len(hypothesis.tokens) for hypothesis in alone)
-
-
 def test_stats_of_decode_partial():
     windows = [partial(SPOKEN[:2], SPOKEN[2:5]), partial(draft=b"toX")]
     _, stats = decode_partial(AttentiveTable(SPOKEN), FakeFeatures(2), windows, rules(), TOKENIZER)
@@ -456,7 +350,3 @@ def test_stats_of_decode_partial():
     assert (stats.drafted, stats.accepted) == (6, 5)
     assert stats.sampled_tokens == 2 * len(SPOKEN) - 2
     assert stats.forwards == 1 + len(SPOKEN) - 2
-
-
-def test_no_windows_give_no_hypotheses():
-    assert decode_all(AttentiveTable(SPOKEN)) == []

@@ -339,23 +339,3 @@ def test_drafted_batch_equals_undrafted_single_windows(
         ]
     for one, other in zip(together, alone, strict=True):
         assert_same(one, other, engine.tolerance)
-
-
-@few
-@given(
-    window=windows(committed=4),
-    rules=st.sampled_from(RULES),
-    back=st.integers(2, LONGEST),
-    cut=st.integers(0, 12),
-)
-def test_partly_correct_draft_changes_nothing(
-    engine: Engine, window: PartialWindow, rules: LogitRules, back: int, cut: int
-) -> None:
-    """A draft that is right up to some token; from there on the text is that without a draft."""
-    for undrafted in fitting([replace(window, draft_tokens=())], engine.most):
-        with patch_rewind_threshold(back):
-            (plain,) = decode_hypotheses(engine.backend, engine.features, [undrafted], rules)
-            draft = (*plain.tokens[:cut], *window.draft_tokens)
-            for one in fitting([replace(undrafted, draft_tokens=draft)], engine.most):
-                (ours,) = decode_hypotheses(engine.backend, engine.features, [one], rules)
-                assert_same(ours, plain, engine.tolerance)

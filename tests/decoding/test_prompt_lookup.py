@@ -7,12 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.decoding.candidate_generator import (
-    MAX_CONTINUATION_TOKENS,
-    MAX_NGRAM_SIZE,
     DraftRequest,
-    DraftTokens,
     PromptLookup,
-    common_prefix_length,
 )
 from harken.decoding.logit_rules import make_logit_rules
 from tiny_models import TOKENIZER
@@ -48,17 +44,6 @@ def spelled(*texts: str) -> list[tuple[int, ...]]:
 )
 def test_ngram_lookup(prompt: str, prefix: str, expected: str) -> None:
     assert drafted(PromptLookup(spelled(prompt), min_ngram_size=3), request(prefix)) == [expected]
-
-
-def test_min_ngram_size_allows_short_matches() -> None:
-    assert drafted(PromptLookup(spelled("the cat sat"), min_ngram_size=2), request("x ca")) == ["t sa"]
-
-
-def test_matches_beyond_max_ngram_size_do_not_count() -> None:
-    """Two positions match the last tokens, and only the first one matches more."""
-    text = "-abcdefX-zzcdefY"
-    assert MAX_NGRAM_SIZE == 4
-    assert drafted(PromptLookup(spelled(text)), request("-abcdef", limit=1)) == ["Y"]
 
 
 @pytest.mark.parametrize(
@@ -108,32 +93,9 @@ def test_lookup_in_a_hypothesis_without_timestamps(source: str, prefix: str, exp
     assert "".join(chr(token % 1000) for token in proposal.tokens) == expected
 
 
-def test_lookup_for_same_audio_ignores_the_new_tokens() -> None:
-    lookup = PromptLookup(spelled("xyz"), same_audio=True, min_ngram_size=1)
-    assert drafted(lookup, request("abab")) == [""]
-
-
 def test_each_row_searches_its_own_text() -> None:
     lookup = PromptLookup(spelled("one two", "one ten"), min_ngram_size=3)
     assert drafted(lookup, request("one t", row=1, limit=2), request("one t", row=0, limit=2)) == ["en", "wo"]
-
-
-def test_lookup_respects_limits_and_reports_confidence() -> None:
-    lookup = PromptLookup(spelled("ab" * 200), same_audio=True, confidence=0.9)
-    assert lookup.propose([request("", limit=0)]) == [DraftTokens()]
-    (proposal,) = lookup.propose([request("", limit=3)])
-    assert proposal.confidences == (0.9, 0.9, 0.9)
-    assert len(lookup.propose([request("", limit=500)])[0].tokens) == MAX_CONTINUATION_TOKENS
-    assert lookup.forwards == 0
-
-
-@pytest.mark.parametrize(
-    ("floor", "trust", "tokens"), [(0.0, 1.0, 8), (0.5, 1.0, 6), (0.5, 0.5, 0), (0.2, 0.5, 2)]
-)
-def test_lookup_stops_at_the_verify_threshold(floor: float, trust: float, tokens: int) -> None:
-    lookup = PromptLookup(spelled("abcdefgh"), same_audio=True, confidence=0.9)
-    (proposal,) = lookup.propose([request("", limit=8, verify_threshold=floor, calibration=trust)])
-    assert len(proposal.tokens) == tokens
 
 
 @given(st.text("ab ", max_size=30), st.text("ab ", max_size=20), st.booleans(), st.integers(0, 6))
@@ -146,18 +108,6 @@ def test_drafted_tokens_follow_the_match_in_the_source(
     whole = text if same_audio else text + prefix
     if proposed and not (same_audio and text.startswith(prefix)):
         assert prefix[-2:] + proposed in whole
-
-
-@given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
-def test_common_prefix_length(a: list[int], b: list[int]) -> None:
-    n = common_prefix_length(a, b)
-    assert a[:n] == b[:n]
-    assert n in (len(a), len(b)) or a[n] != b[n]
-
-
-def test_acceptance_prob_is_calibrated_and_capped() -> None:
-    assert request("", calibration=0.5).acceptance_prob(0.8) == pytest.approx(0.4)
-    assert request("", calibration=1.3).acceptance_prob(0.9) == 0.99
 
 
 def test_lookup_stops_at_a_banned_token() -> None:

@@ -41,7 +41,6 @@ from harken.decoding import (
     decode,
     make_logit_rules,
 )
-from harken.decoding.draft_controller import MIN_MEASUREMENTS, PLAIN_STEP_INTERVAL, DraftController
 from harken.decoding.generate import EotOrLimit, Pick, Row, generate, pick_best, pick_sample
 from harken.decoding.speculation import NEAR_TIE, DraftSession
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback
@@ -98,18 +97,6 @@ def test_correct_drafts_give_their_length_and_one_token_a_pass(length: int, most
     assert stats.drafted == stats.accepted
 
 
-def test_wrong_drafts_give_one_token_a_pass() -> None:
-    texts = random_texts(30)
-    _, plain, _ = decode_rows(logits_of_texts(texts), None)
-    _, forwards, stats = decode_rows(
-        logits_of_texts(texts), FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts, always_wrong)])
-    )
-    assert forwards == plain == 30
-    assert stats.accepted == 0
-    assert stats.drafted > 30
-    assert stats.acceptance_rate == 0
-
-
 def test_draft_is_accepted_up_to_the_first_wrong_token() -> None:
     texts = random_texts(12)
     wrong = {4, 5, 9}
@@ -163,29 +150,6 @@ def test_drafts_do_not_exceed_the_limit() -> None:
     assert [[request.max_tokens for request in requests] for requests in draft.asked] == [[7]]
 
 
-def test_observer_that_raises_stops_decoding() -> None:
-    texts = random_texts(20)
-
-    def observe(step: Step) -> None:
-        if step.index == 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        decode_rows(
-            logits_of_texts(texts),
-            FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts)], most=4),
-            observe=observe,
-        )
-
-
-def test_one_pass_per_interval_has_no_draft() -> None:
-    texts = random_texts(3 * PLAIN_STEP_INTERVAL)
-    _, _, stats = decode_rows(
-        logits_of_texts(texts), FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts)], most=1)
-    )
-    assert stats.skipped_steps == 1
-
-
 # --- several generators ------------------------------------------------------------------------------------
 
 
@@ -199,30 +163,6 @@ def test_second_generator_drafts_for_the_remaining_rows() -> None:
     assert stats.drafted == stats.accepted == 12
     assert [[request.max_tokens > 0 for request in requests] for requests in first.asked] == [[True, True]]
     assert [[request.max_tokens > 0 for request in requests] for requests in second.asked] == [[False, True]]
-
-
-def test_calibration_is_per_generator_and_row() -> None:
-    texts = random_texts(40, 40)
-    draft = FakeCandidateGenerator(texts, lambda row, index: row == 0 or index % 2 == 0)
-    drafts = FakeDraftContext(lambda rows: [draft], most=3)
-    decode_rows(logits_of_texts(texts), drafts, rows=2)
-    good, bad = (
-        next(request.calibration for request in reversed(draft.asked[8]) if request.row == row)
-        for row in (0, 1)
-    )
-    assert bad < 0.8 < good
-    assert drafts.counters[0].calibration() < good
-    assert drafts.counters[1].calibration() == 1
-
-
-def test_calibration_carries_over_to_the_next_decode() -> None:
-    texts = random_texts(60)
-    drafts = FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts, always_wrong)])
-    decode_rows(logits_of_texts(texts), drafts)
-    fresh = FakeCandidateGenerator(texts)
-    drafts.make = lambda rows: [fresh]
-    decode_rows(logits_of_texts(texts), drafts)
-    assert fresh.asked[0][0].calibration < 0.3
 
 
 # --- near ties ---------------------------------------------------------------------------------------------
@@ -256,16 +196,6 @@ def test_near_ties_are_counted_only_in_wide_passes() -> None:
     assert alone.near_ties == (), "a pass over one token is a plain step"
 
 
-def test_near_ties_are_counted_in_every_row_of_a_wide_pass() -> None:
-    texts = [[1] * 6 + [EOT], []]
-    _, forwards, stats = decode_rows(
-        contested(NEAR_TIE / 4), FakeDraftContext(lambda rows: [FakeCandidateGenerator(texts)]), rows=2
-    )
-    assert forwards == 6
-    # Six tokens at once in one row, and one in the other, which then continues alone.
-    assert len(stats.near_ties) == 6 + 1
-
-
 def test_tie_flipped_by_rounding_is_counted() -> None:
     """The model rounds differently when it reads more than one token at once."""
     texts = [[1] * 6 + [EOT]]
@@ -285,21 +215,6 @@ def test_tie_flipped_by_rounding_is_counted() -> None:
     generate(session, [row], logits, unrestricted_rules(), pick_best, draft_session=draft_session)
     assert row.hypothesis(EOT).tokens != (1,) * 6
     assert draft_session.stats.near_ties
-
-
-def test_picking_with_margins_picks_the_same_tokens() -> None:
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        # Few different values, so that there are ties.
-        session = ScriptedBackend(
-            lambda window, seen, rng=rng: rng.integers(0, 3, N_VOCAB).astype(np.float32)
-        ).open_session(FakeFeatures(1), [0], 48)
-        logits = session.extend([[0] * 20], 20)
-        positions = [(0, index) for index in range(20)]
-        best, compared = pick_best(logits, positions, False), pick_best(logits, positions, True)
-        np.testing.assert_array_equal(best.ids, compared.ids)
-        np.testing.assert_array_equal(best.logprobs, compared.logprobs)
-        assert (compared.margins >= 0).all()
 
 
 # --- samples -----------------------------------------------------------------------------------------------
@@ -384,37 +299,7 @@ def test_samples_have_the_distribution_of_the_model(kind: str, plainly_sampled: 
     assert chi_square > freedom * (1 - 2 / (9 * freedom) - 3.09 * np.sqrt(2 / (9 * freedom))) ** 3
 
 
-def test_each_position_has_one_random_number() -> None:
-    pick = pick_sample(1.0, [np.random.default_rng(3), np.random.default_rng(4)])
-    session = ScriptedBackend(random_logits()).open_session(FakeFeatures(2), [0, 0], 48)
-    logits = session.extend([[1, 2, 3], [1, 2, 3]], 3)
-    positions = [(row, index) for row in (0, 1) for index in (0, 1, 2)]
-    first, other_generator = pick(logits, positions, False), pick(logits, positions, False)
-    np.testing.assert_array_equal(first.ids, other_generator.ids)
-    later = pick(logits.select_positions([2, 1]), [(0, 2), (0, 1)], False)
-    np.testing.assert_array_equal(later.ids, first.ids[[2, 1]])
-    assert list(first.ids[:3]) != list(first.ids[3:])
-
-
 # --- statistics --------------------------------------------------------------------------------------------
-
-
-def test_stats_report_the_cost_of_drafting() -> None:
-    texts = random_texts(20)
-    clock = FakeClock(tick_s=1e-3)
-    controller = DraftController(clock)
-    for _ in range(MIN_MEASUREMENTS):
-        controller.record_step(n_rows=1, width=1, n_new_tokens=1, verify_s=100.0, draft_s=0.0)
-    drafts = FakeDraftContext(
-        lambda rows: [FakeCandidateGenerator(texts, clock=clock, step_s=0.5, setup_s=2.0)], controller, most=4
-    )
-    for setup_s in (0.0, 4.0):  # the first setup does not count
-        _, forwards, stats = decode_rows(logits_of_texts(texts), drafts)
-        assert forwards == 4
-        assert stats.draft_forwards == 4 + 4 + 4 + 4
-        assert stats.draft_s == pytest.approx(2.0 + 16 * 0.5, abs=0.1)
-        assert 100 * drafts.controller.setup_cost == pytest.approx(setup_s, abs=0.01)
-    assert 100 * drafts.controller.draft_cost.predict(1) == pytest.approx(0.5, abs=0.01)
 
 
 def decoded(strategy: Any, decoder: SpeculativeDecoder, encode_s: float = 0.0) -> DecodeStats:
@@ -452,16 +337,6 @@ def test_assistant_does_not_encode_where_that_takes_longer_than_decoding() -> No
     stats = decoded(Greedy(), SpeculativeDecoder(float, assistant=assistant), encode_s=10.0)
     assert stats.draft_forwards == stats.drafted == 0
     assert stats.skipped_steps > 0
-
-
-def test_stats_add_up() -> None:
-    one = DecodeStats(drafted=4, accepted=2, near_ties=(1e-4,), draft_s=0.5, forwards=2, sampled_tokens=5)
-    both = one + DecodeStats(drafted=4, accepted=4, near_ties=(2e-4,), skipped_steps=1)
-    assert (both.drafted, both.accepted, both.skipped_steps) == (8, 6, 1)
-    assert both.near_ties == (1e-4, 2e-4)
-    assert both.acceptance_rate == 0.75
-    assert one.tokens_per_forward == 2.5
-    assert DecodeStats().acceptance_rate is DecodeStats().tokens_per_forward is None
 
 
 # --- the fallback schedule, and partly encoded windows -----------------------------------------------------

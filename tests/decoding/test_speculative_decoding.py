@@ -197,20 +197,6 @@ def test_assistant_does_not_change_the_text(
 
 @each_strategy
 @few
-@given(batch=batches())
-def test_ngram_lookup_does_not_change_the_text(
-    benches: dict[int, Bench], strategy: Strategy, batch: tuple[list[Window], LogitRules, int]
-) -> None:
-    windows, rules, n_text_ctx = batch
-    bench = benches[n_text_ctx]
-    draft_context = make_decoder(ngram=True).prepare(make_mel(), bench.features)
-    assert_same(
-        bench.decode_all(windows, rules, strategy, draft_context), bench.decode_all(windows, rules, strategy)
-    )
-
-
-@each_strategy
-@few
 @given(
     batch=batches(),
     accuracies=st.lists(st.sampled_from(["right", "half", "wrong", "none"]), min_size=4),
@@ -243,58 +229,6 @@ def test_earlier_hypothesis_does_not_change_the_text(
     assert_same(ours, plain)
     if strategy == Greedy() and set(accuracies[: len(windows)]) == {"right"}:
         assert ours[1].accepted == ours[1].drafted
-
-
-@each_strategy
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0])
-@few
-@given(batch=batches(), most=st.integers(1, 9))
-def test_partly_correct_draft_does_not_change_the_text(
-    benches: dict[int, Bench],
-    strategy: Strategy,
-    share: float,
-    batch: tuple[list[Window], LogitRules, int],
-    most: int,
-) -> None:
-    windows, rules, n_text_ctx = batch
-    bench = benches[n_text_ctx]
-    plain = bench.decode_all(windows, rules, strategy)
-    texts = [plain[2][row] for row in sorted(plain[2])]
-    drafts = FakeDraftContext(
-        lambda rows: [FakeCandidateGenerator(texts, correct_with_probability(share))], most=most
-    )
-    ours = bench.decode_all(windows, rules, strategy, drafts)
-    assert_same(ours, plain)
-    if share == 1:
-        # The first token comes with the prompt, each pass then brings as many as are drafted, and one more.
-        assert ours[1].forwards == 1 + max(-(-(len(text) - 1) // (most + 1)) for text in texts)
-        assert ours[1].accepted == ours[1].drafted
-    if share == 0:
-        assert ours[1].forwards == plain[1].forwards
-        assert ours[1].accepted == 0
-
-
-@each_strategy
-@settings(max_examples=6)
-@given(batch=batches(), seed=st.integers(0, 99), assistant_name=st.sampled_from(ASSISTANTS))
-def test_timing_of_drafts_does_not_change_the_text(
-    benches: dict[int, Bench],
-    strategy: Strategy,
-    batch: tuple[list[Window], LogitRules, int],
-    seed: int,
-    assistant_name: str,
-) -> None:
-    """A random clock changes whether and how far to draft, but not the text."""
-    windows, rules, n_text_ctx = batch
-    bench = benches[n_text_ctx]
-    rng = np.random.default_rng(seed)
-    decoder = SpeculativeDecoder(
-        lambda: float(rng.exponential()), assistant=bench.assistants[assistant_name], ngram=bool(seed % 2)
-    )
-    plain = bench.decode_all(windows, rules, strategy)
-    for _ in range(3):
-        draft_context = decoder.prepare(make_mel(), bench.features)
-        assert_same(bench.decode_all(windows, rules, strategy, draft_context), plain)
 
 
 @each_strategy

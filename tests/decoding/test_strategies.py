@@ -32,16 +32,6 @@ def test_values_out_of_range_are_errors(make: type, options: dict[str, float], f
     assert error.value.field == field
 
 
-@pytest.mark.parametrize("strategy", [Greedy(), Beam(), Beam(width=1, patience=0.1, length_penalty=0)])
-def test_deterministic_strategies_have_temperature_zero(strategy: Greedy | Beam) -> None:
-    assert strategy.temperature == 0
-
-
-def test_strategies_compare_and_hash_by_value() -> None:
-    assert Beam(width=5) == Beam()
-    assert len({Greedy(), Greedy(), Sample(temperature=0.2), Sample(temperature=0.4)}) == 3
-
-
 def test_fallback_schedule_samples_above_temperature_zero() -> None:
     schedule = fallback_schedule((0.0, 0.2, 1.0), first=Beam(width=3), best_of=4, length_penalty=0.5)
     assert schedule == (
@@ -73,7 +63,3 @@ def test_score_divides_by_the_length_without_eot(length_penalty: float | None, s
 def test_avg_logprob_counts_eot() -> None:
     assert Hypothesis(tokens=(1, 2, 3), logprobs=(-1.0, -2.0, -1.0, -2.0)).avg_logprob == -6 / 4
     assert Hypothesis(tokens=(), logprobs=(-1.0,)).avg_logprob == -1
-
-
-def test_empty_text_has_a_score() -> None:
-    assert Hypothesis(tokens=(), logprobs=(-1.5,)).score(None) == -1.5

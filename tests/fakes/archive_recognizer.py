@@ -6,7 +6,7 @@ A file holds its text, behind a word for what happens to the worker that reads i
 - ``hang``: it does nothing for ten minutes.
 - ``memory``: there is too little memory.
 - ``crash``: an exception that no recording explains.
-- ``slow``: it takes 0.1 s.
+- ``wait``: it waits until there is a file `GO` beside it.
 
 The first four happen each time, or with ``once`` behind the word only the first time.
 """
@@ -33,8 +33,8 @@ from harken.transcribe import Callbacks, TranscribeOptions
 
 LOG = "transcribed.log"
 """File beside the recordings with a line for each that was read, in the order in which they were."""
+GO = "go"
 HANG_S = 600.0
-SLOW_S = 0.1
 
 
 def write_archive(folder: Path, contents: Mapping[str, str | None]) -> Path:
@@ -109,8 +109,11 @@ class ArchiveTranscription:
             raise MemoryError
         elif first == "crash":
             raise RuntimeError("a fault of the engine")
-        elif first == "slow":
-            time.sleep(SLOW_S)
+        elif first == "wait":
+            end_s = time.monotonic() + HANG_S
+            while not (path.parent / GO).exists():
+                assert time.monotonic() < end_s
+                time.sleep(0.01)
         self._callbacks.on_progress(self.read_s, True)
         segment = Segment(
             index=0,

@@ -1,4 +1,4 @@
-"""Clients of the live protocols in memory, all alike: what they send waits in a queue, and time leaps when told to."""
+"""Clients of the live protocols in memory, all alike: what they send waits in a queue."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
+from leaping import LeapLoop, leap
 from talking import TalkingRecognizer
 
 from harken.serve.app import make_app
@@ -17,30 +18,6 @@ from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 
 WORD_S = 0.1
-
-
-class LeapLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time leaps ahead, so that no test waits for a limit of minutes."""
-
-    ahead_s = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.ahead_s
-
-
-async def leap(seconds: float) -> None:
-    """Let time pass, in steps so small that everybody who waits sees it."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, LeapLoop)
-    for _ in range(100):
-        loop.ahead_s += seconds / 100
-        await settled()
-
-
-async def settled() -> None:
-    """Let all go on who can."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -66,15 +43,15 @@ class Client:
 
     resumable = False
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, stage: Stage) -> None:
         self.unread: asyncio.Queue[Any] = asyncio.Queue()
         self.messages: list[dict[str, Any]] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.close_code: int | None = None
-        self.serving = asyncio.create_task(self.serve(service))
+        self.serving = asyncio.create_task(self.serve(stage))
 
-    async def serve(self, service: Service) -> None:
+    async def serve(self, stage: Stage) -> None:
         """Run the server's side of the connection."""
         raise NotImplementedError
 
@@ -113,7 +90,7 @@ class _Socket(Client):
     path = ""
     _has_connected = False
 
-    async def serve(self, service: Service) -> None:
+    async def serve(self, stage: Stage) -> None:
         scope = {
             "type": "websocket",
             "path": self.path,
@@ -121,7 +98,7 @@ class _Socket(Client):
             "query_string": b"",
             "subprotocols": [],
         }
-        await make_app(service)(scope, self._receive, self._send)
+        await stage.app(scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
         if not self._has_connected:
@@ -182,13 +159,13 @@ class RealtimeClient(_Socket):
 
     @property
     def text(self) -> str:
+        deltas: dict[str, str] = {}
+        for message in self.messages:
+            if message["type"].endswith(".delta"):
+                deltas[message["item_id"]] = deltas.get(message["item_id"], "") + message["delta"]
         completed = [message for message in self.messages if message["type"].endswith(".completed")]
-        assert all(message["transcript"] == self._deltas(message["item_id"]) for message in completed)
+        assert all(message["transcript"] == deltas[message["item_id"]] for message in completed)
         return " ".join(message["transcript"] for message in completed)
-
-    def _deltas(self, item_id: str) -> str:
-        deltas = [message for message in self.messages if message["type"].endswith(".delta")]
-        return "".join(message["delta"] for message in deltas if message["item_id"] == item_id)
 
     @property
     def errors(self) -> list[str | None]:
@@ -201,9 +178,9 @@ class WyomingClient(Client):
     FORMAT: ClassVar = {"rate": 16_000, "width": 2, "channels": 1}
     _rest = b""
 
-    async def serve(self, service: Service) -> None:
+    async def serve(self, stage: Stage) -> None:
         reader: Any = self
-        await Session(service, WyomingTranslator(service)).run(WyomingLine(reader, reader))
+        await Session(stage.service, WyomingTranslator(stage.service)).run(WyomingLine(reader, reader))
 
     async def readuntil(self, separator: bytes) -> bytes:
         return await self._read(lambda data: data.find(separator) + 1)
@@ -258,10 +235,11 @@ class Stage:
     Attributes
     ----------
     service : Service
+    app : ASGI application
     """
 
     def __init__(self, service: Service) -> None:
-        self.service = service
+        self.service, self.app = service, make_app(service)
         self._clients: list[Client] = []
 
     @property
@@ -271,7 +249,7 @@ class Stage:
 
     async def connect(self, protocol: type[Client]) -> Any:
         """Return a client that is ready to speak."""
-        client = protocol(self.service)
+        client = protocol(self)
         self._clients.append(client)
         await client.open()
         return client

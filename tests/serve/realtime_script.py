@@ -16,9 +16,9 @@ from pydantic import BaseModel
 
 from harken.results import Segment, Word
 from harken.serve.errors import not_found
-from harken.serve.live.connection import Audio, Flush, Output, StreamClosed
 from harken.serve.live.realtime import RealtimeSession
 from harken.serve.live.realtime_config import SessionConfig
+from harken.serve.live.translator import Audio, Flush, Output, StreamClosed
 from harken.serve.work.live_job import Flushed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 

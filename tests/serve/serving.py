@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
 import uvicorn
+from leaping import LeapLoop, leap
 
 from harken.api import Recognizer
 from harken.serve.app import make_app
@@ -57,6 +59,11 @@ class Serving:
             return await function()
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(MAX_WAIT_S)
+
+    def leap_until(self, condition: Callable[[], object]) -> None:
+        """Let the server's time pass until something is true; the limit of the test is the limit."""
+        while not condition():
+            self.run(partial(leap, 1.0))
 
     def metric(self, name: str, **labels: str) -> float:
         """Return a metric as Prometheus reads it; 0 if it has not been counted yet."""
@@ -109,7 +116,8 @@ def serving(
 
     def run() -> None:
         try:
-            asyncio.run(serve())
+            with asyncio.Runner(loop_factory=LeapLoop) as runner:
+                runner.run(serve())
         except BaseException as error:
             if started.done():
                 raise

@@ -6,19 +6,22 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tone_server import eventually
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from fakes.live_recognizer import LiveRecognizer
 from harken.errors import OptionError
 from harken.serve import server
+from harken.serve.errors import RequestError
+from harken.serve.guard import MAX_TICKETS, Tickets
 from harken.serve.options import ServeOptions
 from serving import Serving, serving
 
@@ -143,9 +146,7 @@ def test_every_response_has_a_number_and_every_error_the_body_of_openai(local: S
 def test_refusals_are_counted_by_their_reason(guarded: Serving) -> None:
     before = guarded.metric("harken_rejected_total", reason="key")
     httpx.get(f"{guarded.url}/v1/models")
-    deadline_s = time.monotonic() + 10.0  # counted once the answer has been sent
-    while guarded.metric("harken_rejected_total", reason="key") == before and time.monotonic() < deadline_s:
-        time.sleep(0.01)
+    assert eventually(lambda: guarded.metric("harken_rejected_total", reason="key") > before)
     assert guarded.metric("harken_rejected_total", reason="key") == before + 1
 
 
@@ -190,12 +191,42 @@ def test_a_certificate_makes_it_https(tmp_path: Path) -> None:
         assert httpx.get(f"https://127.0.0.1:{server.port}/healthz", verify=context).text == "ok\n"
 
 
-def test_a_connection_that_asks_for_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "FIRST_REQUEST_S", 0.2)
-    serving_it = serving(lambda id: LiveRecognizer(), options=options(), http=server.HttpProtocol)  # type: ignore[arg-type,return-value]
-    with serving_it as running, connect(f"{running.socket_url}/v1/stream") as live:
-        with socket.create_connection(("127.0.0.1", running.port), timeout=5) as silent:
+def test_a_connection_that_asks_for_nothing_is_closed() -> None:
+    recognizer: Any = LiveRecognizer()
+    serving_it = serving(lambda id: recognizer, options=options(), http=server.HttpProtocol)
+    with (
+        serving_it as running,
+        connect(f"{running.socket_url}/v1/stream") as live,
+        ThreadPoolExecutor(1) as clients,
+    ):
+        with socket.create_connection(("127.0.0.1", running.port)) as silent:
             silent.sendall(b"GET /healthz HTTP/1.1\r\nX-A: ")
-            assert silent.recv(1) == b""
+            answer = clients.submit(silent.recv, 1)
+            running.leap_until(answer.done)
+            assert answer.result() == b""
         live.send('{"type": "hello"}')
-        assert "ready" in live.recv(5)
+        assert "ready" in live.recv(60)
+
+
+@pytest.mark.parametrize("key", ["", "ek_", "ek_guess", "\udcff"])
+def test_a_ticket_is_valid_until_it_expires(key: str) -> None:
+    now = [1_000.0]
+    tickets = Tickets(clock=lambda: now[0])
+    ticket, other = tickets.make(60, session="a configuration"), tickets.make(60)
+    assert ticket.expires_at == 1_060
+    assert ticket.value != other.value
+    assert tickets.find(ticket.value) is ticket
+    assert tickets.find(key) is None
+    now[0] = 1_060.0
+    assert tickets.find(ticket.value) is None
+
+
+def test_the_number_of_tickets_is_limited_and_expired_ones_make_room() -> None:
+    now = [0.0]
+    tickets = Tickets(clock=lambda: now[0])
+    for _ in range(MAX_TICKETS):
+        tickets.make(10)
+    with pytest.raises(RequestError, match="short-lived keys"):
+        tickets.make(10)
+    now[0] = 11.0
+    assert tickets.find(tickets.make(10).value)

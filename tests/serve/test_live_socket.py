@@ -87,7 +87,7 @@ def test_a_wrong_first_message_is_refused_in_a_line(
         assert client.drain() == 1008
         (error,) = client.messages
         assert (error["type"], error["code"], error["param"]) == ("error", code, param)
-        assert param in error["message"] or param == "session"
+        assert (param if code != "session_not_found" else "session") in error["message"]
         assert "\n" not in error["message"]
 
 
@@ -104,14 +104,6 @@ def test_a_wrong_later_message_ends_the_session(server: Serving, message: str | 
     with resumed(server, ready, 0) as again:
         assert again.receive()["code"] == "session_not_found"
     wait_for(lambda: server.service.admission.n_streams <= before)
-
-
-def test_audio_after_the_end_is_refused(server: Serving) -> None:
-    client, _ = opened(server)
-    with client:
-        client.send(type="end")
-        client.audio(BLOCK)
-        assert client.drain() in (1000, 1008)  # the stream may have ended before the audio came
 
 
 @pytest.mark.parametrize("cut", [1, 3, 5, 6, 11])

@@ -9,7 +9,7 @@ from realtime_script import MANUAL, Script, pcm, types_of
 
 from harken.serve.errors import busy
 from harken.serve.live.audio import AudioFormat
-from harken.serve.live.connection import OpenStream
+from harken.serve.live.translator import OpenStream
 
 APPEND = "input_audio_buffer.append"
 

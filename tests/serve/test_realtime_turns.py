@@ -18,8 +18,8 @@ from realtime_script import (
 
 from harken.errors import HarkenError
 from harken.serve.errors import RequestError, draining
-from harken.serve.live.connection import CloseStream, HangUp, OpenStream, StreamClosed
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
+from harken.serve.live.translator import CloseStream, HangUp, OpenStream, StreamClosed
 from harken.serve.work.live_job import Failed, Flushed
 from harken.streaming import LoadChanged
 

@@ -7,7 +7,6 @@ import io
 import json
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import av
 import httpx
 import numpy as np
 import pytest
+from leaping import LeapLoop, leap
 from test_rest_forms import BOUNDARY, FORM_TYPE, check_refused, form_body
 from tone_server import (
     FIELDS,
@@ -36,7 +36,6 @@ from tone_server import (
 from fakes.tone_backend import ToneBackend
 from harken.serve.options import ServeOptions
 from harken.serve.rest import files as rest_files
-from harken.serve.rest import forms
 from harken.serve.rest.events import with_pauses
 from harken.serve.work.file_job import MAX_UPDATES
 from serving import Serving
@@ -207,32 +206,46 @@ def test_uploads_leave_no_file_open_however_they_end() -> None:
 # --- streams -----------------------------------------------------------------------------------------------
 
 
-def test_heartbeats_are_sent_while_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_files, "HEARTBEAT_S", 0.02)
+def test_heartbeats_are_sent_while_there_is_nothing_else() -> None:
     backend = GatedToneBackend()
-    with serving_tones(backend) as server, httpx.Client(base_url=server.url) as http:
+    with serving_tones(backend) as server, httpx.Client(base_url=server.url, timeout=60) as http:
         backend.gate.clear()
         fields, files = FIELDS | {"stream": "true"}, {"file": as_wave(SPEECH.samples)}
-        with http.stream("POST", PATH, data=fields, files=files) as answer:
-            lines = answer.iter_lines()
-            assert [next(lines) for _ in range(4)] == [": ", "", ": ", ""]
-            backend.gate.set()
-            events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+
+        def ask() -> list[str]:
+            with http.stream("POST", PATH, data=fields, files=files) as answer:
+                lines = answer.iter_lines()
+                assert [next(lines) for _ in range(4)] == [": ", "", ": ", ""]
+                backend.gate.set()
+                return [*lines]
+
+        with ThreadPoolExecutor(1) as clients:
+            asking = clients.submit(ask)
+            server.leap_until(backend.gate.is_set)
+            events = [json.loads(line[6:]) for line in asking.result() if line.startswith("data: ")]
     assert events[-1]["text"] == transcribe_tones(SPEECH, positions=200)
 
 
 def test_pauses_lose_no_result() -> None:
-    async def results() -> Any:
-        for n in range(5):
-            await asyncio.sleep(0.02 * (n % 2))
-            yield n
+    async def scene() -> None:
+        given: asyncio.Queue[int | None] = asyncio.Queue()
 
-    async def collect() -> list[int | None]:
-        return [result async for result in with_pauses(results(), 0.005)]
+        async def results() -> Any:
+            while (result := await given.get()) is not None:
+                yield result
 
-    found = asyncio.run(collect())
-    assert [result for result in found if result is not None] == [*range(5)]
-    assert None in found
+        paced = with_pauses(results(), 15.0)
+        for n in range(3):
+            waiting = asyncio.ensure_future(anext(paced))
+            await leap(16)
+            assert await waiting is None
+            given.put_nowait(n)
+            assert await anext(paced) == n
+        given.put_nowait(None)
+        assert [result async for result in paced] == []
+
+    with asyncio.Runner(loop_factory=LeapLoop) as runner:
+        runner.run(scene())
 
 
 def test_a_slow_reader_halts_its_own_file_and_loses_nothing() -> None:
@@ -324,16 +337,16 @@ def test_an_unforeseen_error_tells_nothing_of_the_server(caplog: pytest.LogCaptu
     assert server.metric("harken_requests_total", route=PATH, status="500") == 1
 
 
-def test_a_sender_that_pauses_for_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "PAUSE_LIMIT_S", 0.2)
-
-    def pause() -> Iterator[bytes]:
-        yield FORM[:100]
-        time.sleep(0.5)
-
-    with serving_tones() as server:
-        answer = httpx.post(f"{server.url}{PATH}", content=pause(), headers={"content-type": FORM_TYPE})
-    check_refused(answer, 408, "request_timeout", None)
+def test_a_sender_that_pauses_for_long_is_refused() -> None:
+    with (
+        serving_tones() as server,
+        ThreadPoolExecutor(1) as clients,
+        connection(server, f"Content-Length: {len(FORM)}") as client,
+    ):
+        client.sendall(FORM[:100])
+        answer = clients.submit(client.recv, 10_000)
+        server.leap_until(answer.done)
+        assert answer.result().startswith(b"HTTP/1.1 408")
 
 
 def test_a_client_that_goes_away_in_a_body_is_no_fault_of_the_server(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from itertools import pairwise
 
 import pytest
@@ -32,15 +31,6 @@ def feed_runs(detector, *runs, sentence_ended=False):
     ]
 
 
-def test_utterance_starts_after_min_speech_and_ends_after_the_pause():
-    endpoints = feed_runs(endpointer(), (100, SILENCE), (50, SPEECH), (40, SILENCE))
-    assert endpoints == [(104, UtteranceStart(304)), (180, UtteranceEnd(496, "silence"))]
-
-
-def test_click_starts_no_utterance():
-    assert feed_runs(endpointer(), (100, SILENCE), (3, SPEECH), (100, SILENCE)) == []
-
-
 def test_shorter_pause_ends_a_sentence():
     endpoints = feed_runs(endpointer(), (100, SILENCE), (50, SPEECH), (40, SILENCE), sentence_ended=True)
     assert endpoints == [(104, UtteranceStart(304)), (160, UtteranceEnd(496, "sentence"))]
@@ -59,13 +49,6 @@ def test_sentence_end_without_a_pause_does_not_end_the_utterance():
         (4, UtteranceStart(0))
     ]
     assert detector.utterance_start_frame == 0
-
-
-def test_padding_ends_with_the_samples_fed():
-    detector = endpointer(sentence_pause_s=0.1)
-    *_, (n_chunks, ended) = feed_runs(detector, (50, SPEECH), (4, SILENCE), sentence_ended=True)
-    assert (n_chunks, ended) == (54, UtteranceEnd(172, "sentence"))
-    assert feed_runs(detector, (10, SPEECH)) == [(4, UtteranceStart(172))]
 
 
 def test_long_speech_is_split_at_its_longest_silence():
@@ -99,12 +82,6 @@ def test_flush_ends_the_utterance_and_the_next_one_starts_there():
     assert detector.close(193) == [UtteranceEnd(193, "close")]
 
 
-def test_silence_has_no_endpoints():
-    detector = endpointer()
-    assert feed_runs(detector, (1000, SILENCE)) == detector.flush(3200) == detector.close(3200) == []
-    assert detector.earliest_needed_frame == 3184
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [("sentence_pause_s", 0.0), ("sentence_pause_s", float("nan")), ("pause_s", 0.05), ("pause_s", 11.0)],
@@ -112,16 +89,6 @@ def test_silence_has_no_endpoints():
 def test_pause_out_of_range_is_refused(option, value):
     with pytest.raises(OptionError, match=f"{option}="):
         endpointer(**{option: value})
-
-
-def test_state_does_not_grow_with_the_stream():
-    detector = endpointer()
-    state_bytes = []
-    for n_chunks in range(10, 20_001, 10):
-        feed_runs(detector, (7, SPEECH), (3, SILENCE))
-        state_bytes.append(len(pickle.dumps(detector)))
-        assert 3.2 * n_chunks - detector.earliest_needed_frame <= MAX_UTTERANCE_FRAMES
-    assert max(state_bytes[1000:]) <= max(state_bytes[:1000]) + 16, "only numbers become longer"
 
 
 levels = st.sampled_from([0.0, 0.1, 0.4, 0.6, 1.0])

@@ -54,25 +54,11 @@ def stats_with_draft(
     return window_decoder.stats
 
 
-def test_without_a_draft_each_token_takes_a_decoder_pass():
-    assert stats_with_draft(()).forwards == len(TOKENS)
-    assert stats_with_draft(TEXT_TOKENS, use_draft=False).forwards == len(TOKENS)
-
-
 def test_streamed_text_without_timestamps_saves_decoder_passes():
     """Passes: the prompt, the first segment up to its end, the next up to its end, the last timestamp."""
     stats = stats_with_draft(TEXT_TOKENS)
     assert stats.forwards == 4
     assert stats.sampled_tokens == len(TOKENS)
-
-
-def test_wrong_draft_costs_no_decoder_pass():
-    assert stats_with_draft(tuple(TOKENIZER.encode("XYZ"))).forwards <= len(TOKENS)
-
-
-def test_utterances_are_decoded_in_batches():
-    assert stats_with_draft(TEXT_TOKENS, count=3).forwards == 4
-    assert stats_with_draft(TEXT_TOKENS, count=3, batch_size=1).forwards == 12
 
 
 def test_segments_have_times_in_the_stream():
@@ -116,10 +102,6 @@ def test_unknown_language_is_refused():
     )
     with pytest.raises(OptionError, match="klingon"):
         final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=0.0, language="klingon")], 1)
-
-
-def test_no_requests_give_no_results():
-    assert final_pass(WindowDecoder(TranscriptBackend(window_text(0)), TOKENIZER, OPTIONS), [], 4) == []
 
 
 def test_utterance_without_samples_is_refused():

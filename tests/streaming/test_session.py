@@ -110,12 +110,6 @@ def test_words_are_committed_with_times_before_the_utterance_ends() -> None:
         assert word.end_s == pytest.approx(end_s, abs=0.03)
 
 
-def test_pause_ends_an_utterance_without_a_sentence_end() -> None:
-    speech = silence(0.5) + speak_words(0, 1) + silence(0.7) + speak_words(2) + silence(2.0)
-    (utterance,) = check_events(events_of(speech), len(speech.samples))
-    assert (utterance.text, utterance.reason) == (" ba co du", "silence")
-
-
 @pytest.mark.parametrize("finals", FINALS)
 def test_stream_that_ends_within_a_word_has_that_word(finals: str) -> None:
     speech = silence(0.5) + speak_words(0, 1, 2)
@@ -123,12 +117,6 @@ def test_stream_that_ends_within_a_word_has_that_word(finals: str) -> None:
     events = run_session(open_session(finals=finals), stopped)
     (utterance,) = check_events(events, len(stopped))
     assert (utterance.text, utterance.reason) == (" ba co du", "close")
-
-
-@pytest.mark.parametrize("finals", FINALS)
-def test_word_shorter_than_the_first_update_is_transcribed(finals: str) -> None:
-    speech = speak_words(3)
-    assert final_text(events_of(speech, finals=finals)) == " fe"
 
 
 @pytest.mark.parametrize("finals", FINALS)
@@ -263,13 +251,6 @@ def test_silence_gives_no_events_and_no_model_calls() -> None:
     assert run_session(session, silence(120).samples, range(0, 120 * SAMPLE_RATE, BLOCK)) == []
     assert backend.calls == 0
     assert session.compute_s == 0
-
-
-def test_click_gives_no_events_and_no_model_calls() -> None:
-    backend = ToneBackend()
-    speech = silence(1) + speak_words(0, word_s=0.05) + silence(2)
-    assert run_session(open_session(backend), speech.samples) == []
-    assert backend.calls == 0
 
 
 def held_bytes(root: object, shared: tuple[object, ...]) -> int:
@@ -606,11 +587,6 @@ def test_closed_session_refuses_samples() -> None:
     for more in (lambda: session.feed(SENTENCE.samples), session.flush):
         with pytest.raises(HarkenError, match=r"^the session is closed$"):
             more()
-
-
-def test_session_without_samples_has_no_events() -> None:
-    session = open_session()
-    assert session.feed(np.empty(0, np.float32)) == session.flush() == session.close() == []
 
 
 # --- several streams ----------------------------------------------------------------------------------------

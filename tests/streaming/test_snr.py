@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from harken.audio.vad import CHUNK_SAMPLES
 from harken.streaming.snr import SnrEstimator, window_frames_for_snr
 
-CHUNKS_PER_SECOND = 16000 / CHUNK_SAMPLES
-
 
 def noise(chunks, power_db, seed=0):
     rng = np.random.default_rng(seed)
@@ -44,28 +42,12 @@ def test_digital_silence_does_not_count_as_noise():
     assert snr_after((muted, 0), speech, hum, (muted, 0), speech, hum) == pytest.approx(10, abs=1.5)
 
 
-def test_no_estimate_before_a_second_of_speech():
-    estimator = SnrEstimator()
-    assert snr_after((noise(1000, -60), 0), (noise(30, -20), 1), estimator=estimator) is None
-    assert snr_after((noise(1, -20), 1), estimator=estimator) is not None
-
-
-def test_digital_silence_alone_has_a_finite_estimate():
-    assert snr_after((np.zeros(50 * CHUNK_SAMPLES, np.float32), 1)) == -10
-
-
 def test_noise_that_ended_decays():
     estimator = SnrEstimator()
     noisy = snr_after((noise(200, -30), 0), (noise(100, -20), 1), estimator=estimator)
     clean = snr_after((noise(1900, -60), 0), estimator=estimator)
     assert noisy == pytest.approx(10, abs=1.5)
     assert clean == pytest.approx(40, abs=1.5)
-
-
-def test_long_pause_leaves_the_speech_level():
-    estimator = SnrEstimator()
-    expected = snr_after((noise(200, -60), 0), (noise(100, -20), 1), estimator=estimator)
-    assert snr_after((noise(20_000, -60), 0), estimator=estimator) == pytest.approx(expected, abs=1.5)
 
 
 @given(cuts=st.lists(st.integers(0, 60 * CHUNK_SAMPLES), max_size=20))
@@ -97,9 +79,3 @@ def test_estimate_does_not_depend_on_the_blocks(cuts):
 )
 def test_window_follows_the_noise_with_hysteresis(snr_db, current, window):
     assert window_frames_for_snr(snr_db, current) == window
-
-
-@given(snr_db=st.floats(-10, 90), current=st.sampled_from([200, 300]))
-def test_chosen_window_is_stable(snr_db, current):
-    chosen = window_frames_for_snr(snr_db, current)
-    assert window_frames_for_snr(snr_db, chosen) == chosen

@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harken.decoding import PartialHypothesis
-from harken.decoding.decode_windows import compression_ratio
 from harken.streaming.utterance import ActiveUtterance, TimedToken
 from harken.streaming.utterance_text import (
     display_text,
@@ -20,7 +19,6 @@ from harken.streaming.utterance_text import (
     utterance_segments,
     utterance_words,
 )
-from harken.text import Tokenizer
 from tiny_models import TOKENIZER
 
 START_FRAME = 1000
@@ -137,33 +135,9 @@ def test_words_have_times_in_the_stream():
     assert other.probability == pytest.approx(np.mean(np.exp([0.0, -0.1, -0.2, 0.0])))
 
 
-def test_word_from_before_a_split_begins_with_the_utterance():
-    rebased = [token.rebased(7) for token in byte_tokens(b" To")]
-    (word,) = utterance_words(rebased, utterance(), TOKENIZER)
-    assert word.start_s == 10.0
-    assert word.end_s == pytest.approx(10.0 + 0.02 * 23)
-
-
 def test_punctuation_belongs_to_the_word_before_it():
     found = utterance_words(byte_tokens(b" He said: go!) Then... so"), utterance(), TOKENIZER)
     assert [word.text for word in found] == [" He", " said:", " go!)", " Then...", " so"]
-
-
-def test_punctuation_without_a_word_before_it_is_a_word():
-    """As where an earlier event had the word."""
-    assert [word.text for word in utterance_words(byte_tokens(b". To"), utterance(), TOKENIZER)] == [".", " To"]
-
-
-def test_language_without_spaces_is_split_into_characters():
-    found = utterance_words(byte_tokens("好。吗".encode()), utterance(language="zh"), TOKENIZER)
-    assert [word.text for word in found] == ["好。", "吗"]
-    (whole,) = utterance_words(byte_tokens("好吗".encode()), utterance(language="en"), TOKENIZER)
-    assert whole.text == "好吗"
-
-
-def test_unknown_language_is_split_at_spaces():
-    found = utterance_words(byte_tokens(b" To be"), utterance(language=None), TOKENIZER)
-    assert [word.text for word in found] == [" To", " be"]
 
 
 def sentences_of(data: bytes, *, language: str = "en") -> list[tuple[str, float, float]]:
@@ -182,34 +156,6 @@ def test_each_sentence_is_a_segment():
     assert sentences_of(b"") == []
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (" So... what", [" So...", " what"]),
-        (' "Go!" he said.', [' "Go!" he said.']),
-        (" No", [" No"]),
-        (" 好。吗？", [" 好。", "吗？"]),
-        (" It is 5.30 now.", [" It is 5.30 now."]),
-    ],
-)
-def test_sentences_end_at_words_with_end_marks(text: str, expected: list[str]):
-    language = "zh" if "好" in text else "en"
-    assert [sentence for sentence, _, _ in sentences_of(text.encode(), language=language)] == expected
-
-
-def test_segment_fields_come_from_their_tokens():
-    tokens = byte_tokens(b" To be. Or")
-    first, second = utterance_segments(tokens, utterance(), TOKENIZER, with_words=True)
-    assert first.tokens + second.tokens == (*b" To be. Or",)
-    assert first.avg_logprob == pytest.approx(np.mean([token.logprob for token in tokens[:7]]))
-    assert second.avg_logprob == pytest.approx(np.mean([token.logprob for token in tokens[7:]]))
-    assert first.compression_ratio == compression_ratio(" To be.")
-    assert (first.temperature, first.no_speech_prob, first.seek_s, first.language) == (0.0, 0.25, 10.0, "en")
-    assert [word.text for word in first.words] == [" To", " be."]
-    assert (first.words[0].start_s, first.words[-1].end_s) == (first.start_s, first.end_s)
-    assert utterance_segments(tokens, utterance(), TOKENIZER, with_words=False)[0].words == ()
-
-
 @given(text=st.text("ab .?€,\"'", max_size=25))
 def test_segments_and_words_contain_all_text_in_order(text: str):
     found = utterance_segments(byte_tokens(text.encode()), utterance(), TOKENIZER, with_words=True)
@@ -223,18 +169,6 @@ def test_segments_and_words_contain_all_text_in_order(text: str):
 def test_invalid_utf8_loses_no_token(data: bytes):
     found = utterance_segments(byte_tokens(data), utterance(), TOKENIZER, with_words=True)
     assert tuple(token for segment in found for token in segment.tokens) == tuple(data)
-
-
-def test_words_of_multi_byte_tokens():
-    english = Tokenizer.builtin(51864)
-    text = " Ask not what your country can do for you."
-    tokens = [
-        TimedToken(token=token, logprob=0.0, start_position=i, end_position=i + 1)
-        for i, token in enumerate(english.encode(text))
-    ]
-    found = utterance_words(tokens, utterance(), english)
-    assert "".join(word.text for word in found) == text
-    assert [word.text for word in found][-1] == " you."
 
 
 # --- hallucinations -----------------------------------------------------------------------------------------
@@ -294,28 +228,3 @@ def test_hallucinations_are_rejected_and_speech_is_not(
     candidate: PartialHypothesis, speech_probs: list[float], rejected: bool
 ):
     assert rejects(candidate, speech_probs) is rejected
-
-
-def test_each_feature_contributes_to_the_rejection():
-    """Just enough of them for a rejection, and one less."""
-    against = {"logprob": -1.1, "no_speech_prob": 1.0, "diffuse": True}
-    assert rejects(hypothesis(**against), HALF)
-    for name, value in {"logprob": -0.1, "no_speech_prob": 0.0, "diffuse": False}.items():
-        assert not rejects(hypothesis(**against | {name: value}), HALF), name
-    assert not rejects(hypothesis(**against), SPEECH)
-
-
-def test_missing_no_speech_probability_is_that_of_the_last_hypothesis():
-    candidate = hypothesis(logprob=-1.2, diffuse=True, no_speech_prob=None)
-    assert rejects(candidate, HALF, no_speech_prob=1.0)
-    assert not rejects(candidate, HALF, no_speech_prob=0.0)
-
-
-def test_rejection_threshold_is_compared_with_the_score():
-    candidate = hypothesis(diffuse=True)
-    assert rejects(candidate, SPEECH, threshold=0.0)
-    assert not rejects(candidate, SPEECH, threshold=1.0)
-
-
-def test_empty_hypothesis_without_speech_probabilities_has_a_score():
-    assert rejects(hypothesis(""), [], threshold=0.0)

@@ -13,7 +13,7 @@ from fakes.backends import WINDOW_S, ScriptedBackend, ScriptedBackendSession
 from fakes.clock import FakeClock
 from fakes.speech_detector import noise_and_silence
 from harken.contract import Backend, Floats
-from harken.decoding import PartialHypothesis, make_prompt
+from harken.decoding import make_prompt
 from harken.streaming.utterance import EncoderChunk
 from harken.streaming.worker import (
     FinalRequest,
@@ -25,7 +25,7 @@ from harken.streaming.worker import (
 )
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from tiny_models import DIMS, TOKENIZER, make_mel
+from tiny_models import DIMS, TOKENIZER
 
 EOT = TOKENIZER.eot
 OPTIONS = TranscribeOptions(
@@ -174,20 +174,6 @@ def run_streams(model_worker: ModelWorker, *streams: ScriptedStream) -> None:
 # --- responses ----------------------------------------------------------------------------------------------
 
 
-def test_each_stream_gets_its_own_responses():
-    backend = StreamBackend("one", "two", "three", "four")
-    encoders = [StreamEncoder(number) for number in range(4)]
-    streams = [
-        ScriptedStream(*[partial_request(encoder)] * count)
-        for encoder, count in zip(encoders, (2, 0, 3, 1), strict=True)
-    ]
-    run_streams(worker(backend), *streams)
-    assert [stream.texts for stream in streams] == [["one", "one"], [], ["three"] * 3, ["four"]]
-    assert backend.encoded == [[0, 2, 3], [0, 2], [2]]
-    assert backend.decoded == [[0, 2, 3], [0, 2], [2]]
-    assert [len(encoder.chunks) for encoder in encoders] == [2, 0, 3, 1]
-
-
 def test_partial_and_final_requests_in_one_batch():
     backend = StreamBackend("one", "two", "the whole")
     first = ScriptedStream(
@@ -206,40 +192,6 @@ def test_partial_and_final_requests_in_one_batch():
     assert starts_s == [[50.0], [100.0], [7.0]]
     responses = (*first.responses, *second.responses, *third.responses)
     assert all((response.partial is None) == bool(response.segments) for response in responses)
-
-
-def test_next_request_of_a_stream_can_depend_on_the_last_response():
-    backend, encoder = StreamBackend("to be or not"), StreamEncoder(0)
-    found: list[PartialHypothesis] = []
-
-    def steps() -> RequestGenerator:
-        committed: tuple[int, ...] = ()
-        while len(committed) < 9:
-            draft_tokens = found[-1].tokens[3:] if found else ()
-            response = yield partial_request(encoder, committed=committed, draft_tokens=draft_tokens)
-            found.append(response.partial.hypothesis)
-            committed += response.partial.hypothesis.tokens[:3]
-
-    worker(backend).run([steps()])
-    assert [TOKENIZER.decode(hypothesis.tokens) for hypothesis in found] == [
-        "to be or not",
-        "be or not",
-        "or not",
-    ]
-    # The prompt and one pass a token; then one pass for all.
-    assert [len(session.read) for session in backend.sessions] == [13, 1, 1]
-    (last,) = backend.sessions[-1].read[0]
-    assert last[4:] == tuple(b"to be or not")
-
-
-def test_streams_without_requests_compute_nothing():
-    backend = StreamBackend("one")
-    model_worker = worker(backend)
-    model_worker.run([])
-    run_streams(model_worker, ScriptedStream(), ScriptedStream())
-    assert backend.encoded == []
-    assert model_worker.stats.windows == 0
-    assert model_worker.compute_s == 0
 
 
 # --- batches ------------------------------------------------------------------------------------------------
@@ -275,13 +227,6 @@ def test_windows_of_one_shape_are_encoded_together_and_all_decoded_together(
     ]
     shape = (DIMS.n_mels, different.get("frames", 21))
     assert encoders[1].chunks == [(shape, different.get("final_frames", 4))]
-
-
-def test_final_requests_are_decoded_in_batches_of_the_batch_size():
-    backend = StreamBackend("the whole")
-    model_worker = ModelWorker(WindowDecoder(backend, TOKENIZER, OPTIONS), batch_size=2)
-    run_streams(model_worker, *(ScriptedStream(final_request(start)) for start in (0.0, 10.0, 20.0)))
-    assert sorted(map(len, backend.decoded)) == [1, 2]
 
 
 # --- languages and prompts ----------------------------------------------------------------------------------
@@ -405,72 +350,3 @@ def test_computing_time_of_a_batch_counts_for_each_of_its_requests():
     assert [response.compute_s for response in second.responses] == [partial_s, partial_s]
     assert [response.compute_s for response in third.responses] == [partial_s + final_s]
     assert model_worker.compute_s == 2 * partial_s + final_s == clock.now_s
-
-
-def test_statistics_cover_all_partial_requests():
-    model_worker = worker(StreamBackend("one", "two"))
-    known = (*b"one",)
-    run_streams(
-        model_worker,
-        ScriptedStream(
-            partial_request(StreamEncoder(0)), partial_request(StreamEncoder(0), draft_tokens=known)
-        ),
-        ScriptedStream(partial_request(StreamEncoder(1), committed=(*b"t",))),
-    )
-    assert model_worker.stats.windows == 3
-    assert model_worker.stats.forwards == 4 + 1
-    assert (model_worker.stats.drafted, model_worker.stats.accepted) == (3, 3)
-    assert model_worker.stats.sampled_tokens == 3 + 3 + 2
-
-
-# --- a real model -------------------------------------------------------------------------------------------
-
-
-def responses_of(backend: Backend, streams: Sequence[int]) -> dict[int, list[ModelResponse]]:
-    """Return the responses of streams with two, three and one windows; the last one has another length."""
-    mel, options = make_mel(3, seed=4), replace(OPTIONS, language=None, suppress_tokens=tuple(range(128, 256)))
-    responses: dict[int, list[ModelResponse]] = {number: [] for number in streams}
-
-    def steps(number: int) -> RequestGenerator:
-        encoder = backend.open_encoder(8)
-        language, previous = None, ()
-        for _ in range((1, 2, 0)[number]):
-            first = 2 * encoder.final_positions
-            chunk = EncoderChunk(
-                mel=mel[number, :, first : first + 13],
-                final_frames=8,
-                positions=first // 2 + 6,
-                frame_threshold=2,
-            )
-            response = yield request(encoder, chunk, language, previous)
-            responses[number].append(response)
-            language, previous = response.partial.language, response.partial.hypothesis.tokens
-        first = 2 * encoder.final_positions
-        rest = mel[number, :, first : first + 20 + 2 * number]
-        chunk = EncoderChunk(mel=rest, final_frames=rest.shape[1], positions=first // 2 + 8, frame_threshold=0)
-        responses[number].append((yield request(encoder, chunk, language, previous)))
-
-    def request(
-        encoder: Any, chunk: EncoderChunk, language: str | None, previous: tuple[int, ...]
-    ) -> PartialRequest:
-        return PartialRequest(
-            encoder=encoder, history_frames=8, chunk=chunk, committed=(), draft_tokens=previous, context_tokens=(),
-            language=language,
-        )  # fmt: skip
-
-    ModelWorker(WindowDecoder(backend, TOKENIZER, options)).run([steps(number) for number in streams])
-    return responses
-
-
-def test_streams_get_the_same_results_together_and_alone(reference_backend: Backend):
-    together = responses_of(reference_backend, [0, 1, 2])
-    assert [len(responses) for responses in together.values()] == [2, 3, 1]
-    for number, found in together.items():
-        for one, other in zip(found, responses_of(reference_backend, [number])[number], strict=True):
-            assert one.partial.language == other.partial.language
-            ours, alone = one.partial.hypothesis, other.partial.hypothesis
-            assert (ours.tokens, ours.reached_eot) == (alone.tokens, alone.reached_eot)
-            assert ours.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
-            assert ours.no_speech_prob == pytest.approx(alone.no_speech_prob, rel=1e-4)
-            np.testing.assert_array_equal(ours.attended_positions, alone.attended_positions)
-    assert any(response.partial.hypothesis.tokens for found in together.values() for response in found)

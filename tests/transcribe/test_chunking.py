@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fakes.silent_mel import SilentMel
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
 from harken.audio import log_mel
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
@@ -108,10 +109,6 @@ class TestClipSource:
         assert size == frames
         np.testing.assert_array_equal(mel[0, :, :size], MEL[:, 100 + offset : 100 + offset + size])
 
-    @pytest.mark.parametrize("offset", [250, 400])
-    def test_windows_behind_the_clip_are_empty(self, offset: int) -> None:
-        assert ClipSource(mel_of_samples(), 100, 350).window(offset)[1] == 0
-
     def test_times_are_those_of_the_recording(self) -> None:
         clip = ClipSource(mel_of_samples(), 100, None)
         assert (clip.start_s(50), clip.end_s(50.5), clip.spans(20, 30)) == (1.5, 1.505, ((120, 130),))
@@ -136,14 +133,6 @@ class TestPackedSpeech:
         assert [packed.end_s(offset) for offset in (0, 39, 40, 60, 90)] == [1.0, 1.39, 1.4, 3.2, 3.5]
         assert packed.spans(30, 50) == ((130, 140), (300, 310))
         assert packed.self_contained
-
-    def test_frames_are_kept_when_the_reader_discards_them(self) -> None:
-        windows = mel_of_samples()
-        packed = PackedSpeech(windows, self.spans)
-        expected = packed.window(0)[0].copy()
-        windows.discard_before(500)
-        np.testing.assert_array_equal(packed.window(0)[0], expected)
-        assert windows.read_spans([(50, 120)])[0].shape == (8, 0)
 
     def test_frames_are_normalised_with_the_peak_before_them(self) -> None:
         samples = SAMPLES.copy()
@@ -341,21 +330,6 @@ def test_packed_windows_of_a_short_recording_equal_its_log_mel() -> None:
     for spans, window in packed:
         expected = np.concatenate([mel[:, start:end] for start, end in spans], axis=1)
         np.testing.assert_array_equal(window[0, :, : total_frames(spans)], expected)
-
-
-class SilentMel:
-    """A stand-in for `LogMel` that computes nothing."""
-
-    ceiling = -10.0
-
-    def __init__(self, n_mels: int) -> None:
-        self.n_mels = n_mels
-
-    def feed(self, samples: Floats) -> Floats:
-        return np.full((self.n_mels, len(samples) // HOP_SAMPLES), -10, np.float32)
-
-    def flush(self) -> Floats:
-        return np.empty((self.n_mels, 0), np.float32)
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,6 @@ class TestUncoveredSpans:
         assert uncovered_spans(peaks(100), [(0, 140)], 3000) == []
         assert uncovered_spans(peaks(100), [(0, 3000)], 160) == []
 
-    def test_window_without_words_is_one_gap(self) -> None:
-        assert uncovered_spans([], [(10, 120), (300, 500)], 800) == [(10, 500)]
-
     def test_gaps_do_not_overlap_whatever_the_peaks_are(self) -> None:
         rng = np.random.default_rng(0)
         for _ in range(200):
@@ -105,14 +102,6 @@ class TestPlaceInTheText:
 
     def test_gap_in_a_segment_divides_it_at_a_word(self) -> None:
         assert self.place((1, 10), (3, 50), (5, 400), (12, 420)) == 4  # at " two"
-
-    def test_a_token_that_attends_elsewhere_changes_nothing(self) -> None:
-        assert self.place((1, 10), (2, 450), (3, 30), (5, 150), (12, 420)) == len(self.ONE.tokens)
-
-    def test_gaps_of_a_window_keep_their_order(self) -> None:
-        spans, found = [(10, 50), (200, 300)], [TokenPeak(1, 400), TokenPeak(12, 5)]
-        places = [gap.next_token for gap in divide_at(spans, found, [self.ONE, self.TWO], TOKENIZER, "en")]
-        assert places == sorted(places)
 
 
 class TestSplitSegments:

@@ -46,28 +46,11 @@ def test_mean_of_all_windows_decides_when_none_reaches_the_threshold() -> None:
     assert voted.result == ("de", pytest.approx(0.4))
 
 
-def test_vote_has_a_result_before_all_windows_are_observed() -> None:
-    voted = vote(window("nl", 0.4))
-    assert voted.wants_more
-    assert voted.result == ("nl", 0.4)
-
-
 def test_probabilities_are_sorted_from_the_most_probable() -> None:
     voted = vote(window("nl", 0.4), window("de", 0.45))
     assert next(iter(voted.probabilities)) == voted.result[0] == "de"
     assert list(voted.probabilities.values()) == sorted(voted.probabilities.values(), reverse=True)
     assert sum(voted.probabilities.values()) == pytest.approx(1)
-
-
-@pytest.mark.parametrize(("threshold", "max_windows"), [(0.0, 1), (0.0, 9), (0.3, 9), (1.0, 1)])
-def test_vote_ends_after_one_window_when_one_is_enough(threshold: float, max_windows: int) -> None:
-    assert not vote(window("nl", 0.3), threshold=threshold, max_windows=max_windows).wants_more
-
-
-def test_update_does_not_change_the_vote_before() -> None:
-    before = LanguageVote()
-    before.update(window("de", 0.9))
-    assert before.observed == ()
 
 
 @pytest.mark.parametrize(
@@ -128,14 +111,3 @@ def test_window_with_little_speech_does_not_change_the_language(speech_s: float,
 
 def test_language_with_probability_zero_can_come_back() -> None:
     assert track({"de": 1.0, "en": 0.0}, {"de": 0.0, "en": 1.0}, {"de": 1.0, "en": 0.0}) == "ded"
-
-
-def test_number_of_languages_does_not_change_the_result() -> None:
-    many = {f"x{i}": 0.0 for i in range(97)}
-    assert track(DE | many, FAIR | many, FAIR | many) == track(DE, FAIR, FAIR) == "ddf"
-
-
-@pytest.mark.parametrize("unobserved", [LanguageVote(), LanguageFilter()])
-def test_result_needs_an_observed_window(unobserved: LanguageVote | LanguageFilter) -> None:
-    with pytest.raises(AssertionError, match="no window"):
-        _ = unobserved.result

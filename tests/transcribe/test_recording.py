@@ -148,23 +148,11 @@ class TestSegments:
         assert spans(iter(segments)) == [(0.0, 0.48, "notimes"), (0.48, 0.96, "hello")]
         assert backend.prompts[0] == (*START, TOKENIZER.no_timestamps)
 
-    @pytest.mark.parametrize("windows", [0.03, 0.3])
-    def test_recording_shorter_than_a_window_is_transcribed(self, windows: float) -> None:
-        form = work(TranscriptBackend(window_text(0, "hi", 20)), windows)
-        assert spans(form.segments()) == [(0.0, form.duration_s, "hi")]
-        assert form.duration_s == round(windows * WINDOW_SAMPLES) // 160 / 100
-
     def test_a_recording_shorter_than_a_frame_is_not_decoded(self) -> None:
         backend = TranscriptBackend(HELLO)
         form = SingleRecordingTranscriber(backend, TOKENIZER, iter([NOISE[:100]]), TranscribeOptions(vad=False))
         assert list(form.segments()) == []
         assert (backend.steps, form.duration_s) == (0, 0)
-
-    def test_stats_of_all_windows_add_up(self) -> None:
-        backend = TranscriptBackend(HELLO)
-        form = work(backend)
-        list(form.segments())
-        assert (form.stats.windows, form.stats.forwards) == (3, backend.steps)
 
 
 class TestPreviousText:
@@ -176,9 +164,6 @@ class TestPreviousText:
         assert told == backend.prompts or len(backend.prompts) > len(told)
         return [previous(prompt) for prompt in told]
 
-    def test_previous_text_is_that_of_the_windows_before(self) -> None:
-        assert self.prompts(HELLO, WORLD, AGAIN) == [(), HELLO.tokens, HELLO.tokens + WORLD.tokens]
-
     def test_previous_text_begins_with_the_initial_prompt(self) -> None:
         names = tuple(TOKENIZER.encode(" Ann, Bo"))
         told = self.prompts(HELLO, WORLD, initial_prompt="  Ann, Bo ")
@@ -189,9 +174,6 @@ class TestPreviousText:
         said = HELLO.tokens + WORLD.tokens + AGAIN.tokens
         assert told[-1] == (said + said)[-MOST_PREVIOUS - len(AGAIN.tokens) : -len(AGAIN.tokens)]
         assert max(map(len, told)) == MOST_PREVIOUS
-
-    def test_previous_text_is_empty_without_conditioning(self) -> None:
-        assert self.prompts(HELLO, WORLD, condition_on_previous_text=False) == [(), (), ()]
 
     def test_without_conditioning_the_initial_prompt_is_for_the_first_window_with_text(self) -> None:
         names = tuple(TOKENIZER.encode(" Ann"))
@@ -232,15 +214,6 @@ class TestClips:
         list(work(backend, windows, callbacks, clip_timestamps=clips, fidelity="exact").segments())
         sizes = [int(np.any(mel, axis=(0, 1)).sum()) for mel in backend.mels]
         return list(zip(seeks, sizes, strict=True))
-
-    def test_without_clips_the_whole_recording_is_decoded(self) -> None:
-        assert self.windows(windows=2.5) == [(0, 48), (0.48, 48), (0.96, 24)]
-
-    def test_several_clips_are_decoded_in_order(self) -> None:
-        assert self.windows(0.1, 0.2, 0.5, 1.2) == [(0.1, 10), (0.5, 48), (0.98, 22)]
-
-    def test_clip_without_an_end_reaches_the_end_of_the_recording(self) -> None:
-        assert self.windows(0.0, 0.1, 1.0) == [(0, 10), (1.0, 48), (1.48, 44)]
 
     @pytest.mark.parametrize("clips", [(1.5, 99.0), (1.5,), (1.5, 2.0, 50.0, 60.0), (1.5, 2.0, 7.0)])
     def test_clips_past_the_recording_are_cut_or_skipped(self, clips: tuple[float, ...]) -> None:
@@ -318,19 +291,6 @@ class TestCallbacks:
         assert [step.token for step in steps] == [*HELLO.tokens, TOKENIZER.eot] * 2
         assert form.stats.sampled_tokens == len(steps)
 
-    @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"temperatures": (1.0,), "best_of": 3}])
-    @pytest.mark.parametrize("done", [0, 1, 5, 9, 12])
-    def test_cancelling_stops_within_one_decoder_step(self, done: int, options: dict[str, Any]) -> None:
-        backend = TranscriptBackend(HELLO)
-        form = work(
-            backend, windows=3, callbacks=Callbacks(is_cancelled=lambda: backend.steps > done), **options
-        )
-        segments = form.segments()
-        with pytest.raises(Cancelled):
-            list(segments)
-        assert backend.steps == done + 1
-        assert list(segments) == []
-
     def test_segments_before_the_cancellation_are_delivered(self) -> None:
         stop: list[bool] = []
         segments = work(
@@ -340,12 +300,6 @@ class TestCallbacks:
         stop.append(True)
         with pytest.raises(Cancelled):
             next(segments)
-
-
-def test_last_window_is_padded_with_zeros() -> None:
-    backend = TranscriptBackend(HELLO)
-    list(work(backend, windows=1.5).segments())
-    assert not backend.mels[1][..., WINDOW_POSITIONS:].any()
 
 
 @pytest.mark.parametrize(
@@ -379,9 +333,6 @@ class TestPartialWindows:
         lengths, (segment,) = self.lengths(HELLO)
         assert lengths == [24]  # 6 positions of sound, 2 of padding, and 4 of the other 16
         assert [attempt.reason for attempt in segment.attempts] == [None]
-
-    def test_a_whole_window_is_encoded_once(self) -> None:
-        assert self.lengths(HELLO, windows=1)[0] == [WINDOW_FRAMES]
 
     def test_exact_windows_are_encoded_whole(self) -> None:
         assert self.lengths(HELLO, fidelity="exact")[0] == [WINDOW_FRAMES]

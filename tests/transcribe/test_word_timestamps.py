@@ -7,7 +7,7 @@ import pytest
 
 from harken.text import Tokenizer
 from harken.transcribe.segments import TokenSegment
-from harken.transcribe.word_timestamps import Alignment, WordTiming, words_by_segment
+from harken.transcribe.word_timestamps import Alignment, words_by_segment
 from tiny_models import TOKENIZER
 
 ENGLISH = Tokenizer.builtin(51864)
@@ -37,22 +37,6 @@ def words_of(
 def texts_of(*texts: str, language: str = "en", **punctuations: str) -> list[str]:
     (words,) = words_of(*texts, language=language, **punctuations)
     return [text for text, *_ in words]
-
-
-def test_word_times_are_those_of_its_tokens() -> None:
-    assert words_of(" ab c") == [[(" ab", 0, 3), (" c", 3, 5)]]
-    assert words_of(" ab c", bounds=[4, 6, 6, 9, 10, 12]) == [[(" ab", 4, 9), (" c", 9, 12)]]
-
-
-def test_words_are_grouped_by_segment() -> None:
-    assert words_of(" ab", " c", bounds=[0, 1, 2, 5, 7, 9]) == [[(" ab", 0, 5)], [(" c", 5, 9)]]
-
-
-def test_segment_without_text_has_no_words() -> None:
-    alignment = Alignment(tokens=(), bounds=np.zeros(1, np.int64), probabilities=np.zeros(0, np.float32))
-    empty = TokenSegment(start=0, end=4, tokens=(TOKENIZER.timestamp_begin, TOKENIZER.timestamp_begin + 4))
-    assert words_by_segment([empty], alignment, TOKENIZER, language="en") == ([[]], 0.0)
-    assert words_by_segment([], alignment, TOKENIZER, language="en") == ([], 0.0)
 
 
 def test_word_probability_is_the_mean_of_its_tokens() -> None:
@@ -97,10 +81,6 @@ def test_punctuation_to_merge_is_an_option() -> None:
     assert texts_of(" - b", prepend_punctuations="") == [" -", " b"]
 
 
-def test_merged_punctuation_does_not_change_word_times() -> None:
-    assert words_of(" a, b", bounds=[0, 1, 2, 3, 4, 5]) == [[(" a,", 0, 2), (" b", 3, 5)]]
-
-
 def test_punctuation_is_not_merged_across_segments() -> None:
     words = words_of(" a -", " b", bounds=[*range(7)])
     assert [[text for text, *_ in segment] for segment in words] == [[" a", " -"], [" b"]]
@@ -136,7 +116,3 @@ def test_median_duration_of_words() -> None:
     assert median_duration([0, 0, 0, 1, 4, 5, 6]) == 3  # words without duration do not count
     assert median_duration([0, 50, 100, 150, 200, 250, 300]) == 35  # at most 0.7 s
     assert median_duration([5] * 7) == 0
-
-
-def test_word_duration_is_end_minus_start() -> None:
-    assert WordTiming(text=" a", start=2, end=4.5, probability=1).duration == 2.5

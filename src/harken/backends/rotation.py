@@ -51,16 +51,17 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
     weights : mapping of str to ndarray
         By the names of the original state dict.
     dims : Dims
+    rotates : bool
+        False folds the normalisations and rotates nothing: what is not quantised gains nothing by it.
     """
 
-    def __init__(self, weights: Mapping[str, NDArray[Any]], dims: Dims) -> None:
+    def __init__(self, weights: Mapping[str, NDArray[Any]], dims: Dims, *, rotates: bool = True) -> None:
         self._weights = weights
-        self._rotation = make_rotation(dims.n_text_state)
+        self._rotation = make_rotation(dims.n_text_state) if rotates else None
+        self._state = dims.n_text_state
         self._compute: dict[str, Callable[[], NDArray[Any]]] = {
             "decoder.token_embedding.weight": self._embedding,
-            "decoder.positional_embedding": lambda: _multiply(
-                self._float32("decoder.positional_embedding"), self._rotation
-            ),
+            "decoder.positional_embedding": lambda: self._rotate(self._float32("decoder.positional_embedding")),
         }
         for layer in range(dims.n_text_layer):
             self._add_block(f"decoder.blocks.{layer}")
@@ -85,7 +86,8 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
             self._compute[name] = partial(self._rotate_output, name)
         for name, axis in (("mlp.0.weight", 0), ("mlp.0.bias", 0), ("mlp.2.weight", 1)):
             unsorted = self._compute[f"{block}.{name}"]
-            self._compute[f"{block}.{name}"] = partial(self._sort_outliers_first, unsorted, axis, block)
+            if self._rotation is not None:
+                self._compute[f"{block}.{name}"] = partial(self._sort_outliers_first, unsorted, axis, block)
 
     def _add_reader(self, name: str, source: str, norm: str) -> None:
         """Add a layer that takes over gain and bias of the normalisation before it."""
@@ -95,15 +97,20 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
             return own + _multiply(self._float32(f"{source}.weight"), self._float32(f"{norm}.bias"))
 
         self._compute |= {
-            f"{name}.weight": lambda: _multiply(self._fold_gain(source, norm), self._rotation),
+            f"{name}.weight": lambda: self._rotate(self._fold_gain(source, norm)),
             f"{name}.bias": bias,
-            f"{norm}.weight": lambda: np.ones(len(self._rotation), np.float32),
-            f"{norm}.bias": lambda: np.zeros(len(self._rotation), np.float32),
+            f"{norm}.weight": lambda: np.ones(self._state, np.float32),
+            f"{norm}.bias": lambda: np.zeros(self._state, np.float32),
         }
 
     def _rotate_output(self, name: str) -> Floats:
         """Return the weight or bias of a layer that adds to the residual stream."""
-        return _multiply(self._rotation.T, self._float32(name))
+        own = self._float32(name)
+        return own if self._rotation is None else _multiply(self._rotation.T, own)
+
+    def _rotate(self, rows: Floats) -> Floats:
+        """Return a weight that reads the residual stream, or rows of the stream, in its coordinates."""
+        return rows if self._rotation is None else _multiply(rows, self._rotation)
 
     def _fold_gain(self, source: str, norm: str) -> Floats:
         return self._float32(f"{source}.weight") * self._float32(f"{norm}.weight")
@@ -121,7 +128,7 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
     def _embedding(self) -> NDArray[Any]:
         """Return the rotated embedding, in 16 bits if it was: it is looked up, not quantised."""
         stored = self._weights["decoder.token_embedding.weight"]
-        rotated = _multiply(np.asarray(stored, np.float32), self._rotation)
+        rotated = self._rotate(np.asarray(stored, np.float32))
         return rotated if stored.dtype == np.float32 else rotated.astype(np.float16)
 
     def _float32(self, name: str) -> Floats:

@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnProcess
 from typing import NamedTuple, cast
 
 from harken.batch.worker import Progress, Task, Worker, WorkerSettings
-from harken.batch.workers import READY, Handle, Member, Pool, broken_by
+from harken.batch.workers import LOST, READY, Handle, Member, Pool, broken_by
 from harken.errors import HarkenError, WorkerError
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -60,8 +60,9 @@ class ProcessWorkers(Pool):
                 if message is _END:
                     each.place.process.kill()  # it may have closed its end of the connection alone
                     each.place.process.join()
-                    reason = f"its worker ended with {_exit_text(each.place.process.exitcode)}"
-                    self._lose(each, reason, handle)
+                    code = each.place.process.exitcode
+                    kind = MemoryError.__name__ if code == _OUT_OF_MEMORY else LOST
+                    self._lose(each, f"its worker ended with {_exit_text(code)}", handle, kind)
                 else:
                     self._take(each, message, handle)
                 if each not in self._members:

@@ -272,12 +272,12 @@ class Pool(ABC):
             each.task = None
             handle(message)
 
-    def _lose(self, each: Member, reason: str, handle: Handle) -> None:
-        """Replace a worker that has ended; its task is broken."""
+    def _lose(self, each: Member, reason: str, handle: Handle, kind: str = LOST) -> None:
+        """Replace a worker that has ended; its task is broken, by an error of that kind."""
         error = f"{self.most_start_failures} workers in turn ended while they loaded the model: {reason}"
         self._replace(each, None if each.is_ready else WorkerError(error))
         if each.task:
-            handle(Broken(each.task, reason))
+            handle(Broken(each.task, reason, kind))
 
     def _replace(self, each: Member, error: HarkenError | None) -> None:
         """Replace a worker; after an error of several in turn before they were ready, the others go on without it.

@@ -217,7 +217,8 @@ class Service:
             yield
         finally:
             self._n_in_progress -= 1
-            self._check_progress()
+            if not self._n_in_progress:
+                self._none_in_progress.set()
 
     async def drain(self) -> None:
         """Take no more work, and wait for that in progress, but not longer than the options allow."""
@@ -246,13 +247,13 @@ class Service:
         try:
             if self.draining.is_set():
                 raise draining()
+            held.enter_context(self.in_progress())
             taken = held.enter_context(room)
             model = await self.models.get(model_name)
             held.enter_context(model.in_use())
             job = make_job(model, lambda: self._call_soon(held.close))
             self._rooms[job] = taken
-            self._none_in_progress.clear()
-            held.callback(self._forget, job)
+            held.callback(self._rooms.pop, job)
             model.engine.add(job)
         except BaseException:
             held.close()
@@ -264,14 +265,6 @@ class Service:
 
     def _call_soon(self, function: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(function)
-
-    def _forget(self, job: Job) -> None:
-        del self._rooms[job]
-        self._check_progress()
-
-    def _check_progress(self) -> None:
-        if not (self._rooms or self._n_in_progress):
-            self._none_in_progress.set()
 
     def _record_step(self, job: Job, seconds: float) -> None:
         """Record the cost of a step, in the engine's thread."""

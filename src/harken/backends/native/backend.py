@@ -29,9 +29,10 @@ from harken.errors import OptionError, install_hint
 from harken.processors import usable_processors
 from harken.types import Dims
 
-PRECISIONS = ("auto", "int8")
-BITS = {"auto": 8, "int8": 8, "int4": 4}
-"""Bits of a weight; int4 is for assistants."""
+PRECISIONS = ("auto", "fp32", "int8")
+BITS = {"auto": 8, "fp32": 32, "int8": 8, "int4": 4}
+"""Bits of a weight of the decoder; int4 is for assistants."""
+NAMES = {4: "int4", 8: "int8", 16: "int16", 32: "fp32"}
 STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 
 
@@ -47,9 +48,9 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         By the names of the original state dict; read only when weights have to be packed.
     digest : str
         Digest of the weights; packed weights are reused where it is the same.
-    precision : {"auto", "int8", "int4"}
-        Of the decoder; the encoder computes in 16-bit integers. "auto" is int8; int4 is for assistants.
-        Results have the same bits on every processor.
+    precision : {"auto", "fp32", "int8", "int4"}
+        Of the decoder; the encoder computes in float32 with fp32, else in 16-bit integers. "auto" is int8; int4 is for
+        assistants. Results have the same bits on every processor.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
@@ -104,7 +105,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         store = FileStore(cache or default_store_directory())
         load = partial(load_packed, digest=digest, store=store, check_unchanged=check_unchanged)
         decoder_weights = DecoderWeights(dims=self.dims, bits=BITS[precision], vocab_subset=vocab_subset)
-        encoder_weights = EncoderWeights(self.dims)
+        encoder_weights = EncoderWeights(self.dims, max(decoder_weights.bits, 16))
         parts = (decoder_weights, encoder_weights) if self.dims.has_encoder else (decoder_weights,)
         arrays = load_parts(weights, *(partial(load, contents=contents) for contents in parts))
         self._decoder = NativeDecoder(
@@ -113,8 +114,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         self._encoder = (
             NativeEncoder(arrays[1], encoder_weights, self._decoder) if self.dims.has_encoder else None
         )
-        encoder = "native int16" if self.dims.has_encoder else "shared output"
-        decoder = f"native int{decoder_weights.bits} ({self._decoder.instruction_set})"
+        encoder = f"native {NAMES[encoder_weights.bits]}" if self.dims.has_encoder else "shared output"
+        decoder = f"native {NAMES[decoder_weights.bits]} ({self._decoder.instruction_set})"
         self.capabilities = Capabilities(
             name="native",
             precision="int8" if precision == "auto" else precision,

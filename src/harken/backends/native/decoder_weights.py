@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harken.backends.native.matrices import BlockMatrix, Int16Matrix
+from harken.backends.native.matrices import LinearMatrix, make_matrix
 from harken.backends.native.packed_file import ArrayShape, Put, Weights
 from harken.backends.rotation import LM_HEAD, RotatedWeights
 from harken.contract import Floats, Ints
@@ -39,8 +39,8 @@ class DecoderWeights:
     Parameters
     ----------
     dims : Dims
-    bits : {8, 4}
-        Bits of a weight.
+    bits : {8, 4, 32}
+        Bits of a weight: integers, with the residual stream rotated, or float32.
     vocab_subset : ndarray of int64, or None
         Ids of the tokens that get logits; None is all.
     """
@@ -62,34 +62,34 @@ class DecoderWeights:
         checksum = zlib.crc32(repr((*text_dims, dims.n_audio_state)).encode())
         if self.vocab_subset is not None:
             checksum = zlib.crc32(self.vocab_subset.tobytes(), checksum)
-        return f"int{self.bits}-{checksum:08x}"
+        return f"{'float' if self.bits == 32 else f'int{self.bits}'}-{checksum:08x}"
 
-    def layer_matrices(self, layer: int) -> Iterator[BlockMatrix | Int16Matrix]:
+    def layer_matrices(self, layer: int) -> Iterator[LinearMatrix]:
         """Yield the matrices of a block, in the order of ``struct harken_layer``."""
         yield from self._block_matrices(layer)
         yield from self._cross_matrices(layer)
 
-    def _block_matrices(self, layer: int) -> Iterator[BlockMatrix]:
+    def _block_matrices(self, layer: int) -> Iterator[LinearMatrix]:
         state = self.dims.n_text_state
         for name in LAYER_SOURCES:
             rows = 4 * state if name == "mlp_in" else state
             columns = 4 * state if name == "mlp_out" else state
-            yield BlockMatrix(f"layers.{layer}.{name}", rows, columns, self.bits, name not in WITHOUT_BIAS)
+            yield make_matrix(self.bits, f"layers.{layer}.{name}", rows, columns, name not in WITHOUT_BIAS)
 
-    def _cross_matrices(self, layer: int) -> Iterator[Int16Matrix]:
+    def _cross_matrices(self, layer: int) -> Iterator[LinearMatrix]:
         for name in CROSS_SOURCES:
             shape = self.dims.n_text_state, self.dims.n_audio_state
-            yield Int16Matrix(f"layers.{layer}.{name}", *shape, name not in WITHOUT_BIAS)
+            yield make_matrix(max(self.bits, 16), f"layers.{layer}.{name}", *shape, name not in WITHOUT_BIAS)
 
     @property
-    def head(self) -> BlockMatrix:
+    def head(self) -> LinearMatrix:
         """The projection to the vocabulary."""
-        return BlockMatrix("head", self.n_logits, self.dims.n_text_state, self.bits)
+        return make_matrix(self.bits, "head", self.n_logits, self.dims.n_text_state)
 
     def arrays(self) -> Iterator[ArrayShape]:
         """Yield every array, in the order of the file."""
         dims = self.dims
-        yield "embedding", np.float16, (dims.n_vocab, dims.n_text_state)
+        yield "embedding", np.float32 if self.bits == 32 else np.float16, (dims.n_vocab, dims.n_text_state)
         yield "positions", np.float32, (dims.n_text_ctx, dims.n_text_state)
         for layer in range(dims.n_text_layer):
             for matrix in self.layer_matrices(layer):
@@ -98,21 +98,21 @@ class DecoderWeights:
 
     def write(self, weights: Weights, put: Put) -> None:
         """Pack the weights of a model, one matrix after the other."""
-        rotated = RotatedWeights(weights, self.dims)
-        put("embedding", rotated["decoder.token_embedding.weight"])
-        put("positions", rotated["decoder.positional_embedding"])
+        folded = RotatedWeights(weights, self.dims, rotates=self.bits < 32)
+        put("embedding", folded["decoder.token_embedding.weight"])
+        put("positions", folded["decoder.positional_embedding"])
         head_size = self.dims.n_text_state // self.dims.n_text_head
         for layer in range(self.dims.n_text_layer):
             block = f"decoder.blocks.{layer}"
             for matrix, (name, source) in zip(self._block_matrices(layer), LAYER_SOURCES.items(), strict=True):
                 scale = np.float32(head_size**-0.5 if name in SCALED_QUERIES else 1)
-                weight, bias = (rotated[f"{block}.{source}.{part}"] * scale for part in ("weight", "bias"))
+                weight, bias = (folded[f"{block}.{source}.{part}"] * scale for part in ("weight", "bias"))
                 matrix.write(put, weight, bias)
             for cross_matrix, source in zip(self._cross_matrices(layer), CROSS_SOURCES.values(), strict=True):
                 weight = np.asarray(weights[f"{block}.{source}.weight"], np.float32)
                 cross_matrix.write(put, weight, weights.get(f"{block}.{source}.bias"))
         self.head.write(
-            put, *(self._of_vocab_subset(rotated[f"{LM_HEAD}.{part}"]) for part in ("weight", "bias"))
+            put, *(self._of_vocab_subset(folded[f"{LM_HEAD}.{part}"]) for part in ("weight", "bias"))
         )
 
     def _of_vocab_subset(self, rows: Floats) -> Floats:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harken.backends.native.matrices import Int16Matrix
+from harken.backends.native.matrices import LinearMatrix, make_matrix
 from harken.backends.native.packed_file import ArrayShape, Put, Weights
 from harken.backends.native.packing import GROUP, padded_rows
 from harken.contract import Floats
@@ -21,25 +21,32 @@ CONVOLVED_FRAMES = 3
 class EncoderWeights:
     """The packed weights of an encoder (see `harken.backends.native.packed_file.PackedContents`).
 
-    Gain and bias of normalisations are folded into the layers behind them, and so is the scale of the queries.
+    Gain and bias of normalisations are folded into the layers after them, and so is the scale of the queries.
+
+    Parameters
+    ----------
+    dims : Dims
+    bits : {16, 32}
+        Bits of a weight: integers or float32.
     """
 
     dims: Dims
+    bits: int = 16
 
     @property
     def key(self) -> str:
         """The name of these contents among all those of the same weights."""
         dims = self.dims
         audio_dims = (dims.n_mels, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
-        return f"encoder-{zlib.crc32(repr(audio_dims).encode()):08x}"
+        return f"encoder-{'' if self.bits == 16 else 'float-'}{zlib.crc32(repr(audio_dims).encode()):08x}"
 
-    def convolutions(self) -> Iterator[Int16Matrix]:
+    def convolutions(self) -> Iterator[LinearMatrix]:
         """Yield the convolutions, whose columns are three frames of all channels, padded to whole groups."""
         state = self.dims.n_audio_state
-        yield Int16Matrix("conv1", state, CONVOLVED_FRAMES * padded_rows(self.dims.n_mels))
-        yield Int16Matrix("conv2", state, CONVOLVED_FRAMES * state)
+        yield make_matrix(self.bits, "conv1", state, CONVOLVED_FRAMES * padded_rows(self.dims.n_mels))
+        yield make_matrix(self.bits, "conv2", state, CONVOLVED_FRAMES * state)
 
-    def layer_matrices(self, layer: int) -> Iterator[Int16Matrix]:
+    def layer_matrices(self, layer: int) -> Iterator[LinearMatrix]:
         """Yield the matrices of a block in the order of ``struct harken_encoder_layer``."""
         state = self.dims.n_audio_state
         for name, rows, columns in (
@@ -49,7 +56,7 @@ class EncoderWeights:
             ("mlp_in", 4 * state, state),
             ("mlp_out", state, 4 * state),
         ):
-            yield Int16Matrix(f"layers.{layer}.{name}", rows, columns)
+            yield make_matrix(self.bits, f"layers.{layer}.{name}", rows, columns)
 
     def arrays(self) -> Iterator[ArrayShape]:
         """Yield every array, in the order of the file."""

@@ -31,28 +31,15 @@ class Matrix(Structure):
     )
 
 
-class Matrix16(Structure):
-    """``struct harken_matrix16``: a linear layer in 16-bit integers."""
-
-    _fields_ = (
-        ("weights", c_void_p),
-        ("scales", c_void_p),
-        ("bias", c_void_p),
-        ("rows", c_int32),
-        ("columns", c_int32),
-    )
-
-
 class Layer(Structure):
     """``struct harken_layer``: the linear layers of a block of the decoder."""
 
-    _fields_ = (
-        *(
-            (name, Matrix)
-            for name in ("query", "key", "value", "out", "cross_query", "cross_out", "mlp_in", "mlp_out")
-        ),
-        ("cross_key", Matrix16),
-        ("cross_value", Matrix16),
+    _fields_ = tuple(
+        (name, Matrix)
+        for name in (
+            *("query", "key", "value", "out", "cross_query", "cross_out"),
+            *("mlp_in", "mlp_out", "cross_key", "cross_value"),
+        )
     )
 
 
@@ -77,7 +64,7 @@ class Model(Structure):
 class EncoderLayer(Structure):
     """``struct harken_encoder_layer``: the linear layers of a block of the encoder."""
 
-    _fields_ = tuple((name, Matrix16) for name in ("query", "key_value", "out", "mlp_in", "mlp_out"))
+    _fields_ = tuple((name, Matrix) for name in ("query", "key_value", "out", "mlp_in", "mlp_out"))
 
 
 class Encoder(Structure):
@@ -88,8 +75,8 @@ class Encoder(Structure):
         ("n_heads", c_int32),
         ("n_state", c_int32),
         ("n_mels", c_int32),
-        ("conv1", Matrix16),
-        ("conv2", Matrix16),
+        ("conv1", Matrix),
+        ("conv2", Matrix),
         ("positions", c_void_p),
         ("layers", POINTER(EncoderLayer)),
         ("last_gain", c_void_p),

@@ -1,6 +1,5 @@
-"""A live session: what its client sends becomes commands for a stream, and what the stream says becomes messages.
+"""A live session: a stream, the translator between it and a client, and the lines that carry their messages.
 
-A translator does both for a protocol, and knows neither sockets nor threads. A line carries messages over a socket.
 Nothing grows with a client that does not keep up. What it does not read stays with its stream, whose engine then waits
 (only interims are merged, committed words and segments never lost); what it sends faster than it can be processed
 stays with it, as nothing more is read.
@@ -13,7 +12,6 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from logging import getLogger
 from typing import Any, Protocol
 
@@ -23,10 +21,19 @@ from harken.contract import Floats
 from harken.errors import HarkenError
 from harken.serve.errors import SERVER_FAULT, RequestError, draining
 from harken.serve.live.audio import AudioFormat, AudioInput, open_input
+from harken.serve.live.translator import (
+    Audio,
+    CloseStream,
+    DropStream,
+    Flush,
+    HangUp,
+    OpenStream,
+    Output,
+    StreamClosed,
+    Translator,
+)
 from harken.serve.service import Service
-from harken.serve.work.live_job import Failed, Flushed, LiveJob, LiveUpdate
-from harken.streaming import StreamOptions
-from harken.transcribe import TranscribeOptions
+from harken.serve.work.live_job import Failed, Flushed, LiveJob
 from harken.types import SAMPLE_RATE
 
 log = getLogger("harken.serve")
@@ -42,113 +49,6 @@ SUBPROTOCOL = "realtime"
 """What browsers offer beside the key in a subprotocol; they refuse a server that chooses none."""
 IDLE, SESSION_LIMIT, TOO_LARGE = "idle", "session_limit", "message_too_big"
 """Codes of the errors by which a session ends, beside ``"draining"``."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenStream:
-    """Open a stream, behind the last update of one that is open.
-
-    Parameters
-    ----------
-    model : str
-    options : TranscribeOptions
-    stream_options : StreamOptions
-    limit_s : float
-        Longest audio, in seconds; 0 for no limit.
-    """
-
-    model: str
-    options: TranscribeOptions
-    stream_options: StreamOptions
-    limit_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Audio:
-    """Give audio to the open stream."""
-
-    data: bytes
-    format: AudioFormat
-
-
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """End the current utterance of the open stream, and wait for `Flushed` with the token, behind its events."""
-
-    token: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class CloseStream:
-    """End the open stream behind its audio, and wait for `StreamClosed`, behind its last events.
-
-    Parameters
-    ----------
-    token : object
-        Of a flush before the end, if it is not None.
-    """
-
-    token: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class DropStream:
-    """End the open stream at once; no update of it follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class HangUp:
-    """End the session behind the messages before.
-
-    Parameters
-    ----------
-    code : int
-    reason : str
-        One line.
-    last : object
-        The last message, if it is not None.
-    """
-
-    code: int
-    reason: str
-    last: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamClosed:
-    """The stream has ended; no update of it follows."""
-
-
-Output = OpenStream | Audio | Flush | CloseStream | DropStream | HangUp | Any
-"""What a translator wants done; all but commands are messages to send."""
-
-
-class Translator(Protocol):
-    """A protocol between a client and a live stream: what comes in, and what is to be done about it.
-
-    Outputs are taken one by one, and each is done before the next is asked for. Other methods may be called before a
-    generator goes on.
-    """
-
-    def opened(self) -> Iterable[Output]:
-        """Return what to do once the client is connected."""
-        ...
-
-    def received(self, message: Any) -> Iterable[Output]:
-        """Take a message of the client."""
-        ...
-
-    def updated(self, update: LiveUpdate | StreamClosed) -> Iterable[Output]:
-        """Take an update of the stream. Only messages and `HangUp` are allowed in return."""
-        ...
-
-    def failed(self, error: Exception) -> Iterable[Output]:
-        """Take the reason why a command could not be obeyed, before the output behind it is asked for."""
-        ...
-
-    def ended(self, problem: RequestError) -> Iterable[Output]:
-        """Return what to do so that the client gets its last results: the server ends the session for a reason."""
-        ...
 
 
 class Line(Protocol):

@@ -16,20 +16,7 @@ from starlette.websockets import WebSocket
 
 from harken.serve.errors import NORMAL, RESTART, SERVER_FAULT, TRY_LATER, RequestError, request_error
 from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
-from harken.serve.live.connection import (
-    IDLE,
-    SESSION_LIMIT,
-    Audio,
-    CloseStream,
-    Flush,
-    HangUp,
-    OpenStream,
-    Output,
-    Session,
-    StreamClosed,
-    WebSocketLine,
-    accept,
-)
+from harken.serve.live.connection import IDLE, SESSION_LIMIT, Session, WebSocketLine, accept
 from harken.serve.live.realtime_config import SessionConfig
 from harken.serve.live.realtime_dialects import (
     MAX_NAME_CHARS,
@@ -47,6 +34,7 @@ from harken.serve.live.realtime_events import (
     new_id,
     read_json,
 )
+from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, OpenStream, Output, StreamClosed
 from harken.serve.live.turns import Turns
 from harken.serve.rest.forms import bounded_body
 from harken.serve.service import Service

@@ -19,23 +19,10 @@ from starlette.websockets import WebSocket
 
 from harken.formats import dump_json
 from harken.serve.errors import NORMAL, RequestError, request_error
-from harken.serve.live.connection import (
-    IDLE,
-    Audio,
-    CloseStream,
-    Flush,
-    HangUp,
-    OpenStream,
-    Output,
-    Session,
-    StreamClosed,
-    WebSocketLine,
-    accept,
-    log_unforeseen,
-    received,
-)
+from harken.serve.live.connection import IDLE, Session, WebSocketLine, accept, log_unforeseen, received
 from harken.serve.live.hello import PARAMS, Hello, Resume, parse_first_message
 from harken.serve.live.replay_log import ReplayLog
+from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, OpenStream, Output, StreamClosed
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
@@ -120,9 +107,9 @@ class _Streams:
                 await self._forget(stream)
 
     async def _open(self, hello: Hello) -> ResumableStream:
-        """Open a stream. Of those that have ended, the oldest cannot be resumed any more when there are many."""
-        over = [stream for stream in self._streams.values() if stream.session.over]
-        for stream in over[: max(0, len(over) - self._service.options.max_streams)]:
+        """Open a stream. Of those that hold no slot and nobody, the oldest cannot be resumed when there are many."""
+        idle = [stream for stream in self._streams.values() if stream.idle]
+        for stream in idle[: max(0, len(idle) - self._service.options.max_streams)]:
             await self._forget(stream)
         model = self._service.models.resolve(hello.model or self._service.models.ids[0])
         try:
@@ -194,6 +181,11 @@ class ResumableStream:
         self._expiry: asyncio.Task[None] | None = None
         self.session = Session(service, self, self._log, limit_s=service.options.session_limit_s, outlives=True)
 
+    @property
+    def idle(self) -> bool:
+        """True if it has ended; or if nobody is connected, and no audio has come."""
+        return self.session.over or not (self._is_open or self._turn.locked())
+
     async def serve(self, line: _StreamLine, seq: int) -> None:
         """Serve a connection that has the messages up to a number; one that is served already ends.
 
@@ -221,15 +213,8 @@ class ResumableStream:
             case {"type": "ack", "seq": int(seq)}:
                 self._log.acknowledge(seq)
             case {"type": "end"}:
-                if not self._has_ended:  # a client that has resumed it may say so again
-                    self._has_ended = True
-                    yield CloseStream()
-            case bytes() | {"type": "flush"} if self._has_ended:
-                if not self._failure:  # else the client will be told; what it sends until then is too late
-                    problem = RequestError(
-                        "the stream has been ended; allowed are ack and ping", code="stream_ended"
-                    )
-                    yield self._refuse(problem)
+                self._has_ended = True
+                yield CloseStream()
             case bytes():
                 self._n_bytes += len(message)
                 if not self._is_open:

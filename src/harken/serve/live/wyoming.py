@@ -20,9 +20,8 @@ from harken.errors import HarkenError, OptionError
 from harken.option_types import checked_value
 from harken.serve.errors import NORMAL, RequestError, request_error
 from harken.serve.live.audio import AudioFormat
-from harken.serve.live.connection import (
-    IDLE,
-    SEND_LIMIT_S,
+from harken.serve.live.connection import IDLE, SEND_LIMIT_S
+from harken.serve.live.translator import (
     Audio,
     CloseStream,
     DropStream,

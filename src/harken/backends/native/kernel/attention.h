@@ -21,8 +21,13 @@ INLINE float exponentials(float *scores, int32_t n, float *peak) {
     return sum_lanes(total);
 }
 
-INLINE void self_attention_sized(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset,
-                                 int32_t n, int32_t head_size, float *scores, float *to) {
+/* A vector of float16 or float. */
+INLINE f32x16 load_number(const void *from, int64_t i, int bytes) {
+    return bytes == 2 ? load_half((const uint16_t *)from + i) : load((const float *)from + i);
+}
+
+INLINE void self_attention_sized(const float *query, void *const *cached, int64_t key_offset, int64_t value_offset,
+                                 int32_t n, int32_t head_size, int bytes, float *scores, float *to) {
     f32x16 q[HARKEN_MAX_HEAD_SIZE / LANES], mixed[HARKEN_MAX_HEAD_SIZE / LANES];
     for (int32_t i = 0; i < head_size / LANES; i++) {
         q[i] = load(query + i * LANES);
@@ -31,10 +36,10 @@ INLINE void self_attention_sized(const float *query, uint16_t *const *cached, in
     for (int32_t first = 0; first < n; first += LANES) {
         f32x16 products[LANES];
         for (int32_t lane = 0; lane < LANES; lane++) {
-            const uint16_t *key = cached[first + lane < n ? first + lane : n - 1] + key_offset;
+            const void *key = cached[first + lane < n ? first + lane : n - 1];
             products[lane] = splat(0);
             for (int32_t i = 0; i < head_size / LANES; i++)
-                products[lane] = fma16(q[i], load_half(key + i * LANES), products[lane]);
+                products[lane] = fma16(q[i], load_number(key, key_offset + i * LANES, bytes), products[lane]);
         }
         store(scores + first, sum_lanes_of_16(products));
     }
@@ -42,19 +47,23 @@ INLINE void self_attention_sized(const float *query, uint16_t *const *cached, in
     for (int32_t position = 0; position < n; position++) {
         f32x16 weight = splat(scores[position]);
         for (int32_t i = 0; i < head_size / LANES; i++)
-            mixed[i] = fma16(load_half(cached[position] + value_offset + i * LANES), weight, mixed[i]);
+            mixed[i] = fma16(load_number(cached[position], value_offset + i * LANES, bytes), weight, mixed[i]);
     }
     for (int32_t i = 0; i < head_size / LANES; i++)
         store(to + i * LANES, mixed[i] / total);
 }
 
-static void self_attention(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset,
-                           int32_t n, int32_t head_size, float *scores, float *to) {
-    if (head_size == HARKEN_MAX_HEAD_SIZE)
-        self_attention_sized(query, cached, key_offset, value_offset, n, HARKEN_MAX_HEAD_SIZE, scores, to);
-    else
-        self_attention_sized(query, cached, key_offset, value_offset, n, head_size, scores, to);
-}
+#define SELF_ATTENTION(name, bytes)                                                                                    \
+    static void name(const float *query, void *const *cached, int64_t key_offset, int64_t value_offset, int32_t n,     \
+                     int32_t head_size, float *scores, float *to) {                                                    \
+        if (head_size == HARKEN_MAX_HEAD_SIZE)                                                                         \
+            self_attention_sized(query, cached, key_offset, value_offset, n, HARKEN_MAX_HEAD_SIZE, bytes, scores, to); \
+        else                                                                                                           \
+            self_attention_sized(query, cached, key_offset, value_offset, n, head_size, bytes, scores, to);            \
+    }
+SELF_ATTENTION(self_attention, 2)
+SELF_ATTENTION(float_self_attention, 4)
+#undef SELF_ATTENTION
 
 static void merge_chunks(const struct harken_partial *chunks, int32_t n_chunks, int32_t head_size, float *to,
                          float *factors) {
@@ -75,7 +84,12 @@ static void merge_chunks(const struct harken_partial *chunks, int32_t n_chunks, 
     }
 }
 
-static void embed(const uint16_t *embedding, const float *position, int32_t n, float *x) {
+static void embed(const void *embedding, const float *position, int32_t n, float *x) {
     for (int32_t i = 0; i < n; i += LANES)
-        store(x + i, load_half(embedding + i) + load(position + i));
+        store(x + i, load_number(embedding, i, 2) + load(position + i));
+}
+
+static void float_embed(const void *embedding, const float *position, int32_t n, float *x) {
+    for (int32_t i = 0; i < n; i += LANES)
+        store(x + i, load_number(embedding, i, 4) + load(position + i));
 }

@@ -38,7 +38,7 @@ harken_decoder *harken_decoder_open(const struct harken_model *model, int32_t th
     if (!decoder)
         return NULL;
     decoder->model = *model;
-    decoder->kernels = kernels;
+    decoder->kernels = kernels + (model->head.bits == 32); /* of the pair, those of integers or of float32 */
     decoder->model.layers = copy(model->layers, (size_t)model->n_layers * sizeof *model->layers);
     decoder->model.alignment_heads =
         copy(model->alignment_heads, 2 * (size_t)model->n_alignment_heads * sizeof *model->alignment_heads);

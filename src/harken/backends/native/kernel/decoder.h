@@ -33,8 +33,8 @@ static inline int64_t harken_value_offset(const struct harken_model *model, int3
  * own. */
 struct harken_query {
     int32_t token, position, window;
-    uint16_t *const *cached; /* position + 1 slots, float16 */
-    float *attention;        /* (n_alignment_heads, positions), or NULL */
+    void *const *cached; /* position + 1 slots */
+    float *attention;    /* (n_alignment_heads, positions), or NULL */
 };
 
 /* Queries that follow one another and attend to one window. */

@@ -32,7 +32,7 @@ struct work {
     float *x, *queries, *attended;         /* (p, s) each */
     float *keys_values;                    /* (layers, k, 2 s), or (k, 2 s) for all layers in turn */
     int64_t layer_stride;                  /* of these */
-    struct harken_matrix16 *keys, *values; /* (h) each */
+    struct harken_matrix *keys, *values; /* (h) each */
     struct scratch *scratch;               /* (threads) */
     struct harken_phase *phases;
 };
@@ -105,13 +105,13 @@ static void pack_heads(void *context, int32_t layer, int32_t begin, int32_t end,
     for (int32_t item = begin; item < end; item++) {
         int32_t head = item % heads;
         const float *from = work->keys_values + layer * work->layer_stride + head * work->head_size;
-        const struct harken_matrix16 *matrix = item < heads ? &work->keys[head] : &work->values[head];
+        const struct harken_matrix *matrix = item < heads ? &work->keys[head] : &work->values[head];
         if (item < heads)
-            work->kernels->pack_keys(from, 2 * state, work->n_keys, work->head_size, (int16_t *)matrix->weights,
+            work->kernels->pack_keys(from, 2 * state, work->n_keys, work->head_size, (void *)matrix->weights,
                                      (float *)matrix->scales);
         else
             work->kernels->pack_values(from + state, 2 * state, work->n_keys, work->head_size,
-                                       (int16_t *)matrix->weights, (float *)matrix->scales);
+                                       (void *)matrix->weights, (float *)matrix->scales);
     }
 }
 
@@ -179,6 +179,7 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     size_t frames = (size_t)work->frames, positions = (size_t)work->chunk->positions, state = (size_t)model->n_state;
     size_t mlp = (size_t)model->layers[0].mlp_in.rows;
     int32_t padded_keys = parts(work->n_keys, HARKEN_GROUP) * HARKEN_GROUP;
+    size_t number = (size_t)work->kernels->number_bytes;
     size_t keys = (size_t)padded_keys, head_numbers = keys * (size_t)work->head_size;
     work->mel_rows = harken_take(arena, frames * (size_t)work->mel_columns, sizeof(float));
     work->conv_rows = harken_take(arena, (frames - 2) * state, sizeof(float));
@@ -191,12 +192,12 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     work->values = harken_take(arena, (size_t)model->n_heads, sizeof *work->values);
     work->phases = harken_take(arena, FIRST_PHASES + PHASES_A_LAYER * (size_t)model->n_layers, sizeof *work->phases);
     for (int32_t head = 0; head < model->n_heads; head++) {
-        struct harken_matrix16 head_keys = {
+        struct harken_matrix head_keys = {
             .rows = work->n_keys, .columns = work->head_size, .bias = work->chunk->key_bias};
-        struct harken_matrix16 head_values = {.rows = work->head_size, .columns = padded_keys};
-        head_keys.weights = harken_take(arena, head_numbers, sizeof(int16_t));
+        struct harken_matrix head_values = {.rows = work->head_size, .columns = padded_keys};
+        head_keys.weights = harken_take(arena, head_numbers, number);
         head_keys.scales = harken_take(arena, keys, sizeof(float));
-        head_values.weights = harken_take(arena, head_numbers, sizeof(int16_t));
+        head_values.weights = harken_take(arena, head_numbers, number);
         head_values.scales = harken_take(arena, (size_t)work->head_size, sizeof(float));
         if (arena->memory)
             work->keys[head] = head_keys, work->values[head] = head_values;
@@ -206,7 +207,7 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     work->scratch = harken_take(arena, (size_t)threads, sizeof *work->scratch);
     for (int32_t thread = 0; thread < threads; thread++) {
         struct scratch scratch;
-        scratch.rows.values = harken_take(arena, numbers, sizeof(int16_t));
+        scratch.rows.values = harken_take(arena, numbers, number);
         scratch.rows.scales = harken_take(arena, BLOCK_ROWS, sizeof(float));
         scratch.hidden = harken_take(arena, BLOCK_ROWS * mlp, sizeof(float));
         scratch.scores = harken_take(arena, QUERY_ROWS * keys, sizeof(float));

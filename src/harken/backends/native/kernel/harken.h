@@ -1,4 +1,4 @@
-/* The interface of the library: a Whisper encoder and decoder whose weights are integers, sessions, and logits.
+/* The interface of the library: a Whisper encoder and decoder in integers or in float32, sessions, and logits.
  *
  * Python calls these functions (library.py repeats their types). All pointers that are passed in stay the caller's and
  * must outlive the object that they are given to. Functions that can run out of memory return NULL or HARKEN_NO_MEMORY.
@@ -17,55 +17,44 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 5
+#define HARKEN_ABI_VERSION 6
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
 enum { HARKEN_GROUP = 16, HARKEN_BLOCK = 32, HARKEN_MOST_IN_A_PART = 512 };
 
-/* A linear layer, y = W x + b, with W of shape (rows, columns) in blocks of integers.
+/* A linear layer, y = W x + b, with W of shape (rows, columns), of which `bits` says how it is stored.
  *
- * rows is any number, and rows_padded is it rounded up to whole groups; columns is a multiple of HARKEN_BLOCK.
+ * rows is any number, and rows_padded is it rounded up to whole groups; columns is a multiple of HARKEN_BLOCK with 4 or 8
+ * bits, else of HARKEN_GROUP. A weight is integer * scale.
  *
- * weights, 8 bits: int8 in -127..127, shape (groups, columns / 4, 16 rows, 4 columns).
- * weights, 4 bits: two in a byte, each w + 8 in 0..15, shape (groups, columns / 8, 16 rows, 4 bytes); byte j of a row
- *     holds column j in its lower half and column j + 4 in its upper half.
- * scales: bfloat16, shape (groups, columns / 32, 16 rows); a weight is integer * scale.
- * bias: float, shape (rows_padded,), or NULL.
- */
+ * 8 bits, for few vectors at a time: int8 in -127..127, shape (groups, columns / 4, 16 rows, 4 columns); scales are
+ *     bfloat16, one a block, shape (groups, columns / 32, 16 rows).
+ * 4 bits: two in a byte, each w + 8 in 0..15, shape (groups, columns / 8, 16 rows, 4 bytes); byte j of a row holds
+ *     column j in its lower half and column j + 4 in its upper half; scales as for 8 bits.
+ * 16 bits, for many vectors at a time: shape (groups, columns / 2, 16 rows, 2 columns); the Euclidean norm of a row is at
+ *     most 46,100; scales are float, shape (rows_padded,).
+ * 32 bits: float, shape (groups, columns, 16 rows), without scales.
+ * bias: float, shape (rows_padded,), or NULL. */
 struct harken_matrix {
-    const void *weights;
-    const uint16_t *scales;
+    const void *weights, *scales;
     const float *bias;
     int32_t rows, columns, bits;
 };
 
-/* A linear layer with 16-bit integers, for many vectors at a time.
- *
- * rows_padded as above; columns is a multiple of HARKEN_GROUP.
- *
- * weights: shape (groups, columns / 2, 16 rows, 2 columns); the Euclidean norm of a row is at most 46,100.
- * scales: float, shape (rows_padded,); a weight is integer * scale.
- * bias: float, shape (rows_padded,), or NULL.
- */
-struct harken_matrix16 {
-    const int16_t *weights;
-    const float *scales, *bias;
-    int32_t rows, columns;
-};
-
-/* The layers of one block of the decoder. Normalisations have neither gain nor bias: they are folded into the layers
- * behind them. The queries' scale, 1 / sqrt(head size), is folded into `query` and `cross_query`. */
+/* The layers of one block of the decoder: with 32 bits, or with 4 or 8 and the two that read encoder output with 16.
+ * Normalisations have neither gain nor bias: they are folded into the layers after them. The queries' scale,
+ * 1 / sqrt(head size), is folded into `query` and `cross_query`. */
 struct harken_layer {
     struct harken_matrix query, key, value, out;
     struct harken_matrix cross_query, cross_out;
     struct harken_matrix mlp_in, mlp_out;
-    struct harken_matrix16 cross_key, cross_value; /* read encoder output */
+    struct harken_matrix cross_key, cross_value; /* read encoder output */
 };
 
 struct harken_model {
     int32_t n_layers, n_heads, n_state, n_embeddings, n_context; /* heads of 16, 32, 48 or 64 channels */
-    const uint16_t *embedding; /* float16, shape (n_embeddings, n_state) */
+    const void *embedding;     /* shape (n_embeddings, n_state), float16, or float with matrices of 32 bits */
     const float *positions;    /* shape (n_context, n_state) */
     const struct harken_layer *layers;
     struct harken_matrix head; /* rows are the tokens that get logits */
@@ -73,16 +62,16 @@ struct harken_model {
     const int32_t *alignment_heads; /* pairs of layer and head, sorted */
 };
 
-/* The layers of one block of the encoder; keys and then values are one matrix. Normalisations and the queries' scale are
+/* The layers of one block of the encoder, with 16 or 32 bits; keys and then values are one matrix. Normalisations and the queries' scale are
  * folded as above. */
 struct harken_encoder_layer {
-    struct harken_matrix16 query, key_value, out, mlp_in, mlp_out;
+    struct harken_matrix query, key_value, out, mlp_in, mlp_out;
 };
 
 struct harken_encoder {
     int32_t n_layers, n_heads, n_state, n_mels; /* heads as above */
     /* Columns are three frames of all channels, one after the other; those of conv1 padded to whole groups each. */
-    struct harken_matrix16 conv1, conv2;
+    struct harken_matrix conv1, conv2;
     const float *positions;                     /* shape (positions, n_state) */
     const struct harken_encoder_layer *layers;
     const float *last_gain, *last_bias;
@@ -134,7 +123,8 @@ HARKEN_API void harken_decoder_close(harken_decoder *decoder); /* after its sess
  * multiple of 64. */
 HARKEN_API int64_t harken_window_bytes(const harken_decoder *decoder, int32_t capacity, int32_t part);
 
-/* Encode a window, or the next chunk of a stream, on the threads of a decoder, whose other calls it must not overlap.
+/* Encode a window, or the next chunk of a stream, on the threads of a decoder, whose other calls it must not overlap. The
+ * encoder has matrices of 32 bits if the decoder has.
  * Returns 0 or HARKEN_NO_MEMORY. */
 HARKEN_API int32_t harken_encode(harken_decoder *decoder, const struct harken_encoder *encoder,
                                  const struct harken_chunk *chunk);

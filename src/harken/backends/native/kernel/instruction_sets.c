@@ -1,13 +1,13 @@
 /* The kernels that this processor can run. */
 #include "kernels.h"
 
-extern const struct harken_kernels harken_kernels_portable;
+extern const struct harken_kernels harken_kernels_portable[2];
 
 #if defined(__x86_64__)
 
 #include <cpuid.h>
 
-extern const struct harken_kernels harken_kernels_avx512vnni, harken_kernels_avxvnni, harken_kernels_avx2;
+extern const struct harken_kernels harken_kernels_avx512vnni[2], harken_kernels_avxvnni[2], harken_kernels_avx2[2];
 
 struct cpu {
     uint32_t leaf_1_ecx, leaf_7_ebx, leaf_7_ecx, leaf_7_1_eax, saved; /* saved: registers that the system saves */
@@ -50,17 +50,17 @@ static int32_t collect(const struct harken_kernels **to) {
     struct cpu cpu = read_cpu();
     int32_t n = 0;
     if (has_avx512vnni(&cpu))
-        to[n++] = &harken_kernels_avx512vnni;
+        to[n++] = harken_kernels_avx512vnni;
     if (has_avxvnni(&cpu))
-        to[n++] = &harken_kernels_avxvnni;
+        to[n++] = harken_kernels_avxvnni;
     if (has_avx2(&cpu))
-        to[n++] = &harken_kernels_avx2;
+        to[n++] = harken_kernels_avx2;
     return n;
 }
 
 #elif defined(__aarch64__)
 
-extern const struct harken_kernels harken_kernels_i8mm, harken_kernels_dotprod;
+extern const struct harken_kernels harken_kernels_i8mm[2], harken_kernels_dotprod[2];
 
 #if defined(__linux__)
 #include <sys/auxv.h>
@@ -111,9 +111,9 @@ static int has_i8mm(void) {
 static int32_t collect(const struct harken_kernels **to) {
     int32_t n = 0;
     if (has_dotprod() && has_i8mm())
-        to[n++] = &harken_kernels_i8mm;
+        to[n++] = harken_kernels_i8mm;
     if (has_dotprod())
-        to[n++] = &harken_kernels_dotprod;
+        to[n++] = harken_kernels_dotprod;
     return n;
 }
 
@@ -129,6 +129,6 @@ static int32_t collect(const struct harken_kernels **to) {
 struct harken_supported harken_supported_kernels(void) {
     struct harken_supported supported = {0};
     supported.n = collect(supported.list);
-    supported.list[supported.n++] = &harken_kernels_portable;
+    supported.list[supported.n++] = harken_kernels_portable;
     return supported;
 }

@@ -51,24 +51,21 @@ INLINE float quantise_row(const float *x, int32_t columns, float mean, int16_t *
 /* Sets the rows to 0 that complete the last tile. */
 INLINE void clear_rest(const struct harken_rows *x, int32_t n, int64_t columns) {
     int32_t last = n % HARKEN_ROWS, rest = last > HARKEN_SMALL_TILE ? HARKEN_ROWS - last : 0;
-    memset(x->values + n * columns, 0, (size_t)(rest * columns) * sizeof *x->values);
+    memset((int16_t *)x->values + n * columns, 0, (size_t)(rest * columns) * sizeof(int16_t));
 }
 
 static void quantise_rows(const float *x, int64_t stride, int32_t n, int32_t columns, int normalise,
                           const struct harken_rows *to) {
     for (int32_t i = 0; i < n; i++) {
         float squares, mean = normalise ? mean_of(x + i * stride, columns) : 0;
-        float scale = quantise_row(x + i * stride, columns, mean, to->values + (int64_t)i * columns, &squares);
+        float scale = quantise_row(x + i * stride, columns, mean, (int16_t *)to->values + (int64_t)i * columns, &squares);
         to->scales[i] = normalise ? scale / sqrtf(squares / (float)columns + 1e-5f) : scale;
     }
     clear_rest(to, n, columns);
 }
 
-/* Sums stay in registers only where the loops over them are unrolled. */
-#define UNROLL _Pragma("clang loop unroll(full)")
-
 /* Some groups of the matrix times a tile of rows, of which n count. */
-INLINE void multiply_tile(const struct harken_matrix16 *matrix, int64_t group, int n_groups,
+INLINE void multiply_tile(const struct harken_matrix *matrix, int64_t group, int n_groups,
                           const struct harken_rows *x, int64_t first, int rows, int32_t n, enum harken_output output,
                           float *y, int64_t stride) {
     i32x16 sums[ROW_TILE][GROUP_TILE];
@@ -76,7 +73,8 @@ INLINE void multiply_tile(const struct harken_matrix16 *matrix, int64_t group, i
         UNROLL for (int g = 0; g < n_groups; g++)
             sums[i][g] = splat_integer(0);
     int64_t columns = matrix->columns, group_size = columns * HARKEN_GROUP;
-    const int16_t *weights = matrix->weights + group * group_size, *values = x->values + first * columns;
+    const int16_t *weights = (const int16_t *)matrix->weights + group * group_size;
+    const int16_t *values = (const int16_t *)x->values + first * columns;
     for (int64_t column = 0; column < columns; column += 2) {
         pair_weights pairs[GROUP_TILE];
         UNROLL for (int g = 0; g < n_groups; g++)
@@ -87,7 +85,7 @@ INLINE void multiply_tile(const struct harken_matrix16 *matrix, int64_t group, i
     }
     for (int g = 0; g < n_groups; g++) {
         int64_t row = (group + g) * HARKEN_GROUP;
-        f32x16 scales = load(matrix->scales + row), bias = matrix->bias ? load(matrix->bias + row) : splat(0);
+        f32x16 scales = load((const float *)matrix->scales + row), bias = matrix->bias ? load(matrix->bias + row) : splat(0);
         for (int i = 0; i < n; i++) {
             f32x16 scale = scales * x->scales[first + i];
             f32x16 result = fma16(__builtin_convertvector(sums[i][g], f32x16), scale, bias);
@@ -103,7 +101,7 @@ INLINE void multiply_tile(const struct harken_matrix16 *matrix, int64_t group, i
 
 /* A copy of `multiply_tile` for some numbers of rows; others take the next larger one. */
 #define TILE_OF(rows)                                                                                                  \
-    static void multiply_##rows(const struct harken_matrix16 *matrix, int64_t group, int64_t n_groups,                 \
+    static void multiply_##rows(const struct harken_matrix *matrix, int64_t group, int64_t n_groups,                 \
                                 const struct harken_rows *x, int64_t first, int32_t n, enum harken_output output,      \
                                 float *y, int64_t stride) {                                                            \
         if (n_groups >= GROUP_TILE)                                                                                    \
@@ -122,9 +120,9 @@ TILE_OF(12)
 #endif
 #undef TILE_OF
 
-static void multiply(const struct harken_matrix16 *matrix, const struct harken_rows *x, int32_t n,
+static void multiply(const struct harken_matrix *matrix, const struct harken_rows *x, int32_t n,
                      enum harken_output output, float *y, int64_t stride) {
-    typedef void tile_function(const struct harken_matrix16 *, int64_t, int64_t, const struct harken_rows *, int64_t,
+    typedef void tile_function(const struct harken_matrix *, int64_t, int64_t, const struct harken_rows *, int64_t,
                                int32_t, enum harken_output, float *, int64_t);
     static tile_function *const tiles[] = {
         multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6,
@@ -143,7 +141,7 @@ static void multiply(const struct harken_matrix16 *matrix, const struct harken_r
 
 /* -- Attention to the positions of a window ---------------------------------------------------------------------- */
 
-static void pack_keys(const float *keys, int64_t stride, int32_t n, int32_t head_size, int16_t *weights,
+static void pack_keys(const float *keys, int64_t stride, int32_t n, int32_t head_size, void *weights,
                       float *scales) {
     int16_t row[HARKEN_MAX_HEAD_SIZE] __attribute__((aligned(64)));
     int32_t padded = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
@@ -153,14 +151,15 @@ static void pack_keys(const float *keys, int64_t stride, int32_t n, int32_t head
             scales[i] = quantise_row(keys + i * stride, head_size, 0, row, &squares);
         else
             memset(row, 0, (size_t)head_size * sizeof *row), scales[i] = 0;
-        int16_t *to = weights + (int64_t)(i / HARKEN_GROUP * head_size) * HARKEN_GROUP + i % HARKEN_GROUP * 2;
+        int16_t *to = (int16_t *)weights + (int64_t)(i / HARKEN_GROUP * head_size) * HARKEN_GROUP + i % HARKEN_GROUP * 2;
         for (int32_t channel = 0; channel < head_size; channel += 2)
             memcpy(to + channel * HARKEN_GROUP, row + channel, 2 * sizeof *row);
     }
 }
 
-static void pack_values(const float *values, int64_t stride, int32_t n, int32_t head_size, int16_t *weights,
+static void pack_values(const float *values, int64_t stride, int32_t n, int32_t head_size, void *weights,
                         float *scales) {
+    int16_t *to = weights;
     int32_t padded = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
     for (int32_t channel = 0; channel < head_size; channel += LANES) {
         f32x16 squares = splat(0), factors, channel_scales;
@@ -175,12 +174,12 @@ static void pack_values(const float *values, int64_t stride, int32_t n, int32_t 
             channel_scales[lane] = integer_scale(factors[lane], squares[lane]);
         }
         store(scales + channel, channel_scales);
-        for (int32_t i = 0; i < padded; i += 2, weights += 2 * LANES) {
+        for (int32_t i = 0; i < padded; i += 2, to += 2 * LANES) {
             i32x16 even = i < n ? round_to_integer(load(values + i * stride + channel) * factors) : splat_integer(0);
             i32x16 odd =
                 i + 1 < n ? round_to_integer(load(values + (i + 1) * stride + channel) * factors) : splat_integer(0);
             i32x16 pairs = (even & 0xffff) | odd << 16;
-            memcpy(weights, &pairs, sizeof pairs);
+            memcpy(to, &pairs, sizeof pairs);
         }
     }
 }
@@ -211,23 +210,23 @@ INLINE float exponentials_row(float *scores, int32_t n, int32_t padded, int16_t 
     return 1 / factor;
 }
 
-static void window_attention(const float *queries, int64_t stride, int32_t n, const struct harken_matrix16 *keys,
-                             const struct harken_matrix16 *values, const struct harken_rows *rows, float *scores,
+static void window_attention(const float *queries, int64_t stride, int32_t n, const struct harken_matrix *keys,
+                             const struct harken_matrix *values, const struct harken_rows *rows, float *scores,
                              float *to, int64_t to_stride) {
     int32_t padded = values->columns;
     quantise_rows(queries, stride, n, keys->columns, 0, rows);
     multiply(keys, rows, n, HARKEN_STORE, scores, padded);
     for (int64_t i = 0; i < n; i++) {
         float peak, total;
-        int16_t *integers = rows->values + i * padded;
+        int16_t *integers = (int16_t *)rows->values + i * padded;
         rows->scales[i] = exponentials_row(scores + i * padded, keys->rows, padded, integers, &peak, &total) / total;
     }
     clear_rest(rows, n, padded);
     multiply(values, rows, n, HARKEN_STORE, to, to_stride);
 }
 
-static void cross_attention(const float *queries, int64_t stride, int32_t n, const struct harken_matrix16 *keys,
-                            const struct harken_matrix16 *values, struct harken_partial *const *to,
+static void cross_attention(const float *queries, int64_t stride, int32_t n, const struct harken_matrix *keys,
+                            const struct harken_matrix *values, struct harken_partial *const *to,
                             float *const *weights) {
     int16_t integers[HARKEN_ROWS * HARKEN_MOST_IN_A_PART] __attribute__((aligned(64)));
     float scales[HARKEN_ROWS], scores[HARKEN_ROWS * HARKEN_MOST_IN_A_PART] __attribute__((aligned(64)));

@@ -2,6 +2,7 @@
 #ifndef HARKEN_KERNELS_H
 #define HARKEN_KERNELS_H
 
+#include "counts.h"
 #include "harken.h"
 #include "log_mel.h"
 
@@ -11,21 +12,22 @@ enum {
     HARKEN_SMALL_TILE = 6, /* there is a tile for every number of rows up to it */
 };
 
-/* Vectors of `columns` floats each, quantised: a block of 32 has one scale. */
+/* Vectors of `columns` floats each, quantised: a block of 32 has one scale. In float32 there are only the values. */
 struct harken_activations {
-    int8_t *values;   /* (n, columns), -127..127 */
+    void *values;     /* (n, columns), int8 in -127..127 */
     float *scales;    /* (n, columns / 32) */
     int32_t *offsets; /* (n, columns / 32), -128 times the sum of the values of each block */
 };
 
-/* Rows of floats as integers, each with one scale (int16.h); there is memory for whole tiles of HARKEN_ROWS rows. */
+/* Rows of floats as integers, each with one scale (int16.h); there is memory for whole tiles of HARKEN_ROWS rows. In
+ * float32 there are only the values. */
 struct harken_rows {
-    int16_t *values; /* (n, columns) */
-    float *scales;   /* (n) */
+    void *values;  /* (n, columns), int16 */
+    float *scales; /* (n) */
 };
 
-/* What becomes of a result: stored, added to what is there, stored behind a GELU, or stored as float16. */
-enum harken_output { HARKEN_STORE, HARKEN_ADD, HARKEN_GELU, HARKEN_HALF };
+/* What becomes of a result: stored, added to what is there, stored after a GELU, or stored as a number of the KV cache. */
+enum harken_output { HARKEN_STORE, HARKEN_ADD, HARKEN_GELU, HARKEN_CACHE };
 
 /* The attention of one query to a chunk of positions; softmax over all chunks follows from these. */
 struct harken_partial {
@@ -33,10 +35,13 @@ struct harken_partial {
     float values[HARKEN_MAX_HEAD_SIZE];
 };
 
+/* There are two for each instruction set, of integers and of float32. */
 struct harken_kernels {
     const char *name;
+    int32_t activation_bytes; /* of a number of harken_activations */
+    int32_t number_bytes;     /* of a number of harken_rows, of packed keys and values, and of the KV cache */
 
-    /* y = x, or x with mean 0 and variance 1, quantised as vector i of `to`. */
+    /* y = x, or x with mean 0 and variance 1, quantised or as it is, as vector i of `to`. */
     void (*quantise)(const float *x, int32_t columns, int normalise, struct harken_activations *to, int32_t i);
 
     /* y[i] (+)= W x[i] + b for the rows of some groups and n vectors; row 0 is `shift` numbers behind y[i]. */
@@ -45,44 +50,45 @@ struct harken_kernels {
                    int64_t shift);
 
     /* Attention of one query to n keys; those of slot i lie at cached[i] + key_offset, its values at cached[i] +
-     * value_offset, both float16. `scores` has room for n rounded up to whole vectors. */
-    void (*self_attention)(const float *query, uint16_t *const *cached, int64_t key_offset, int64_t value_offset,
+     * value_offset, numbers of the cache. `scores` has room for n rounded up to whole vectors. */
+    void (*self_attention)(const float *query, void *const *cached, int64_t key_offset, int64_t value_offset,
                            int32_t n, int32_t head_size, float *scores, float *to);
 
     /* Attention of n queries, at most HARKEN_ROWS, to one chunk of positions of one head: a row of `keys` and a column of
      * `values` for each. weights[i], if not NULL, receives exp(score - peak). */
-    void (*cross_attention)(const float *queries, int64_t stride, int32_t n, const struct harken_matrix16 *keys,
-                            const struct harken_matrix16 *values, struct harken_partial *const *to,
+    void (*cross_attention)(const float *queries, int64_t stride, int32_t n, const struct harken_matrix *keys,
+                            const struct harken_matrix *values, struct harken_partial *const *to,
                             float *const *weights);
 
     /* The attention over all chunks; chunks that were weighted get their factor in `factors`. */
     void (*merge_chunks)(const struct harken_partial *chunks, int32_t n_chunks, int32_t head_size, float *to,
                          float *factors);
 
-    /* n rows of x, each `stride` floats behind the one before, or the same with mean 0 and variance 1, as integers. */
+    /* n rows of x, each `stride` floats behind the one before, or the same with mean 0 and variance 1, as integers or as they
+     * are. */
     void (*quantise_rows)(const float *x, int64_t stride, int32_t n, int32_t columns, int normalise,
                           const struct harken_rows *to);
 
-    /* y[i] (+)= W x[i] + b for n rows; not as float16. */
-    void (*multiply)(const struct harken_matrix16 *matrix, const struct harken_rows *x, int32_t n,
+    /* y[i] (+)= W x[i] + b for n rows, at most HARKEN_BLOCK_ROWS; not to the cache. */
+    void (*multiply)(const struct harken_matrix *matrix, const struct harken_rows *x, int32_t n,
                      enum harken_output output, float *y, int64_t stride);
 
     /* Keys of one head, n rows of floats, as a matrix with a row for each; values as one with a row for each channel,
      * and a column for each of the positions, rounded up to whole groups. */
-    void (*pack_keys)(const float *keys, int64_t stride, int32_t n, int32_t head_size, int16_t *weights, float *scales);
-    void (*pack_values)(const float *values, int64_t stride, int32_t n, int32_t head_size, int16_t *weights,
+    void (*pack_keys)(const float *keys, int64_t stride, int32_t n, int32_t head_size, void *weights, float *scales);
+    void (*pack_values)(const float *values, int64_t stride, int32_t n, int32_t head_size, void *weights,
                         float *scales);
 
     /* Attention of n queries to all positions of a window. `rows` and `scores` have room for n rows of them. */
-    void (*window_attention)(const float *queries, int64_t stride, int32_t n, const struct harken_matrix16 *keys,
-                             const struct harken_matrix16 *values, const struct harken_rows *rows, float *scores,
+    void (*window_attention)(const float *queries, int64_t stride, int32_t n, const struct harken_matrix *keys,
+                             const struct harken_matrix *values, const struct harken_rows *rows, float *scores,
                              float *to, int64_t to_stride);
 
     /* y = gain * (x with mean 0 and variance 1) + bias. */
     void (*normalise_row)(const float *x, int32_t columns, const float *gain, const float *bias, float *y);
 
     /* x = embedding + position. */
-    void (*embed)(const uint16_t *embedding, const float *position, int32_t n, float *x);
+    void (*embed)(const void *embedding, const float *position, int32_t n, float *x);
 
     float (*log_sum_exp)(const float *x, int32_t n); /* -inf if all are */
     float (*largest)(const float *x, int32_t n);
@@ -94,7 +100,7 @@ struct harken_kernels {
                     int64_t stride); /* harken_log_mel */
 };
 
-/* The kernels that this processor can run, best first; the last are portable. */
+/* The pairs of kernels that this processor can run, best first; the last are portable. */
 struct harken_supported {
     const struct harken_kernels *list[4];
     int32_t n;

@@ -3,6 +3,7 @@
  * read; they change the speed and no bit), and KERNELS_NAME. */
 #include "attention.h"
 #include "choice.h"
+#include "float32.h"
 #include "int16.h"
 #include "linear.h"
 #include "spectrum.h"
@@ -12,23 +13,39 @@
 #define STRING_(a) #a
 #define STRING(a) STRING_(a)
 
-const struct harken_kernels JOIN(harken_kernels_, KERNELS_NAME) = {
-    .name = STRING(KERNELS_NAME),
-    .quantise = quantise,
-    .linear = linear,
-    .self_attention = self_attention,
-    .cross_attention = cross_attention,
-    .merge_chunks = merge_chunks,
-    .pack_keys = pack_keys,
-    .pack_values = pack_values,
-    .quantise_rows = quantise_rows,
-    .multiply = multiply,
-    .window_attention = window_attention,
-    .normalise_row = normalise_row,
-    .embed = embed,
-    .log_sum_exp = log_sum_exp,
-    .largest = largest,
-    .top = top,
-    .sample = sample,
-    .log_mel = log_mel,
+#define OF_BOTH                                                                                                        \
+    .name = STRING(KERNELS_NAME), .merge_chunks = merge_chunks, .normalise_row = normalise_row,                        \
+    .log_sum_exp = log_sum_exp, .largest = largest, .top = top, .sample = sample, .log_mel = log_mel
+
+const struct harken_kernels JOIN(harken_kernels_, KERNELS_NAME)[2] = {
+    {
+        OF_BOTH,
+        .activation_bytes = sizeof(int8_t),
+        .number_bytes = sizeof(int16_t),
+        .quantise = quantise,
+        .linear = linear,
+        .self_attention = self_attention,
+        .cross_attention = cross_attention,
+        .pack_keys = pack_keys,
+        .pack_values = pack_values,
+        .quantise_rows = quantise_rows,
+        .multiply = multiply,
+        .window_attention = window_attention,
+        .embed = embed,
+    },
+    {
+        OF_BOTH,
+        .activation_bytes = sizeof(float),
+        .number_bytes = sizeof(float),
+        .quantise = float_vector,
+        .linear = float_linear,
+        .self_attention = float_self_attention,
+        .cross_attention = float_cross_attention,
+        .pack_keys = float_pack_keys,
+        .pack_values = float_pack_values,
+        .quantise_rows = float_rows,
+        .multiply = float_multiply,
+        .window_attention = float_window_attention,
+        .embed = float_embed,
+    },
 };

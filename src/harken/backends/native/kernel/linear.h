@@ -57,13 +57,13 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
     int64_t block_bytes = HARKEN_BLOCK * HARKEN_GROUP * bits / 8;
     const int8_t *weights[LINEAR_GROUPS];
     const uint16_t *scales[LINEAR_GROUPS];
-    const int8_t *values = x->values + first * matrix->columns;
+    const int8_t *values = (const int8_t *)x->values + first * matrix->columns;
     const float *x_scales = x->scales + first * n_blocks;
     const int32_t *offsets = x->offsets + first * n_blocks;
     f32x16 totals[LINEAR_GROUPS][LINEAR_TILE];
     for (int g = 0; g < n_groups; g++) {
         weights[g] = (const int8_t *)matrix->weights + (group + g) * n_blocks * block_bytes;
-        scales[g] = matrix->scales + (group + g) * n_blocks * HARKEN_GROUP;
+        scales[g] = (const uint16_t *)matrix->scales + (group + g) * n_blocks * HARKEN_GROUP;
         for (int i = 0; i < n; i++)
             totals[g][i] = splat(0);
     }
@@ -93,7 +93,7 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
         for (int i = 0; i < n; i++) {
             float *to = y[first + i];
             f32x16 result = totals[g][i] + bias;
-            if (output == HARKEN_HALF)
+            if (output == HARKEN_CACHE)
                 store_half((uint16_t *)y[first + i] + place, result);
             else if (output == HARKEN_ADD)
                 store(to + place, load(to + place) + result);
@@ -166,7 +166,7 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
         }
         float peak = float_of_bits(__builtin_reduce_max(largest));
         float inverse = peak > 1e-30f ? 127 / peak : 0;
-        int8_t *bytes = to->values + (int64_t)i * columns + block * HARKEN_BLOCK;
+        int8_t *bytes = (int8_t *)to->values + (int64_t)i * columns + block * HARKEN_BLOCK;
         i32x16 sums = splat_integer(0);
         for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
             i32x16 integers = round_to_integer(parts[part] * inverse);

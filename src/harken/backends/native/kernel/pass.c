@@ -16,7 +16,7 @@ struct work {
     int32_t head_size, max_chunks, max_slots;
     float *x, *projected, *attended, *hidden; /* (n, s) each; hidden (n, mlp) */
     float **x_rows, **projected_rows, **hidden_rows;
-    uint16_t **cached; /* (n), the slot of each query */
+    void **cached; /* (n), the slot of each query */
     struct harken_activations activations, hidden_activations;
     struct harken_partial *partials; /* (n, h, max_chunks) */
     float *scores;                   /* (threads, max_slots) */
@@ -39,7 +39,8 @@ static void embed(void *context, int32_t layer, int32_t begin, int32_t end, int3
     (void)layer, (void)thread;
     for (int32_t i = begin; i < end; i++) {
         const struct harken_query *query = &work->pass->queries[i];
-        work->kernels->embed(work->model->embedding + query->token * state,
+        const char *embedding = work->model->embedding;
+        work->kernels->embed(embedding + query->token * state * work->kernels->number_bytes,
                              work->model->positions + query->position * state, work->model->n_state, work->x_rows[i]);
     }
 }
@@ -84,7 +85,7 @@ static void project_to_cache(const struct work *work, const struct harken_matrix
         /* from where the head would lie in a vector to where it lies in the cache */
         int64_t shift = offset + (int64_t)head * work->head_size * (HARKEN_SLAB - 1);
         work->kernels->linear(matrix, first > begin ? first : begin, min(last, end), &work->activations,
-                              work->pass->n_queries, HARKEN_HALF, (void *const *)work->cached, shift);
+                              work->pass->n_queries, HARKEN_CACHE, work->cached, shift);
     }
 }
 
@@ -153,8 +154,8 @@ static void attend_to_chunk(const struct work *work, const struct harken_run *ru
                             int32_t chunk) {
     const struct harken_window *window = &work->pass->windows[run->window];
     int64_t state = work->model->n_state;
-    struct harken_matrix16 keys, values;
-    harken_chunk_matrices(work->model, window, layer, head, chunk, &keys, &values);
+    struct harken_matrix keys, values;
+    harken_chunk_matrices(work->pass->decoder, window, layer, head, chunk, &keys, &values);
     if (window->key_bias)
         keys.bias = window->key_bias + chunk * window->part;
     for (int32_t start = 0; start < run->n; start += HARKEN_ROWS) {
@@ -298,11 +299,11 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
     work->x_rows = harken_take(arena, n, sizeof(float *));
     work->projected_rows = harken_take(arena, n, sizeof(float *));
     work->hidden_rows = harken_take(arena, n, sizeof(float *));
-    work->cached = harken_take(arena, n, sizeof(uint16_t *));
+    work->cached = harken_take(arena, n, sizeof(void *));
     struct harken_activations *activations[] = {&work->activations, &work->hidden_activations};
     for (int i = 0; i < 2; i++) {
         size_t columns = i ? mlp : state;
-        activations[i]->values = harken_take(arena, n * columns, 1);
+        activations[i]->values = harken_take(arena, n * columns, (size_t)work->kernels->activation_bytes);
         activations[i]->scales = harken_take(arena, n * columns / HARKEN_BLOCK, sizeof(float));
         activations[i]->offsets = harken_take(arena, n * columns / HARKEN_BLOCK, sizeof(int32_t));
     }

@@ -11,7 +11,7 @@
 struct row {
     int32_t window, length;
     int32_t *slots;    /* room for the model's context */
-    uint16_t **cached; /* where each slot lies */
+    void **cached;     /* where each slot lies */
 };
 
 struct harken_session {
@@ -20,7 +20,7 @@ struct harken_session {
     int32_t n_windows, n_rows, keep_attention, positions; /* positions: those of the longest window */
     struct row *rows;
     int32_t n_slabs;
-    uint16_t **slabs;        /* (n_layers, 2, n_heads, HARKEN_SLAB, head size) each, float16 */
+    char **slabs;            /* (n_layers, 2, n_heads, HARKEN_SLAB, head size) each, float16 or float */
     float **attention_slabs; /* (HARKEN_SLAB, n_alignment_heads, positions) each */
     int32_t *users;          /* number of rows that use each slot */
     int32_t *free_slots, n_free;
@@ -99,7 +99,7 @@ static int32_t grow(void **array, size_t n, size_t size) {
 static int32_t add_slab(harken_session *session) {
     const struct harken_model *model = &session->decoder->model;
     size_t n = (size_t)session->n_slabs, n_slots = (n + 1) * HARKEN_SLAB;
-    if (grow((void **)&session->slabs, n + 1, sizeof(uint16_t *)) ||
+    if (grow((void **)&session->slabs, n + 1, sizeof(char *)) ||
         grow((void **)&session->attention_slabs, n + 1, sizeof(float *)) ||
         grow((void **)&session->users, n_slots, sizeof(int32_t)) ||
         grow((void **)&session->free_slots, n_slots, sizeof(int32_t)))
@@ -108,7 +108,7 @@ static int32_t add_slab(harken_session *session) {
     size_t attended = session->keep_attention
                           ? (size_t)HARKEN_SLAB * (size_t)model->n_alignment_heads * (size_t)session->positions
                           : 0;
-    uint16_t *slab = malloc(cached * sizeof *slab);
+    char *slab = malloc(cached * (size_t)session->decoder->kernels->number_bytes);
     float *attention = calloc(attended + 1, sizeof *attention);
     if (!slab || !attention) {
         free(slab);
@@ -215,12 +215,13 @@ static void *allocate_lists(struct lists *lists, const harken_session *session, 
 /* Appends the new tokens of a row, and lists them as queries. */
 static void append(harken_session *session, struct row *row, const int32_t *tokens, int32_t n,
                    struct harken_query *queries) {
-    int32_t head_size = session->decoder->model.n_state / session->decoder->model.n_heads;
+    const harken_decoder *decoder = session->decoder;
+    int32_t slot_bytes = decoder->model.n_state / decoder->model.n_heads * decoder->kernels->number_bytes;
     for (int32_t i = 0; i < n; i++) {
         int32_t slot = session->free_slots[--session->n_free];
         session->users[slot] = 1;
         row->slots[row->length] = slot;
-        row->cached[row->length] = session->slabs[slot / HARKEN_SLAB] + slot % HARKEN_SLAB * head_size;
+        row->cached[row->length] = session->slabs[slot / HARKEN_SLAB] + slot % HARKEN_SLAB * slot_bytes;
         queries[i] = (struct harken_query){
             .token = tokens[i],
             .position = row->length++,

@@ -92,6 +92,9 @@ INLINE f32x16 load_bfloat(const uint16_t *from) {
     return (f32x16)(__builtin_convertvector(x, u32x16) << 16);
 }
 
+/* Sums stay in registers only where the loops over them are unrolled. */
+#define UNROLL _Pragma("clang loop unroll(full)")
+
 INLINE f32x16 fma16(f32x16 a, f32x16 b, f32x16 c) {
     return __builtin_elementwise_fma(a, b, c);
 }

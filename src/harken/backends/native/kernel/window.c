@@ -15,8 +15,7 @@ struct work {
 };
 
 int64_t harken_window_bytes(const harken_decoder *decoder, int32_t capacity, int32_t part) {
-    const struct harken_model *model = &decoder->model;
-    return harken_head_layout(model, capacity, part).size * model->n_layers * model->n_heads;
+    return harken_head_layout(decoder, capacity, part).size * decoder->model.n_layers * decoder->model.n_heads;
 }
 
 /* Items are the chunks of each head, from the first that changes on. */
@@ -28,12 +27,12 @@ static void pack_chunks(void *context, int32_t layer, int32_t begin, int32_t end
     (void)thread;
     for (int32_t item = begin; item < end; item++) {
         int32_t head = item / chunks, chunk = item % chunks;
-        struct harken_matrix16 keys, values;
-        harken_chunk_matrices(&work->decoder->model, work->window, layer, head, first_chunk + chunk, &keys, &values);
+        struct harken_matrix keys, values;
+        harken_chunk_matrices(work->decoder, work->window, layer, head, first_chunk + chunk, &keys, &values);
         int64_t from = (int64_t)chunk * part * state + head * keys.columns;
-        kernels->pack_keys(work->keys + from, state, keys.rows, keys.columns, (int16_t *)keys.weights,
+        kernels->pack_keys(work->keys + from, state, keys.rows, keys.columns, (void *)keys.weights,
                            (float *)keys.scales);
-        kernels->pack_values(work->values + from, state, keys.rows, keys.columns, (int16_t *)values.weights,
+        kernels->pack_values(work->values + from, state, keys.rows, keys.columns, (void *)values.weights,
                              (float *)values.scales);
     }
 }
@@ -62,7 +61,8 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
     work->rows = harken_take(arena, threads, sizeof *work->rows);
     for (size_t thread = 0; thread < threads; thread++) {
         struct harken_rows rows;
-        rows.values = harken_take(arena, BLOCK_ROWS * (size_t)model->layers[0].cross_key.columns, sizeof(int16_t));
+        rows.values = harken_take(arena, BLOCK_ROWS * (size_t)model->layers[0].cross_key.columns,
+                                  (size_t)work->decoder->kernels->number_bytes);
         rows.scales = harken_take(arena, BLOCK_ROWS, sizeof(float));
         if (arena->memory)
             work->rows[thread] = rows;
