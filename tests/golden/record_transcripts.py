@@ -13,18 +13,14 @@ tests/checkpoints/test_checkpoints_real.py tests that it reads them unchanged.
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-import whisper
 import whisper.version
-from reference_model import reference_model
+from provenance import provenance
+from reference_model import published_model
 from transcript_inputs import CASES, Case, digest, samples
 
 from harken.checkpoints import open_checkpoint
@@ -34,15 +30,11 @@ GOLDEN = Path(__file__).with_name("transcripts.json")
 
 
 def main(named: Sequence[str]) -> None:
-    torch.set_num_threads(1)
     names = {case.model for case in CASES.values()}
     recordings = {case.recording for case in CASES.values()}
     kept = json.loads(GOLDEN.read_text(encoding="utf-8"))["transcripts"] if named else {}
     recorded = {
-        "reference": f"openai-whisper {whisper.version.__version__}, transcribe",
-        "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
-        "command": "PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/record_transcripts.py",
-        "date": datetime.now(UTC).date().isoformat(),
+        **provenance(reference=f"openai-whisper {whisper.version.__version__}, transcribe"),
         "digests_of_weights": {
             name: open_checkpoint(model_path(name)).weights.digest for name in sorted(names)
         },
@@ -55,21 +47,15 @@ def main(named: Sequence[str]) -> None:
     GOLDEN.write_text(text + "\n", encoding="utf-8")
 
 
-@lru_cache(maxsize=1)
-def load(name: str) -> whisper.Whisper:
-    checkpoint = open_checkpoint(model_path(name))
-    model = reference_model(checkpoint.dims, checkpoint.weights)
-    model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
-    return model
-
-
 def transcribe(case: Case) -> dict[str, Any]:
     """Return the language and all segments with tokens; the reference also lists segments that it emptied."""
     print(case, flush=True)
     options = dict(case.options)
     options["without_timestamps"] = not options.pop("timestamps", True)
     options["clip_timestamps"] = list(options.get("clip_timestamps", []))
-    result = load(case.model).transcribe(samples(case.recording), temperature=0.0, fp16=False, **options)
+    result = published_model(case.model).transcribe(
+        samples(case.recording), temperature=0.0, fp16=False, **options
+    )
     return {
         "language": result["language"],
         "segments": [

@@ -13,8 +13,6 @@ by another rule, and it has no forced beginnings.
 from __future__ import annotations
 
 import json
-import platform
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ import numpy as np
 import torch
 import transformers
 import whisper.version
+from provenance import provenance
 from reference_model import reference_model, transformers_model
 from whisper.audio import log_mel_spectrogram
 from whisper.decoding import DecodingOptions, DecodingTask
@@ -47,16 +46,12 @@ GOLDEN = Path(__file__).with_name("windows.json")
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+    references = {
+        "openai": f"openai-whisper {whisper.version.__version__}, decode",
+        "transformers": f"transformers {transformers.__version__}, WhisperForConditionalGeneration.generate",
+    }
     recorded = {
-        "references": {
-            "openai": f"openai-whisper {whisper.version.__version__}, decode",
-            "transformers": f"transformers {transformers.__version__}, WhisperForConditionalGeneration.generate",
-        },
-        "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
-        "command": "PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/record_windows.py",
-        "date": datetime.now(UTC).date().isoformat(),
+        **provenance(references=references),
         "computed": {
             model: {"openai": compute(model), "transformers": compute_transformers(model)} for model in RANDOM
         },

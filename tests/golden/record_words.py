@@ -3,50 +3,36 @@
 Run from the root of the repository, with openai-whisper installed, the shared recordings (see `real.SHARED`), and a
 directory of models in HARKEN_MODELS::
 
-    HARKEN_MODELS=path/to/models python tests/golden/record_words.py
+    PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/record_words.py
 
 It writes tests/golden/words.json. The weights are those that harken reads.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import platform
-import sys
-from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import torch
-import whisper
 import whisper.version
-from reference_model import reference_model
+from provenance import provenance, sha256
+from reference_model import published_model
 from words_inputs import CASES, Case
 
 from harken.audio import load_audio
-from harken.checkpoints import open_checkpoint
-from real_models import model_path
 
 GOLDEN = Path(__file__).with_name("words.json")
 
 
 def main() -> None:
-    recorded = {
-        "reference": f"openai-whisper {whisper.version.__version__}, transcribe with word_timestamps",
-        "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
-        "command": "HARKEN_MODELS=path/to/models python tests/golden/record_words.py",
-        "date": datetime.now(UTC).date().isoformat(),
-    }
+    reference = f"openai-whisper {whisper.version.__version__}, transcribe with word_timestamps"
+    recorded = provenance(reference=reference)
     recordings = [
         {
             "recording": case.recording,
             "model": case.model,
             "language": case.language,
-            "sha256": hashlib.sha256(case.path.read_bytes()).hexdigest(),
+            "sha256": sha256([case.path]),
             "segments": transcribe(case),
         }
         for case in CASES
@@ -56,18 +42,9 @@ def main() -> None:
     GOLDEN.write_text(text + "\n", encoding="utf-8")
 
 
-@cache
-def model(name: str) -> whisper.Whisper:
-    """openai-whisper's model with its own alignment heads."""
-    checkpoint = open_checkpoint(model_path(name))
-    reference = reference_model(checkpoint.dims, checkpoint.weights)
-    reference.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
-    return reference
-
-
 def transcribe(case: Case) -> list[dict[str, Any]]:
     """Return all segments with tokens; the reference also lists segments that it emptied."""
-    result = model(case.model).transcribe(
+    result = published_model(case.model).transcribe(
         load_audio(case.path),
         language=case.language,
         temperature=0.0,

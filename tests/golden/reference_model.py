@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+import whisper
 from whisper.model import ModelDimensions, Whisper
 
 from checkpoint_files import huggingface_name
+from harken.checkpoints import open_checkpoint
 from harken.types import Dims
+from real_models import model_path
 
 
 def reference_model(dims: Dims, weights: Mapping[str, Any]) -> Whisper:
     """openai-whisper's model in float32."""
     model = Whisper(ModelDimensions(**asdict(dims))).eval()
     model.load_state_dict({name: torch.tensor(np.float32(weights[name])) for name in weights})
+    return model
+
+
+@cache
+def published_model(name: str) -> Whisper:
+    """openai-whisper's model with the weights that harken reads, and its own alignment heads."""
+    checkpoint = open_checkpoint(model_path(name))
+    model = reference_model(checkpoint.dims, checkpoint.weights)
+    model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
     return model
 
 

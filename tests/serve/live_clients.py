@@ -43,15 +43,15 @@ class Client:
 
     resumable = False
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, stage: Stage) -> None:
         self.unread: asyncio.Queue[Any] = asyncio.Queue()
         self.messages: list[dict[str, Any]] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.close_code: int | None = None
-        self.serving = asyncio.create_task(self.serve(service))
+        self.serving = asyncio.create_task(self.serve(stage))
 
-    async def serve(self, service: Service) -> None:
+    async def serve(self, stage: Stage) -> None:
         """Run the server's side of the connection."""
         raise NotImplementedError
 
@@ -90,7 +90,7 @@ class _Socket(Client):
     path = ""
     _has_connected = False
 
-    async def serve(self, service: Service) -> None:
+    async def serve(self, stage: Stage) -> None:
         scope = {
             "type": "websocket",
             "path": self.path,
@@ -98,7 +98,7 @@ class _Socket(Client):
             "query_string": b"",
             "subprotocols": [],
         }
-        await make_app(service)(scope, self._receive, self._send)
+        await stage.app(scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
         if not self._has_connected:
@@ -178,9 +178,9 @@ class WyomingClient(Client):
     FORMAT: ClassVar = {"rate": 16_000, "width": 2, "channels": 1}
     _rest = b""
 
-    async def serve(self, service: Service) -> None:
+    async def serve(self, stage: Stage) -> None:
         reader: Any = self
-        await Session(service, WyomingTranslator(service)).run(WyomingLine(reader, reader))
+        await Session(stage.service, WyomingTranslator(stage.service)).run(WyomingLine(reader, reader))
 
     async def readuntil(self, separator: bytes) -> bytes:
         return await self._read(lambda data: data.find(separator) + 1)
@@ -235,10 +235,11 @@ class Stage:
     Attributes
     ----------
     service : Service
+    app : ASGI application
     """
 
     def __init__(self, service: Service) -> None:
-        self.service = service
+        self.service, self.app = service, make_app(service)
         self._clients: list[Client] = []
 
     @property
@@ -248,7 +249,7 @@ class Stage:
 
     async def connect(self, protocol: type[Client]) -> Any:
         """Return a client that is ready to speak."""
-        client = protocol(self.service)
+        client = protocol(self)
         self._clients.append(client)
         await client.open()
         return client

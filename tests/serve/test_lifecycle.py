@@ -161,7 +161,7 @@ def test_a_silent_connection_is_closed_with_what_was_said(protocol: type[Client]
 
 def test_a_connection_that_never_says_anything_is_closed(protocol: type[Client]) -> None:
     async def scene(stage: Stage) -> None:
-        client = protocol(stage.service)
+        client = protocol(stage)
         await leap(LIMIT_S + 1)
         await until(client.serving.done)
 
@@ -330,3 +330,27 @@ def test_audio_after_the_end_is_not_heard() -> None:
         assert client.text == words_said(3)
 
     play(scene)
+
+
+def test_of_those_who_said_no_more_than_hello_few_are_kept() -> None:
+    async def scene(stage: Stage) -> None:
+        vanished = [await stage.connect(OwnClient) for _ in range(4)]
+        for client in vanished:
+            client.vanish()
+            await until(client.serving.done)
+        await stage.connect(OwnClient)
+        outcomes = []
+        for client in vanished:
+            ready = client.messages[0]
+            again = await stage.connect(ResumingClient)
+            again.send({"type": "resume", "session": ready["session"], "token": ready["resume_token"]})
+            await until(lambda again=again: again.messages)
+            outcomes.append(again.messages[0].get("code", "ready"))
+        assert outcomes == ["session_not_found"] * 2 + ["ready"] * 2
+
+    play(scene, max_streams=2)
+
+
+class ResumingClient(OwnClient):
+    async def open(self) -> None:
+        """Leave the first message to the test."""

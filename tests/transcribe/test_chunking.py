@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fakes.silent_mel import SilentMel
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
 from harken.audio import log_mel
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
@@ -329,21 +330,6 @@ def test_packed_windows_of_a_short_recording_equal_its_log_mel() -> None:
     for spans, window in packed:
         expected = np.concatenate([mel[:, start:end] for start, end in spans], axis=1)
         np.testing.assert_array_equal(window[0, :, : total_frames(spans)], expected)
-
-
-class SilentMel:
-    """A stand-in for `LogMel` that computes nothing."""
-
-    ceiling = -10.0
-
-    def __init__(self, n_mels: int) -> None:
-        self.n_mels = n_mels
-
-    def feed(self, samples: Floats) -> Floats:
-        return np.full((self.n_mels, len(samples) // HOP_SAMPLES), -10, np.float32)
-
-    def flush(self) -> Floats:
-        return np.empty((self.n_mels, 0), np.float32)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.silent_mel import SilentMel
 from harken.audio import log_mel, pad_or_trim
 from harken.contract import Floats
 from harken.errors import AudioError
@@ -72,21 +73,6 @@ def test_windows_of_a_short_recording_equal_its_log_mel(n_mels: int) -> None:
         mel, frames = windows.window(seek, None)
         assert frames == min(120, 300 - seek)
         np.testing.assert_array_equal(mel[0], pad_or_trim(whole[:, seek : seek + frames], 120))
-
-
-class SilentMel:
-    """A stand-in for `LogMel` that computes nothing."""
-
-    ceiling = -10.0
-
-    def __init__(self, n_mels: int) -> None:
-        self.n_mels = n_mels
-
-    def feed(self, samples: Floats) -> Floats:
-        return np.full((self.n_mels, len(samples) // HOP_SAMPLES), -10, np.float32)
-
-    def flush(self) -> Floats:
-        return np.empty((self.n_mels, 0), np.float32)
 
 
 @pytest.mark.parametrize("end_only", [False, True])

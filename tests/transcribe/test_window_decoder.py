@@ -6,12 +6,12 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
+from fakes.silent_mel import SilentMel
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
 from harken.contract import Backend, Floats, SparsePositions
 from harken.decoding import DecodeStats
@@ -196,21 +196,6 @@ def test_result_does_not_depend_on_the_sizes_of_the_sample_blocks(
         assert times == sorted(times)
 
 
-class QuickMel:
-    """A `LogMel` that returns silence."""
-
-    ceiling = -10.0
-
-    def __init__(self, n_mels: int) -> None:
-        self.n_mels = n_mels
-
-    def feed(self, samples: Floats) -> Floats:
-        return np.full((self.n_mels, len(samples) // 160), -10, np.float32)
-
-    def flush(self) -> Floats:
-        return np.empty((self.n_mels, 0), np.float32)
-
-
 class Forgetful(TranscriptBackend):
     """A `TranscriptBackend` that keeps no prompts and no log-mel."""
 
@@ -223,7 +208,7 @@ class Forgetful(TranscriptBackend):
 
 @pytest.mark.slow
 def test_memory_of_an_hour_equals_that_of_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mel_windows, "LogMel", QuickMel)
+    monkeypatch.setattr(mel_windows, "LogMel", SilentMel)
     minute = noise_and_silence(0.4, 1.6, 0.4, 27.6, 0.4, 29.6)
     text = window_text(0, "hello", WINDOW_POSITIONS)
 

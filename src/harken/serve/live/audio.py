@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from harken.audio import stream_audio
 from harken.audio.resample import Resampler
 from harken.contract import Floats
-from harken.errors import AudioError, OptionError
-from harken.option_types import check
+from harken.errors import AudioError
+from harken.option_types import check, option
 from harken.types import SAMPLE_RATE
 
 RATES_HZ = range(8_000, 48_001)
-CHANNELS = (1, 2)
 CONTAINER = "container"
 BLOCK_SAMPLES = SAMPLE_RATE // 10
 MAX_PIPE_BYTES = 1 << 18
@@ -84,18 +83,12 @@ class AudioFormat:
         If a value is not allowed.
     """
 
-    format: str = "s16le"
-    rate: int = SAMPLE_RATE
-    channels: int = 1
+    format: str = option("s16le", choices=FORMATS)
+    rate: int = option(SAMPLE_RATE, low=RATES_HZ[0], high=RATES_HZ[-1], noun="a rate in Hz")
+    channels: int = option(1, low=1, high=2)
 
     def __post_init__(self) -> None:
         check(self)
-        if self.format not in FORMATS:
-            raise OptionError("format", self.format, f"one of {', '.join(FORMATS)}")
-        if self.rate not in RATES_HZ:
-            raise OptionError("rate", self.rate, f"{RATES_HZ[0]} to {RATES_HZ[-1]} Hz")
-        if self.channels not in CHANNELS:
-            raise OptionError("channels", self.channels, " or ".join(map(str, CHANNELS)))
 
     @property
     def bytes_per_s(self) -> int:

@@ -107,9 +107,9 @@ class _Streams:
                 await self._forget(stream)
 
     async def _open(self, hello: Hello) -> ResumableStream:
-        """Open a stream. Of those that have ended, the oldest cannot be resumed any more when there are many."""
-        over = [stream for stream in self._streams.values() if stream.session.over]
-        for stream in over[: max(0, len(over) - self._service.options.max_streams)]:
+        """Open a stream. Of those that hold no slot and nobody, the oldest cannot be resumed when there are many."""
+        idle = [stream for stream in self._streams.values() if stream.idle]
+        for stream in idle[: max(0, len(idle) - self._service.options.max_streams)]:
             await self._forget(stream)
         model = self._service.models.resolve(hello.model or self._service.models.ids[0])
         try:
@@ -180,6 +180,11 @@ class ResumableStream:
         self._on_expiry = on_expiry
         self._expiry: asyncio.Task[None] | None = None
         self.session = Session(service, self, self._log, limit_s=service.options.session_limit_s, outlives=True)
+
+    @property
+    def idle(self) -> bool:
+        """True if it has ended; or if nobody is connected, and no audio has come."""
+        return self.session.over or not (self._is_open or self._turn.locked())
 
     async def serve(self, line: _StreamLine, seq: int) -> None:
         """Serve a connection that has the messages up to a number; one that is served already ends.
