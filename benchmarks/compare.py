@@ -3,47 +3,50 @@
 Every engine gets the same model, threads, beam width and language, and its own defaults otherwise. Each runs in a
 process of its own; they take turns, so that a busy minute of the machine affects all of them. The first engine is the
 one that the others are compared with: ratios of time turn by turn, differences of errors recording by recording.
-Nothing is installed: an engine that cannot be imported ends the program with one line.
+
+With ``--dims`` all get the same random weights of a published model's dimensions, which are written and converted
+first; each window of 30 s then gives the same number of tokens in every engine and is decoded once, and errors mean
+nothing. With ``--busy`` the turns are taken beside so many endless loops, each on a core of its own.
 
     python benchmarks/compare.py --engines harken faster-whisper openvino-genai openai-whisper \\
         --peer-models openvino-genai=tiny.en-genai openai-whisper=tiny.en.pt --save engines
-    python benchmarks/compare.py --join --engines harken 'harken batched' 'faster-whisper batched'
+    python benchmarks/compare.py --join --engines harken 'harken batched' 'faster-whisper batched' --busy 0 1
+    python benchmarks/compare.py --dims large-v3-turbo --set long-form --minutes 1 --engines harken faster-whisper
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import cycle, product
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import results
-from arguments import DEFAULT_SET, limit_threads, note, parser, positive, require, run
-from engines import LOADERS, Engine, Worker
-from recordings import evaluate, percent, read_set, write_joined
-
-if TYPE_CHECKING:
-    from harken.manifests import Entry
+from engines import PACKAGES, Engine, Worker, add_engine_options, engine
+from program import DEFAULT_SET, Args, Program, Row, add, main, note, positive, ratios, spread, stop
+from random_weights import SIZES
+from recordings import difference, error_percent, evaluate, read_set, write_joined
 
 SETTLE_S = 0.5
 """Pause between two engines: idle threads of some pools spin for 0.2 s before they sleep."""
-MODULES = {
-    "harken": "harken",
-    "faster-whisper": "faster_whisper",
-    "openvino-genai": "openvino_genai",
-    "openai-whisper": "whisper",
-}
-"""Module of each engine, by the first word of its name."""
-PRECISIONS = {
-    "faster-whisper": {"int8": "int8", "fp32": "float32"},
-    "openai-whisper": {"int8": "fp32", "fp32": "fp32"},
-}
-"""Names of precisions in other engines; openai-whisper has float32 only on a CPU."""
+CONVERTED = ("harken", "faster-whisper", "openvino-genai")
+"""Engines that random weights can be written for."""
+BUSY = """
+import os
+parent = os.getppid()
+while os.getppid() == parent:
+    for _ in range(1_000_000):
+        pass
+"""
+"""An endless loop that ends with the process that began it."""
 
 
 @dataclass(slots=True)
@@ -56,145 +59,155 @@ class Turns:
     peak_mb: float = 0.0
     texts: list[str] = field(default_factory=list)
 
-    def take(self, entries: Sequence[Entry], beam_size: int, *, once: bool = False) -> None:
+    def take(self, entries: Sequence[Any], beam_size: int, *, once: bool) -> None:
         """Transcribe a set once; see `engines.Request` for `once`."""
         time.sleep(SETTLE_S)
-        replies = [
-            self.worker.transcribe(entry.path, entry.language, beam_size, once=once) for entry in entries
-        ]
+        replies = [self.worker.work(entry.path, entry.language, beam_size, once=once) for entry in entries]
         self.seconds.append(sum(reply.seconds for reply in replies))
         self.cpu_s.append(sum(reply.cpu_s for reply in replies))
         self.peak_mb, self.texts = replies[-1].peak_mb, [reply.text for reply in replies]
 
 
-def main() -> None:
-    args = arguments()
-    require(*dict.fromkeys(module_of(name) for name in args.engines), "jiwer", "whisper_normalizer")
-    limit_threads(args.threads)
-    settings = {
-        "model": args.model,
-        "threads": args.threads,
-        "beam size": args.beam,
-        "precision": args.precision,
-    }
-    packages = ("faster-whisper", "ctranslate2", "openvino-genai", "openai-whisper", "torch")
-    result = results.begin(args.save or "compare", settings, packages)
-    engines = [engine(name, args) for name in args.engines]
-    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        sets = dict(read_sets(args, Path(scratch)))
-        workers = [stack.enter_context(Worker(engine)) for engine in engines]
+def options(parser: argparse.ArgumentParser) -> None:
+    add_engine_options(parser, ("harken",))
+    add(parser, "--beam", (1,), "beam widths; 1 is greedy")
+    add(parser, "--busy", (0,), "numbers of busy processes beside", kind=int)
+    add(parser, "--repeats", 3, "turns of each engine")
+    parser.add_argument("--language", help="only recordings in this language")
+    parser.add_argument("--join", action="store_true", help="join the recordings of a set into one")
+    parser.add_argument("--minutes", type=float, metavar="N", help="join and repeat recordings to this length")
+    parser.add_argument("--dims", choices=SIZES, help="random weights of these dimensions instead of a model")
+    parser.add_argument(
+        "--tokens", type=positive, default=100, metavar="N", help="tokens of a window with --dims (100)"
+    )
+    parser.add_argument(
+        "--vocabulary-of", default="base", metavar="M", help="multilingual model with the text tokens (base)"
+    )
+
+
+def rows(args: Args) -> Iterator[Row]:
+    """Yield a row for each set, beam width, number of busy processes and engine."""
+    check(args)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, ExitStack() as stack:
+        sets = dict(read_speech(args, Path(scratch)))
+        workers = [stack.enter_context(Worker(each)) for each in make_engines(args, Path(scratch))]
         for worker in workers:
-            worker.transcribe(next(iter(sets.values()))[0].path)
-        for name, entries in sets.items():
-            for row in compare(name, entries, workers, args):
-                result.add(**row)
-    if args.save:
-        print(results.write(result))
+            worker.work(next(iter(sets.values()))[0].path, once=bool(args.dims))
+        for name, beam_size in product(sets, args.beam):
+            yield from compare(name, sets[name], workers, beam_size, args)
 
 
-def arguments() -> argparse.Namespace:
-    options = parser(__doc__, model="tiny.en", sets=(DEFAULT_SET,))
-    add_engine_options(options, ["harken"])
-    options.add_argument("--beam", type=positive, default=1, metavar="N", help="beam width; 1 is greedy (1)")
-    options.add_argument("--language", help="only recordings in this language")
-    options.add_argument(
-        "--join", action="store_true", help="join the recordings of a set into one, but not long-form"
-    )
-    options.add_argument("--repeats", type=positive, default=3, metavar="N", help="turns of each engine (3)")
-    return options.parse_args()
+def check(args: Args) -> None:
+    """Stop at arguments that do not fit one another or this machine."""
+    if any(not 0 <= busy <= len(usable_cores()) for busy in args.busy):
+        stop(f"--busy {' '.join(map(str, args.busy))}: allowed are numbers from 0 to {len(usable_cores())}")
+    if args.dims and args.peer_models:
+        stop("--peer-models: allowed is none with --dims, whose weights are converted for every engine")
+    if args.dims and (others := [name for name in args.engines if name not in CONVERTED]):
+        stop(f"--engines {' '.join(others)}: allowed with --dims are {', '.join(CONVERTED)}")
 
 
-def add_engine_options(options: argparse.ArgumentParser, engines: Sequence[str]) -> None:
-    """Add the arguments that `engine` reads; `engines` are the default ones."""
-    options.add_argument(
-        "--engines", nargs="+", default=[*engines], choices=LOADERS, metavar="E", help=", ".join(LOADERS)
-    )
-    options.add_argument(
-        "--peer-models", nargs="+", default=[], metavar="E=PATH",
-        help="the same model for other engines; by default the directory of harken's model",
-    )  # fmt: skip
-    options.add_argument("--precision", default="int8", choices=("int8", "fp32"), help="of all engines (int8)")
+def make_engines(args: Args, scratch: Path) -> Iterator[Engine]:
+    """Yield the engines with their models; random ones are written first."""
+    if not args.dims:
+        yield from (engine(name, args) for name in args.engines)
+        return
+    from random_weights import convert, make_dims, write_checkpoint
+
+    note(f"writing random weights of the dimensions of {args.dims}")
+    checkpoint = scratch / "random"
+    write_checkpoint(checkpoint, make_dims(args.dims), args.vocabulary_of, args.tokens)
+    for name in args.engines:
+        converted = convert(name, checkpoint, scratch / name)
+        own = argparse.Namespace(
+            **vars(args) | {"model": str(converted), "peer_models": [f"{name}={converted}"]}
+        )
+        yield engine(name, own)
 
 
-def module_of(engine: str) -> str:
-    """Return the module that an engine is imported from."""
-    return MODULES[engine.split()[0]]
-
-
-def engine(name: str, args: argparse.Namespace) -> Engine:
-    """Return one engine with its model."""
-    kind = name.split()[0]
-    peers = dict(pair.split("=", 1) for pair in args.peer_models)
-    model = args.model if kind == "harken" else peers.get(kind) or model_directory(args.model)
-    precision = PRECISIONS.get(kind, {}).get(args.precision, args.precision)
-    return Engine(label=name, kind=name, model=model, precision=precision, threads=args.threads)
-
-
-def model_directory(model: str) -> str:
-    """Return the directory of a model, for engines that read the same files."""
-    from harken.checkpoints import resolve_model
-
-    return str(resolve_model(model))
-
-
-def read_sets(args: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Sequence[Entry]]]:
+def read_speech(args: Args, scratch: Path) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield the recordings of each set; joined into one where that is asked for."""
     for name in args.set:
-        entries = read_set(args.audio, name, args.limit, model=args.model, language=args.language, speech=False)
-        if args.join and name != "long-form":
-            yield f"{name}, joined", [join(entries, scratch / f"{name}.wav")]
-        else:
+        model = None if args.dims else args.model
+        entries = read_set(args.audio, name, args.limit, model=model, language=args.language)
+        if not args.join and not args.minutes:
             yield name, entries
-
-
-def join(entries: Sequence[Entry], to: Path) -> Entry:
-    """Write recordings into one file, with 0.3 s of silence between them."""
-    from dataclasses import replace
-
-    seconds = write_joined((entry.path for entry in entries), to)
-    text = " ".join(entry.text for entry in entries)
-    return replace(entries[0], path=to, text=text, seconds=seconds)
+            continue
+        paths, path = [entry.path for entry in entries], scratch / f"{name}.wav"
+        seconds = write_joined(
+            cycle(paths) if args.minutes else paths, path, *([60 * args.minutes] if args.minutes else [])
+        )
+        text = " ".join(entry.text for entry in entries)
+        yield f"{name}, joined", [replace(entries[0], path=path, text=text, seconds=seconds)]
 
 
 def compare(
-    name: str, entries: Sequence[Entry], workers: Sequence[Worker], args: argparse.Namespace
-) -> Iterator[dict[str, Any]]:
+    name: str, entries: Sequence[Any], workers: Sequence[Worker], beam_size: int, args: Args
+) -> Iterator[Row]:
     """Yield a row for each engine on one set."""
-    from harken.evaluation import compare_evaluations
-
-    turns = [Turns(worker) for worker in workers]
+    once = bool(args.dims)
+    turns = {(busy, worker.engine.label): Turns(worker) for busy in args.busy for worker in workers}
     for repeat in range(args.repeats):
-        for engine_turns in turns[repeat % len(turns) :] + turns[: repeat % len(turns)]:
-            engine_turns.take(entries, args.beam)
-            note(
-                f"{name}, turn {repeat + 1}: {engine_turns.worker.engine.label} {engine_turns.seconds[-1]:.2f} s"
-            )
+        order = [*turns]
+        at = repeat % len(order)
+        for busy, label in order[at:] + order[:at]:
+            with busy_processes(busy):
+                turns[busy, label].take(entries, beam_size, once=once)
+            note(f"{name}, turn {repeat + 1}: {label} {turns[busy, label].seconds[-1]:.2f} s")
     audio_s = sum(entry.seconds or 0.0 for entry in entries)
-    first, evaluations = turns[0], [evaluate(entries, engine_turns.texts) for engine_turns in turns]
-    for engine_turns, evaluation in zip(turns, evaluations, strict=True):
-        ratios = [own / base for own, base in zip(engine_turns.seconds, first.seconds, strict=True)]
-        difference = compare_evaluations(evaluation, evaluations[0])
-        interval = difference and difference.confidence_interval
+    scored = not once and not args.minutes
+    first_evaluation = evaluate(entries, next(iter(turns.values())).texts) if scored else None
+    for (busy, label), own in turns.items():
+        evaluation = evaluate(entries, own.texts) if scored else None
+        first = turns[busy, workers[0].engine.label]
         yield {
             "set": name,
-            "engine": engine_turns.worker.engine.label,
+            "model": args.dims or Path(args.model).name,
+            "beam": beam_size,
+            "busy": busy,
+            "engine": label,
             "recordings": len(entries),
             "minutes": round(audio_s / 60, 2),
-            "seconds": round(median(engine_turns.seconds), 3),
-            "cpu_s": round(median(engine_turns.cpu_s), 3),
-            "times_real_time": round(audio_s / median(engine_turns.seconds), 2),
-            "ratio": round(median(ratios), 3),
-            "ratio_low": round(min(ratios), 3),
-            "ratio_high": round(max(ratios), 3),
-            "error_percent": percent(evaluation.overall and evaluation.overall.rate),
-            "difference_percent": percent(difference and difference.rate),
-            "difference_low": percent(interval and interval[0]),
-            "difference_high": percent(interval and interval[1]),
-            "hallucinated_words": evaluation.hallucinations.words,
-            "peak_mb": round(engine_turns.peak_mb, 1),
-            "load_s": round(engine_turns.worker.load_s, 2),
+            "seconds": round(median(own.seconds), 3),
+            "cpu_s": round(median(own.cpu_s), 3),
+            "times_real_time": round(audio_s / median(own.seconds), 2),
+            **spread("ratio", ratios(own.seconds, first.seconds)),
+            "error_percent": error_percent(evaluation) if scored else None,
+            **(difference("difference", evaluation, first_evaluation) if scored else {}),
+            "characters": sum(len("".join(text.split())) for text in own.texts),
+            "peak_mb": round(own.peak_mb, 1),
+            "load_s": round(own.worker.load_s, 2),
         }
 
 
+def usable_cores() -> list[int]:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return [*range(os.cpu_count() or 1)]
+
+
+@contextmanager
+def busy_processes(n: int) -> Iterator[None]:
+    """Keep so many cores busy; where the system allows it, each process stays on its core."""
+    processes = []
+    try:
+        for core in usable_cores()[:n]:
+            processes.append(subprocess.Popen([sys.executable, "-c", BUSY]))
+            if hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(processes[-1].pid, {core})
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 if __name__ == "__main__":
-    run(main)
+    main(
+        Program(
+            doc=__doc__, name="compare", rows=rows, options=options, model="tiny.en", sets=(DEFAULT_SET,),
+            needs=("harken", "jiwer", "whisper_normalizer"), packages=PACKAGES,
+            settings=("precision", "dims", "repeats"),
+        )
+    )  # fmt: skip

@@ -1,29 +1,32 @@
-"""Speech engines, each in a process of its own that is kept alive and given its work over pipes.
+"""Speech engines and diarizers, each in a process of its own that is kept alive and given its work over pipes.
 
 So thread pools and memory of one engine do not touch those of another, and peak memory is each engine's own.
 Run as a program, this file is such a process: it loads the engine that its argument describes, then answers
-each request on standard input with one line of JSON.
+each request on standard input with one line of JSON. The interpreter may be that of another environment, in which the
+engine is installed and harken is not.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
 from types import TracebackType
 from typing import Any
 
-from arguments import limit_threads, run, stop
-from process_memory import peak_mb
+from program import Args, add, limit_threads, peak_mb, require, stop
 
 BATCH = 8
 """Windows that the batched pipelines decode together."""
+DIARIZER = "diarizer"
+"""In place of a model: the engine tells speakers apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,9 @@ class Request:
     once: bool = False
 
 
-Transcribe = Callable[[Request], tuple[str, str | None]]
-"""From a request to the text and the code of its language; None where the engine does not tell."""
+Turns = list[tuple[float, float, str]]
+Work = Callable[[Request], dict[str, Any]]
+"""From a request to fields of `Reply`."""
 
 _NO_REJECTION: dict[str, Any] = {"compression_ratio_threshold": None, "no_speech_threshold": None}
 ONCE: dict[str, dict[str, Any]] = {
@@ -72,11 +76,11 @@ class Engine:
     label : str
         Name in results.
     kind : str
-        A key of `LOADERS`.
+        A key of `LOADERS`, or of `DIARIZERS`.
     model : str
-        Name or path, as the engine takes it.
+        Name or path, as the engine takes it; `DIARIZER` for diarizers.
     precision : str
-        As the engine names it.
+        As the engine names it; the folder of models for harken's diarizer.
     threads : int
     """
 
@@ -89,13 +93,18 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer of an engine's process: after loading, without text, and after each recording."""
+    """An answer of an engine's process: after loading, without a result, and after each recording.
+
+    `turns` are those of a diarizer, by a label where it has several results; `language` is None where an engine does
+    not tell.
+    """
 
     seconds: float
     cpu_s: float
     peak_mb: float
     text: str = ""
     language: str | None = None
+    turns: dict[str, Turns] = field(default_factory=dict)
 
 
 class Worker:
@@ -108,10 +117,10 @@ class Worker:
         Time to import and load the engine, in seconds.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, python: str = sys.executable) -> None:
         self.engine = engine
         self._process = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(asdict(engine))],
+            [python, __file__, json.dumps(asdict(engine))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -128,10 +137,8 @@ class Worker:
     ) -> None:
         self._process.communicate()  # closes its standard input, at which it ends
 
-    def transcribe(
-        self, path: Path, language: str | None = "en", beam_size: int = 1, *, once: bool = False
-    ) -> Reply:
-        """Have one recording transcribed; the time is taken over there."""
+    def work(self, path: Path, language: str | None = "en", beam_size: int = 1, *, once: bool = False) -> Reply:
+        """Have one recording transcribed or diarized; the time is taken over there."""
         assert self._process.stdin
         request = Request(path=str(path), language=language, beam_size=beam_size, once=once)
         self._process.stdin.write(json.dumps(asdict(request)) + "\n")
@@ -146,22 +153,22 @@ class Worker:
         return Reply(**json.loads(line))
 
 
-def harken(engine: Engine) -> Transcribe:
+def harken(engine: Engine) -> Work:
     """harken, window after window."""
     return _harken(engine, batch_size=1)
 
 
-def harken_exact(engine: Engine) -> Transcribe:
+def harken_exact(engine: Engine) -> Work:
     """harken with whole windows, as the reference makes them."""
     return _harken(engine, batch_size=1, fidelity="exact")
 
 
-def harken_batched(engine: Engine) -> Transcribe:
+def harken_batched(engine: Engine) -> Work:
     """harken with several windows at a time."""
     return _harken(engine, batch_size=BATCH)
 
 
-def faster_whisper(engine: Engine) -> Transcribe:
+def faster_whisper(engine: Engine) -> Work:
     """faster-whisper, window after window."""
     model = _faster_whisper_model(engine)
     return lambda request: _text(
@@ -174,7 +181,7 @@ def faster_whisper(engine: Engine) -> Transcribe:
     )
 
 
-def faster_whisper_batched(engine: Engine) -> Transcribe:
+def faster_whisper_batched(engine: Engine) -> Work:
     """faster-whisper's batched pipeline: several windows at a time, cut by its voice activity detection."""
     pipeline = importlib.import_module("faster_whisper").BatchedInferencePipeline(_faster_whisper_model(engine))
     return lambda request: _text(
@@ -184,7 +191,7 @@ def faster_whisper_batched(engine: Engine) -> Transcribe:
     )
 
 
-def openai_whisper(engine: Engine) -> Transcribe:
+def openai_whisper(engine: Engine) -> Work:
     """openai-whisper, with the temperatures of its command line. harken reads the files, not ffmpeg."""
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(engine.threads)
@@ -194,7 +201,7 @@ def openai_whisper(engine: Engine) -> Transcribe:
     model = whisper.load_model(engine.model, device="cpu")
     temperatures = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
-    def transcribe(request: Request) -> tuple[str, str | None]:
+    def transcribe(request: Request) -> dict[str, Any]:
         beam = {"beam_size": request.beam_size} if request.beam_size > 1 else {}
         result = model.transcribe(
             load_audio(request.path),
@@ -204,12 +211,12 @@ def openai_whisper(engine: Engine) -> Transcribe:
             fp16=False,
             **beam,
         )
-        return str(result["text"]), str(result["language"])
+        return {"text": str(result["text"]), "language": str(result["language"])}
 
     return transcribe
 
 
-def openvino_genai(engine: Engine) -> Transcribe:
+def openvino_genai(engine: Engine) -> Work:
     """OpenVINO GenAI's Whisper pipeline: one attempt a window, no voice activity detection.
 
     harken reads the files, since the pipeline takes samples. Only multilingual models are given the language: the
@@ -221,14 +228,47 @@ def openvino_genai(engine: Engine) -> Transcribe:
     pipeline = genai.WhisperPipeline(engine.model, "CPU", INFERENCE_NUM_THREADS=engine.threads)
     multilingual = pipeline.get_generation_config().is_multilingual
 
-    def transcribe(request: Request) -> tuple[str, str | None]:
+    def transcribe(request: Request) -> dict[str, Any]:
         language = {"language": f"<|{request.language}|>"} if multilingual and request.language else {}
-        return str(pipeline.generate(load_audio(request.path), num_beams=request.beam_size, **language)), None
+        return {
+            "text": str(pipeline.generate(load_audio(request.path), num_beams=request.beam_size, **language))
+        }
 
     return transcribe
 
 
-LOADERS: dict[str, Callable[[Engine], Transcribe]] = {
+def harken_diarizer(engine: Engine) -> Work:
+    """harken's diarizer with its defaults."""
+    from harken import load_diarizer
+
+    diarizer = load_diarizer(engine.precision or None, threads=engine.threads)
+    return lambda request: {
+        "turns": {
+            "harken": [
+                (turn.start_s, turn.end_s, turn.speaker) for turn in diarizer.diarize(request.path).turns
+            ]
+        }
+    }
+
+
+def senko_diarizer(engine: Engine) -> Work:
+    """senko's diarizer: its `merged_segments` bridge pauses of one speaker, `raw_segments` keep them."""
+    os.cpu_count = lambda: engine.threads  # type: ignore[assignment]  # from which it takes its number of threads
+    diarizer = importlib.import_module("senko").Diarizer(device="cpu", warmup=True, quiet=True)
+
+    def diarize(request: Request) -> dict[str, Any]:
+        found = diarizer.diarize(request.path) or {"merged_segments": [], "raw_segments": []}
+        return {
+            "turns": {
+                label: [(part["start"], part["end"], str(part["speaker"])) for part in found[key]]
+                for label, key in (("senko", "merged_segments"), ("senko-raw", "raw_segments"))
+            }
+        }
+
+    return diarize
+
+
+LOADERS: dict[str, Callable[[Engine], Work]] = {
     "harken": harken,
     "harken exact": harken_exact,
     "harken batched": harken_batched,
@@ -237,14 +277,55 @@ LOADERS: dict[str, Callable[[Engine], Transcribe]] = {
     "openvino-genai": openvino_genai,
     "openai-whisper": openai_whisper,
 }
+DIARIZERS: dict[str, Callable[[Engine], Work]] = {"harken": harken_diarizer, "senko": senko_diarizer}
+MODULES = {
+    "harken": "harken",
+    "faster-whisper": "faster_whisper",
+    "openvino-genai": "openvino_genai",
+    "openai-whisper": "whisper",
+}
+"""Module of each engine, by the first word of its name."""
+PACKAGES = ("faster-whisper", "ctranslate2", "openvino-genai", "openai-whisper", "torch")
+PRECISIONS = {
+    "faster-whisper": {"int8": "int8", "fp32": "float32"},
+    "openai-whisper": {"int8": "fp32", "fp32": "fp32"},
+}
+"""Names of precisions in other engines; openai-whisper has float32 only on a CPU."""
 
 
-def _harken(engine: Engine, batch_size: int, **options: Any) -> Transcribe:
+def add_engine_options(parser: argparse.ArgumentParser, engines: tuple[str, ...]) -> None:
+    """Add the arguments that `engine` reads; `engines` are the default ones."""
+    add(parser, "--engines", engines, ", ".join(LOADERS), choices=LOADERS)
+    parser.add_argument(
+        "--peer-models", nargs="+", default=[], metavar="E=PATH",
+        help="the same model for other engines; by default the directory of harken's model",
+    )  # fmt: skip
+    add(parser, "--precision", "int8", "of all engines", choices=("int8", "fp32"))
+
+
+def engine(name: str, args: Args) -> Engine:
+    """Return one engine with its model; stop where it is not installed."""
+    kind = name.split()[0]
+    require(MODULES[kind])
+    peers = dict(pair.split("=", 1) for pair in args.peer_models)
+    model = args.model if kind == "harken" else peers.get(kind) or model_directory(args.model)
+    precision = PRECISIONS.get(kind, {}).get(args.precision, args.precision)
+    return Engine(label=name, kind=name, model=model, precision=precision, threads=args.threads)
+
+
+def model_directory(model: str) -> str:
+    """Return the directory of a model, for engines that read the same files."""
+    from harken.checkpoints import resolve_model
+
+    return str(resolve_model(model))
+
+
+def _harken(engine: Engine, batch_size: int, **options: Any) -> Work:
     from harken import load
 
     recognizer = load(engine.model, precision=engine.precision, threads=engine.threads)
 
-    def transcribe(request: Request) -> tuple[str, str | None]:
+    def transcribe(request: Request) -> dict[str, Any]:
         transcription = recognizer.transcribe(
             request.path,
             language=request.language,
@@ -252,7 +333,7 @@ def _harken(engine: Engine, batch_size: int, **options: Any) -> Transcribe:
             batch_size=batch_size,
             **options | (ONCE["harken"] if request.once else {}),
         )
-        return transcription.text, transcription.language
+        return {"text": transcription.text, "language": transcription.language}
 
     return transcribe
 
@@ -264,28 +345,28 @@ def _faster_whisper_model(engine: Engine) -> Any:
     )
 
 
-def _text(result: tuple[Any, Any]) -> tuple[str, str | None]:
+def _text(result: tuple[Any, Any]) -> dict[str, Any]:
     segments, information = result
-    return "".join(segment.text for segment in segments), str(information.language)
+    return {"text": "".join(segment.text for segment in segments), "language": str(information.language)}
 
 
 def serve(engine: Engine) -> None:
-    """Load an engine, then transcribe until standard input ends."""
+    """Load an engine, then answer requests until standard input ends."""
     replies = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # what an engine prints must not come between the replies
 
-    def reply(started: tuple[float, float], text: str = "", language: str | None = None) -> None:
+    def reply(started: tuple[float, float], fields: dict[str, Any]) -> None:
         seconds, cpu_s = perf_counter() - started[0], process_time() - started[1]
-        answer = Reply(seconds=seconds, cpu_s=cpu_s, peak_mb=peak_mb(), text=text, language=language)
+        answer = Reply(seconds=seconds, cpu_s=cpu_s, peak_mb=peak_mb(), **fields)
         replies.write(json.dumps(asdict(answer)) + "\n")
 
     started = perf_counter(), process_time()
-    transcribe = LOADERS[engine.kind](engine)
-    reply(started)
+    work = (DIARIZERS if engine.model == DIARIZER else LOADERS)[engine.kind](engine)
+    reply(started, {})
     for line in sys.stdin:
         started = perf_counter(), process_time()
-        reply(started, *transcribe(Request(**json.loads(line))))
+        reply(started, work(Request(**json.loads(line))))
 
 
 if __name__ == "__main__":
-    run(lambda: serve(Engine(**json.loads(sys.argv[1]))))
+    serve(Engine(**json.loads(sys.argv[1])))

@@ -2,7 +2,7 @@
 
 The pipeline reads OpenVINO graphs and an OpenVINO tokenizer. Both are exported here by optimum-intel from a Hugging
 Face directory, which is written first from a checkpoint in any format that harken reads; nothing is downloaded.
-Weights are compressed to 8 bits (``--weight-format int8``: one scale for each output channel).
+Weights are compressed to 8 bits, with one scale for each output channel.
 
     pip install 'optimum-intel[openvino]' openvino-genai
     python benchmarks/export_genai.py tiny.en tiny.en-genai
@@ -37,11 +37,10 @@ def main() -> None:
         "--tokenizer", type=Path, metavar="FILE",
         help="tokenizer.json of the same vocabulary; by default the one beside the model's weights",
     )  # fmt: skip
-    parser.add_argument("--weights", choices=("int8", "fp16", "fp32"), default="int8", help="(int8)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         write_hugging_face(args.model, Path(scratch), args.tokenizer)
-        export(Path(scratch), args.to, args.weights)
+        export(Path(scratch), args.to)
 
 
 def write_hugging_face(model: str, folder: Path, tokenizer_json: Path | None = None) -> None:
@@ -149,12 +148,12 @@ def suppressed(tokenizer: Tokenizer) -> list[int]:
     return sorted({*tokenizer.non_speech_tokens, *control})
 
 
-def export(folder: Path, to: Path, weights: str) -> None:
-    """Export a Hugging Face directory to OpenVINO graphs, with the precision of weights that is named."""
+def export(folder: Path, to: Path) -> None:
+    """Export a Hugging Face directory to OpenVINO graphs with 8-bit weights."""
     if to.exists():
         shutil.rmtree(to)
     command = Path(sys.executable).with_name("optimum-cli")
-    arguments = ("--model", folder, "--task", TASK, "--weight-format", weights, to)
+    arguments = ("--model", folder, "--task", TASK, "--weight-format", "int8", to)
     subprocess.run([command, "export", "openvino", *map(str, arguments)], check=True)
 
 

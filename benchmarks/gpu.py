@@ -13,14 +13,14 @@ compilation, is reported by itself. Runs take turns; figures are medians.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import results
-from arguments import importable, limit_threads, note, parser, positive, require, run
+from program import Args, Program, Row, add, importable, main, note
+from random_weights import SIZES, draw_weights, make_dims
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,13 +29,6 @@ if TYPE_CHECKING:
     from harken.backends.torch import TorchBackend
     from harken.types import Dims
 
-# n_mels, encoder and decoder width, heads, encoder layers, decoder layers, vocabulary
-SIZES = {
-    "tiny": (80, 384, 6, 4, 4, 51865),
-    "small": (80, 768, 12, 12, 12, 51865),
-    "large-v3-turbo": (128, 1280, 20, 32, 4, 51866),
-    "large-v3": (128, 1280, 20, 32, 32, 51866),
-}
 PROMPT = (50258, 50259, 50360, 50364)
 
 
@@ -66,55 +59,31 @@ class Times:
     decode: list[float] = field(default_factory=list)
 
 
-def main() -> None:
-    args = arguments()
-    require("harken", "torch")
-    limit_threads(args.threads)
+def options(parser: argparse.ArgumentParser) -> None:
+    add(parser, "--dims", "large-v3", "dimensions of this model", choices=SIZES)
+    add(parser, "--device", "auto", "auto, cuda, mps or cpu")
+    add(parser, "--precision", "auto", "auto, fp32, fp16 or bf16, of all engines")
+    add(parser, "--batch", (1, 8), "windows at a time")
+    add(parser, "--steps", 200, "tokens to decode")
+    add(parser, "--rounds", 5, "turns of each engine")
+
+
+def rows(args: Args) -> Iterator[Row]:
+    """Yield a row for each batch size and engine."""
     import numpy as np
     import torch
 
     torch.set_num_threads(args.threads)
-    dims = make_dims(args.dims)
-    settings = {"dims": args.dims, "steps": args.steps, "threads": args.threads}
-    engines = list(make_engines(dims, args))
+    dims, rng = make_dims(args.dims), np.random.default_rng(0)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    result = results.begin(args.save or "gpu", settings | {"device": device}, ("torch", "transformers"))
-    rng = np.random.default_rng(0)
+    engines = list(make_engines(dims, args))
     for batch in args.batch:
         mel = rng.standard_normal((batch, dims.n_mels, 2 * dims.n_audio_ctx), np.float32)
         for row in measure(engines, mel, args.steps, args.rounds):
-            result.add(**row)
-    if args.save:
-        print(results.write(result))
+            yield {"device": device} | row
 
 
-def arguments() -> argparse.Namespace:
-    options = parser(__doc__)
-    options.add_argument(
-        "--dims", choices=SIZES, default="large-v3", help="dimensions of this model (large-v3)"
-    )
-    options.add_argument("--device", default="auto", help="auto, cuda, mps or cpu (auto)")
-    options.add_argument("--precision", default="auto", help="auto, fp32, fp16 or bf16, of all engines (auto)")
-    options.add_argument(
-        "--batch", type=positive, nargs="+", default=[1, 8], metavar="N", help="windows at a time (1 8)"
-    )
-    options.add_argument("--steps", type=positive, default=200, metavar="N", help="tokens to decode (200)")
-    options.add_argument("--rounds", type=positive, default=5, metavar="N", help="turns of each engine (5)")
-    return options.parse_args()
-
-
-def make_dims(name: str) -> Dims:
-    """Return the dimensions of a published model."""
-    from harken.types import Dims
-
-    n_mels, state, heads, audio_layers, text_layers, vocabulary = SIZES[name]
-    return Dims(
-        n_mels=n_mels, n_audio_ctx=1500, n_audio_state=state, n_audio_head=heads, n_audio_layer=audio_layers,
-        n_vocab=vocabulary, n_text_ctx=448, n_text_state=state, n_text_head=heads, n_text_layer=text_layers,
-    )  # fmt: skip
-
-
-def make_engines(dims: Dims, args: argparse.Namespace) -> Iterator[Engine]:
+def make_engines(dims: Dims, args: Args) -> Iterator[Engine]:
     """Load every engine that is installed."""
     from harken.backends.torch import TorchBackend
 
@@ -132,26 +101,11 @@ def make_engines(dims: Dims, args: argparse.Namespace) -> Iterator[Engine]:
     yield from transformers_engines(dims, capabilities.device, capabilities.precision)
 
 
-def draw_weights(dims: Dims) -> Mapping[str, NDArray[Any]]:
-    """Return random weights that keep activations near one, in half precision as published weights are."""
-    import numpy as np
-
-    from harken.checkpoints.weight_shapes import expected_shapes
-
-    rng = np.random.default_rng(0)
-    weights = {}
-    for name, shape in expected_shapes(dims).items():
-        scale = 0.02 if len(shape) > 1 else 0.1
-        values = scale * rng.standard_normal(shape, np.float32)
-        weights[name] = (values + (name.endswith(("ln.weight", "ln_post.weight")))).astype(np.float16)
-    return weights
-
-
 def harken_engine(name: str, backend: TorchBackend) -> Engine:
     """Return harken as an engine: a session, `extend` and `top`."""
 
     def encode(mel: NDArray[Any]) -> Any:
-        features = backend.encode(mel)
+        features = backend.encode(mel, None)
         wait()
         return features
 
@@ -229,7 +183,7 @@ def wait() -> None:
         torch.mps.synchronize()
 
 
-def measure(engines: list[Engine], mel: NDArray[Any], steps: int, rounds: int) -> Iterator[dict[str, Any]]:
+def measure(engines: list[Engine], mel: NDArray[Any], steps: int, rounds: int) -> Iterator[Row]:
     """Run all engines in turns on the same windows; yield a row for each."""
     times = [Times() for _ in engines]
     for engine, engine_times in zip(engines, times, strict=True):
@@ -261,4 +215,9 @@ def measure(engines: list[Engine], mel: NDArray[Any], steps: int, rounds: int) -
 
 
 if __name__ == "__main__":
-    run(main)
+    main(
+        Program(
+            doc=__doc__, name="gpu", rows=rows, options=options, needs=("harken", "torch"),
+            packages=("torch", "transformers"), settings=("dims", "steps", "rounds"),
+        )
+    )  # fmt: skip

@@ -1,162 +1,102 @@
 """Token for token: harken in float32 against openai-whisper in float32, greedy and beam search.
 
 Both get the same samples, and every window is compared: the tokens that were chosen, timestamps included and the end
-of text left out. The first difference of a recording is printed with two numbers that harken's model gives in float32,
-under the logit rules: the difference of the two tokens in log-probability (margin), and that of the averages of the two
-whole hypotheses, by which a beam search chooses (lead). Both are positive where harken's choice is the better one.
-Without a file in openai-whisper's format, the reference gets the weights as harken has read them.
+of text left out. The first difference of a recording is printed. Without a file in openai-whisper's format, the
+reference gets the weights as harken has read them.
 
-    python benchmarks/parity.py --openai-model tiny.en.pt
-    python benchmarks/parity.py --model path/to/small --set german --task translate --patience 2
+    python benchmarks/parity.py --openai-model tiny.en.pt --save parity
+    python benchmarks/parity.py --model path/to/small --set german --task translate
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-import results
-from arguments import DEFAULT_SET, limit_threads, note, parser, positive, require, run, stop
+from program import DEFAULT_SET, Args, Program, Row, add, main, note
 from recordings import read_set
 
 if TYPE_CHECKING:
     import harken
     from harken.contract import Floats
 
-GREEDY, BEAM = 1, 5
-FALLBACK = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-AS_REFERENCE = {
+AS_REFERENCE: dict[str, Any] = {
     "vad": False,
     "hallucination_threshold": None,
     "language_windows": 1,
     "condition_on_previous_text": True,
+    "temperatures": (0.0,),
 }
-"""Options with which harken takes the windows that openai-whisper takes."""
+"""Options with which harken takes the windows that openai-whisper takes. Samples at higher temperatures differ."""
+
+Window = tuple[int, ...]
+"""Tokens that were decoded, without the end of text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """Options of both engines."""
-
-    beam_size: int
-    patience: float
-    length_penalty: float | None
-    task: str
-    language: str | None
-    temperatures: tuple[float, ...]
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--openai-model", metavar="FILE", help="the same model as .pt")
+    add(parser, "--beam", (1, 5), "beam widths; 1 is greedy")
+    add(parser, "--task", "transcribe", "of both engines", choices=("transcribe", "translate"))
+    parser.add_argument("--language", metavar="CODE", help="only recordings in it; without it both detect it")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
-    """The result of one engine for one window; `tokens` without the end of text."""
-
-    tokens: tuple[int, ...]
-    temperature: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowStart:
-    """Start of a window that harken decoded, and its prompt."""
-
-    start_s: float
-    prompt: tuple[int, ...]
-
-
-def main() -> None:
-    args = arguments()
-    require("harken", "whisper", "torch")
-    if args.openai_model and not args.openai_model.is_file():
-        stop(f"{args.openai_model}: no such file")
-    limit_threads(args.threads)
+def rows(args: Args) -> Iterator[Row]:
+    """Yield a row for each set and search."""
     import harken
     from harken.audio import load_audio
 
-    settings = {"model": args.model, "precision": "fp32", "task": args.task}
-    result = results.begin(args.save or "parity", settings, ("openai-whisper", "torch"))
     recognizer = harken.load(args.model, precision="fp32", threads=args.threads)
-    reference = load_reference(args.openai_model, args.model, args.threads)
+    reference = load_reference(args)
     for name in args.set:
         entries = read_set(args.audio, name, args.limit, model=args.model, language=args.language)
         for beam_size in args.beam:
-            search = Search(
-                beam_size=beam_size,
-                patience=args.patience,
-                length_penalty=args.length_penalty,
-                task=args.task,
-                language=args.language,
-                temperatures=FALLBACK if args.fallback else FALLBACK[:1],
-            )
             equal = 0
             for entry in entries:
                 samples = load_audio(entry.path)
-                ours, starts = transcribe(recognizer, samples, search)
-                theirs = transcribe_reference(reference, samples, search)
+                ours = transcribe(recognizer, samples, beam_size, args)
+                theirs = transcribe_reference(reference, samples, beam_size, args)
                 equal += ours == theirs
                 if ours != theirs:
-                    note(f"{entry.name}: {difference(recognizer, samples, ours, theirs, starts)}")
-            search_name = "greedy" if beam_size == GREEDY else f"beam {beam_size}"
-            result.add(search=search_name, set=name, recordings=len(entries), equal=equal)
-    if args.save:
-        print(results.write(result))
+                    note(f"{entry.name}: {first_difference(recognizer, ours, theirs)}")
+            search = "greedy" if beam_size == 1 else f"beam {beam_size}"
+            yield {"search": search, "set": name, "recordings": len(entries), "equal": equal}
 
 
-def arguments() -> argparse.Namespace:
-    options = parser(__doc__, model="tiny.en", sets=(DEFAULT_SET,))
-    options.add_argument("--openai-model", type=Path, metavar="FILE", help="the same model as .pt")
-    options.add_argument(
-        "--beam", type=positive, nargs="+", default=[GREEDY, BEAM], metavar="N", help="1 is greedy (1 5)"
-    )
-    options.add_argument("--patience", type=float, default=1.0, metavar="X", help="of the beam search (1)")
-    options.add_argument("--length-penalty", type=float, metavar="ALPHA", help="of the beam search")
-    options.add_argument("--task", choices=["transcribe", "translate"], default="transcribe")
-    options.add_argument(
-        "--language", metavar="CODE", help="only recordings in it; without it both engines detect the language"
-    )
-    options.add_argument(
-        "--fallback", action="store_true",
-        help="with the fallback schedule of temperatures; samples cannot be equal, as random numbers differ",
-    )  # fmt: skip
-    return options.parse_args()
-
-
-def transcribe(
-    recognizer: harken.Recognizer, samples: Floats, search: Search
-) -> tuple[list[Decoded], list[WindowStart]]:
-    """Return the windows as harken decodes them, and their starts."""
-    windows: list[Decoded] = []
-    starts: list[WindowStart] = []
-    transcription = recognizer.transcribe(
+def transcribe(recognizer: harken.Recognizer, samples: Floats, beam_size: int, args: Args) -> list[Window]:
+    """Return the windows as harken decodes them."""
+    windows: list[Window] = []
+    recognizer.transcribe(
         samples,
-        **asdict(search),
+        beam_size=beam_size,
+        task=args.task,
+        language=args.language,
+        on_window_end=lambda start_s, decoded, attempts: windows.append(decoded.hypothesis.tokens),
         **AS_REFERENCE,
-        on_window_start=lambda start_s, prompt: starts.append(WindowStart(start_s=start_s, prompt=prompt)),
-        on_window_end=lambda start_s, decoded, attempts: windows.append(
-            Decoded(tokens=decoded.hypothesis.tokens, temperature=decoded.temperature)
-        ),
-    )
-    transcription.result()
-    return windows, starts
+    ).result()
+    return windows
 
 
-def load_reference(path: Path | None, name: str, threads: int) -> Any:
-    """Load the model in openai-whisper; the attribute `decoded` collects the result of every attempt."""
+def load_reference(args: Args) -> Any:
+    """Load the model in openai-whisper; the attribute `decoded` collects the tokens of every window."""
     torch: Any = importlib.import_module("torch")
-    torch.set_num_threads(threads)
+    torch.set_num_threads(args.threads)
     whisper: Any = importlib.import_module("whisper")
-    model = whisper.load_model(str(path), device="cpu") if path else read_reference(torch, whisper, name)
-    decode, decoded = model.decode, []
+    if args.openai_model:
+        model = whisper.load_model(args.openai_model, device="cpu")
+    else:
+        model = read_reference(torch, whisper, args.model)
+    decode, model.decoded = model.decode, []
 
     def recorded(mel: Any, options: Any) -> Any:
         result = decode(mel, options)
-        decoded.append(Decoded(tokens=tuple(result.tokens), temperature=result.temperature))
+        model.decoded.append(tuple(result.tokens))
         return result
 
-    model.decode, model.decoded = recorded, decoded
+    model.decode = recorded
     return model
 
 
@@ -173,70 +113,28 @@ def read_reference(torch: Any, whisper: Any, name: str) -> Any:
     return model
 
 
-def transcribe_reference(model: Any, samples: Floats, search: Search) -> list[Decoded]:
+def transcribe_reference(model: Any, samples: Floats, beam_size: int, args: Args) -> list[Window]:
     """Return the windows as openai-whisper decodes them."""
     model.decoded.clear()
-    beam = {"beam_size": search.beam_size, "patience": search.patience} if search.beam_size > GREEDY else {}
-    model.transcribe(
-        samples,
-        task=search.task,
-        language=search.language,
-        temperature=search.temperatures,
-        length_penalty=search.length_penalty,
-        best_of=5,
-        fp16=False,
-        **beam,
-    )
-    attempts = model.decoded
-    # The first attempt at a window has temperature 0, and the last one is its result.
-    following = [attempt.temperature for attempt in attempts[1:]] + [0.0]
-    return [attempt for attempt, temperature in zip(attempts, following, strict=True) if temperature == 0.0]
+    beam = {"beam_size": beam_size} if beam_size > 1 else {}
+    model.transcribe(samples, task=args.task, language=args.language, temperature=0.0, fp16=False, **beam)
+    return [*model.decoded]
 
 
-def difference(
-    recognizer: harken.Recognizer,
-    samples: Floats,
-    ours: Sequence[Decoded],
-    theirs: Sequence[Decoded],
-    starts: Sequence[WindowStart],
-) -> str:
+def first_difference(recognizer: harken.Recognizer, ours: Sequence[Window], theirs: Sequence[Window]) -> str:
     """Describe the first difference of two transcripts."""
-    window = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
-    if window is None:
+    if len(ours) != len(theirs):
         return f"{len(ours)} windows, {len(theirs)} in the reference"
-    start, eot = starts[window], recognizer.tokenizer.eot
-    a, b = (*ours[window].tokens, eot), (*theirs[window].tokens, eot)
-    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
-    where = f"window at {start.start_s:.2f} s, token {at} of {len(b)}"
-    if at is None or ours[window].temperature or theirs[window].temperature:
-        return f"{where}: temperature {ours[window].temperature}, {theirs[window].temperature} in the reference"
-    chances = [logprobs(recognizer, samples, start, tokens) for tokens in (a, b)]
-    pieces = [f"{recognizer.tokenizer.describe_token(tokens[at])}" for tokens in (a, b)]
-    margin = chances[0][at] - chances[1][at]
-    lead = sum(chances[0]) / (len(a) - 1) - sum(chances[1]) / (len(b) - 1)
-    return f"{where}: {pieces[0]}, {pieces[1]} in the reference; margin {margin:.1e}, lead {lead:.1e}"
-
-
-def logprobs(
-    recognizer: harken.Recognizer, samples: Floats, start: WindowStart, tokens: Sequence[int]
-) -> list[float]:
-    """Return the log-probability of each token after those before it, under the logit rules, in harken's model."""
-    from harken.audio import stream_audio
-    from harken.decoding import make_logit_rules
-    from harken.transcribe.mel_windows import MelWindows
-    from harken.types import FRAMES_PER_SECOND
-
-    backend, dims = recognizer.backend, recognizer.dims
-    windows = MelWindows(stream_audio(samples), dims.n_mels, 2 * dims.n_audio_ctx)
-    mel, _ = windows.window(round(start.start_s * FRAMES_PER_SECOND), None)
-    session = backend.open_session(backend.encode(mel), [0], dims.n_text_ctx)
-    logits = session.extend([[*start.prompt, *tokens[:-1]]], last_n=len(tokens))
-    make_logit_rules(recognizer.tokenizer, timestamps=True).apply(
-        logits, [tokens[:i] for i in range(len(tokens))]
-    )
-    chances = [float(logits.select_positions([i]).probability(token)[0]) for i, token in enumerate(tokens)]
-    return [math.log(chance) if chance else -math.inf for chance in chances]
+    number, one, other = next((i, a, b) for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+    at, tokens = next((i, pair) for i, pair in enumerate(zip_longest(one, other)) if pair[0] != pair[1])
+    pieces = ["the end" if token is None else recognizer.tokenizer.describe_token(token) for token in tokens]
+    return f"window {number + 1}, token {at}: {pieces[0]}, {pieces[1]} in the reference"
 
 
 if __name__ == "__main__":
-    run(main)
+    main(
+        Program(
+            doc=__doc__, name="parity", rows=rows, options=options, model="tiny.en", sets=(DEFAULT_SET,),
+            needs=("harken", "whisper", "torch"), packages=("openai-whisper", "torch"), settings=("task",),
+        )
+    )  # fmt: skip

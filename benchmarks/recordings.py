@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import math
 import wave
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from arguments import note, stop
+from program import Args, Row, note, percent, stop
 
 if TYPE_CHECKING:
     from harken.contract import Floats
-    from harken.evaluation.scoring import Evaluation
-    from harken.evaluation.simulation import JoinedStream
-    from harken.manifests import Entry
 
 GAP_S = 0.3
 """Silence between two joined recordings."""
 SAMPLE_RATE = 16_000
 NON_SPEECH = "non-speech"
 """Set of recordings without speech."""
+SPEECH = "librispeech-train-clean"
+"""Set that is joined where a benchmark needs long speech."""
 
 
 def read_set(
-    audio: Path,
-    name: str,
-    limit: int | None = None,
-    *,
-    model: str | None = None,
-    language: str | None = None,
-    speech: bool = True,
-) -> Sequence[Entry]:
-    """Return recordings of one set.
+    audio: Path, name: str, limit: int | None = None, *, model: str | None = None, language: str | None = None
+) -> Sequence[Any]:
+    """Return the recordings with speech of one set.
 
     Parameters
     ----------
@@ -45,8 +38,6 @@ def read_set(
         Model that transcribes them: an English-only one gets English only.
     language : str, optional
         Code of the only language wanted.
-    speech : bool
-        Whether to leave out recordings without speech.
     """
     from harken.manifests import read_manifests, subsample_evenly
 
@@ -54,11 +45,20 @@ def read_set(
     entries = [
         entry
         for entry in read_manifests([audio / name], note=note)
-        if (entry.text or not speech) and (only is None or entry.language in only)
+        if entry.text and (only is None or entry.language in only)
     ]
     if not entries:
         stop(f"{audio / name}: has no recordings in {language or 'a language of the model'}")
     return subsample_evenly(entries, limit)
+
+
+def read_sets(args: Args, **choice: Any) -> list[tuple[str, Any]]:
+    """Return the recordings of all sets that a program is given, each with the name of its set."""
+    return [
+        (name, entry)
+        for name in args.set
+        for entry in read_set(args.audio, name, args.limit, model=args.model, **choice)
+    ]
 
 
 def multilingual(model: str) -> bool:
@@ -68,20 +68,16 @@ def multilingual(model: str) -> bool:
     return open_checkpoint(resolve_model(model)).dims.multilingual
 
 
-def read_streams(audio: Path, name: str, limit: int | None = None) -> list[JoinedStream]:
-    """Return the streams of a set: one a speaker where recordings are short, else one a recording."""
-    from harken.evaluation.scoring import EvalRecording
-    from harken.evaluation.simulation import JoinedStream, join_by_speaker
+def read_samples(audio: Path, name: str) -> Iterator[Floats]:
+    """Yield the samples of the recordings of a set, in order."""
+    from harken.audio import load_audio
     from harken.manifests import read_manifests
 
-    entries = read_manifests([audio / name], limit, note)
-    recordings = [EvalRecording(entry=entry, has_reference=True) for entry in entries]
-    if name in ("librispeech-test-other", NON_SPEECH):
-        return [*join_by_speaker(recordings, GAP_S)]
-    return [JoinedStream(recordings=(recording,)) for recording in recordings]
+    for entry in read_manifests([audio / name], note=note):
+        yield load_audio(entry.path)
 
 
-def evaluate(entries: Sequence[Entry], texts: Iterable[str]) -> Evaluation:
+def evaluate(entries: Sequence[Any], texts: Iterable[str]) -> Any:
     """Score texts against the references of recordings."""
     from harken.evaluation.hypotheses import EvalHypothesis
     from harken.evaluation.scoring import score, summarise
@@ -92,45 +88,48 @@ def evaluate(entries: Sequence[Entry], texts: Iterable[str]) -> Evaluation:
     )
 
 
-def error_percent(entries: Sequence[Entry], texts: Iterable[str]) -> float | None:
-    """Return the errors in texts in percent of the references; None where the references are empty."""
-    overall = evaluate(entries, texts).overall
-    return percent(overall and overall.rate)
+def error_percent(evaluation: Any) -> float | None:
+    """Return the errors of an evaluation in percent; None where the references are empty."""
+    return percent(evaluation.overall and evaluation.overall.rate)
 
 
-def percent(rate: float | None) -> float | None:
-    """Return a rate in percent; None where there is none."""
-    return None if rate is None else round(100 * rate, 3)
+def difference(name: str, one: Any, other: Any) -> Row:
+    """Return the difference between the errors of two evaluations in percent, with its 95 % interval."""
+    from harken.evaluation.scoring import compare_evaluations
+
+    found = compare_evaluations(one, other)
+    low, high = (found and found.confidence_interval) or (None, None)
+    return {
+        name: percent(found and found.rate),
+        f"{name}, low": percent(low),
+        f"{name}, high": percent(high),
+    }
 
 
 def join(pieces: Iterable[Floats], gap_s: float = GAP_S) -> Floats:
-    """Return pieces of audio one behind the other, with silence after each."""
+    """Return pieces of audio one after the other, with silence after each."""
     import numpy as np
 
     silence = np.zeros(round(gap_s * SAMPLE_RATE), np.float32)
     return np.concatenate([part for piece in pieces for part in (piece, silence)])
 
 
-def cut_streams(audio: Path, name: str, seconds: int, count: int) -> list[Floats]:
-    """Return some streams of the same length, cut from the joined recordings of a set."""
-    from harken.audio import load_audio
-    from harken.manifests import read_manifests
-
-    size = seconds * SAMPLE_RATE
-    pieces, length = [], 0
-    for entry in read_manifests([audio / name]):
-        pieces.append(load_audio(entry.path))
-        length += len(pieces[-1])
+def cut_streams(audio: Path, seconds: int, count: int) -> list[Floats]:
+    """Return some streams of the same length, cut from joined speech."""
+    size, pieces, length = seconds * SAMPLE_RATE, [], 0
+    for samples in read_samples(audio, SPEECH):
+        pieces.append(samples)
+        length += len(samples)
         if length >= count * size:
             break
     samples = join(pieces)
     if len(samples) < count * size:
-        stop(f"{name} holds {len(samples) // size} streams of {seconds} s, not {count}")
+        stop(f"{SPEECH} holds {len(samples) // size} streams of {seconds} s, not {count}")
     return [samples[i * size : (i + 1) * size] for i in range(count)]
 
 
 def write_joined(recordings: Iterable[Path], to: Path, seconds: float = math.inf) -> float:
-    """Write recordings one behind the other into a wav file, in constant memory.
+    """Write recordings one after the other into a wav file, in constant memory.
 
     Parameters
     ----------

@@ -1,14 +1,14 @@
 """Results of the benchmarks as JSON: what was measured, and where, when and with what.
 
-A file in ``benchmarks/results`` holds the result of one command, as an object:
+A file in ``benchmarks/results`` but ``machines.json`` holds the result of one command, as an object:
 
 =========== ========================================================================================
 ``name``     name of the file
 ``command``  command line, as it is typed in the root of the repository
 ``date``     when it began, UTC
 ``commit``   short hash of the commit, with ``+changes`` where files in src/ differed from it
-``machine``  ``processor``, ``cores``, ``flags`` (instruction sets that matter), ``system``, and
-             ``load``: how many processes were running when it began
+``machine``  name of the machine in ``machines.json``, which describes each once
+``load``     how many processes were running when it began; null where the system does not tell
 ``versions`` versions of Python and of the packages that took part
 ``settings`` what holds for all rows, such as the model and the number of threads
 ``rows``     objects with the same keys; a number is in the unit that its key ends with
@@ -34,6 +34,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks" / "results"
+MACHINES = "machines.json"
 PACKAGES = ("harken", "numpy", "onnxruntime", "openvino")
 """Packages that take part in everything harken does on a CPU."""
 FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16")
@@ -48,22 +49,26 @@ class Machine:
 
     Parameters
     ----------
+    name : str
+        Maker, family and model of the processor, and the cores that a process may use.
     processor : str
     cores : int
-        Cores that this process may use.
     flags : sequence of str
         Those of `FLAGS` that the processor has; none where the system does not tell.
     system : str
         Operating system and architecture.
-    load : float or None
-        Processes that were running or waiting for a core in the last minute; None where the system does not tell.
     """
 
+    name: str
     processor: str
     cores: int
     flags: Sequence[str]
     system: str
-    load: float | None
+
+    def __str__(self) -> str:
+        amx = ["no AMX"] if self.flags and not any(flag.startswith("amx") for flag in self.flags) else []
+        flags = f" with {', '.join([*self.flags, *amx])}" if self.flags else ""
+        return f"{self.processor}, {self.cores} cores{flags}, {self.system}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,7 @@ class Result:
     ----------
     name, command, date, commit : str
     machine : Machine
+    load : float or None
     versions : mapping of str to str
     settings : mapping of str to object
         What holds for all rows.
@@ -86,6 +92,7 @@ class Result:
     date: str
     commit: str
     machine: Machine
+    load: float | None
     versions: Mapping[str, str]
     settings: Mapping[str, Any]
     rows: list[Row] = field(default_factory=list)
@@ -114,6 +121,7 @@ def begin(name: str, settings: Mapping[str, Any], packages: Iterable[str] = ()) 
         date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
         commit=commit(),
         machine=machine(),
+        load=round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         versions=versions((*PACKAGES, *packages)),
         settings={key: portable(value) for key, value in settings.items()},
     )
@@ -130,10 +138,29 @@ def write(result: Result, folder: Path = FOLDER) -> Path:
     if not result.rows or any(row.keys() != result.rows[0].keys() for row in result.rows):
         raise ValueError(f"{result.name}: allowed are one or more rows, all with the same keys")
     folder.mkdir(parents=True, exist_ok=True)
+    machines = _read_machines(folder)
+    machines[result.machine.name] = {
+        key: value for key, value in asdict(result.machine).items() if key != "name"
+    }
+    _write_json(folder / MACHINES, dict(sorted(machines.items())))
     path = folder / f"{result.name}.json"
-    text = json.dumps(asdict(result), ensure_ascii=False, indent=1, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    _write_json(path, asdict(result) | {"machine": result.machine.name})
     return path
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _read_machines(folder: Path) -> dict[str, dict[str, Any]]:
+    path = folder / MACHINES
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def read_machines(folder: Path) -> list[Machine]:
+    """Return all machines that results of a folder were measured on, by name."""
+    return [Machine(name=name, **facts) for name, facts in _read_machines(folder).items()]
 
 
 def read(name: str, folder: Path = FOLDER) -> Result:
@@ -147,7 +174,8 @@ def read(name: str, folder: Path = FOLDER) -> Result:
     path = folder / f"{name}.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return Result(**content | {"machine": Machine(**content["machine"])})
+        name = content["machine"]
+        return Result(**content | {"machine": Machine(name=name, **_read_machines(folder)[name])})
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -201,20 +229,17 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 def machine() -> Machine:
     """Describe the computer that this runs on."""
     facts = _cpuinfo()
+    processor = facts.get("model name") or platform.processor() or "unknown processor"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    family = [facts[key] for key in ("cpu family", "model") if key in facts]
+    maker = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(facts.get("vendor_id", ""), platform.machine())
     return Machine(
-        processor=_processor(facts),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        name="-".join([maker, *family, f"{cores}c"]),
+        processor=f"{processor} (family {', model '.join(family)})" if family else processor,
+        cores=cores,
         flags=[flag for flag in FLAGS if flag in facts.get("flags", "").split()],
         system=f"{platform.system()} {platform.machine()}",
-        load=round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
     )
-
-
-def _processor(facts: Mapping[str, str]) -> str:
-    """Return the processor's name, with the numbers that tell its generation where the name does not."""
-    name = facts.get("model name") or platform.processor() or "unknown processor"
-    numbers = [f"{key} {facts[key]}" for key in ("cpu family", "model") if key in facts]
-    return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -1,11 +1,11 @@
 """Fill in the tables of README.md and docs/ from the results in ``benchmarks/results``.
 
-A table stands in a page between two lines::
+A table stands in a page between two lines, and what stands between them is replaced::
 
     <!-- table: NAME -->
     <!-- end table -->
 
-and `layouts` says what NAME shows. What stands between the lines is replaced.
+`TABLES` says what NAME shows; ``machines`` is the list of the machines that results name.
 
     python benchmarks/tables.py
     python benchmarks/tables.py --check      # writes nothing; exit code 1 if a page would change
@@ -15,15 +15,293 @@ from __future__ import annotations
 
 import argparse
 import re
+import string
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from layouts import TABLES, Table
-from results import FOLDER, ROOT, Machine, Result, Row, read
+from results import FOLDER, ROOT, Result, read, read_machines
 
 BEGIN = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 PLACE = re.compile(r"^<!-- table: (\S+) -->\n(.*?)^<!-- end table -->$", re.MULTILINE | re.DOTALL)
+MISSING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the docs.
+
+    Parameters
+    ----------
+    columns : mapping of str to str
+        Heading and cell of each column. A cell is a format string over a row; ``{x~:.2f}`` is a median with its range,
+        ``x_low`` to ``x_high``. Columns whose numbers have a format are aligned to the right.
+    results : tuple of str
+        Results whose rows it shows, one after the other; by default that of its name.
+    """
+
+    columns: Mapping[str, str]
+    results: tuple[str, ...] = ()
+
+
+class Cells(string.Formatter):
+    """Formats cells: a missing value is a dash, and ``{x~}`` a median with its range."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = field_name.removesuffix("~")
+        if name == field_name:
+            return kwargs[name], name
+        return Spread(kwargs[name], kwargs[f"{name}_low"], kwargs[f"{name}_high"]), name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return MISSING if value is None else format(value, format_spec)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median and the range of the turns, which is left out where it is a point."""
+
+    middle: float
+    low: float
+    high: float
+
+    def __format__(self, form: str) -> str:
+        middle, low, high = (format(value, form) for value in (self.middle, self.low, self.high))
+        return middle if low == high else f"{middle} ({low} to {high})"
+
+
+_ERRORS = {
+    "recordings": "{group}",
+    "number": "{recordings:d}",
+    "beam": "{beam_size:d}",
+    "language": "{language}",
+    "harken, %": "{harken:.2f}",
+    "faster-whisper, %": "{faster-whisper:.2f}",
+    "difference": "{to faster-whisper:+.2f}",
+    "95 % interval": "{to faster-whisper, low:+.2f} to {to faster-whisper, high:+.2f}",
+}
+_ENGINES = {
+    "set": "{set}",
+    "engine": "{engine}",
+    "times real time": "{times_real_time:.1f}",
+    "time over harken's": "{ratio~:.2f}",
+    "errors, %": "{error_percent:.2f}",
+    "peak memory, MB": "{peak_mb:.0f}",
+}
+_LIVE = {
+    "session": "{session}",
+    "planned wait for a word shown, s": "{wait_shown_s:.2f}",
+    "shown, s: median, 95 %": "{shown_median_s:.2f}, {shown_95_s:.2f}",
+    "planned wait for a word committed, s": "{wait_committed_s:.2f}",
+    "committed, s: median, 95 %": "{committed_median_s:.2f}, {committed_95_s:.2f}",
+    "errors, %": "{error_percent:.2f}",
+    "of the offline pass": "{offline_error_percent:.2f}",
+    "CPU seconds a second of audio": "{cpu_factor:.3f}",
+    "retractions": "{retractions:d}",
+    "flicker": "{flicker:.2f}",
+}
+_HOURS = {
+    "hour": "{hour:d}",
+    "processor time a minute of audio, s": "{cpu_s_a_minute:.2f}",
+    "memory, MB": "{resident_mb:.0f}",
+}
+TABLES = {
+    "engines": Table(_ENGINES),
+    "engines-small": Table(_ENGINES),
+    "engines-long": Table(
+        _ENGINES | {"minutes": "{minutes:.1f}", "CPU seconds": "{cpu_s:.1f}", "loading, s": "{load_s:.2f}"}
+    ),
+    "errors-base": Table(_ERRORS),
+    "errors-base-beam": Table(_ERRORS),
+    "errors-base-detected": Table(
+        _ERRORS
+        | {
+            "language right, %: harken, faster-whisper": (
+                "{harken, language right:.1f}, {faster-whisper, language right:.1f}"
+            )
+        }
+    ),
+    "errors-tiny-en": Table(
+        _ERRORS
+        | {
+            "harken with whole windows, %": "{harken exact:.2f}",
+            "95 % interval of the difference": "{to harken exact, low:+.2f} to {to harken exact, high:+.2f}",
+        }
+    ),
+    "reliability": Table(
+        {
+            "model": "{model}",
+            "probability": "{from:.2f} to {to:.2f}",
+            "recordings": "{recordings:d}",
+            "mean probability, %": "{probability_percent:.1f}",
+            "right, %": "{right_percent:.1f}",
+        }
+    ),
+    "parity": Table(
+        {
+            "search": "{search}",
+            "set": "{set}",
+            "recordings": "{recordings:d}",
+            "with the same tokens": "{equal:d}",
+        }
+    ),
+    "memory": Table(
+        {
+            "recording": "{recording}",
+            "peak memory, MB": "{peak_mb:.0f}",
+            "seconds": "{seconds:.1f}",
+            "times real time": "{times_real_time:.1f}",
+        }
+    ),
+    "start": Table({"step": "{step}", "ms": "{ms~:.0f}"}),
+    "stages": Table(
+        {
+            "stage": "{stage}",
+            "calls": "{calls:d}",
+            "ms a call": "{call_ms:.2f}",
+            "share, %": "{share_percent:.1f}",
+        }
+    ),
+    "steps": Table(
+        {
+            "model": "{model}",
+            "backend": "{backend}",
+            "rows": "{rows:d}",
+            "tokens": "{tokens:d}",
+            "ms": "{ms~:.2f}",
+            "over one token": "{over_one:.2f}",
+            "floor, ms": "{floor_ms:.2f}",
+        }
+    ),
+    "live": Table(_LIVE),
+    "live-baseline": Table(_LIVE),
+    "live-worst": Table(
+        {
+            "case": "{case}",
+            "finals": "{finals}",
+            "minutes": "{minutes:.1f}",
+            "offline words": "{offline_words:d}",
+            "deleted": "{deletions:d}",
+            "substituted": "{substitutions:d}",
+            "inserted": "{insertions:d}",
+            "committed, s: median, longest": "{committed_median_s:.2f}, {committed_longest_s:.2f}",
+            "CPU seconds a second of audio": "{cpu_factor:.3f}",
+            "memory at the end, MB": "{memory_end_mb:.0f}",
+        }
+    ),
+    "live-many": Table(
+        {
+            "streams": "{streams:d}",
+            "passes": "{passes}",
+            "seconds of computing a second of audio": "{real_time_factor:.2f}",
+            "lag, s: median, 95 %, longest": "{lag_50_s:.2f}, {lag_95_s:.2f}, {lag_100_s:.2f}",
+        }
+    ),
+    "live-hours": Table(_HOURS | {"words": "{words:,d}"}),
+    "speakers-peers": Table(
+        {
+            "kind": "{kind}",
+            "engine": "{engine}",
+            "DER": "{der_percent:.1f}",
+            "missed, false, confused": "{missed_percent:.1f}, {false_alarm_percent:.1f}, {confused_percent:.1f}",
+            "DER, collar": "{collar_der_percent:.1f}",
+            "JER": "{jer_percent:.1f}",
+            "speakers right": "{counted_right:d} of {recordings:d}",
+            "difference in DER": "{der_difference_percent:+.1f}",
+            "95 % interval": "{low:+.1f} to {high:+.1f}",
+            "seconds a second of audio": "{real_time_factor:.3f}",
+        }
+    ),
+    "speakers-live": Table(
+        {
+            "kind": "{kind}",
+            "delay, s": "{delay_s:.0f}",
+            "recordings": "{recordings:d}",
+            "DER": "{der_percent:.1f}",
+            "confused": "{confused_percent:.1f}",
+            "number of speakers right": "{counted_right:d}",
+            "seconds of one core a second of audio": "{cpu_factor:.3f}",
+        }
+    ),
+    "speakers-hours": Table(
+        _HOURS | {"clustering of all so far, s": "{clustering_s:.2f}", "speakers": "{speakers:d}"}
+    ),
+    "serving-live": Table(
+        {
+            "delay": "{delay}",
+            "streams": "{streams:d}",
+            "word shown, s: median, 95 %, 99 %": "{shown_50_s:.2f}, {shown_95_s:.2f}, {shown_99_s:.2f}",
+            "committed, s": "{committed_50_s:.2f}, {committed_95_s:.2f}, {committed_99_s:.2f}",
+            "lag, s": "{lag_50_s:.2f}, {lag_95_s:.2f}, {lag_99_s:.2f}",
+            "processor time a second of audio, s": "{cpu_s_a_second:.3f}",
+            "highest load level": "{load_level:d}",
+        }
+    ),
+    "serving-files": Table(
+        {
+            "server": "{server}",
+            "clients": "{clients:d}",
+            "times real time": "{times_real_time:.1f}",
+            "first words, s: median, 95 %": "{first_50_s:.2f}, {first_95_s:.2f}",
+            "whole file, s: median, 95 %": "{file_50_s:.2f}, {file_95_s:.2f}",
+        }
+    ),
+    "serving-beside": Table(
+        {
+            "server": "{server}",
+            "long file in progress": "{long_file}",
+            "short file, s: median, 95 %": "{short_file_50_s:.2f}, {short_file_95_s:.2f}",
+        }
+    ),
+    "serving-soak": Table(
+        {
+            "minutes of each": "{audio_minutes_of_each:d}",
+            "memory, MB": "{resident_mb:.0f}",
+            "threads": "{threads:d}",
+            "open files": "{files:d}",
+        }
+    ),
+    "fleet-overhead": Table(
+        {
+            "way": "{way}",
+            "audio, minutes": "{audio_minutes:.0f}",
+            "time, s": "{seconds:.1f}",
+            "of it to start, s": "{start_s:.1f}",
+            "overhead, %": "{overhead_percent~:.1f}",
+            "without the start, %": "{steady_percent~:.1f}",
+        }
+    ),
+    "fleet-scaling": Table(
+        {
+            "workers": "{workers:d}",
+            "time, s": "{seconds:.1f}",
+            "times one worker": "{ratio~:.2f}",
+            "the most that the machine gives": "{most:.2f}",
+        }
+    ),
+    "fleet-kills": Table(
+        {
+            "workers": "{where}",
+            "kills of drivers, workers, nodes": "{driver_kills:d}, {worker_kills:d}, {node_kills:d}",
+            "runs": "{runs:d}",
+            "rows": "{rows:d}",
+            "lost": "{lost:d}",
+            "doubled": "{doubled:d}",
+            "different": "{different:d}",
+        },
+        results=("fleet-kills", "fleet-kills-ray"),
+    ),
+    "attention": Table(
+        {
+            "attention": "{attention}",
+            "positions": "{positions:,d}",
+            "ms a layer": "{ms:.1f}",
+            "over full attention": "{ratio:.2f}",
+        }
+    ),
+}
 
 
 def main() -> None:
@@ -69,12 +347,15 @@ def fill(page: str, tables: Mapping[str, Table] = TABLES, folder: Path = FOLDER)
     begun, whole = names(page), [place[1] for place in PLACE.finditer(page)]
     if begun != whole:
         raise ValueError(f"a table without <!-- end table -->: one of {', '.join(begun)}")
-    if unknown := [name for name in begun if name not in tables]:
+    if unknown := [name for name in begun if name not in (*tables, "machines")]:
         raise ValueError(f"tables without a layout: {', '.join(unknown)}")
-    return PLACE.sub(
-        lambda place: f"<!-- table: {place[1]} -->\n{render(tables[place[1]], folder)}\n<!-- end table -->",
-        page,
-    )
+
+    def content(name: str) -> str:
+        if name == "machines":
+            return "\n".join(["", *(f"* `{each.name}`: {each}." for each in read_machines(folder)), ""])
+        return render(tables[name], [read(each, folder) for each in tables[name].results or (name,)])
+
+    return PLACE.sub(lambda place: f"<!-- table: {place[1]} -->\n{content(place[1])}\n<!-- end table -->", page)
 
 
 def names(page: str) -> list[str]:
@@ -82,58 +363,35 @@ def names(page: str) -> list[str]:
     return BEGIN.findall(page)
 
 
-def render(table: Table, folder: Path = FOLDER) -> str:
-    """Return a table as Markdown, with a line below it for each result: where and when it was measured.
-
-    A result that has not been measured with this code has no file; a line says so in place of its rows.
-    """
-    missing = [name for name in table.results if not (folder / f"{name}.json").exists()]
-    results = [read(name, folder) for name in table.results if name not in missing]
-    rows = [cells(table, row) for result in results for row in result.rows if table.rows(row)]
-    rule = ["---:" if column.right else "---" for column in table.columns]
-    header = [column.heading for column in table.columns]
-    lines = [f"| {' | '.join(row)} |" for row in (header, rule, *rows)] if rows else []
-    notes = dict.fromkeys(source(result, versions=table.versions) for result in results)
-    notes |= dict.fromkeys(
-        f"Not measured with this code yet: `--save {name}` adds the figures." for name in missing
-    )
-    return "\n".join(["", *lines, *(line for note in notes for line in ("", note) if lines or line), ""])
+def render(table: Table, results: Sequence[Result]) -> str:
+    """Return a table as Markdown, with a line after it for each result: when, where and by what it was measured."""
+    rule = ["---:" if re.search(r":[^}]*[dfg]}", cell) else "---" for cell in table.columns.values()]
+    rows = [cells(table, row) for result in results for row in result.rows]
+    lines = [f"| {' | '.join(row)} |" for row in ([*table.columns], rule, *rows)]
+    return "\n".join(["", *lines, *(line for result in results for line in ("", source(result))), ""])
 
 
-def cells(table: Table, row: Row) -> list[str]:
+def cells(table: Table, row: Mapping[str, Any]) -> list[str]:
     """Return the cells of one row."""
-    first, *others = (column.cell(row).replace("|", "\\|") for column in table.columns)
-    return [f"**{first}**" if table.bold(row) else first, *others]
+    return [Cells().vformat(cell, (), row).replace("|", "\\|") for cell in table.columns.values()]
 
 
-def source(result: Result, *, versions: bool) -> str:
-    """Return a line that says where, when and with what a result was measured."""
+def source(result: Result) -> str:
+    """Return a line that says when, where, with what and how a result was measured."""
+    settings = ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in result.settings.items())
+    load = "" if result.load is None else f", load {result.load}"
+    versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
     parts = [
-        f"Measured {result.date} UTC, commit {result.commit}, on {describe(result.machine)}",
-        *extras(result),
+        f"Measured {result.date} UTC, commit {result.commit}, on `{result.machine.name}`{load}",
+        *([settings] if settings else []),
+        versions,
+        f"`{result.command}`",
     ]
-    if versions:
-        parts += [", ".join(f"{package} {version}" for package, version in result.versions.items())]
-        parts += [f"`{result.command}`"]
     return "; ".join(parts) + "."
-
-
-def extras(result: Result) -> Iterator[str]:
-    """Yield what holds for all rows of a result, in words."""
-    if result.settings:
-        yield ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in result.settings.items())
 
 
 def _plain(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def describe(machine: Machine) -> str:
-    """Describe a computer in a few words."""
-    amx = [] if any(flag.startswith("amx") for flag in machine.flags) or not machine.flags else ["no AMX"]
-    flags = f" with {', '.join([*machine.flags, *amx])}" if machine.flags else ""
-    load = "" if machine.load is None else f", load {machine.load}"
-    return f"{machine.processor}, {machine.cores} cores{flags}, {machine.system}{load}"
 
 
 if __name__ == "__main__":

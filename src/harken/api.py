@@ -91,18 +91,18 @@ def load(
         the same vocabulary, named like `model`, or a decoder trained for it (see docs/training.md); ``"ngram"``, which
         looks up earlier text; or ``"auto"``, a much smaller model if there is one on this machine, else "ngram".
     adapter : path, optional
-        A change to the model's encoder, which ``harken adapt`` has made for it (see docs/adapt.md). ``"none"``, or
+        A change to the model's encoder, which ``harken adapt`` has made for it (see docs/training.md). ``"none"``, or
         nothing, gives the stock weights, and only they decode with ``fidelity="exact"``.
     backend : {"auto", "native", "onnx", "torch", "numpy"}
-        The compiled CPU engine ("native", in int8) or the one on OpenVINO and ONNX Runtime ("onnx"), the GPU engine
-        (which takes the extra ``harken[torch]``), or the slow reference backend. "auto" is native where it was built
-        and fits the model and the precision, else onnx.
+        The compiled CPU engine ("native") or the one on OpenVINO and ONNX Runtime ("onnx", an extra), the GPU engine
+        (the extra ``torch``), or the slow reference backend. "auto" is native where it was built and fits the model and
+        the precision, else onnx.
     device : str
         For the GPU engine ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; "auto" is the first available of cuda,
         mps, cpu. The other backends compute on the CPU only.
     precision : str
-        For the CPU engines ``"int8"``, and with onnx ``"bf16"`` or ``"fp32"``. "auto" is int8 with the fastest encoder;
-        with native, "int8" gives the same text on every processor. For the GPU engine ``"fp16"``, ``"bf16"`` or
+        For the CPU engines ``"int8"`` or ``"fp32"``, and with onnx ``"bf16"``. "auto" is int8; with native the text is
+        the same on every processor. For the GPU engine ``"fp16"``, ``"bf16"`` or
         ``"fp32"``, "auto" is fp16, on the CPU fp32.
     threads : int, optional
         Threads on the CPU; by default the processors that this process may use.

@@ -148,6 +148,9 @@ class BackendFactory:
 
     def _choose_backend(self, dims: Dims) -> str:
         """Return the backend of a model: an assistant gets that of its model if its dimensions fit."""
+        with_onnx = all(map(find_spec, ONNX_PACKAGES))
+        if self.backend == "onnx" and not with_onnx:
+            raise BackendUnavailable(f"backend onnx needs ONNX Runtime: {install_hint('onnx')}")
         if self.backend != AUTO:
             return self.backend
         from harken.backends.native.backend import fits
@@ -156,7 +159,7 @@ class BackendFactory:
         reason = unavailable_reason()
         if self.precision in PRECISIONS["native"] and reason is None and fits(dims):
             return "native"
-        if all(map(find_spec, ONNX_PACKAGES)):
+        if with_onnx:
             return "onnx"
         if reason is not None:
             raise BackendUnavailable(

@@ -26,6 +26,7 @@ from audio_files import AUDIO_FORMATS
 from real_models import CACHE, model_path
 from training_data import write_model, write_speech
 
+pytestmark = pytest.mark.timeout(600)  # several processes in turn, on a machine that may do other work
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process in one way only")
 KILLS = int(os.environ.get("HARKEN_KILLS", "3"))
 GENTLE = (signal.SIGTERM, signal.SIGINT) if sys.platform != "win32" else ()

@@ -257,6 +257,8 @@ def test_without_onnx_what_needs_it_names_the_extra(
     with pytest.raises(BackendUnavailable) as caught:
         BackendFactory(precision=precision).make_backend(open_checkpoint(fitting))
     assert str(caught.value).startswith(message)
+    with pytest.raises(BackendUnavailable, match="backend onnx needs ONNX Runtime: pip install"):
+        BackendFactory(backend="onnx").make_backend(open_checkpoint(fitting))
 
 
 def test_native_says_why_it_is_not_available(

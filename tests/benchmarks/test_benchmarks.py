@@ -1,65 +1,128 @@
-"""The programs in benchmarks/ describe themselves without the extras, and write results that can be read."""
+"""The programs in benchmarks/ run: each for a moment on real speech, with the engines that are installed."""
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from results import ROOT, begin
+from random_weights import PROMPT_LENGTH, added_tokens, draw_ending_weights, make_dims
+from real_models import SHARED, model_path
+from results import ROOT
 
 FOLDER = ROOT / "benchmarks"
-FOLDERS = ("decisions", "fleet", "streaming")
-MODULES_WITHOUT_PROGRAM = (
-    "arguments", "engines", "layouts", "local_agreement", "process_memory", "random_checkpoint", "recordings",
-    "results", "roofline",
-)  # fmt: skip
-PROGRAMS = [
-    *([path.name] for path in sorted(FOLDER.glob("*.py")) if path.stem not in MODULES_WITHOUT_PROGRAM),
-    *([folder, path.stem] for folder in FOLDERS for path in sorted((FOLDER / folder).glob("[a-z]*.py"))),
+PARTS = {
+    "conversations", "engines", "export_genai", "local_agreement", "program", "random_weights", "recordings",
+    "results", "serving_peer", "tables", "voices",
+}  # fmt: skip
+"""Modules, and programs that are tested otherwise or take a peer."""
+LIMITED = "--limit 1 --set arctic"
+RUNS = {
+    "compare": f"{LIMITED} --repeats 1 --busy 0 1 --beam 1 2",
+    "errors": f"{LIMITED} --engines harken --model tiny.en",
+    "fleet overhead": f"{LIMITED} --repeats 1 --ways in-process",
+    "fleet scaling": f"{LIMITED} --repeats 1",
+    "fleet kills": f"{LIMITED} --count 1 --most-wait 0.5",
+    "gpu": "--dims tiny --device cpu --steps 2 --rounds 1 --batch 1",
+    "hashing": f"{LIMITED} --positions 300 --repeats 1",
+    "live sets": f"{LIMITED} --baseline",
+    "live worst": "--minutes 0.05 --case bursts",
+    "live many": "--count 2 --seconds 2",
+    "memory": "--limit 1 --hours 0.002",
+    "parity": f"{LIMITED} --beam 1",
+    "reliability": LIMITED + " --models {tiny}",
+    "serving live": "--count 1 --seconds 2 --delay low",
+    "serving files": "--files 1 --seconds 2 --concurrency 1 --servers harken",
+    "serving beside": "--minutes 1 --repeats 1 --servers harken",
+    "serving soak": "--hours 0.01",
+    "stages": f"{LIMITED} --repeats 1",
+    "start": "--repeats 1",
+    "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300",
+    "diarization peers": "--folder {conversations} --engine harken --speaker-model {speakers}",
+    "diarization live": "--folder {conversations} --delay 2 --speaker-model {speakers}",
+}
+NEEDS = {
+    "parity": ("whisper", "torch"),
+    "gpu": ("torch",),
+    "hashing": ("torch",),
+    "diarization": ("onnxruntime",),
+}
+ENDLESS = {"live hours", "diarization hours"}
+"""Subcommands that take an hour of audio at least."""
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not (SHARED / "audio").is_dir(), reason="needs the recordings of ../shared/audio"),
 ]
-WITHOUT_EXTRAS = """
-import runpy, sys
-for name in ("numpy", "harken", "torch", "openvino", "onnxruntime", "faster_whisper", "whisper", "jiwer"):
-    sys.modules[name] = None
-sys.path.insert(0, sys.argv[1])
-sys.argv = [f"{sys.argv[1]}/{sys.argv[2]}", *sys.argv[3:], "--help"]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+
+
+def test_every_program_is_run_here() -> None:
+    run = {name.split()[0] for name in RUNS}
+    assert {path.stem for path in FOLDER.glob("*.py")} == run | PARTS
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_program_yields_rows(name: str, tmp_path: Path, places: Callable[[str], str]) -> None:
+    program, *subcommand = name.split()
+    for module in NEEDS.get(program, ()):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"needs {module}")
+    arguments = [places(part) for part in RUNS[name].split()]
+    command = [sys.executable, str(FOLDER / f"{program}.py"), *subcommand, "--audio", str(SHARED / "audio")]
+    done = subprocess.run(
+        [*command, "--threads", "1", *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
-def help_texts() -> dict[str, subprocess.CompletedProcess[str]]:
-    """Help of every program, run side by side."""
+def places(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Return a function that puts paths into arguments; conversations are made when they are first needed."""
 
-    def run(program: list[str]) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", WITHOUT_EXTRAS, str(FOLDER), *program]
-        return subprocess.run(command, capture_output=True, text=True)
+    def fill(part: str) -> str:
+        if part == "{conversations}":
+            return str(conversations(tmp_path_factory.getbasetemp() / "conversations"))
+        return (
+            part.format(tiny=model_path("tiny") / "ggml-tiny.bin", speakers=model_path("speakers"))
+            if "{" in part
+            else part
+        )
 
-    with ThreadPoolExecutor(4) as pool:
-        return {
-            " ".join(program): done for program, done in zip(PROGRAMS, pool.map(run, PROGRAMS), strict=True)
-        }
-
-
-@pytest.mark.parametrize("program", [" ".join(program) for program in PROGRAMS])
-def test_help_runs_without_packages(
-    program: str, help_texts: dict[str, subprocess.CompletedProcess[str]]
-) -> None:
-    done = help_texts[program]
-    assert done.returncode == 0, done.stderr
-    assert f"usage: {program}" in done.stdout
-    assert done.stdout.count(f"python benchmarks/{program}") >= 1, "the docstring shows how to run it"
+    return fill
 
 
-def test_folder_without_program_lists_its_programs() -> None:
-    done = subprocess.run([sys.executable, str(FOLDER / "streaming")], capture_output=True, text=True)
+def conversations(folder: Path) -> Path:
+    """Return a folder with a conversation in each half."""
+    if not folder.exists():
+        options = ["--to", str(folder), "--kind", "clean-2", "--count", "1", "--audio", str(SHARED / "audio")]
+        subprocess.run([sys.executable, str(FOLDER / "conversations.py"), *options], check=True)
+    return folder
+
+
+def test_a_program_without_its_packages_ends_with_one_line() -> None:
+    blocked = "import sys, runpy; sys.modules['harken'] = None; sys.path.insert(0, {0!r}); sys.argv = ['x.py']"
+    code = f"{blocked}; runpy.run_path({{0!r}} + '/stages.py', run_name='__main__')".format(str(FOLDER))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "usage: python benchmarks/streaming {hours,latency,many,sweep,worst}" in done.stderr
+    assert done.stderr == "x.py: cannot import harken: pip install -e '.[bench]'\n"
 
 
-def test_program_of_a_folder_is_named_in_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", [f"{FOLDER / 'streaming'} worst", "--case", "silence"])
-    assert begin("live-worst", {}).command == "python benchmarks/streaming worst --case silence"
+def test_random_weights_end_a_text_at_one_position() -> None:
+    import numpy as np
+
+    from harken.text.tokenizer import Tokenizer
+
+    dims, tokenizer, n_tokens = make_dims("tiny"), Tokenizer.bytes_only(), 7
+    weights = draw_ending_weights(dims, tokenizer, n_tokens)
+    embedding = weights["decoder.token_embedding.weight"].astype(np.float32)
+    best = (weights["decoder.positional_embedding"].astype(np.float32) @ embedding.T).argmax(axis=1)
+    last = PROMPT_LENGTH - 1 + n_tokens  # the token that this position reads is the last one
+    assert (best[:last] < tokenizer.eot).all()
+    assert (best[last:] == tokenizer.eot).all()
+    listed = added_tokens(tokenizer)
+    assert [entry["id"] for entry in listed] == [*range(tokenizer.eot, tokenizer.n_vocab)]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from conversations import Kind, converse, make_noise, overlapped, reverberate
 from harken.contract import Floats
-from speakers._recipe import Kind, converse, overlapped
-from speakers._rooms import make_noise, reverberate
-from speakers._voices import SAMPLE_RATE, Piece, Voice, cut_in_quiet, excerpt, find_speech
+from voices import SAMPLE_RATE, Piece, Voice, cut_in_quiet, excerpt, find_speech
 
 
 def talk(*spans: tuple[float, float], seconds: float) -> Floats:
@@ -81,43 +79,3 @@ def test_noise_has_level_one() -> None:
     assert np.sqrt(np.mean(make_noise(SAMPLE_RATE, 1.0, np.random.default_rng(0)) ** 2)) == pytest.approx(
         1.0, abs=1e-3
     )
-
-
-def test_every_voice_belongs_to_one_half(tmp_path: Path) -> None:
-    import json
-
-    from speakers._voices import FEW_SPEAKERS, ONE_UTTERANCE, read_voices
-
-    sets = (
-        *FEW_SPEAKERS,
-        ONE_UTTERANCE,
-        "long-form",
-        "noisy",
-        "telephone",
-        "chinese",
-        "dutch",
-        "french",
-        "german",
-    )
-    for name in (*sets, "many-languages"):
-        (tmp_path / name).mkdir()
-        language = {"chinese": "zh", "dutch": "nl", "french": "fr", "german": "de"}.get(name, "en")
-        lines = [
-            {
-                "audio": f"a_{n}_b.wav",
-                "text": "A",
-                "language": language,
-                "seconds": 30.0,
-                "source": "",
-                "speaker": f"{name}{n}",
-            }
-            for n in range(2)
-        ]
-        for n in range(2):
-            (tmp_path / name / f"a_{n}_b.wav").touch()
-        (tmp_path / name / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    halves: dict[str, set[int]] = {}
-    for one in read_voices(tmp_path):
-        halves.setdefault(one.name, set()).add(one.half)
-    assert {half for own in halves.values() for half in own} == {0, 1}
-    assert all(len(own) == 1 for own in halves.values())

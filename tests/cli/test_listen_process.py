@@ -1,4 +1,4 @@
-"""``harken listen`` as a process on the embedded model, and its part of docs/cli.md."""
+"""``harken listen`` as a process on the embedded model, and its part of docs/streaming.md."""
 
 from __future__ import annotations
 

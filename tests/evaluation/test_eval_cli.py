@@ -240,8 +240,6 @@ class TestFilesThatAreRead:
     @pytest.mark.parametrize(
         ("arguments", "named"),
         [
-            (["--json", "talks/manifest.jsonl"], "talks/manifest.jsonl"),
-            (["--json", "talks/0.wav"], "talks/0.wav"),
             (["--json", "link.json"], "link.json"),
             (["--hypotheses", "talks/manifest.jsonl"], "talks/manifest.jsonl"),
             (["--hypotheses", "h.jsonl", "--json", "./h.jsonl"], "h.jsonl, which is ./h.jsonl"),

@@ -64,9 +64,8 @@ def scored(
     return score(entry(name, reference, language=language, **known), hypothesis, language)
 
 
-@pytest.mark.parametrize(("language", "text", "expected"), NORMALIZED)
-def test_normalizers_are_those_of_the_reference(language: str | None, text: str, expected: str) -> None:
-    assert normalizer(language)(text) == expected
+def test_normalizers_are_those_of_the_reference() -> None:
+    assert [normalizer(language)(text) for language, text, _ in NORMALIZED] == [each for *_, each in NORMALIZED]
 
 
 def test_languages_without_spaces_are_known() -> None:

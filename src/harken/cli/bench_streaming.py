@@ -101,7 +101,7 @@ class LiveBenchResult:
         )
 
     def report(self) -> dict[str, Any]:
-        """Return all results for `json.dumps`; docs/cli.md lists the keys."""
+        """Return all results for `json.dumps`; docs/eval.md lists the keys."""
         return {
             "by": dict(self.provenance),
             "engine": self.recognizer.backend.capabilities.detail,

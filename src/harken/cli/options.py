@@ -272,7 +272,7 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "default": "auto",
             "type": click.Choice((*PRECISIONS[AUTO], "fp16")),
             "help": (
-                "Number format to compute in; auto is int8, with an encoder in bf16 where that is faster, and with "
+                "Number format to compute in; auto is int8, bf16 needs the extra onnx; with "
                 "torch fp16 on a GPU and fp32 on the CPU."
             ),
         },

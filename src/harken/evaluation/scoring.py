@@ -296,7 +296,7 @@ def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: b
     ----------
     evaluation : Evaluation
     provenance : mapping
-        Settings that produced the hypotheses (see `harken.evaluation.provenance`).
+        Settings that produced the hypotheses (see `harken.evaluation.hypotheses.provenance`).
     complete : bool
         Whether all recordings were done.
     """

@@ -7,7 +7,7 @@
 The first update whose window ends after a word shows it, and a window ends every hop. A word is committed once
 `commit_delay_frames` of audio follow it and `local_agreement - 1` further updates agree. Each window needs half an
 FFT window of audio after its end. This holds for sessions that run each update as soon as its last sample is there,
-from the first hop of an utterance on, with windows that grow until there is a history. docs/latency-bound.md
+from the first hop of an utterance on, with windows that grow until there is a history. docs/streaming.md
 derives it and lists what it leaves out.
 
 `T_process` is the measured time of one update with the longest of these windows: where updates take less than a hop,

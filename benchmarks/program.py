@@ -1,0 +1,278 @@
+"""The frame of the benchmarks: a program yields rows; its command line, its threads and its result are made here.
+
+Nothing heavy is imported before it is needed, so that ``--help`` is quick and works without the extras.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, NoReturn
+
+import results
+
+ROOT = Path(__file__).resolve().parents[1]
+DEFAULT_SET = "librispeech-test-other"
+COMMAND = [sys.executable, "-c", "import sys; from harken.__main__ import run; sys.exit(run())"]
+"""Command line that does what the console script `harken` does."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+Args = argparse.Namespace
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A benchmark.
+
+    Parameters
+    ----------
+    doc : str
+        Its description.
+    name : str
+        Name of its result unless ``--save`` says another; its subcommand where a file has several.
+    rows : callable
+        Yields the rows of the result, given the arguments.
+    options : callable, optional
+        Adds arguments of its own.
+    model : str, optional
+        Default of ``--model``; without one there is no such argument.
+    sets : tuple of str
+        Defaults of ``--set``; without any there are no ``--set`` and ``--limit``.
+    needs : tuple of str
+        Modules that have to be installed.
+    packages : tuple of str
+        Packages whose versions belong to the result, beside `results.PACKAGES`.
+    settings : tuple of str
+        Arguments that belong to the result, beside the model and the threads.
+    """
+
+    doc: str | None
+    name: str
+    rows: Callable[[Args], Iterable[Row]]
+    options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    model: str | None = None
+    sets: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ("harken",)
+    packages: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+
+    def run(self) -> None:
+        """Run the program; an error of harken becomes one line."""
+        args = self.parser().parse_args()
+        require(*self.needs)
+        limit_threads(args.threads)
+        names = ("model", "threads", *self.settings)
+        settings = {name.replace("_", " "): getattr(args, name) for name in names if hasattr(args, name)}
+        result = results.begin(args.save or self.name, settings, self.packages)
+        try:
+            for row in self.rows(args):
+                result.add(**row)
+        except Exception as error:
+            from harken.errors import HarkenError
+
+            if isinstance(error, HarkenError):
+                stop(str(error))
+            raise
+        if args.save:
+            print(results.write(result))
+
+    def parser(self) -> argparse.ArgumentParser:
+        """Return the parser of its command line."""
+        parser = argparse.ArgumentParser(
+            description=self.doc, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        parser.add_argument(
+            "--audio", type=Path, metavar="DIR", default=ROOT.parent / "shared" / "audio",
+            help="folder of sets, each with a manifest.jsonl (../shared/audio beside the repository)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--threads", type=positive, default=2, metavar="N", help="threads of each engine (2)"
+        )
+        parser.add_argument("--save", metavar="NAME", help="write benchmarks/results/NAME.json")
+        if self.model:
+            add(parser, "--model", self.model, "name or path of a model")
+        if self.sets:
+            add(parser, "--set", self.sets, "sets")
+            parser.add_argument(
+                "--limit", type=positive, metavar="N", help="only N recordings of a set, spread evenly"
+            )
+        self.options(parser)
+        return parser
+
+
+def main(*programs: Program) -> None:
+    """Run the program of a file, or that which the command line names if it has several."""
+    if len(programs) == 1:
+        return programs[0].run()
+    known = {program.name.rpartition("-")[2]: program for program in programs}
+    if len(sys.argv) < 2 or sys.argv[1] not in known:
+        sys.exit(f"usage: python {sys.argv[0]} {{{','.join(known)}}} [options]")
+    name = sys.argv.pop(1)
+    sys.argv[0] = f"{sys.argv[0]} {name}"  # the name in usage, and in the command of a result
+    known[name].run()
+
+
+def add(
+    parser: argparse.ArgumentParser,
+    name: str,
+    default: Any,
+    help: str,
+    *,
+    kind: Callable[[str], Any] | None = None,
+    choices: Iterable[Any] | None = None,
+) -> None:
+    """Add an argument whose type is that of its default: a flag, a number from 1 on, a text, or several of them."""
+    if isinstance(default, bool):
+        parser.add_argument(name, action="store_true", help=help)
+        return
+    several = isinstance(default, tuple)
+    first = default[0] if several else default
+    kind = kind or {int: positive, float: float}.get(type(first), str)
+    shown = " ".join(map(str, default)) if several else default
+    parser.add_argument(
+        name, type=kind, default=[*default] if several else default, nargs="+" if several else None,
+        choices=choices, metavar=None if choices else name.rpartition("-")[2][0].upper(), help=f"{help} ({shown})",
+    )  # fmt: skip
+
+
+def positive(text: str) -> int:
+    """Return an integer from 1 on, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}: allowed is an integer from 1 on")
+    return value
+
+
+def stop(message: str) -> NoReturn:
+    """End the program with one line."""
+    sys.exit(f"{Path(sys.argv[0]).name}: {message}")
+
+
+def note(message: str) -> None:
+    """Print a message about progress on standard error."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def require(*modules: str) -> None:
+    """Stop unless all modules can be imported."""
+    missing = [module for module in dict.fromkeys(modules) if not importable(module)]
+    if missing:
+        stop(f"cannot import {', '.join(missing)}: pip install -e '.[bench]'")
+
+
+def importable(module: str) -> bool:
+    """Return whether a top-level module is installed, without importing it."""
+    return importlib.util.find_spec(module) is not None
+
+
+def limit_threads(threads: int) -> dict[str, str]:
+    """Return an environment in which libraries of linear algebra use that many threads; also set it for this process.
+
+    Such libraries read it when they are loaded, so this comes before numpy is imported.
+    """
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    return dict(os.environ)
+
+
+def spread(name: str, values: Sequence[float], digits: int = 3) -> Row:
+    """Return the median of the turns and their range, as three columns."""
+    return {
+        name: round(median(values), digits),
+        f"{name}_low": round(min(values), digits),
+        f"{name}_high": round(max(values), digits),
+    }
+
+
+def ratios(own: Sequence[float], first: Sequence[float]) -> list[float]:
+    """Return the ratio of each turn to that of another one in the same round."""
+    return [one / other for one, other in zip(own, first, strict=True)]
+
+
+def percentiles(name: str, values: Sequence[float], which: Sequence[int] = (50, 95, 99)) -> Row:
+    """Return percentiles of some seconds, a column each; None where there are no values."""
+    import numpy as np
+
+    found = np.percentile(values, which).tolist() if values else [None] * len(which)
+    return {
+        f"{name}_{percent}_s": None if value is None else round(value, 3)
+        for percent, value in zip(which, found, strict=True)
+    }
+
+
+def percent(rate: float | None) -> float | None:
+    """Return a rate in percent; None where there is none."""
+    return None if rate is None else round(100 * rate, 3)
+
+
+def peak_mb() -> float:
+    """Return the most memory that this process has had resident, in MB; nan where the platform does not tell.
+
+    Linux counts the memory of the program before in `ru_maxrss`, where one process image replaces another.
+    """
+    if (own := _status_mb("self", "VmHWM:")) is not None:
+        return own
+    try:
+        import resource
+    except ImportError:
+        return math.nan
+    return maxrss_mb(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def maxrss_mb(maxrss: int) -> float:
+    """Return `ru_maxrss` in MB: macOS counts bytes, all others kibibytes."""
+    return maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+def resident_mb(process: int | str = "self") -> float | None:
+    """Return the memory of a process that is resident, in MB; None where the platform does not tell."""
+    return _status_mb(process, "VmRSS:")
+
+
+def _status_mb(process: int | str, key: str) -> float | None:
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+        return round(int(status.partition(key)[2].split()[0]) * 1024 / 1e6, 1)
+    except (OSError, IndexError):
+        return None
+
+
+def hours(
+    blocks: Iterator[tuple[float, Callable[[], None]]], n_hours: int, row: Callable[[], Row]
+) -> Iterator[Row]:
+    """Do the work on blocks of audio, and yield a row for each hour of it: its computing time, and the memory.
+
+    Parameters
+    ----------
+    blocks : iterator of (float, callable)
+        Seconds of audio, and the work on it.
+    n_hours : int
+    row : callable
+        Returns further columns at the end of an hour.
+    """
+    from time import process_time
+
+    fed_s = hour_s = began_s = 0.0
+    hour = 1
+    for seconds, work in blocks:
+        before_s = process_time()
+        work()
+        hour_s += process_time() - before_s
+        fed_s += seconds
+        if fed_s < hour * 3600:
+            continue
+        yield {
+            "hour": hour,
+            "cpu_s_a_minute": round(60 * hour_s / (fed_s - began_s), 3),
+            "resident_mb": resident_mb(),
+        } | row()
+        hour_s, began_s, hour = 0.0, fed_s, hour + 1
+        if hour > n_hours:
+            return
