@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Their examples need more than the files of examples/: tests/serve and tests/evaluation run them.
-ELSEWHERE = {"serve.md", "server.md", "eval.md"}
+ELSEWHERE = {"serve.md", "eval.md"}
 
 PAGES = {
     path.name: path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     if path.name not in ELSEWHERE
 }
-WITH_PYTHON = [name for name, page in PAGES.items() if any(output for _, output in PYTHON.findall(page))]
+WITH_PYTHON = [name for name, page in PAGES.items() if PYTHON.search(page)]
 COMMANDS = [
     (name, line.removeprefix("harken "), output)
     for name, page in PAGES.items()
