@@ -33,5 +33,7 @@ def test_links_of_the_pages_lead_somewhere() -> None:
 
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"index.md"}
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {
+        "index.md"
+    }
     assert sorted(pages - {link.partition("#")[0] for link in LINK.findall(index)}) == []
