@@ -2,7 +2,7 @@
 
     python examples/make_pictures.py
 
-They are written to docs/images. The plot takes ``harken[plot]``; the picture of the html transcript takes Chromium or
+They are written to docs/images. The plot takes the extra ``plot``; the picture of the html transcript takes Chromium or
 Chrome, and is skipped if there is none.
 """
 
