@@ -59,7 +59,7 @@ class CliRunner:
         """Run ``harken`` with arguments; a model of known texts gets noise, so VAD is turned off."""
         given = [str(argument) for argument in arguments]
         if self._uses_texts and "--vad" not in given and given[:1] in (["transcribe"], ["decode"], ["eval"]):
-            given.append("--no-vad")
+            given.insert(1, "--no-vad")
         self.capsys.readouterr()
         code = main(given, **self.loaders)
         out, err = self.capsys.readouterr()

@@ -14,7 +14,6 @@ from processes import error_faults, is_control
 from audio_files import AUDIO_FORMATS, tone
 from cli_runner import CliRunner, Outcome
 from fakes.backends import WINDOW_POSITIONS, window_text
-from harken.cli import main
 
 CUTS = (10, 30, 50, 70, 90)
 ENDINGS = (".mp3", ".txt", ".jpg", ".m3u8", ".mp4", ".ogg", "")
@@ -34,10 +33,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
 def transcribe(cli: CliRunner, *arguments: object) -> Outcome:
     """Transcribe tones, which the voice detector would leave out; options end where ``--`` is."""
-    cli.capsys.readouterr()
-    code = main(["transcribe", "--no-vad", "--language", "en", *map(str, arguments)])
-    out, err = cli.capsys.readouterr()
-    return Outcome(code=code, out=out, err=err)
+    return cli.run("transcribe", "--no-vad", "--language", "en", *arguments)
 
 
 def batch(cli: CliRunner, *names: object, formats: str = "srt") -> Outcome:

@@ -71,16 +71,6 @@ def test_segments_have_times_in_the_stream():
     assert (first.index, second.index) == (0, 1)
 
 
-def test_words_have_times_in_the_stream():
-    options = TranscribeOptions(language="en", vad=False, hallucination_threshold=None, word_timestamps=True)
-    window_decoder = WindowDecoder(
-        TranscriptBackend(window_text(0, "hello there", WINDOW_POSITIONS)), TOKENIZER, options
-    )
-    ((segment,),) = final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=100.0)], 1)
-    assert [word.text for word in segment.words]
-    assert all(100 <= word.start_s <= word.end_s <= 100 + WINDOW_S for word in segment.words)
-
-
 @pytest.mark.parametrize(
     ("option", "requested", "language"),
     [(None, "de", "de"), (None, "German", "de"), ("fr", "de", "fr"), (None, None, "en")],

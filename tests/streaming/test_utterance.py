@@ -164,16 +164,6 @@ def test_every_frame_becomes_final_exactly_once(
     )
 
 
-def test_added_silence_is_relative_to_the_loudest_audio_so_far():
-    """8 decades below it, as in a transcription."""
-    samples = noise_and_silence(2.0)
-    samples[:12_000] *= 1e-2
-    feeder = UtteranceFeeder(samples)
-    floors = [feeder.update(CONFIG).mel.min() for _ in range(4)]
-    assert floors[0] <= floors[1] < floors[2] - 0.3
-    assert floors[2] <= floors[3] < floors[2] + 0.2
-
-
 # --- commits ------------------------------------------------------------------------------------------------
 
 
@@ -216,38 +206,6 @@ def test_words_before_the_commit_delay_are_committed():
     utterance.update(hypothesis("or not to be", [60, 81, 92, 99, 110]), CONFIG, TOKENIZER)
     assert texts_of(utterance) == (" to be or not", " to be")
     assert utterance.tokens == (*b" to be or not to be",)
-
-
-def test_agreeing_hypotheses_are_committed_after_the_committed_tokens():
-    config = replace(CONFIG, local_agreement=2, hop_frames=10)
-    utterance = new_utterance()
-    utterance.update(hypothesis("to be or", [10, 30, 60, 75]), config, TOKENIZER)
-    assert texts_of(utterance) == ("", " to be or")
-    utterance.update(hypothesis("to be and", [10, 30, 60, 75]), config, TOKENIZER)
-    assert texts_of(utterance) == (" to be", " and")
-    utterance.update(hypothesis("and so", [60, 70, 75]), config, TOKENIZER)
-    assert texts_of(utterance) == (" to be and", " so")
-    utterance.update(hypothesis("on", [70, 75]), config, TOKENIZER)
-    assert texts_of(utterance) == (" to be and", " on")
-
-
-def test_agreement_continues_after_a_commit():
-    config = replace(CONFIG, local_agreement=3)
-    utterance = new_utterance()
-    for _ in range(3):
-        utterance.update(hypothesis("a b c", [10, 70, 81, 90]), config, TOKENIZER)
-    assert texts_of(utterance) == (" a", " b c")
-    utterance.update(hypothesis("b c", [30, 40, 50]), config, TOKENIZER)
-    assert texts_of(utterance) == (" a b c", "")
-
-
-def test_hypothesis_that_differs_in_committed_tokens_does_not_count_as_agreement():
-    utterance = new_utterance()
-    utterance.update(hypothesis("a y c", [10, 30, 40, 50]), replace(CONFIG, local_agreement=3), TOKENIZER)
-    utterance.update(hypothesis("x y c", [10, 70, 81, 90]), CONFIG, TOKENIZER)
-    assert texts_of(utterance) == (" x", " y c")
-    utterance.update(hypothesis("y c", [30, 40, 50]), replace(CONFIG, local_agreement=3), TOKENIZER)
-    assert texts_of(utterance) == (" x", " y c")
 
 
 def test_rejected_hypothesis_is_only_a_draft():
@@ -315,14 +273,6 @@ def test_tokens_after_a_split_have_times_from_the_split():
         tentative=split.next_tentative,
     )
     assert texts_of(after) == (" be", " or not")
-
-
-def test_split_drops_a_rejected_hypothesis():
-    utterance = new_utterance()
-    utterance.reject(hypothesis("thank you very much", [10, 30, 60, 81, 90]))
-    split = utterance.split(1100, TOKENIZER)
-    assert split.finished_tokens == split.next_committed == []
-    assert TOKENIZER.decode(split.next_tentative) == " very much"
 
 
 @given(
