@@ -46,15 +46,6 @@ def test_request_waits_for_the_one_before() -> None:
     assert lags_s == pytest.approx([0.4, 0.7, 0.3, 0.1, 0.2])
 
 
-def test_level_rises_after_two_consecutive_late_updates() -> None:
-    monitor = LoadMonitor(FIXED)
-    assert not monitor.record(1.0, 0.8)
-    assert not monitor.record(1.5, 0.1), "the second update is early"
-    assert not monitor.record(2.0, 0.8)
-    assert monitor.record(2.5, 0.5)
-    assert (monitor.level, monitor.lag_s) == (1, pytest.approx(0.8))
-
-
 @pytest.mark.parametrize("max_level", [2, 3])
 def test_lag_at_the_highest_level_is_reported_each_time_that_it_has_doubled(max_level: int) -> None:
     monitor = LoadMonitor(FIXED, level=max_level, max_level=max_level)

@@ -366,19 +366,6 @@ def test_no_word_is_lost_on_a_machine_that_can_keep_no_level(finals: str) -> Non
     assert final_text(events) == speech.text
 
 
-def test_streams_on_a_busy_machine_each_say_their_level_first() -> None:
-    clock = FakeClock()
-    recognizer = Recognizer(
-        ToneBackend(clock=clock, encode_s=0.7), TOKENIZER, "listener", speech_detector=LoudIsSpeech
-    )
-    sessions = recognizer.stream_many(2, clock=clock, **LETTER_OPTIONS)
-    for name in ("door", "desk"):
-        sessions.open(name)
-    events = sessions.feed(dict.fromkeys(("door", "desk"), silence(0.1).samples))
-    levels = {name: [event.level for event in load_changes(events[name])] for name in events}
-    assert levels == {"door": [sessions.plan.level], "desk": [sessions.plan.level]}
-
-
 def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:
     clock = FakeClock()
     backend = ToneBackend(clock=clock, encode_s=5.0)

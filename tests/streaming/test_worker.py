@@ -263,13 +263,3 @@ def test_english_only_model_detects_no_language():
     run_streams(model_worker, stream)
     assert stream.responses[0].partial.language == "en"
     assert read_prompts(backend) == [english.sot_sequence("en", timestamps=False)]
-
-
-def test_suppressed_tokens_are_not_decoded():
-    stream = ScriptedStream(partial_request(StreamEncoder(0)))
-    run_streams(worker(StreamBackend("a1b"), suppress_regex="[0-9]"), stream)
-    assert "1" not in stream.texts[0]
-    stream = ScriptedStream(partial_request(StreamEncoder(0)))
-    run_streams(worker(StreamBackend("a1b"), suppress_tokens=(ord("b"),)), stream)
-    assert stream.texts[0][:2] == "a1"
-    assert "b" not in stream.texts[0]
