@@ -135,8 +135,8 @@ def load(
     CheckpointError
         If it is damaged or not Whisper, or the adapter was made for another model.
     OptionError
-        If a value is of another type; if `backend`, `device`, `precision` or `attention` is not one of those above, or this machine
-        cannot compute there or in it; or if the assistant has another vocabulary.
+        If a value is of another type; if `backend`, `device`, `precision` or `attention` is not one of those above, or
+        this machine cannot compute there or in it; or if the assistant has another vocabulary.
     BackendUnavailable
         If the runtime is not installed, or the native decoder was not built.
     """

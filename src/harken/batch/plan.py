@@ -318,9 +318,7 @@ def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecord
     ]
     lengths: Iterator[float] = iter(())
     if probed:
-        with ThreadPoolExecutor(LSH_ARGUMENTS = ("attention", "lsh_rounds", "lsh_bucket_size")
-"""Arguments of `harken.load` that decide the rows where attention is not full."""
-_PROBING_THREADS) as threads:
+        with ThreadPoolExecutor(_PROBING_THREADS) as threads:
             lengths = iter([*threads.map(_whole_length_s, probed)])
     return [_with_estimate(recording, lengths) for recording in recordings]
 

@@ -33,8 +33,8 @@ MASKED_SCORE = -1e30
 class LSHAttention:
     """`harken.backends.torch.attention.AttentionFunction` by locality-sensitive hashing.
 
-    Time and memory for a query grow with `rounds` and `bucket_size`, not with the number of keys: each round compares it
-    with three buckets of keys. If there are no more keys than that, it attends to all of them.
+    Time and memory for a query grow with `rounds` and `bucket_size`, not with the number of keys: each round compares
+    it with three buckets of keys. If there are no more keys than that, it attends to all of them.
 
     Parameters
     ----------
