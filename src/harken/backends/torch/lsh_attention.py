@@ -58,7 +58,7 @@ class LSHAttention:
         if mask is not None:
             masked = (mask[:, 0, 0] < 0).repeat_interleave(heads, 0)
         rounds: list[_Round] = []
-        outputs, log_weights = [], []
+        outputs, log_totals = [], []
         for hashes in self._hashes(q, k, masked):
             found = _Round(*hashes, self.bucket_size)
             scores = _rows(q, found.queries).float() @ _rows(k, found.keys).float().mT * q.shape[-1] ** -0.5
@@ -66,10 +66,13 @@ class LSHAttention:
             for earlier in rounds:
                 scores.masked_fill_(earlier.contains(found.queries, found.keys), MASKED_SCORE)
             rounds.append(found)
-            outputs.append(found.unsort(scores.softmax(-1) @ _rows(v, found.keys).float()))
-            log_weights.append(found.unsort(scores.logsumexp(-1, keepdim=True)))
-        weights = torch.stack(log_weights).softmax(0)
-        output = (torch.stack(outputs) * weights).sum(0).to(query.dtype)
+            best = scores.amax(-1, keepdim=True)
+            weights = (scores - best).exp_()
+            total = weights.sum(-1, keepdim=True)
+            outputs.append(found.unsort(weights @ _rows(v, found.keys).float() / total))
+            log_totals.append(found.unsort(best + total.log()))
+        shares = torch.stack(log_totals).softmax(0)
+        output = (torch.stack(outputs) * shares).sum(0).to(query.dtype)
         return output.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
 
     def _hashes(self, query: Tensor, key: Tensor, masked: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -112,8 +115,8 @@ class _Round:
         self._run = torch.arange(run, device=starts.device)
         self.queries = buckets(query_order)
         self.keys = key_order.gather(1, (starts[..., None] + self._run).flatten(1)).unflatten(1, (-1, run))
-        self._query_ranks, self._key_ranks = query_order.argsort(1), key_order.argsort(1)
-        self._first_ranks = starts.repeat_interleave(bucket_size, 1).gather(1, self._query_ranks)
+        self._query_ranks, self._key_ranks = query_order.argsort(1), key_order.argsort(1).int()
+        self._first_ranks = starts.repeat_interleave(bucket_size, 1).gather(1, self._query_ranks).int()
 
     def contains(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Return which pairs are in this round: (groups, buckets, queries), (.., keys) to (.., queries, keys)."""
@@ -128,4 +131,5 @@ class _Round:
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
     """Gather rows of (groups, rows, n) by an index of shape (groups, ...) into each group: (groups, ..., n)."""
-    return x.gather(1, index.flatten(1)[..., None].expand(-1, -1, x.shape[-1])).unflatten(1, index.shape[1:])
+    first = torch.arange(len(x), device=x.device).view(-1, *[1] * (index.dim() - 1)) * x.shape[1]
+    return x.flatten(0, 1).index_select(0, (index + first).flatten()).view(*index.shape, -1)
