@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from harken.backends.native.matrices import GROUP
 from harken.backends.native.packed_file import Arrays
-from harken.backends.native.packing import GROUP
 from harken.contract import Floats
 
 

@@ -1,12 +1,12 @@
-/* Encodes and decodes with random models in some ways and prints hashes of the bits of all results: a line for each model,
- * instruction set of this processor and number of threads. All lines of one model have to be equal, on all machines. */
+/* Encodes and decodes with random models in some ways, makes spectrograms, and prints hashes of the bits of all results: a
+ * line for each model, instruction set of this processor and number of threads. All lines of one model have to be equal,
+ * on all machines. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels.h"
-#include "layout.h"
+#include "decoder.h"
 
 enum { LAYERS = 2, HEADS = 3, STATE = 192, VOCABULARY = 333, CONTEXT = 64, POSITIONS = 1100, SHORT = 37 };
 enum { MELS = 80, MOST_FRAMES = 3000 };
@@ -314,6 +314,22 @@ static void check_not_finite(float number) {
     }
 }
 
+/* Of tables that are not those of a spectrogram: sines would differ between machines. */
+static uint64_t transform(const struct harken_kernels *kernels) {
+    enum { FRAMES = 301, BAND_BINS = 5, SAMPLES = 160 * (FRAMES - 1) + 400 };
+    static float log_mel[MELS * FRAMES];
+    int32_t filter_bins[2 * MELS];
+    for (int32_t band = 0; band < MELS; band++) {
+        filter_bins[2 * band] = 2 * band;
+        filter_bins[2 * band + 1] = BAND_BINS;
+    }
+    seed = 3;
+    struct harken_mel_tables tables = {draw_floats(400, 1), draw_floats(2 * 400, 1), draw_floats(MELS * BAND_BINS, 1),
+                                       filter_bins, MELS};
+    kernels->log_mel(&tables, draw_floats(SAMPLES, 1), FRAMES, log_mel, FRAMES);
+    return add_floats(EMPTY_HASH, log_mel, MELS * FRAMES);
+}
+
 static void print(const char *model, uint64_t hash, const char *name, int32_t threads) {
     printf("%s %016llx %s %d\n", model, (unsigned long long)hash, name, threads);
 }
@@ -331,6 +347,9 @@ int main(void) {
         check_largest_sums(columns, 1, 1);
         check_largest_sums(columns, -1e-9f, 1e-9f);
     }
+    struct harken_supported supported = harken_supported_kernels();
+    for (int32_t i = 0; i < supported.n; i++)
+        print("log-mel", transform(supported.list[i]), supported.list[i]->name, 1);
     static const char *const decoders[] = {"4-bit-decoder", "8-bit-decoder", "float-decoder"};
     static const char *const encoders[] = {NULL, "encoder", "float-encoder"};
     static const int32_t frames[] = {2, 96, 98, 1130, 14}, fewer_frames[] = {2, 96, 98, 230, 14};

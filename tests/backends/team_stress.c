@@ -4,7 +4,7 @@
  * starts too early, or an item that is done twice or never, changes the result (and is a data race for
  * -fsanitize=thread). */
 #define _POSIX_C_SOURCE 200809L
-#include "float_mode.h"
+#include "os_threads.h"
 #include "team.h"
 
 #include <float.h>

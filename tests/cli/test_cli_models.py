@@ -11,7 +11,7 @@ import checkpoint_files as files
 from cli_runner import CliRunner
 from harken.checkpoints import SHORT_NAMES
 from harken.cli import models
-from harken.cli.screen import format_table, human_size
+from harken.cli.terminal import format_table, human_size
 from harken.errors import CheckpointError, CheckpointNotFound
 from tiny_models import DIMS
 

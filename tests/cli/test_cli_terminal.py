@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from harken.cli.exits import Stop
-from harken.cli.screen import Screen, TimestampedLines, format_pace
-from harken.cli.terminal import write_stderr, write_stdout
+from harken.cli.terminal import Screen, TimestampedLines, format_pace, write_stderr, write_stdout
 from harken.errors import OutputError
 from harken.formats import printable
 from harken.results import Segment
@@ -213,7 +212,7 @@ class TestPace:
     def test_clock_starts_where_the_work_before_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
         terminal = one_terminal(monkeypatch)
         now_s = 100.0
-        monkeypatch.setattr("harken.cli.screen.perf_counter", lambda: now_s)
+        monkeypatch.setattr("harken.cli.terminal.perf_counter", lambda: now_s)
         screen = Screen(show_progress=True)
         early = screen.track("a.mp3", 60.0)
         now_s += 7.0  # the model is loaded

@@ -250,8 +250,8 @@ class TestTerminal:
         cli.monkeypatch.setenv("COLUMNS", "120")
 
     def test_segments_are_printed_above_the_bar(self, cli: CliRunner, talk: Path) -> None:
-        cli.monkeypatch.setattr("harken.cli.screen.SPEED_SHOWN_FROM_S", 1e-9)
-        cli.monkeypatch.setattr("harken.cli.screen.TIME_LEFT_SHOWN_FROM_S", 1e-9)
+        cli.monkeypatch.setattr("harken.cli.terminal.SPEED_SHOWN_FROM_S", 1e-9)
+        cli.monkeypatch.setattr("harken.cli.terminal.TIME_LEFT_SHOWN_FROM_S", 1e-9)
         outcome = cli.run("transcribe", talk, "-f", "txt", "--language", "en")
         assert outcome.out == lines("one")  # before the bar comes
         for shown in lines(*WORDS).splitlines()[1:]:

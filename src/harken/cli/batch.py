@@ -27,8 +27,8 @@ from harken.cli.options import (
     parse_text,
     single_option,
 )
-from harken.cli.screen import ProgressBar, format_table, pluralize, write_stderr, write_stdout
 from harken.cli.signals import saving_on_stop
+from harken.cli.terminal import ProgressBar, format_table, pluralize, write_stderr, write_stdout
 from harken.formats import Layout
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions

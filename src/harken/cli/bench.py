@@ -31,8 +31,7 @@ from harken.cli.options import (
     model_params,
     single_option,
 )
-from harken.cli.screen import Screen, format_table, format_time, pluralize
-from harken.cli.terminal import write_stderr
+from harken.cli.terminal import Screen, format_table, format_time, pluralize, write_stderr
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.speculation import NEAR_TIE
 from harken.errors import AudioError, BackendUnavailable

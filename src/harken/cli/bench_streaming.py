@@ -11,7 +11,7 @@ from typing import Any
 
 from harken.api import Recognizer
 from harken.cli.measuring import Measurement, Report, Row, table_rows
-from harken.cli.screen import Screen, format_table, pluralize
+from harken.cli.terminal import Screen, format_table, pluralize
 from harken.evaluation.error_rate import ErrorRate
 from harken.evaluation.latency import Percentiles
 from harken.evaluation.live_runs import ComputeCost, LiveRound, LiveSummary, run_live_rounds, summarise_live

@@ -21,7 +21,7 @@ from harken.cli.options import (
     model_options,
     single_option,
 )
-from harken.cli.screen import format_time, format_timed_text, write_stdout
+from harken.cli.terminal import format_time, format_timed_text, write_stdout
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError
 from harken.formats import as_json, dump_json

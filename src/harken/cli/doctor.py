@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from harken.cli.exits import EPILOGUE, SOME_FAILED
-from harken.cli.screen import human_size, write_stdout
+from harken.cli.terminal import human_size, write_stdout
 from harken.errors import HarkenError, install_hint
 
 

@@ -1,4 +1,4 @@
-"""``harken eval``: measures the error rates on recordings with known text."""
+"""``harken eval``: measures the error rates on recordings with known text, and with ``--speakers`` who speaks when."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
-from harken.cli.eval_speakers import speakers_measurement
+from harken.api import load_diarizer
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import refuse_overwriting
 from harken.cli.measuring import Measurement, Report, format_percent, format_rate, format_speed, measure
 from harken.cli.options import (
     Command,
     FilePath,
+    chosen_loader,
     decoding_options,
     load_model_with_status,
     model_files,
@@ -23,13 +24,19 @@ from harken.cli.options import (
     model_params,
     single_option,
 )
-from harken.cli.screen import Screen, format_table, pluralize
-from harken.cli.terminal import write_stderr
+from harken.cli.terminal import Screen, format_table, pluralize, write_stderr
 from harken.evaluation.error_rate import AlignmentChunk, ErrorCounts, ErrorRate, align_words
 from harken.evaluation.evaluate import evaluate_entries
 from harken.evaluation.hypotheses import HypothesisStore, open_hypotheses, provenance
 from harken.evaluation.scoring import Evaluation, Failure, Score, report, summarise
-from harken.evaluation.speakers import reference_path
+from harken.evaluation.speakers import (
+    SpeakerEvaluation,
+    SpeakerScore,
+    evaluate_speakers,
+    reference_path,
+    report_speakers,
+    summarise_speakers,
+)
 from harken.manifests import Entry, manifest_path, read_manifests
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
@@ -37,6 +44,7 @@ from harken.transcribe import TranscribeOptions
 CONTEXT_WORDS = 4
 """Number of correct words shown on either side of a difference."""
 TABLE_HEADER = ("", "error %", "95 % interval", "substituted", "deleted", "inserted", "of")
+SPEAKER_COLUMNS = (("DER", 7), ("0.25 s", 7), ("JER", 7), ("speakers", 10), ("cpWER", 7))
 
 
 def format_score(score: Score) -> str:
@@ -222,7 +230,7 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
 
         def start() -> Measurement[Any]:
             if params["speakers"]:
-                return speakers_measurement(screen, entries, options, params)
+                return _speakers_measurement(screen, entries, options, params)
             saved = f"; what was done is in {hypotheses}" if hypotheses else ""
             return _measurement(screen, entries, store, options, params, made_by, saved)
 
@@ -273,3 +281,92 @@ def _measurement(
         shown=lambda score: "" if params["quiet"] else format_score(score),
         saved=saved,
     )
+
+
+def _speakers_measurement(
+    screen: Screen, entries: Sequence[Entry], options: TranscribeOptions, params: dict[str, Any]
+) -> Measurement[SpeakerScore]:
+    """Return the measurement of who speaks when; its table begins at once."""
+    quiet = params["quiet"]
+
+    def make_report(scores: Sequence[SpeakerScore], failures: Sequence[Failure], complete: bool) -> Report:
+        evaluation = summarise_speakers(scores, failures)
+        return Report(
+            recordings=len(scores),
+            text=format_speaker_totals(evaluation),
+            as_json=report_speakers(evaluation, complete=complete),
+        )
+
+    if not quiet:
+        screen.write_stdout("".join(f"{name:>{width}}" for name, width in SPEAKER_COLUMNS) + "\n")
+    return Measurement(
+        outcomes=evaluate_speakers(
+            entries,
+            partial(chosen_loader("load_diarizer", load_diarizer), threads=params["threads"]),
+            partial(load_model_with_status, screen, params) if params["words"] else None,
+            options,
+            turns=params["turns"],
+        ),
+        report=make_report,
+        recordings=len(entries),
+        label=f"{len(entries)} recordings",
+        durations_s=[entry.seconds for entry in entries],
+        measured_s=lambda score: score.entry.seconds or 0.0,
+        shown=lambda score: "" if quiet else format_speaker_score(score),
+    )
+
+
+def format_speaker_score(score: SpeakerScore) -> str:
+    """Format the error rates and the name of a recording, under `SPEAKER_COLUMNS`."""
+    words = score.cp_word_errors
+    cells = (
+        format_percent(score.errors.rate),
+        format_percent(score.collar_errors.rate),
+        format_percent(score.jaccard.rate),
+        f"{score.found_speakers} of {score.speakers}",
+        format_percent(words.rate if words else None),
+    )
+    row = "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, SPEAKER_COLUMNS, strict=True))
+    return f"{row}  {score.entry.name}\n"
+
+
+def format_speaker_totals(evaluation: SpeakerEvaluation) -> str:
+    """Format the rates over all recordings, each with its interval and what it is made of."""
+    count = len(evaluation.scores)
+    header = ("", "error %", "95 % interval", "missed", "false", "confused", "of")
+    parts = [f"\n{pluralize(count, 'recording')}", _speaker_speed(evaluation), "\n"]
+    parts.append(format_table([header, *_speaker_rows(evaluation)]))
+    parts.append(
+        f"Number of speakers right in {evaluation.counted_right} of {pluralize(count, 'recording')}.\n"
+    )
+    if count > 1:
+        parts.append("The intervals resample recordings.\n")
+    return "".join(parts)
+
+
+def _speaker_rows(evaluation: SpeakerEvaluation) -> Iterator[tuple[str, ...]]:
+    for label, rate, errors in (
+        ("DER", evaluation.der, evaluation.errors),
+        ("DER, collar 0.25 s", evaluation.collar_der, evaluation.collar_errors),
+    ):
+        if rate:
+            shares = (errors.missed_s, errors.false_alarm_s, errors.confused_s)
+            cells = (format_percent(seconds / errors.speech_s) for seconds in shares)
+            yield (label, *format_rate(rate), *cells, f"{errors.speech_s:.0f} s of speech")
+    speakers = sum(score.speakers for score in evaluation.scores)
+    words = sum(score.cp_word_errors.reference_length for score in evaluation.scores if score.cp_word_errors)
+    compared = sum(score.speaker_errors.reference_length for score in evaluation.scores if score.speaker_errors)
+    for label, rate, unit in (
+        ("JER", evaluation.jer, f"{speakers} speakers"),
+        ("cpWER", evaluation.cp_wer, f"{words} words"),
+        ("words of others", evaluation.wder, f"{compared} words"),
+    ):
+        if rate:
+            yield (label, *format_rate(rate), "", "", "", unit)
+
+
+def _speaker_speed(evaluation: SpeakerEvaluation) -> str:
+    timed = [score for score in evaluation.scores if score.wall_s and score.entry.seconds]
+    wall_s = sum(score.wall_s or 0.0 for score in timed)
+    audio_s = sum(score.entry.seconds or 0.0 for score in timed)
+    return f": {audio_s:.1f} s of audio{format_speed(audio_s, wall_s)}" if wall_s else ""

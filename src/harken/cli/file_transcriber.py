@@ -15,8 +15,8 @@ from time import perf_counter
 from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED, UNEXPECTED, describe_error, exit_code
 from harken.cli.inputs import recording_duration_s
-from harken.cli.screen import Screen, format_time, format_timed_text
 from harken.cli.signals import StopDeferral, saving_on_stop
+from harken.cli.terminal import Screen, format_time, format_timed_text
 from harken.cli.transcript_files import TranscriptFiles
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError

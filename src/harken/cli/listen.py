@@ -29,7 +29,6 @@ from harken.cli.options import (
     single_option,
 )
 from harken.cli.outputs import Outputs, Recording, SettlingSegments, TranscriptFile, make_transcript
-from harken.cli.screen import Screen, format_time, format_timed_text, write_stdout
 from harken.cli.signals import saving_on_stop
 from harken.cli.sources import (
     PCM_FORMATS,
@@ -42,6 +41,7 @@ from harken.cli.sources import (
     microphone_table,
 )
 from harken.cli.speaker_options import live_speaker_options, load_diarizer_with_status
+from harken.cli.terminal import Screen, format_time, format_timed_text, write_stdout
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
 from harken.option_types import options_from

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from harken.cli.exits import SOME_FAILED
-from harken.cli.screen import Screen
 from harken.cli.signals import StopDeferral, saving_on_stop
+from harken.cli.terminal import Screen
 from harken.evaluation.error_rate import ErrorRate
 from harken.evaluation.latency import Percentiles
 from harken.evaluation.scoring import Failure

@@ -11,7 +11,7 @@ import click
 from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve_model
 from harken.cli.exits import EPILOGUE
 from harken.cli.options import FilePath
-from harken.cli.screen import format_table, human_size, write_stdout
+from harken.cli.terminal import format_table, human_size, write_stdout
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
 

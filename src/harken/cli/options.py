@@ -25,7 +25,7 @@ from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 
 if TYPE_CHECKING:
-    from harken.cli.screen import Screen
+    from harken.cli.terminal import Screen
 
 
 WORD_FORMATS = {"words.tsv", "html"}

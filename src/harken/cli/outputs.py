@@ -15,9 +15,8 @@ from typing import Any, Self
 import numpy as np
 
 from harken.cli.kept_files import KeptFile
-from harken.cli.screen import format_time
 from harken.cli.signals import StopDeferral
-from harken.cli.terminal import write_stderr
+from harken.cli.terminal import format_time, write_stderr
 from harken.contract import Floats
 from harken.formats import RecordingLink, Writer
 from harken.results import Segment, Speaker, SpeakerTurn, Transcript

@@ -19,21 +19,22 @@ from harken.cli.terminal import discard, open_closed_streams, stdout_errors, wri
 from harken.errors import HarkenError, OutputError
 from harken.files import remove_own
 
-COMMANDS = (
-    "transcribe",
-    "listen",
-    "batch",
-    "serve",
-    "decode",
-    "eval",
-    "bench",
-    "plot",
-    "distill",
-    "finetune",
-    "adapt",
-    "models",
-    "doctor",
-)
+COMMANDS = {
+    "transcribe": "transcribe:command",
+    "listen": "listen:command",
+    "batch": "batch:command",
+    "serve": "serve:command",
+    "decode": "decode:command",
+    "eval": "eval:command",
+    "bench": "bench:command",
+    "plot": "plot:command",
+    "distill": "training:distill_command",
+    "finetune": "training:finetune_command",
+    "adapt": "training:adapt_command",
+    "models": "models:command",
+    "doctor": "doctor:command",
+}
+"""The module and the function of each, in the order of the help."""
 
 
 class LazyGroup(click.Group):
@@ -45,7 +46,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"harken.cli.{cmd_name}").command
+        module_name, function_name = COMMANDS[cmd_name].split(":")
+        command: click.Command = getattr(import_module(f"harken.cli.{module_name}"), function_name)
         return command
 
 

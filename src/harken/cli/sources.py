@@ -19,8 +19,8 @@ from harken.audio.container import NOT_FINITE
 from harken.audio.resample import Resampler
 from harken.cli.exits import Stop, signal_stop
 from harken.cli.inputs import STDIN, recording_duration_s
-from harken.cli.screen import format_table
 from harken.cli.signals import handling_signals, signal_listeners
+from harken.cli.terminal import format_table
 from harken.contract import Floats
 from harken.errors import AudioError, BackendUnavailable, install_hint
 from harken.types import SAMPLE_RATE

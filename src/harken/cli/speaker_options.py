@@ -12,8 +12,8 @@ import click
 from harken.api import load_diarizer
 from harken.cli.effects import without_flag
 from harken.cli.options import FilePath, Text, add_options, chosen_loader, single_option
-from harken.cli.screen import Screen
 from harken.cli.signals import keeping_stop
+from harken.cli.terminal import Screen
 from harken.errors import OptionError
 from harken.speakers.diarizer import Diarizer
 from harken.speakers.live import DEFAULT_DELAY_S, MAX_DELAY_S

@@ -1,20 +1,44 @@
-"""Writing to standard output and standard error: nothing that comes from outside controls the terminal."""
+"""The terminal: the transcript on standard output; progress, messages and errors on standard error.
+
+Nothing that comes from outside controls it.
+"""
 
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TextIO
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
 
 import click
 
 from harken.cli.exits import PIPE_CLOSED, Stop
 from harken.errors import OutputError
-from harken.formats import escape_controls, printable
+from harken.formats import (
+    TranscriptFormat,
+    escape_controls,
+    format_timestamp,
+    main_speaker,
+    printable,
+    replace_controls,
+)
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from harken.results import Segment, Transcript
+    from harken.transcribe.options import ProgressCallback
+
+SPEED_SHOWN_FROM_S = 0.5
+"""Time after which a speed means something."""
+TIME_LEFT_SHOWN_FROM_S = 5.0
+"""Time after which the time left can be told; the first windows are read ahead."""
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -95,3 +119,229 @@ def discard(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
+
+
+def format_time(seconds: float) -> str:
+    """Format a time as ``mm:ss.mmm``, with hours if there are any."""
+    return format_timestamp(round(seconds * 1000)).removeprefix("00:")
+
+
+def format_timed_text(start_s: float, end_s: float, text: str) -> str:
+    """Format a text with its start and end."""
+    return f"[{format_time(start_s)} --> {format_time(end_s)}] {replace_controls(text).strip()}"
+
+
+def format_table(rows: Iterable[tuple[str, ...]]) -> str:
+    """Format rows as a table; each column is as wide as its widest cell."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def pluralize(count: int, noun: str) -> str:
+    """Format a count with its noun in the singular or plural."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def human_size(size: int) -> str:
+    """Format a number of bytes with a decimal unit."""
+    power = min(int(math.log(max(size, 1), 1000)), 3)
+    return f"{size / 1000**power:.{power and 1}f} {('B', 'kB', 'MB', 'GB')[power]}"
+
+
+class ProgressBar:
+    """A bar at the bottom of the terminal for one task at a time; without a terminal there is none.
+
+    Parameters
+    ----------
+    enabled : bool
+        False to show no bar.
+    counts : bool
+        Show how many items are done and the time left, instead of a percentage.
+    """
+
+    def __init__(self, enabled: bool = True, *, counts: bool = False) -> None:
+        self.enabled = enabled and is_terminal(sys.stderr)
+        self._counts = counts
+        self._progress: Progress | None = None
+        self._task: tuple[object, TaskID] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            if self._progress:
+                self._progress.stop()
+
+    @property
+    def is_shown(self) -> bool:
+        """True once there has been something to show."""
+        return self._progress is not None
+
+    def update(self, task: object, label: str, done: float, total: float | None, note: str = "") -> None:
+        """Show how much of a task is done, in place of the task before."""
+        if not self.enabled:
+            return
+        try:
+            self._progress = self._progress or _started_progress(self._counts)
+            if self._task is None or self._task[0] != task:
+                if self._task:
+                    self._progress.remove_task(self._task[1])
+                self._task = task, self._progress.add_task("", note="", total=total)
+            self._progress.update(
+                self._task[1],
+                description=printable(label),
+                completed=done,
+                total=total,
+                note=note,
+                refresh=True,
+            )
+        except OSError:  # the terminal has gone
+            self.enabled = False
+
+    def print_above(self, text: str) -> None:
+        """Print text above the bar as it is."""
+        if self._progress:
+            self._progress.console.print(
+                text, end="", markup=False, emoji=False, highlight=False, soft_wrap=True
+            )
+
+    def write_stderr(self, text: str) -> None:
+        """Write a line to standard error, above the bar; see `harken.cli.terminal`."""
+        if self._progress:
+            with suppress(OSError):
+                self.print_above(f"{message_text(text)}\n")
+        else:
+            write_stderr(text)
+
+
+def _started_progress(counts: bool) -> Progress:
+    from rich.console import Console  # not needed for the help, and slow to import
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (MofNCompleteColumn(), TimeRemainingColumn()) if counts else (TaskProgressColumn(),)
+    progress = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        *columns,
+        TextColumn("{task.fields[note]}", markup=False),
+        console=Console(stderr=True),
+        redirect_stdout=False,
+        redirect_stderr=False,
+        transient=True,
+    )
+    progress.start()
+    return progress
+
+
+def format_pace(done_s: float, total_s: float | None, elapsed_s: float) -> str:
+    """Format the time left and the speed after `elapsed_s` seconds of work, once they mean something."""
+    if elapsed_s < SPEED_SHOWN_FROM_S:
+        return ""
+    speed = done_s / elapsed_s
+    time_left = ""
+    if total_s and 0 < done_s < total_s and elapsed_s >= TIME_LEFT_SHOWN_FROM_S:
+        time_left = f"{format_time((total_s - done_s) / speed).partition('.')[0]} left, "
+    return f"{time_left}{speed:.1f}x real time"
+
+
+class TimestampedLines(TranscriptFormat):
+    """The format of the terminal: one line per segment, with its times.
+
+    Parameters
+    ----------
+    heading : str, optional
+        Name of the recording, if there are several.
+    """
+
+    def __init__(self, heading: str | None = None) -> None:
+        self._header = f"==> {printable(heading)} <==\n" if heading else ""
+
+    def header(self) -> str:
+        """Return the name of the recording, in the style of ``head``."""
+        return self._header
+
+    def segment(self, segment: Segment) -> str:
+        """Return the line of a segment."""
+        speaker = main_speaker(segment.speakers)
+        text = f"{speaker}: {segment.text.strip()}" if speaker else segment.text
+        return f"{format_timed_text(segment.start_s, segment.end_s, text)}\n"
+
+    def footer(self, transcript: Transcript) -> str:
+        """Return an empty text: there is no footer."""
+        return ""
+
+
+class Screen:
+    """The output of a command: a terminal with a progress bar at the bottom, or files and pipes.
+
+    Parameters
+    ----------
+    show_progress : bool
+        Show a progress bar. It appears only on a terminal, after the first window, so that it does not
+        delay the first segment.
+    """
+
+    def __init__(self, show_progress: bool) -> None:
+        self.show_progress = show_progress
+        self._bar = ProgressBar(show_progress)
+        self._idle_since_s = perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    def write_stdout(self, text: str) -> None:
+        """Write to standard output, above the bar if both share the terminal; see `harken.cli.terminal`."""
+        if self._bar.is_shown and is_terminal(sys.stdout):
+            with stdout_errors():
+                self._bar.print_above(escape_controls(text))
+        else:
+            write_stdout(text)
+
+    def write_stderr(self, text: str) -> None:
+        """Write a line to standard error; see `harken.cli.terminal`."""
+        self._bar.write_stderr(text)
+
+    def show_status(self, text: str) -> None:
+        """Show a status on a line that the next output overwrites; an empty text removes it."""
+        self._idle_since_s = perf_counter()
+        if self._bar.enabled and not self._bar.is_shown:
+            write_stderr(text, before="\r\033[K", end="")
+
+    def track_all(self, label: str, durations_s: Iterable[float | None]) -> ProgressCallback:
+        """Return a callback that shows the progress through several recordings, some of unknown length."""
+        all_durations_s = [*durations_s]
+        total_s = sum(duration_s or 0.0 for duration_s in all_durations_s)
+        return self.track(label, None if None in all_durations_s else total_s)
+
+    def track(self, label: str, total_s: float | None) -> ProgressCallback:
+        """Return a callback that shows the progress through a recording, whose length may be unknown.
+
+        Its clock starts at the end of what was shown before: a status, or the progress of another recording.
+        """
+        began_s: float | None = None
+
+        def progress(done_s: float, finished: bool) -> None:
+            nonlocal began_s
+            began_s = self._idle_since_s if began_s is None else began_s
+            self._idle_since_s = perf_counter()
+            elapsed_s = self._idle_since_s - began_s
+            self._bar.update(progress, label, done_s, total_s, format_pace(done_s, total_s, elapsed_s))
+
+        return progress

@@ -1,4 +1,4 @@
-"""The shared parts of ``harken adapt``, ``harken distill`` and ``harken finetune``: options, progress, interruption."""
+"""``harken adapt``, ``harken distill`` and ``harken finetune``: their options, progress and interruption."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from harken.api import Recognizer, load
-from harken.cli.exits import Stop, signal_stop
+from harken.cli.effects import with_option
+from harken.cli.exits import EPILOGUE, Stop, signal_stop
 from harken.cli.inputs import make_folder, refuse_writing_into
 from harken.cli.options import (
+    Command,
     FilePath,
     Text,
     add_options,
@@ -25,11 +27,18 @@ from harken.cli.options import (
     model_files,
     single_option,
 )
-from harken.cli.screen import ProgressBar, write_stdout
 from harken.cli.signals import finishing_calls, handling_signals
-from harken.cli.terminal import write_stderr
+from harken.cli.terminal import ProgressBar, write_stderr, write_stdout
 from harken.option_types import options_from
-from harken.training.options import DataOptions, TrainOptions
+from harken.training.options import (
+    MAX_DECODER_LAYERS,
+    AdaptDataOptions,
+    AdaptOptions,
+    DataOptions,
+    DistillOptions,
+    FineTuneOptions,
+    TrainOptions,
+)
 
 if TYPE_CHECKING:
     from harken.checkpoints import Checkpoint
@@ -228,3 +237,81 @@ def _format_curve(points: Sequence[EvalPoint]) -> str:
         for point in points
     ]
     return "".join([f"{'step':>7}  {'acceptance':>10}  {'tokens per pass':>17}  {'loss':>8}\n", *rows])
+
+
+@click.command(cls=Command, epilog=EPILOGUE)
+@click.argument("model", type=FilePath())
+@files_option(
+    "--layers",
+    type=click.IntRange(1, MAX_DECODER_LAYERS),
+    default=2,
+    no_effect=with_option("init_from"),
+    help="Number of decoder layers of the assistant.",
+)
+@files_option(
+    "--init-from",
+    type=FilePath(),
+    metavar="MODEL",
+    help="Initialize from the decoder of this smaller model, with all its layers.",
+)
+@training_options(DistillOptions)
+def distill_command(model: str, layers: int, init_from: str | None, **params: Any) -> None:
+    """Train an assistant for MODEL, to be used with --assistant.
+
+    It shares the encoder of the model; its decoder has few layers and learns to predict the model's transcripts of
+    recordings, whose text need not be known. It is initialized from some of the model's own layers; with little speech,
+    the decoder of a smaller model (--init-from) is better. This needs harken[torch].
+
+    After Ctrl-C the same command continues where it was interrupted; the best assistant so far is in the folder.
+    """
+    task = make_task(model, params, DistillOptions, needs_text=False)
+    from harken.training.distill import InitialModel, distill
+
+    initial_decoder = (
+        InitialModel(checkpoint=find_model(init_from, params), load_recognizer=model_loader(init_from, params))
+        if init_from
+        else None
+    )
+    load = model_loader(model, params)
+    run_task(task, params, lambda callbacks: distill(task, layers, load, callbacks, initial_decoder))
+
+
+@click.command(cls=Command, epilog=EPILOGUE)
+@click.argument("model", type=FilePath())
+@files_option(
+    "--freeze-encoder/--no-freeze-encoder",
+    default=False,
+    help="Train only the decoder, which is several times faster.",
+)
+@training_options(FineTuneOptions)
+def finetune_command(model: str, freeze_encoder: bool, **params: Any) -> None:
+    """Train MODEL on recordings with known text.
+
+    The manifests hold the texts (see 'harken eval'); recordings longer than 30 s are cut between words, by forced
+    alignment. The result is a whole model, in a folder that harken and transformers load. This needs harken[torch].
+
+    After Ctrl-C the same command continues where it was interrupted; the best model so far is in the folder.
+    """
+    task = make_task(model, params, FineTuneOptions, needs_text=True)
+    from harken.training.finetune import finetune
+
+    load = model_loader(model, params)
+    run_task(task, params, lambda callbacks: finetune(task, freeze_encoder, load, callbacks))
+
+
+@click.command(cls=Command, epilog=EPILOGUE)
+@click.argument("model", type=FilePath())
+@training_options(AdaptOptions, AdaptDataOptions)
+def adapt_command(model: str, **params: Any) -> None:
+    """Train an adapter for MODEL, to be used with --adapter.
+
+    An adapter changes the encoder so that it gives with the short windows of a live stream what it gives with whole
+    ones. The model is its own teacher: what is said in the recordings need not be known. This needs harken[torch].
+
+    After Ctrl-C the same command continues where it was interrupted; the best adapter so far is in the folder.
+    """
+    task = make_task(model, params, AdaptOptions, AdaptDataOptions, needs_text=False)
+    from harken.training.adapt import adapt
+
+    load = model_loader(model, params)
+    run_task(task, params, lambda callbacks: adapt(task, load, callbacks))

@@ -35,9 +35,8 @@ from harken.cli.options import (
     model_options,
     single_option,
 )
-from harken.cli.screen import Screen, TimestampedLines, pluralize
 from harken.cli.speaker_options import load_diarizer_with_status, speaker_options
-from harken.cli.terminal import is_terminal
+from harken.cli.terminal import Screen, TimestampedLines, is_terminal, pluralize
 from harken.cli.transcript_files import TranscriptFiles, all_exist
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
 from harken.option_types import options_from

@@ -12,16 +12,13 @@ from numpy.typing import NDArray
 from harken.backends.checks import own_states
 from harken.backends.encoding import EncodingBackend
 from harken.backends.loading import load_parts
-from harken.backends.native.decoder import NativeDecoder
-from harken.backends.native.decoder_weights import DecoderWeights
-from harken.backends.native.encoder import NativeEncoder
-from harken.backends.native.encoder_weights import EncoderWeights
-from harken.backends.native.features import NativeFeatures
+from harken.backends.native.decoder import NativeDecoder, NativeFeatures
+from harken.backends.native.encoder import NativeEncoder, NativeEncoderState
 from harken.backends.native.library import chosen_instruction_set
+from harken.backends.native.matrices import GROUP
 from harken.backends.native.packed_file import load_packed
-from harken.backends.native.packing import GROUP
 from harken.backends.native.session import NativeSession
-from harken.backends.native.streaming_encoder import NativeEncoderState
+from harken.backends.native.weights import DecoderWeights, EncoderWeights
 from harken.backends.store import FileStore, default_store_directory
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_int32
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from threading import Lock
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.native.decoder_weights import DecoderWeights
+from harken.backends.encoding import EncodedWindows
 from harken.backends.native.library import (
     MOST_IN_A_PART,
     NO_MEMORY,
@@ -25,10 +25,11 @@ from harken.backends.native.library import (
     chosen_instruction_set,
     load_library,
 )
+from harken.backends.native.matrices import GROUP, padded_rows
 from harken.backends.native.packed_file import ALIGNMENT_BYTES
-from harken.backends.native.packing import padded_rows
+from harken.backends.native.weights import DecoderWeights
 from harken.checkpoints.alignment_heads import AlignmentHeads
-from harken.contract import Floats
+from harken.contract import Floats, SparsePositions
 from harken.errors import OutOfMemory
 
 Packed = NDArray[np.uint8]
@@ -61,6 +62,39 @@ class PackedWindow:
         """Return the structure that describes it to the library, and the bias of its keys."""
         bias = None if key_bias is None else key_bias.ctypes.data
         return Window(self.memory.ctypes.data, self.positions, self.part, self.capacity, bias)
+
+
+class NativeFeatures(EncodedWindows):
+    """The encoder's output for some windows, and the packed keys and values of the cross-attention.
+
+    Parameters
+    ----------
+    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
+        Kept for decoders that reuse it.
+    windows : sequence of PackedWindow
+        Packed keys and values of each window.
+    lengths : sequence of int, or None
+        Number of positions of each window, where they differ.
+    sparse_positions : SparsePositions, optional
+        What the positions of all windows stand for.
+    """
+
+    def __init__(
+        self,
+        encoder_output: Floats,
+        windows: Sequence[PackedWindow],
+        lengths: Sequence[int] | None = None,
+        sparse_positions: SparsePositions | None = None,
+    ) -> None:
+        super().__init__(encoder_output, lengths, sparse_positions)
+        self.windows = windows
+        self.key_bias = padded_key_bias(sparse_positions) if sparse_positions else None
+
+
+@cache
+def padded_key_bias(positions: SparsePositions) -> Floats:
+    """Return the bias of the keys of some positions, rounded up to whole groups as the library reads it."""
+    return np.pad(positions.key_bias, (0, -len(positions.counts) % GROUP))
 
 
 class NativeDecoder:

@@ -8,8 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from harken.backends.native.decoder import NativeDecoder, close_when_collected
-from harken.backends.native.features import NativeFeatures
+from harken.backends.native.decoder import NativeDecoder, NativeFeatures, close_when_collected
 from harken.backends.native.library import NO_MEMORY
 from harken.backends.native.logits import NativeLogits
 from harken.contract import Floats

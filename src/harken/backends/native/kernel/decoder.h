@@ -3,11 +3,54 @@
 #define HARKEN_DECODER_H
 
 #include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
 
-#include "arena.h"
 #include "harken.h"
 #include "kernels.h"
 #include "team.h"
+
+static inline int32_t min(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+static inline int32_t max(int32_t a, int32_t b) {
+    return a > b ? a : b;
+}
+
+/* The number of parts of some size, of which the last may be smaller. */
+static inline int32_t parts(int32_t n, int32_t size) {
+    return (n + size - 1) / size;
+}
+
+/* Memory that grows and is used again by the next call. */
+struct harken_arena {
+    char *memory;
+    size_t size, used;
+};
+
+/* Takes a piece, aligned to 64 bytes; while the arena has no memory it only adds up sizes. */
+static inline void *harken_take(struct harken_arena *arena, size_t n, size_t size) {
+    void *piece = arena->memory ? arena->memory + arena->used : NULL;
+    arena->used += (n * size + 63) / 64 * 64;
+    return piece;
+}
+
+/* Makes room, and writes an empty arena of that memory to `empty`. Returns 0 or HARKEN_NO_MEMORY. */
+static inline int32_t harken_arena_grow(struct harken_arena *arena, size_t needed, struct harken_arena *empty) {
+    if (needed > arena->size) {
+        char *memory = malloc(needed + 63);
+        if (!memory)
+            return HARKEN_NO_MEMORY;
+        free(arena->memory);
+        arena->memory = memory;
+        arena->size = needed;
+    }
+    *empty = *arena;
+    empty->memory += -(uintptr_t)arena->memory % 64;
+    empty->used = 0;
+    return 0;
+}
 
 struct harken_decoder {
     struct harken_model model; /* with an own copy of `layers` and of `alignment_heads` */
@@ -27,6 +70,43 @@ static inline int64_t harken_key_offset(const struct harken_model *model, int32_
 
 static inline int64_t harken_value_offset(const struct harken_model *model, int32_t layer, int32_t head) {
     return harken_key_offset(model, layer, head) + (int64_t)HARKEN_SLAB * model->n_state;
+}
+
+/* The packed keys and values of a window: for each layer and head two matrices of 16-bit integers or of floats, the
+ * second in chunks of positions, and then the scales of both if they are integers. */
+struct harken_head_layout {
+    int32_t head_size, padded; /* positions, rounded up to whole groups */
+    int64_t size;              /* bytes, a multiple of 64 */
+};
+
+static inline struct harken_head_layout harken_head_layout(const harken_decoder *decoder, int32_t capacity,
+                                                           int32_t part) {
+    struct harken_head_layout head = {.head_size = decoder->model.n_state / decoder->model.n_heads};
+    head.padded = parts(capacity, HARKEN_GROUP) * HARKEN_GROUP;
+    int64_t number = decoder->kernels->number_bytes;
+    int64_t n_scales = number == sizeof(int16_t) ? head.padded + (int64_t)parts(capacity, part) * head.head_size : 0;
+    head.size = 2 * number * head.padded * head.head_size + (int64_t)sizeof(float) * n_scales;
+    return head;
+}
+
+/* The keys of one chunk (a part of the positions) of one head, and the values. */
+static inline void harken_chunk_matrices(const harken_decoder *decoder, const struct harken_window *window,
+                                         int32_t layer, int32_t head, int32_t chunk, struct harken_matrix *keys,
+                                         struct harken_matrix *values) {
+    struct harken_head_layout layout = harken_head_layout(decoder, window->capacity, window->part);
+    char *place = (char *)window->packed + layout.size * ((int64_t)layer * decoder->model.n_heads + head);
+    int64_t row_bytes = (int64_t)decoder->kernels->number_bytes * layout.head_size;
+    char *values_place = place + layout.padded * row_bytes;
+    float *key_scales = (float *)(values_place + layout.padded * row_bytes);
+    int32_t first = chunk * window->part, n = min(window->positions - first, window->part);
+    keys->weights = place + first * row_bytes;
+    keys->scales = key_scales + first;
+    values->weights = values_place + first * row_bytes;
+    values->scales = key_scales + layout.padded + (int64_t)chunk * layout.head_size;
+    keys->bias = values->bias = NULL;
+    keys->rows = n;
+    keys->columns = values->rows = layout.head_size;
+    values->columns = parts(n, HARKEN_GROUP) * HARKEN_GROUP;
 }
 
 /* A token of a pass: it is embedded, its keys and values are cached, and it attends to all slots of its row up to its

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "counts.h"
 #include "decoder.h"
 
 enum {

@@ -1,4 +1,6 @@
-/* The kernels that this processor can run. */
+/* The kernels that this processor can run, by name; and what only the best of them does. */
+#include <string.h>
+
 #include "kernels.h"
 
 extern const struct harken_kernels harken_kernels_portable[2];
@@ -131,4 +133,19 @@ struct harken_supported harken_supported_kernels(void) {
     supported.n = collect(supported.list);
     supported.list[supported.n++] = harken_kernels_portable;
     return supported;
+}
+
+void harken_instruction_sets(char names[HARKEN_NAMES_BYTES]) {
+    struct harken_supported supported = harken_supported_kernels();
+    *names = 0;
+    for (int32_t i = 0; i < supported.n; i++) {
+        strcat(names, i ? " " : "");
+        strcat(names, supported.list[i]->name);
+    }
+}
+
+/* Log-mel spectrograms need no decoder. Nothing is fused, so all instruction sets give the same bits. */
+void harken_log_mel(const struct harken_mel_tables *tables, const float *samples, int32_t n_frames, float *log_mel,
+                    int64_t stride) {
+    harken_supported_kernels().list[0]->log_mel(tables, samples, n_frames, log_mel, stride);
 }

@@ -2,14 +2,13 @@
 #ifndef HARKEN_KERNELS_H
 #define HARKEN_KERNELS_H
 
-#include "counts.h"
 #include "harken.h"
-#include "log_mel.h"
 
 enum {
     HARKEN_MAX_HEAD_SIZE = 64, /* that of every published Whisper */
     HARKEN_ROWS = 12,      /* rows of the largest tile of any processor */
     HARKEN_SMALL_TILE = 6, /* there is a tile for every number of rows up to it */
+    HARKEN_BLOCK_ROWS = 48, /* positions of an item: whole tiles of rows, which share each weight that is read */
 };
 
 /* Vectors of `columns` floats each, quantised: a block of 32 has one scale. In float32 there are only the values. */

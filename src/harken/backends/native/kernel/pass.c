@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "counts.h"
 #include "decoder.h"
-#include "layout.h"
 
 /* A pass with its working memory; n is the number of queries, s the state, h the number of heads. */
 struct work {

@@ -4,10 +4,10 @@
 #ifndef HARKEN_SPECTRUM_H
 #define HARKEN_SPECTRUM_H
 
-#include "log_mel.h"
+#include "harken.h"
 #include "simd.h"
 
-enum { POINTS = HARKEN_FRAME_SAMPLES / 2 };
+enum { FRAME_SAMPLES = 400, HOP_SAMPLES = 160, POINTS = FRAME_SAMPLES / 2, BINS = POINTS + 1 };
 
 struct complex_lanes {
     f32x16 re, im;
@@ -74,7 +74,7 @@ INLINE void transform_5(struct complex_lanes *a) {
 INLINE void split_transforms(void (*transform)(struct complex_lanes *), int32_t radix, int32_t length,
                              int32_t interleaved, const float *roots, const struct complex_lanes *from,
                              struct complex_lanes *to) {
-    int32_t part = length / radix, step = HARKEN_FRAME_SAMPLES / length;
+    int32_t part = length / radix, step = FRAME_SAMPLES / length;
     for (int32_t p = 0; p < part; p++)
         for (int32_t q = 0; q < interleaved; q++) {
             struct complex_lanes a[5];
@@ -104,7 +104,7 @@ INLINE void transpose(f32x16 *rows) {
 
 /* Read 16 frames under the window, as complex numbers of an even and an odd sample each. */
 INLINE void read_frames(const float *const *frames, const float *window, struct complex_lanes *points) {
-    for (int32_t start = 0; start < HARKEN_FRAME_SAMPLES; start += LANES) {
+    for (int32_t start = 0; start < FRAME_SAMPLES; start += LANES) {
         f32x16 rows[LANES];
         for (int lane = 0; lane < LANES; lane++)
             rows[lane] = load(frames[lane] + start);
@@ -153,12 +153,12 @@ static void log_mel(const struct harken_mel_tables *tables, const float *samples
     const f32x16 smallest_normal = splat(1.17549435e-38f), floor = splat(-10.0f);
     const float *roots = tables->roots;
     struct complex_lanes points[POINTS], scratch[POINTS];
-    f32x16 power[HARKEN_BINS];
+    f32x16 power[BINS];
     for (int32_t first = 0; first < n_frames; first += LANES) {
         int32_t n_lanes = n_frames - first < LANES ? n_frames - first : LANES;
         const float *frames[LANES]; /* the last one again in lanes that are left over */
         for (int32_t lane = 0; lane < LANES; lane++)
-            frames[lane] = samples + (int64_t)HARKEN_HOP_SAMPLES * (first + (lane < n_lanes ? lane : n_lanes - 1));
+            frames[lane] = samples + (int64_t)HOP_SAMPLES * (first + (lane < n_lanes ? lane : n_lanes - 1));
         read_frames(frames, tables->window, points);
         split_transforms(transform_5, 5, 200, 1, roots, points, scratch);
         split_transforms(transform_5, 5, 40, 5, roots, scratch, points);

@@ -8,7 +8,6 @@
  * chunks. */
 #include "team.h"
 
-#include "float_mode.h"
 #include "os_threads.h"
 
 #include <stdlib.h>

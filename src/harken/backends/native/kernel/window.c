@@ -1,7 +1,5 @@
 /* The keys and values of a window for the cross-attention: projected from the encoder's output, and packed. */
-#include "counts.h"
 #include "decoder.h"
-#include "layout.h"
 
 enum { BLOCK_ROWS = HARKEN_BLOCK_ROWS };
 
