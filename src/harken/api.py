@@ -43,7 +43,7 @@ from harken.streaming.latency import (
     measure_update_cost,
     synthetic_update,
 )
-from harken.streaming.live_speakers import LiveSpeakers
+from harken.streaming.session import LiveSpeakers
 from harken.streaming.worker import ModelWorker
 from harken.text import Tokenizer
 from harken.transcribe import (

@@ -317,6 +317,39 @@ def test_steps_report_the_tokens(run: Run, batch: tuple[list[Window], LogitRules
         assert tuple(step.logprob for step in row_steps) == result.hypothesis.logprobs
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize("rules", [RULES[False], ENDLESS], ids=["some end", "none end"])
+@settings(max_examples=3)
+@given(batch=st.lists(windows(timestamps=False), min_size=1, max_size=4))
+@pytest.mark.parametrize("name", ["numpy", "onnx-fp32"])
+def test_attention_is_that_which_picked_each_token_and_changes_nothing_else(
+    open_backend: Callable[[str], Backend],
+    name: str,
+    rules: LogitRules,
+    strategy: Strategy,
+    batch: list[Window],
+) -> None:
+    backend = open_backend(name)
+    features = backend.encode(make_mel())
+    plain, captured = (
+        decode(
+            backend, features, batch, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy, attention=on
+        )
+        for on in (False, True)
+    )
+    assert plain == captured
+    assert all(result.hypothesis.attention is None for result in plain[0])
+    for window, result in zip(batch, captured[0], strict=True):
+        hypothesis = result.hypothesis
+        assert hypothesis.attention is not None
+        session = backend.open_session(features, [window.window_index], DIMS.n_text_ctx, attention=True)
+        n_picked = len(hypothesis.logprobs)
+        session.extend([[*window.prompt, *hypothesis.tokens][: len(window.prompt) + n_picked - 1]])
+        expected = session.attention(0)[:, len(window.prompt) - 1 :]
+        assert hypothesis.attention.shape[1] == n_picked
+        np.testing.assert_allclose(hypothesis.attention, expected, atol=1e-5)
+
+
 class CountingBackend:
     """A backend that counts the forward passes of its sessions."""
 

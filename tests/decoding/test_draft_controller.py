@@ -26,9 +26,6 @@ from harken.decoding.draft_controller import (
 )
 from harken.decoding.generate import EotOrLimit, Row, generate, pick_best
 
-# --- the tally ---------------------------------------------------------------------------------------------
-
-
 # --- the budget --------------------------------------------------------------------------------------------
 
 

@@ -6,12 +6,15 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harken.backends.host_logits import HostLogits
 from harken.decoding import make_logit_rules
 from harken.decoding.logit_rules import HotwordBias, make_hotword_bias
 from harken.errors import OptionError
 from harken.text import Tokenizer
+from tiny_models import TOKENIZER
 
 ENGLISH = Tokenizer.builtin(51864)
 BEGIN = ENGLISH.timestamp_begin
@@ -151,3 +154,29 @@ def test_bonus_does_not_lift_a_ban() -> None:
     rules.apply(table, [[token(" Ly")]])
     assert table.values[0, token("nd")] == -np.inf
     assert best(table) == "nn"
+
+
+STAMP = TOKENIZER.timestamp_begin
+prefixes = st.lists(st.sampled_from([*b" aeimnrtT", 0xC3, 0xA9, STAMP, STAMP + 25, STAMP + 100]), max_size=12)
+hotwords = st.lists(st.text("aeinrt é", max_size=8), min_size=1, max_size=4)
+
+
+@given(words=hotwords, prefix=prefixes)
+def test_bonuses_lie_between_zero_and_strength(words: list[str], prefix: list[int]) -> None:
+    bias = make_hotword_bias(TOKENIZER, words)
+    if bias is None:
+        assert not "".join(words).split()
+        return
+    bonuses = bias.bonuses(prefix, range(TOKENIZER.n_vocab))
+    assert set(bonuses) <= set(range(256))
+    assert all(0 < bonus <= bias.strength for bonus in bonuses.values())
+
+
+@given(words=hotwords, context=prefixes, upto=st.integers(1, 8))
+def test_every_token_of_a_hotword_gets_a_bonus(words: list[str], context: list[int], upto: int) -> None:
+    bias = make_hotword_bias(TOKENIZER, words)
+    for word in words:
+        spelled = TOKENIZER.encode(" " + " ".join(word.split()))
+        if bias is None or len(spelled) <= upto:
+            continue
+        assert bias.bonuses([*context, *spelled[:upto]], [spelled[upto]]) == {spelled[upto]: bias.strength}

@@ -11,12 +11,9 @@ import pytest
 from fakes.backends import FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
 from harken.contract import Floats
 from harken.decoding import (
-    Greedy,
     LogitRules,
     PartialHypothesis,
     PartialWindow,
-    Window,
-    decode,
     decode_partial,
     make_logit_rules,
     make_prompt,
@@ -109,14 +106,6 @@ def decode_all(
 # --- one window --------------------------------------------------------------------------------------------
 
 
-def test_text_is_decoded_to_its_end():
-    (hypothesis,) = decode_all(AttentiveTable(SPOKEN), partial())
-    assert hypothesis.tokens == SPOKEN
-    assert hypothesis.reached_eot
-    assert hypothesis.logprobs == pytest.approx([LOGPROB] * len(SPOKEN), abs=1e-3)
-    assert hypothesis.attended_positions.tolist() == [10 * index for index in range(len(SPOKEN) + 1)]
-
-
 REST = tuple(b" not to be that is")
 BROKEN_OFF = (*SPOKEN[:5], EOT, *REST)
 """A text whose most probable end is before its sixth token."""
@@ -145,17 +134,6 @@ def test_speech_without_any_text_stays_without():
 def test_improbable_text_does_not_go_on():
     (hypothesis,) = decode_all(AttentiveTable((*SPOKEN[:5], EOT, EOT)), partial(speech=POSITIONS))
     assert hypothesis.tokens == SPOKEN[:5]
-
-
-def test_attention_covers_every_token_and_the_next_one():
-    """From the attention that picked the first token to that of the next one."""
-    (hypothesis,) = decode_all(AttentiveTable(SPOKEN), partial(SPOKEN[:2]))
-    assert hypothesis.attention.shape == (1, len(SPOKEN) - 2 + 1, POSITIONS)
-    assert (
-        hypothesis.attention[0].argmax(axis=1).tolist()
-        == hypothesis.attended_positions.tolist()
-        == [*range(20, 130, 10)]
-    )
 
 
 @pytest.mark.parametrize(
@@ -289,14 +267,6 @@ def test_draft_is_dropped_from_the_first_difference_on():
     assert [read[0] for read in passes(backend)[1:]] == [*SPOKEN[5:]]
 
 
-def test_committed_text_is_kept_against_the_model():
-    backend = AttentiveTable(SPOKEN)
-    committed = tuple(b"XYZ")
-    (hypothesis,) = decode_all(backend, partial(committed))
-    assert hypothesis.tokens == SPOKEN[3:]
-    assert passes(backend)[0] == (*PROMPT, *committed)
-
-
 def test_logit_rules_see_committed_tokens():
     """A text may begin with neither a blank nor eot; behind committed text it may."""
     (first,) = decode_all(AttentiveTable(()), partial(), blank=True)
@@ -306,38 +276,6 @@ def test_logit_rules_see_committed_tokens():
     assert second.reached_eot
     (third,) = decode_all(AttentiveTable(b"x"), partial(draft=b" "), blank=True)
     assert third.tokens == (ord("x"),)
-
-
-# --- no-speech probability ---------------------------------------------------------------------------------
-
-
-def script_with_no_speech(window: int, seen: tuple[int, ...]) -> Floats:
-    """Return logits in which <|nospeech|> depends on the number of tokens read."""
-    logits = np.zeros(DIMS.n_vocab, np.float32)
-    logits[TOKENIZER.no_speech] = len(seen) + 3 * window
-    logits[EOT if len(seen) > len(PROMPT) + 6 else ord("a") + len(seen) - len(PROMPT)] = 40
-    return logits
-
-
-def test_no_speech_prob_equals_that_of_an_offline_decode():
-    backend = AttentiveTable()
-    backend.next_logits = script_with_no_speech
-    plain, _ = decode(
-        ScriptedBackend(script_with_no_speech, 64),
-        FakeFeatures(2),
-        [Window(window_index=window_index, prompt=PROMPT) for window_index in range(2)],
-        tokenizer=TOKENIZER,
-        logit_rules=rules(),
-        strategy=Greedy(),
-    )
-    windows = [partial(draft=b"abX"), partial(window_index=1), partial(b"a", b"bc")]
-    *fresh, behind = decode_all(backend, *windows)
-    assert [len(hypothesis.tokens) for hypothesis in fresh] == [7, 7]
-    assert [hypothesis.no_speech_prob for hypothesis in fresh] == [
-        hypothesis.no_speech_prob for hypothesis in plain
-    ]
-    assert fresh[0].no_speech_prob != fresh[1].no_speech_prob
-    assert behind.no_speech_prob is None
 
 
 # --- batches -----------------------------------------------------------------------------------------------

@@ -106,7 +106,10 @@ class Page:
         downloads.mkdir(exist_ok=True)
         behaviour = {"behavior": "allow", "downloadPath": str(downloads), "eventsEnabled": True}
         self.call("Browser.setDownloadBehavior", **behaviour)
-        target = self.call("Target.getTargets")["targetInfos"][0]["targetId"]
+        targets = self.call("Target.getTargets")["targetInfos"]
+        target = next(
+            each["targetId"] for each in targets if each["type"] == "page"
+        )  # the browser has own ones
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Audits", "DOM"):
             self.call(f"{domain}.enable")

@@ -123,9 +123,27 @@ class OwnClient(_Socket):
     path = "/v1/stream"
     resumable = True
 
+    def __init__(self, stage: Stage, **first: Any) -> None:
+        self._first = {"type": "hello"} | first
+        super().__init__(stage)
+
     async def open(self) -> None:
-        self.send({"type": "hello"})
+        self.send(self._first)
         await until(lambda: self.messages or self.serving.done())
+
+    async def closed(self) -> int | None:
+        """Wait for the end of the connection; return its code."""
+        await until(self.serving.done)
+        return self.close_code
+
+    async def came(self, **expected: Any) -> dict[str, Any]:
+        """Wait for a message with some fields; return the first."""
+
+        def found() -> dict[str, Any] | None:
+            return next((each for each in self.messages if expected.items() <= each.items()), None)
+
+        await until(found)
+        return found() or {}
 
     def send_audio(self, seconds: float) -> None:
         self.send(bytes(2 * round(seconds * 16_000)))
@@ -247,9 +265,9 @@ class Stage:
         """Number of streams that hold a slot."""
         return self.service.admission.n_streams
 
-    async def connect(self, protocol: type[Client]) -> Any:
-        """Return a client that is ready to speak."""
-        client = protocol(self)
+    async def connect(self, protocol: type[Client], **first: Any) -> Any:
+        """Return a client that is ready to speak; its own protocol's first message may have fields."""
+        client = protocol(self, **first)
         self._clients.append(client)
         await client.open()
         return client
@@ -265,11 +283,9 @@ class Stage:
         await until(lambda: len(asyncio.all_tasks()) == 1)
 
 
-def play(
-    scene: Callable[[Stage], Awaitable[None]], recognizer: TalkingRecognizer | None = None, **options: Any
-) -> None:
+def play(scene: Callable[[Stage], Awaitable[None]], recognizer: Any = None, **options: Any) -> None:
     """Play a scene with a server whose model hears a word in each tenth of a second; then nothing must be left."""
-    served: Any = recognizer or TalkingRecognizer()
+    served = recognizer or TalkingRecognizer()
 
     async def run() -> None:
         service = Service(lambda id: served, ["tiny.en"], ServeOptions(preload=False, **options), {})

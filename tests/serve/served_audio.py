@@ -9,20 +9,21 @@ import av
 import numpy as np
 
 from harken.contract import Floats
+from harken.types import SAMPLE_RATE
 
 
 def pcm(samples: Floats) -> bytes:
     """Return samples as s16le."""
-    return np.round(samples * 32768).astype("<i2").tobytes()
+    return (samples * 32767).astype("<i2").tobytes()
 
 
-def wav(samples: Floats) -> bytes:
-    """Return samples as a WAV file."""
+def wav(samples: Floats, n_bytes: int | None = None) -> bytes:
+    """Return samples as a WAV file, or its first bytes."""
     file = io.BytesIO()
     with wave.open(file, "wb") as recording:
-        recording.setparams((1, 2, 16_000, 0, "NONE", ""))
+        recording.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
         recording.writeframes(pcm(samples))
-    return file.getvalue()
+    return file.getvalue()[:n_bytes]
 
 
 def webm(samples: Floats) -> bytes:
@@ -30,10 +31,8 @@ def webm(samples: Floats) -> bytes:
     file = io.BytesIO()
     with av.open(file, "w", format="webm", options={"live": "1", "cluster_time_limit": "100"}) as container:
         stream = container.add_stream("libopus", rate=48_000)
-        frame = av.AudioFrame.from_ndarray(
-            np.frombuffer(pcm(samples), np.int16)[None], format="s16", layout="mono"
-        )
-        frame.sample_rate = 16_000
+        frame = av.AudioFrame.from_ndarray(np.frombuffer(pcm(samples), "<i2")[None], "s16", "mono")
+        frame.sample_rate = SAMPLE_RATE
         resampler = av.AudioResampler("s16", "mono", 48_000)
         for resampled in [*resampler.resample(frame), *resampler.resample(None), None]:
             container.mux(stream.encode(resampled))

@@ -342,15 +342,9 @@ def test_of_those_who_said_no_more_than_hello_few_are_kept() -> None:
         outcomes = []
         for client in vanished:
             ready = client.messages[0]
-            again = await stage.connect(ResumingClient)
-            again.send({"type": "resume", "session": ready["session"], "token": ready["resume_token"]})
-            await until(lambda again=again: again.messages)
+            token = ready["resume_token"]
+            again = await stage.connect(OwnClient, type="resume", session=ready["session"], token=token)
             outcomes.append(again.messages[0].get("code", "ready"))
         assert outcomes == ["session_not_found"] * 2 + ["ready"] * 2
 
     play(scene, max_streams=2)
-
-
-class ResumingClient(OwnClient):
-    async def open(self) -> None:
-        """Leave the first message to the test."""

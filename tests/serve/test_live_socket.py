@@ -1,228 +1,305 @@
-"""The own WebSocket, spoken with by a real client; the words come from a script."""
+"""The own WebSocket: its messages, streams that outlast a connection, and what clients may send."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+import json
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from live_clients import OwnClient, Stage, play, until
+from served_audio import wav, webm
 
 from fakes.live_recognizer import LiveRecognizer
-from harken.serve.options import ServeOptions
-from serve.live_client import LiveClient, opened, resumed, wait_for
-from serve.serving import Serving, serving
 
 BLOCK = bytes(3200)  # a tenth of a second: one word
-OPTIONS = ServeOptions(preload=False, resume_s=5.0)
+TONE = (0.25 * np.sin(np.arange(48_000) * 0.05)).astype(np.float32)
+CONTAINER = {"format": "container"}
 
 
-@pytest.fixture(scope="module")
-def recognizer() -> LiveRecognizer:
-    return LiveRecognizer()
+def send_all(client: OwnClient, data: bytes, n_bytes: int = 3200) -> None:
+    for start in range(0, len(data), n_bytes):
+        client.send(data[start : start + n_bytes])
 
 
-@pytest.fixture(scope="module")
-def server(recognizer: LiveRecognizer) -> Iterator[Serving]:
-    with serving(lambda id: recognizer, options=OPTIONS) as running:
-        yield running
+async def resumed(stage: Stage, client: OwnClient, seq: int) -> OwnClient:
+    """Connect to a stream again."""
+    ready = client.messages[0]
+    wanted = {"session": ready["session"], "token": ready["resume_token"], "seq": seq}
+    again: OwnClient = await stage.connect(OwnClient, type="resume", **wanted)
+    return again
 
 
-def test_events_come_numbered_and_the_stream_ends_with_done(server: Serving) -> None:
-    client, ready = opened(server)
-    with client:
-        assert ready["received"] == ready["seq"] == 0
-        assert ready["model"] == "tiny.en"
+def events(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events but interims, without what depends on the machine."""
+    left_out = ("seq", "compute_s", "emitted_s")
+    return [
+        {key: value for key, value in message.items() if key not in left_out}
+        for message in messages
+        if message.get("event") in ("speech_started", "final_segment", "speech_ended")
+    ]
+
+
+def test_events_come_numbered_and_the_stream_ends_with_done() -> None:
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient)
+        ready = client.messages[0]
+        assert (ready["received"], ready["seq"], ready["model"]) == (0, 0, "tiny.en")
         assert (ready["delay"], ready["bound_ms"]) == ("low", 1001)
-        client.audio(BLOCK * 7)
-        client.send(type="end")
-        assert client.drain() == 1000
-    assert client.finals() == [" And so my fellow Americans", " ask not"]
-    assert client.numbers() == sorted(set(client.numbers()))
-    assert client.messages[-1] == {"type": "done", "seq": client.numbers()[-1]}
-    assert client.messages[1]["event"] == "speech_started"
+        client.say(7)
+        client.finish()
+        assert await client.closed() == 1000
+        assert client.text == "And so my fellow Americans ask not"
+        numbers = [message["seq"] for message in client.messages if "event" in message]
+        assert numbers == sorted(set(numbers))
+        assert client.messages[-1] == {"type": "done", "seq": numbers[-1]}
+        assert client.messages[1]["event"] == "speech_started"
+
+    play(scene, LiveRecognizer())
 
 
-def test_a_flush_ends_the_utterance_and_is_answered_behind_its_events(server: Serving) -> None:
-    client, _ = opened(server)
-    with client:
-        client.audio(BLOCK * 2)
-        client.send(type="flush")
-        flushed = client.until(type="flushed")
-        assert client.messages[-2]["reason"] == "flush"
-        assert flushed["seq"] == client.messages[-2]["seq"] + 1
-        client.send(type="ping")
-        assert client.until(type="pong")
-        client.send(type="flush")
-        client.send(type="flush")
-        assert client.until(type="flushed")["seq"] < client.until(type="flushed")["seq"]
+def test_a_flush_ends_the_utterance_and_is_answered_behind_its_events() -> None:
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient)
+        client.say(2)
+        for _ in range(2):
+            client.send({"type": "flush"})
+        await until(lambda: [message.get("type") for message in client.messages].count("flushed") == 2)
+        ended, first, second = client.messages[-3:]
+        assert ended["reason"] == "flush"
+        assert ended["seq"] < first["seq"] < second["seq"]
+
+    play(scene, LiveRecognizer())
 
 
-@pytest.mark.parametrize(
-    ("first", "code", "param"),
-    [
-        ({"type": "hi"}, "invalid_value", "type"),
-        ({"type": "hello", "delay": "soon"}, "invalid_value", "delay"),
-        ({"type": "hello", "words": "yes"}, "invalid_value", "words"),
-        ({"type": "hello", "prompt": 3}, "invalid_value", "prompt"),
-        ({"type": "hello", "beam_size": 64}, "invalid_value", "beam_size"),
-        ({"type": "hello", "language": "de"}, "invalid_value", "language"),
-        ({"type": "hello", "model": "large"}, "model_not_found", "model"),
-        ({"type": "hello", "audio": []}, "invalid_value", "audio"),
-        ({"type": "hello", "audio": {"format": "ogg"}}, "invalid_value", "format"),
-        ({"type": "hello", "audio": {"rate": 1}}, "invalid_value", "rate"),
-        ({"type": "hello", "audio": {"channels": 0}}, "invalid_value", "channels"),
-        ({"type": "resume", "session": "x"}, "invalid_value", "token"),
-        ({"type": "resume", "session": "x", "token": "\ud800"}, "invalid_value", "token"),
-        ({"type": "hello", "\ud800": 1}, "invalid_value", "\ud800"),
-        ({"type": "resume", "session": "x", "token": "y"}, "session_not_found", "session"),
-    ],
-)
-def test_a_wrong_first_message_is_refused_in_a_line(
-    server: Serving, first: dict[str, Any], code: str, param: str
-) -> None:
-    with LiveClient(server, **first) as client:
-        assert client.drain() == 1008
-        (error,) = client.messages
-        assert (error["type"], error["code"], error["param"]) == ("error", code, param)
-        assert (param if code != "session_not_found" else "session") in error["message"]
-        assert "\n" not in error["message"]
+def test_a_wrong_first_message_is_refused_in_a_line() -> None:
+    async def scene(stage: Stage) -> None:
+        for first, param in (
+            ({"type": "hi"}, "type"),
+            ({"delay": "soon"}, "delay"),
+            ({"words": "yes"}, "words"),
+            ({"prompt": 3}, "prompt"),
+            ({"beam_size": 64}, "beam_size"),
+            ({"language": "de"}, "language"),
+            ({"model": "large"}, "model"),
+            ({"audio": []}, "audio"),
+            ({"audio": {"format": "ogg"}}, "format"),
+            ({"audio": {"rate": 1}}, "rate"),
+            ({"audio": {"channels": 0}}, "channels"),
+            ({"type": "resume", "session": "x"}, "token"),
+            ({"type": "resume", "session": "x", "token": "\ud800"}, "token"),
+            ({"\ud800": 1}, "\ud800"),
+            ({"type": "resume", "session": "x", "token": "y"}, "session"),
+        ):
+            client = await stage.connect(OwnClient, **first)
+            assert await client.closed() == 1008
+            (error,) = client.messages
+            code = {"model": "model_not_found", "session": "session_not_found"}.get(param, "invalid_value")
+            assert (error["type"], error["code"], error["param"]) == ("error", code, param)
+            assert param in error["message"]
+            assert "\n" not in error["message"]
+
+    play(scene, LiveRecognizer())
 
 
-@pytest.mark.parametrize(
-    ("message", "close_code"),
-    [("{", 1008), ("[]", 1008), ('{"type": "say"}', 1008), ("[" * 10_000, 1008), (bytes(1 << 21), 1009)],
-)
-def test_a_wrong_later_message_ends_the_session(server: Serving, message: str | bytes, close_code: int) -> None:
-    before = server.service.admission.n_streams
-    client, ready = opened(server)
-    with client:
-        client.socket.send(message)
-        assert client.drain() == close_code
-    with resumed(server, ready, 0) as again:
-        assert again.receive()["code"] == "session_not_found"
-    wait_for(lambda: server.service.admission.n_streams <= before)
+@pytest.mark.parametrize("message", ["{", "[]", '{"type": "say"}', bytes(1 << 21)])
+def test_a_wrong_later_message_ends_the_session_for_good(message: str | bytes) -> None:
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient)
+        client.send(message)
+        await client.closed()
+        again = await resumed(stage, client, 0)
+        assert again.errors == ["session_not_found"]
+        assert stage.n_streams == 0
+
+    play(scene, resume_s=30)
 
 
-@pytest.mark.parametrize("cut", [1, 3, 5, 6, 11])
-def test_a_resumed_session_loses_and_doubles_nothing(server: Serving, cut: int) -> None:
-    client, ready = opened(server)
-    client.audio(BLOCK * cut)
-    client.receive()
-    seen = client.messages[-1]["seq"]
-    client.vanish()
+@pytest.mark.parametrize(("n_sent", "n_seen"), [(3_200, 1), (9_601, 3), (16_000, 2), (19_999, 8), (35_200, 4)])
+def test_a_resumed_session_loses_and_doubles_nothing(n_sent: int, n_seen: int) -> None:
+    data = BLOCK * 13
 
-    with resumed(server, ready, seen) as again:
-        ready = again.receive()
-        assert ready["type"] == "ready"
-        again.audio((BLOCK * 13)[ready["received"] :])
-        again.send(type="end")
-        assert again.drain() == 1000
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient)
+        send_all(client, data[:n_sent], 3_001)
+        await client.came(event="interim", audio_s=n_sent // 3200 / 10)
+        client.vanish()
+        await client.closed()
+        seen = client.messages[: n_seen + 1]
+        again = await resumed(stage, client, seen[-1]["seq"])
+        assert again.messages[0]["received"] == n_sent
+        send_all(again, data[n_sent:])
+        again.finish()
+        assert await again.closed() == 1000
 
-    whole, _ = opened(server)
-    with whole:
-        whole.audio(BLOCK * 13)
-        whole.send(type="end")
-        whole.drain()
-    assert client.events() + again.events() == whole.events()
+        whole = await stage.connect(OwnClient)
+        send_all(whole, data)
+        whole.finish()
+        await whole.closed()
+        assert events(seen + again.messages) == events(whole.messages)
 
-
-def test_a_resumed_session_tells_again_what_its_client_has_not_seen(server: Serving) -> None:
-    client, ready = opened(server)
-    with client:
-        client.audio(BLOCK * 11)
-        client.until(event="interim", audio_s=1.1)
-    first_final = next(m["seq"] for m in client.messages if m.get("event") == "final_segment")
-    with resumed(server, ready, first_final - 1) as again:
-        assert again.receive()["received"] == 11 * len(BLOCK)
-        again.until(event="interim", audio_s=1.1)
-        events = [message["event"] for message in again.messages[1:-1] if message["event"] != "interim"]
-        assert events == [
-            *("final_segment", "speech_ended"),
-            *("speech_started", "final_segment", "speech_ended"),
-            "speech_started",
-        ]
-        again.send(type="end")
-        assert again.drain() == 1000
+    play(scene, LiveRecognizer(), resume_s=30)
 
 
-def test_acknowledged_messages_are_not_kept(server: Serving) -> None:
-    client, ready = opened(server)
-    with client:
-        client.audio(BLOCK * 5)
-        seq = client.until(event="speech_ended")["seq"]
-        client.send(type="ack", seq=seq)
-        client.send(type="ping")
-        client.until(type="pong")
-    with resumed(server, ready, 0) as late:
-        assert late.drain() == 1008
-        assert late.messages[0]["code"] == "messages_not_kept"
+def test_acknowledged_messages_are_not_kept() -> None:
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient)
+        client.say(5)
+        seq = (await client.came(event="speech_ended"))["seq"]
+        client.send({"type": "ack", "seq": seq})
+        client.send({"type": "ping"})
+        await client.came(type="pong")
+        late = await resumed(stage, client, 0)
+        assert late.errors == ["messages_not_kept"]
         assert f"allowed is {seq} to {seq}" in late.messages[0]["message"]
-    with resumed(server, ready, seq) as again:
-        assert again.receive()["type"] == "ready"
+        assert (await resumed(stage, client, seq)).messages[0]["type"] == "ready"
+
+    play(scene, resume_s=30)
 
 
-def test_a_second_connection_takes_a_session_over(server: Serving) -> None:
-    client, ready = opened(server)
-    with client, resumed(server, ready, 0) as other:
-        assert other.receive()["type"] == "ready"
-        assert client.drain() == 1008
-        assert client.messages[-1]["code"] == "taken_over"
-        other.audio(BLOCK * 5)
-        assert other.until(event="final_segment")
+def test_a_second_connection_takes_a_session_over_if_it_has_the_token() -> None:
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient)
+        session = client.messages[0]["session"]
+        stranger = await stage.connect(OwnClient, type="resume", session=session, token="guess")
+        assert await stranger.closed() == 1008
+        client.say(5)
+        await client.came(event="final_segment")
+        other = await resumed(stage, client, 0)
+        assert await client.closed() == 1008
+        assert client.errors == ["taken_over"]
+        other.say(5)
+        await until(lambda: len(events(other.messages)) == 6)
+
+    play(scene, resume_s=30)
 
 
-def test_another_token_resumes_nothing(server: Serving) -> None:
-    client, ready = opened(server)
-    with client, LiveClient(server, type="resume", session=ready["session"], token="guess") as other:
-        assert other.drain() == 1008
-        client.audio(BLOCK * 5)
-        assert client.until(event="final_segment")
-
-
-def test_the_done_of_a_lost_connection_comes_again(server: Serving) -> None:
-    client, ready = opened(server)
-    with client:
-        client.audio(BLOCK * 2)
-        client.send(type="end")
-        client.drain()
-    with resumed(server, ready, client.numbers()[0]) as again:
-        with suppress(ConnectionClosed):  # all may have been sent before this
-            again.send(type="end")
-        assert again.drain() == 1000
+def test_the_done_of_a_lost_connection_comes_again() -> None:
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient)
+        client.say(2)
+        client.finish()
+        await client.closed()
+        again = await resumed(stage, client, client.messages[1]["seq"])
+        assert await again.closed() == 1000
         assert again.messages[0]["ended"]
-        assert again.finals() == client.finals()
+        assert again.text == client.text
         assert again.messages[-1]["type"] == "done"
 
+    play(scene, resume_s=30)
 
-def test_raw_samples_of_other_formats_are_words_too(server: Serving, recognizer: LiveRecognizer) -> None:
-    tone = 0.5 * np.sin(np.arange(24_000) * 0.05)
-    client, _ = opened(server, audio={"format": "f32le", "rate": 48_000})
-    with client:
-        data = tone.astype("<f4").tobytes()
-        client.socket.send(data[:4001])
-        client.socket.send(data[4001:])
-        client.send(type="end")
-        assert client.drain() == 1000
+
+def test_the_options_of_a_hello_reach_the_model() -> None:
+    recognizer = LiveRecognizer()
+    hello = {"language": "en", "hotwords": ["Ada"], "prompt": "Names:", "words": True, "finals": "streamed"}
+
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient, audio={"format": "f32le", "rate": 48_000}, pause_s=2, **hello)
+        send_all(client, TONE[:24_000].astype("<f4").tobytes(), 4_001)
+        client.finish()
+        assert await client.closed() == 1000
+
+    play(scene, recognizer)
+    options = recognizer.options[-1]
+    assert (options.hotwords, options.initial_prompt, options.word_timestamps) == (("Ada",), "Names:", True)
     heard = recognizer.sessions[-1].samples
     assert abs(len(heard) - 8000) < 80
-    assert 0.3 < np.std(heard[1000:7000]) < 0.4
+    assert np.std(heard[1000:7000]) == pytest.approx(np.std(TONE), rel=0.02)
 
 
-def test_floats_that_are_not_finite_end_the_stream(server: Serving) -> None:
-    client, _ = opened(server, audio={"format": "f32le"})
-    with client:
-        client.socket.send(np.full(1600, np.nan, "<f4").tobytes())
-        assert client.drain() == 1008
-        assert client.messages[-1]["code"] == "invalid_audio"
+@pytest.mark.parametrize("n_bytes", [7, 333, 1 << 20])
+def test_a_container_may_be_cut_anywhere(n_bytes: int) -> None:
+    recognizer, data = LiveRecognizer(), wav(TONE[:4000])
+
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient, audio=CONTAINER)
+        send_all(client, data, n_bytes)
+        client.finish()
+        assert await client.closed() == 1000
+        assert client.text == "And so"
+
+    play(scene, recognizer)
+    assert (recognizer.sessions[-1].samples * 32768).astype("<i2").tobytes() == data[44:]
 
 
-def test_the_options_of_a_hello_reach_the_model(server: Serving, recognizer: LiveRecognizer) -> None:
-    client, _ = opened(
-        server, language="en", hotwords=["Ada"], prompt="Names:", words=True, finals="streamed", pause_s=2
-    )
-    with client:
-        options = recognizer.options[-1]
-    assert (options.hotwords, options.initial_prompt, options.word_timestamps) == (("Ada",), "Names:", True)
+def test_a_flush_comes_behind_all_that_can_be_decoded_of_a_container() -> None:
+    recognizer, data = LiveRecognizer(), webm(TONE[:32_000])
+
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient, audio=CONTAINER)
+        send_all(client, data[: len(data) // 2], 100)
+        client.send({"type": "flush"})
+        await client.came(type="flushed")
+        last = events(client.messages)[-1]
+        assert last["reason"] == "flush"
+        assert 0.4 < last["audio_s"] <= 1.1
+        send_all(client, data[len(data) // 2 :])
+        client.finish()
+        assert await client.closed() == 1000
+
+    play(scene, recognizer)
+    assert abs(len(recognizer.sessions[-1].samples) - 32_000) < 1000
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "problem"),
+    [
+        (b"this is no recording" * 1000, "", ""),
+        (wav(TONE, n_bytes=20_000), "And so my fellow Americans ask", "cut short"),
+    ],
+)
+def test_a_bad_recording_gives_its_words_and_then_an_error(data: bytes, text: str, problem: str) -> None:
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient, audio=CONTAINER)
+        send_all(client, data)
+        client.finish()
+        assert await client.closed() == 1008
+        assert (client.text, client.errors) == (text, ["invalid_audio"])
+        message = client.messages[-1]["message"]
+        assert problem in message
+        assert "\n" not in message
+
+    play(scene, LiveRecognizer())
+
+
+def test_a_container_that_is_left_frees_its_thread() -> None:
+    data = webm(TONE)
+
+    async def scene(stage: Stage) -> None:
+        client = await stage.connect(OwnClient, audio=CONTAINER)
+        send_all(client, data[: len(data) // 2])
+        await client.came(event="speech_started")
+        client.vanish()
+        await until(lambda: not any(each.name == "harken container" for each in threading.enumerate()))
+
+    play(scene, LiveRecognizer(), resume_s=0)
+
+
+TYPES = st.sampled_from(["hello", "resume", "flush", "end", "ping", "ack"])
+FIELDS = ("type", "seq", "model", "delay", "audio", "words", "hotwords", "pause_s", "session", "token")
+MESSAGES = st.one_of(
+    st.binary(max_size=50),
+    st.text(max_size=20),
+    st.dictionaries(
+        st.sampled_from(FIELDS),
+        st.none() | st.integers() | st.floats() | st.text(max_size=5) | TYPES,
+        max_size=4,
+    ).map(json.dumps),
+    TYPES.map(lambda type: json.dumps({"type": type, "seq": 1} if type == "ack" else {"type": type})),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(hello=st.booleans(), messages=st.lists(MESSAGES, max_size=5))
+def test_whatever_comes_is_answered_with_a_code_of_the_protocol(hello: bool, messages: list[Any]) -> None:
+    async def scene(stage: Stage) -> None:
+        client = OwnClient(stage)
+        for message in [*['{"type": "hello"}'] * hello, *messages, "{"]:
+            client.send(message)
+        assert await client.closed() in (1000, 1008)
+        assert all("event" in message or "type" in message for message in client.messages)
+
+    play(scene, LiveRecognizer())

@@ -10,14 +10,15 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tone_server import FIELDS, PATH, as_wave, serving_tones, speak
+from served_audio import wav
+from tone_server import FIELDS, PATH, serving_tones, speak
 
 from harken.serve.errors import RequestError
 from harken.serve.rest.forms import MAX_FIELD_BYTES, Form
 from harken.serve.rest.transcription_form import TranscriptionRequest, parse_transcription_form
 from harken.transcribe import TranscribeOptions
 
-WAVE = as_wave(speak(3).samples)
+WAVE = wav(speak(3).samples)
 BOUNDARY = "x-boundary"
 FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
 
@@ -53,9 +54,6 @@ def check_refused(answer: httpx.Response, status: int, code: str, param: str | N
     assert answer.headers["x-should-retry"] == "false"
 
 
-# --- the meaning of fields ---------------------------------------------------------------------------------
-
-
 def test_without_fields_the_options_are_the_defaults() -> None:
     asked = parse()
     assert asked.options == TranscribeOptions()
@@ -65,47 +63,36 @@ def test_without_fields_the_options_are_the_defaults() -> None:
 
 @pytest.mark.parametrize("suffix", ["", "[]"])
 def test_both_spellings_of_lists_are_read(suffix: str) -> None:
-    asked = parse(
-        (f"languages{suffix}", "de"),
-        (f"languages{suffix}", "fr"),
-        (f"keywords{suffix}", "Ada Lovelace"),
-        (f"keywords{suffix}", "Babbage"),
-        (f"timestamp_granularities{suffix}", "word"),
-        (f"include{suffix}", "logprobs"),
-    )
-    assert asked.options.languages == ("de", "fr")
-    assert asked.options.hotwords == ("Ada Lovelace", "Babbage")
+    lists = {
+        "languages": ("de", "fr"),
+        "keywords": ("Ada Lovelace", "Babbage"),
+        "timestamp_granularities": ("word",),
+        "include": ("logprobs",),
+    }
+    asked = parse(*((f"{name}{suffix}", value) for name, values in lists.items() for value in values))
+    assert (asked.options.languages, asked.options.hotwords) == (lists["languages"], lists["keywords"])
     assert asked.options.word_timestamps
     assert (asked.words, asked.segments, asked.logprobs, asked.events) == (True, False, True, False)
 
 
-@pytest.mark.parametrize(
-    ("value", "temperatures"),
-    [
-        ("0", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
-        ("0.4", (0.4, 0.6, 0.8, 1.0)),
-        ("0.5", (0.5, 0.6, 0.8, 1.0)),
-        ("1", (1.0,)),
-    ],
-)
-def test_a_temperature_is_the_first_of_the_schedule(value: str, temperatures: tuple[float, ...]) -> None:
-    assert parse(("temperature", value)).options.temperatures == temperatures
+def test_a_temperature_is_the_first_of_the_schedule() -> None:
+    schedule = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    for value in ("0", "0.4", "0.5", "1"):
+        first = float(value)
+        expected = (first, *(higher for higher in schedule if higher > first))
+        assert parse(("temperature", value)).options.temperatures == expected
 
 
 SERVER_VAD = {"type": "server_vad", "threshold": 0.7, "prefix_padding_ms": 300, "silence_duration_ms": 900}
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_a_chunking_strategy_sets_voice_activity_detection() -> None:
+    for fields in (
         [("chunking_strategy", json.dumps(SERVER_VAD))],
         [(f"chunking_strategy[{key}]", str(value)) for key, value in SERVER_VAD.items()],
-    ],
-    ids=["JSON", "brackets"],
-)
-def test_a_chunking_strategy_sets_voice_activity_detection(fields: list[tuple[str, str]]) -> None:
-    options = parse(*fields).options
-    assert (options.vad_threshold, options.vad_min_silence_s, options.vad_speech_pad_s) == (0.7, 0.9, 0.3)
+    ):
+        options = parse(*fields).options
+        assert (options.vad_threshold, options.vad_min_silence_s, options.vad_speech_pad_s) == (0.7, 0.9, 0.3)
 
 
 def test_padding_is_at_most_half_of_the_silence() -> None:
@@ -156,17 +143,9 @@ def test_a_missing_file_or_model_is_named(http: httpx.Client) -> None:
     check_refused(post(http, text_file), 400, missing, "file")
 
 
-# --- forms -------------------------------------------------------------------------------------------------
-
-
 def test_unknown_and_empty_fields_are_ignored(http: httpx.Client) -> None:
-    fields = FIELDS | {
-        "user": "somebody",
-        "prompt": "",
-        "temperature": "",
-        "response_format": "",
-        "file[]": "x",
-    }
+    fields = FIELDS | {"user": "somebody", "file[]": "x"}
+    fields |= dict.fromkeys(("prompt", "temperature", "response_format"), "")
     answer = http.post(PATH, data=fields, files={"file": WAVE})
     assert answer.status_code == 200
     assert answer.json()["text"] == "ba ha na"
@@ -216,20 +195,16 @@ KNOWN_FIELDS = (
     *("chunking_strategy[threshold]", "chunking_strategy[silence_duration_ms]", "known_speaker_names[]"),
     "known_speaker_references[]",
 )
-VALUES = st.one_of(
-    st.sampled_from(
-        [
-            *("tones", "en", "word", "logprobs", "true", "auto", "server_vad", "srt", "0.5", "1e9", "-1"),
-            *("diarized_json", "data:audio/wav;base64,UklGRg==", "data:;base64,"),
-        ]
-    ),
-    st.text(max_size=20),
-    st.recursive(
-        st.none() | st.floats() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
-        max_leaves=4,
-    ).map(json.dumps),
+USUAL = (
+    *("tones", "en", "word", "logprobs", "true", "auto", "server_vad", "srt", "0.5", "1e9", "-1"),
+    *("diarized_json", "data:audio/wav;base64,UklGRg==", "data:;base64,"),
 )
+JSON = st.recursive(
+    st.none() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+VALUES = st.sampled_from(USUAL) | st.text(max_size=20) | JSON.map(json.dumps)
 
 
 @given(fields=st.lists(st.tuples(st.sampled_from(KNOWN_FIELDS) | st.text(max_size=10), VALUES), max_size=8))

@@ -20,12 +20,12 @@ import httpx
 import numpy as np
 import pytest
 from leaping import LeapLoop, leap
+from served_audio import wav
 from test_rest_forms import BOUNDARY, FORM_TYPE, check_refused, form_body
 from tone_server import (
     FIELDS,
     PATH,
     GatedToneBackend,
-    as_wave,
     event_lines,
     eventually,
     serving_tones,
@@ -46,7 +46,7 @@ BLOCK_SAMPLES = 65_535
 SPEECH = speak(100)  # 40 s, ten windows
 FORM = form_body(
     *((f'name="{name}"', value.encode()) for name, value in FIELDS.items()),
-    ('name="file"; filename="speech.wav"', as_wave(SPEECH.samples)),
+    ('name="file"; filename="speech.wav"', wav(SPEECH.samples)),
 )
 
 
@@ -175,7 +175,7 @@ def test_a_client_that_goes_away_while_it_sends_leaves_nothing() -> None:
 def test_metrics_count_what_was_transcribed() -> None:
     with serving_tones(GatedToneBackend()) as server, httpx.Client(base_url=server.url) as http:
         for stream in ("false", "true"):
-            fields, files = FIELDS | {"stream": stream}, {"file": as_wave(SPEECH.samples)}
+            fields, files = FIELDS | {"stream": stream}, {"file": wav(SPEECH.samples)}
             assert http.post(PATH, data=fields, files=files).status_code == 200
         assert server.metric("harken_audio_seconds_total", kind="file") == 80
         assert server.metric("harken_segments_total", kind="file") == 20
@@ -186,7 +186,7 @@ def test_metrics_count_what_was_transcribed() -> None:
 
 @pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="this system does not list open files")
 def test_uploads_leave_no_file_open_however_they_end() -> None:
-    large = as_wave(np.zeros(1_200_000, np.float32))  # goes to the disk
+    large = wav(np.zeros(1_200_000, np.float32))  # goes to the disk
     form = form_body(('name="model"', b"tones"), ('name="file"; filename="x"', large))
     bodies = [form, form[: len(form) // 2], form.replace(b"tones", b"other"), form.replace(b"WAVE", b"WAVY")]
     with serving_tones() as server, httpx.Client(base_url=server.url) as http:
@@ -210,7 +210,7 @@ def test_heartbeats_are_sent_while_there_is_nothing_else() -> None:
     backend = GatedToneBackend()
     with serving_tones(backend) as server, httpx.Client(base_url=server.url, timeout=60) as http:
         backend.gate.clear()
-        fields, files = FIELDS | {"stream": "true"}, {"file": as_wave(SPEECH.samples)}
+        fields, files = FIELDS | {"stream": "true"}, {"file": wav(SPEECH.samples)}
 
         def ask() -> list[str]:
             with http.stream("POST", PATH, data=fields, files=files) as answer:
@@ -277,7 +277,7 @@ def test_a_slow_reader_halts_its_own_file_and_loses_nothing() -> None:
         may_read = asyncio.Event()
         asking = asyncio.run_coroutine_threadsafe(ask(server, may_read), server.loop)
         assert eventually(lambda: backend.n_windows > MAX_UPDATES)
-        other = httpx.post(f"{server.url}{PATH}", data=FIELDS, files={"file": as_wave(speak(3).samples)})
+        other = httpx.post(f"{server.url}{PATH}", data=FIELDS, files={"file": wav(speak(3).samples)})
         assert other.json()["text"] == "ba ha na"
         assert backend.n_windows <= MAX_UPDATES + 4  # one sent, one taken, one begun, and that of the other
         server.loop.call_soon_threadsafe(may_read.set)
@@ -328,7 +328,7 @@ def test_an_unforeseen_error_tells_nothing_of_the_server(caplog: pytest.LogCaptu
             raise RuntimeError("/secret/path, and what was said")
 
     with serving_tones(Broken()) as server:
-        answer = httpx.post(f"{server.url}{PATH}", data=FIELDS, files={"file": as_wave(SPEECH.samples)})
+        answer = httpx.post(f"{server.url}{PATH}", data=FIELDS, files={"file": wav(SPEECH.samples)})
     assert answer.status_code == 500
     assert "secret" not in answer.text
     assert answer.headers["x-should-retry"] == "false"

@@ -20,7 +20,8 @@ from openai.types.audio import (
     TranscriptionTextDoneEvent,
     TranscriptionTextSegmentEvent,
 )
-from tone_server import FIELDS, PATH, ToneRecognizer, as_wave, event_lines, speak, transcribe_tones
+from served_audio import wav
+from tone_server import FIELDS, PATH, ToneRecognizer, event_lines, speak, transcribe_tones
 
 from fakes.tone_backend import ToneBackend
 from harken.contract import Floats
@@ -119,14 +120,14 @@ def client(server: Serving) -> Iterator[openai.OpenAI]:
 
 
 def data_url(samples: Floats) -> str:
-    return f"data:audio/wav;base64,{b64encode(as_wave(samples)).decode()}"
+    return f"data:audio/wav;base64,{b64encode(wav(samples)).decode()}"
 
 
 def ask(client: openai.OpenAI, **fields: Any) -> TranscriptionDiarized:
     answer = client.audio.transcriptions.create(
         model="gpt-4o-transcribe-diarize",
         language="en",
-        file=as_wave(SPEECH.samples),
+        file=wav(SPEECH.samples),
         response_format="diarized_json",
         chunking_strategy="auto",
         **fields,
@@ -164,7 +165,7 @@ def test_segments_are_streamed_with_their_speakers(client: openai.OpenAI) -> Non
     *events, done = client.audio.transcriptions.create(
         model="gpt-4o-transcribe-diarize",
         language="en",
-        file=as_wave(SPEECH.samples),
+        file=wav(SPEECH.samples),
         response_format="diarized_json",
         chunking_strategy="auto",
         stream=True,
@@ -186,7 +187,7 @@ def test_the_asynchronous_client_gets_the_same(server: Serving, client: openai.O
             return await asynchronous.audio.transcriptions.create(
                 model="whisper-1",
                 language="en",
-                file=as_wave(SPEECH.samples),
+                file=wav(SPEECH.samples),
                 response_format="diarized_json",
                 chunking_strategy="auto",
             )
@@ -196,7 +197,7 @@ def test_the_asynchronous_client_gets_the_same(server: Serving, client: openai.O
 
 def test_own_events_bring_the_transcript_with_speakers(server: Serving) -> None:
     fields = FIELDS | {"response_format": "diarized_json", "stream": "true", "include[]": "harken.events"}
-    answer = httpx.post(f"{server.url}{PATH}", data=fields, files={"file": as_wave(SPEECH.samples)})
+    answer = httpx.post(f"{server.url}{PATH}", data=fields, files={"file": wav(SPEECH.samples)})
     events = [json.loads(line) for line in event_lines(answer.text)]
     (document,) = [event["transcript"] for event in events if event["type"] == "harken.transcript"]
     assert [entry["name"] for entry in document["speakers"]] == ["A", "B"]
@@ -240,7 +241,7 @@ def test_voices_need_the_format_with_speakers(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="allowed is diarized_json") as refused:
         client.audio.transcriptions.create(
             model="tones",
-            file=as_wave(SPEECH.samples),
+            file=wav(SPEECH.samples),
             known_speaker_names=["Ann"],
             known_speaker_references=[WAVE],
         )
@@ -250,7 +251,7 @@ def test_voices_need_the_format_with_speakers(client: openai.OpenAI) -> None:
 def test_translations_have_no_speakers(server: Serving) -> None:
     fields = FIELDS | {"response_format": "diarized_json"}
     url = f"{server.url}/v1/audio/translations"
-    answer = httpx.post(url, data=fields, files={"file": as_wave(SPEECH.samples)})
+    answer = httpx.post(url, data=fields, files={"file": wav(SPEECH.samples)})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
 
 

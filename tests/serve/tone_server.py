@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import time
-import wave
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
 from typing import Any
-
-import numpy as np
 
 from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneFeatures, ToneSpeech, speak_words
@@ -21,7 +17,6 @@ from harken.contract import Floats, SparsePositions
 from harken.serve.options import ServeOptions
 from harken.transcribe import TranscribeOptions
 from harken.transcription import Transcription
-from harken.types import SAMPLE_RATE
 from serving import MAX_WAIT_S, Serving, serving
 from tiny_models import TOKENIZER
 
@@ -86,17 +81,6 @@ def transcribe_tones(speech: ToneSpeech, **options: Any) -> str:
 def speak(n_words: int, first: int = 0) -> ToneSpeech:
     """Speak words in turn, beginning with any; 2.5 of them a second."""
     return speak_words(*((first + 5 * n) % 12 for n in range(n_words)))
-
-
-def as_wave(samples: Floats, *, n_bytes: int | None = None) -> bytes:
-    """Write a WAV file, or its first bytes."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as output:
-        output.setnchannels(1)
-        output.setsampwidth(2)
-        output.setframerate(SAMPLE_RATE)
-        output.writeframes((samples * 32767).astype(np.int16).tobytes())
-    return file.getvalue()[:n_bytes]
 
 
 def eventually(condition: Callable[[], object]) -> bool:

@@ -1,9 +1,15 @@
-"""The final pass: drafts, times, languages and batches, with models that recite fixed tokens."""
+"""The final pass: the result of an offline transcription whatever the draft; times, languages, fewer decoder passes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fakes.backends import (
     WINDOW_POSITIONS,
@@ -15,12 +21,134 @@ from fakes.backends import (
     window_text,
 )
 from fakes.drafts import measured_controller
-from fakes.speech_detector import noise_and_silence
-from harken.decoding import DecodeStats, SpeculativeDecoder
+from fakes.speech_detector import LoudIsSpeech, noise_and_silence
+from harken.api import Recognizer
+from harken.contract import Backend
+from harken.decoding import SpeculativeDecoder
 from harken.errors import AudioError, OptionError
+from harken.results import Segment
 from harken.streaming.worker import FinalRequest, final_pass
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from tiny_models import DIMS, TOKENIZER
+
+TIMESTAMP_BEGIN, N_VOCAB = TOKENIZER.timestamp_begin, DIMS.n_vocab
+ENGINES = ["onnx-fp32", "onnx-int8"]
+
+lengths_s = st.lists(st.sampled_from([0.3 * WINDOW_S, 0.9 * WINDOW_S, 2.5 * WINDOW_S]), min_size=1, max_size=4)
+recordings = st.builds(
+    lambda lengths, seed: noise_and_silence(*lengths, seed=seed), lengths_s, st.integers(0, 9)
+)
+any_options = st.builds(
+    TranscribeOptions,
+    language=st.sampled_from([None, "en"]),
+    multilingual=st.booleans(),
+    temperatures=st.sampled_from([(0.0,), (0.0, 0.7), (1.0,)]),
+    beam_size=st.sampled_from([1, 1, 3]),
+    best_of=st.just(2),
+    timestamps=st.booleans(),
+    condition_on_previous_text=st.booleans(),
+    word_timestamps=st.booleans(),
+    initial_prompt=st.sampled_from([None, "Ann, Bo"]),
+    fidelity=st.sampled_from(["exact", "fast"]),
+    vad=st.sampled_from([True, True, False]),
+    vad_min_silence_s=st.just(0.3),
+    vad_speech_pad_s=st.just(0.05),
+    hallucination_threshold=st.none(),
+)
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def recognizer(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> Recognizer:
+    return Recognizer(open_backend(request.param), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
+
+
+def comparable(segments: tuple[Segment, ...]) -> list[tuple[Any, ...]]:
+    """Return the fields that must be equal, rounded where another batch size changes the last digits."""
+    return [
+        (
+            segment.index,
+            round(segment.start_s, 6),
+            round(segment.end_s, 6),
+            segment.text,
+            segment.tokens,
+            segment.language,
+            round(segment.seek_s, 6),
+            round(segment.avg_logprob, 3),
+            [(attempt.temperature, attempt.reason is None) for attempt in segment.attempts],
+            [(word.text, round(word.start_s, 6), round(word.end_s, 6)) for word in segment.words],
+        )
+        for segment in segments
+    ]
+
+
+def shifted(segments: tuple[Segment, ...], offset_s: float) -> list[tuple[Any, ...]]:
+    """Return the same fields with later times."""
+
+    def later(timed: Any, **more: Any) -> Any:
+        return replace(timed, start_s=timed.start_s + offset_s, end_s=timed.end_s + offset_s, **more)
+
+    return comparable(
+        tuple(
+            later(segment, seek_s=segment.seek_s + offset_s, words=tuple(map(later, segment.words)))
+            for segment in segments
+        )
+    )
+
+
+def make_draft(draft_kind: str, segments: tuple[Segment, ...], rng: np.random.Generator) -> tuple[int, ...]:
+    """Return draft tokens of a given kind."""
+    tokens = [token for segment in segments for token in segment.tokens]
+    match draft_kind:
+        case "without times":
+            return tuple(token for token in tokens if token < TIMESTAMP_BEGIN)
+        case "half":
+            return tuple(t if rng.random() < 0.7 else int(rng.integers(TOKENIZER.eot)) for t in tokens)
+        case "wrong":
+            return tuple(rng.integers(N_VOCAB, size=30).tolist())
+        case "nothing":
+            return ()
+    return tuple(tokens)
+
+
+@settings(max_examples=9)
+@given(
+    recordings_drawn=st.lists(recordings, min_size=1, max_size=3),
+    draft_kinds=st.lists(
+        st.sampled_from(["all", "without times", "half", "wrong", "nothing"]), min_size=3, max_size=3
+    ),
+    options=any_options,
+    starts_s=st.lists(st.sampled_from([0.0, 3.5, 36_000.0]), min_size=3, max_size=3),
+    batch_size=st.integers(1, 4),
+    seed=st.integers(0, 9),
+)
+def test_final_pass_equals_offline_transcription_for_any_draft(
+    recognizer: Recognizer,
+    recordings_drawn: list[np.ndarray],
+    draft_kinds: list[str],
+    options: TranscribeOptions,
+    starts_s: list[float],
+    batch_size: int,
+    seed: int,
+) -> None:
+    plain = [recognizer.transcribe(samples, options).result().segments for samples in recordings_drawn]
+    rng = np.random.default_rng(seed)
+    requests = [
+        FinalRequest(samples=samples, start_s=start_s, draft_tokens=make_draft(kind, segments, rng))
+        for samples, start_s, kind, segments in zip(
+            recordings_drawn, starts_s, draft_kinds, plain, strict=False
+        )
+    ]
+    speculator = SpeculativeDecoder(float)
+    speculator.greedy.controller, speculator.sampling.controller = measured_controller(), measured_controller()
+    for speculator_used in (speculator, None):
+        window_decoder = WindowDecoder(
+            recognizer.backend, TOKENIZER, options, speculator_used, speech_detector=LoudIsSpeech
+        )
+        finals = final_pass(window_decoder, requests, batch_size)
+        assert [comparable(segments) for segments in finals] == [
+            shifted(segments, start_s) for segments, start_s in zip(plain, starts_s, strict=False)
+        ]
+
 
 NOISE = noise_and_silence(WINDOW_S)
 OPTIONS = TranscribeOptions(
@@ -36,29 +164,20 @@ TOKENS = (
     timestamp_token(LAST),
     TOKENIZER.eot,
 )
-TEXT_TOKENS = tuple(token for token in TOKENS if token < TOKENIZER.eot)
 PROMPT = len(TOKENIZER.sot_sequence("en", "transcribe", timestamps=True))
-
-
-def stats_with_draft(
-    draft: tuple[int, ...], *, count: int = 1, batch_size: int = 4, use_draft: bool = True
-) -> DecodeStats:
-    """Return the statistics of a final pass by a model that decodes every window to `TOKENS`."""
-    backend = ScriptedBackend(logits_of_texts([TOKENS] * count, PROMPT, DIMS.n_vocab), 64)
-    speculator = SpeculativeDecoder(float)
-    speculator.greedy.controller = measured_controller()
-    window_decoder = WindowDecoder(backend, TOKENIZER, OPTIONS, speculator if use_draft else None)
-    requests = [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=draft)] * count
-    for segments in final_pass(window_decoder, requests, batch_size):
-        assert [segment.text for segment in segments] == ["hello there.", "good day"]
-    return window_decoder.stats
 
 
 def test_streamed_text_without_timestamps_saves_decoder_passes():
     """Passes: the prompt, the first segment up to its end, the next up to its end, the last timestamp."""
-    stats = stats_with_draft(TEXT_TOKENS)
-    assert stats.forwards == 4
-    assert stats.sampled_tokens == len(TOKENS)
+    backend = ScriptedBackend(logits_of_texts([TOKENS], PROMPT, DIMS.n_vocab), 64)
+    speculator = SpeculativeDecoder(float)
+    speculator.greedy.controller = measured_controller()
+    window_decoder = WindowDecoder(backend, TOKENIZER, OPTIONS, speculator)
+    draft = tuple(token for token in TOKENS if token < TOKENIZER.eot)
+    (segments,) = final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=draft)], 4)
+    assert [segment.text for segment in segments] == ["hello there.", "good day"]
+    assert window_decoder.stats.forwards == 4
+    assert window_decoder.stats.sampled_tokens == len(TOKENS)
 
 
 def test_segments_have_times_in_the_stream():
@@ -69,16 +188,6 @@ def test_segments_have_times_in_the_stream():
     assert (first.text, first.start_s, first.end_s) == ("hello", 100.0, 100.2)
     assert (second.start_s, second.end_s, second.seek_s) == (100.2, 100.0 + WINDOW_S, 100.0)
     assert (first.index, second.index) == (0, 1)
-
-
-def test_words_have_times_in_the_stream():
-    options = TranscribeOptions(language="en", vad=False, hallucination_threshold=None, word_timestamps=True)
-    window_decoder = WindowDecoder(
-        TranscriptBackend(window_text(0, "hello there", WINDOW_POSITIONS)), TOKENIZER, options
-    )
-    ((segment,),) = final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=100.0)], 1)
-    assert [word.text for word in segment.words]
-    assert all(100 <= word.start_s <= word.end_s <= 100 + WINDOW_S for word in segment.words)
 
 
 @pytest.mark.parametrize(

@@ -129,17 +129,6 @@ def test_events_do_not_depend_on_the_blocks(
         check_committed_text(found)
 
 
-@pytest.mark.parametrize("block", [1, 160, 511, 512, 513, 100_000])
-def test_events_do_not_depend_on_the_block_length(block: int) -> None:
-    samples = (silence(0.3) + speak_words(1, 2, 9) + silence(0.7)).samples
-    recognizer = word_recognizer(unstable=True)
-    expected = run_session(recognizer.stream(clock=None, **LETTER_OPTIONS), samples)
-    assert (
-        run_session(recognizer.stream(clock=None, **LETTER_OPTIONS), samples, range(0, len(samples), block))
-        == expected
-    )
-
-
 @settings(max_examples=2, phases=QUICK)
 @given(seed=st.integers(0, 9), cuts=offsets, finals=st.sampled_from(["exact", "streamed"]))
 def test_events_of_a_random_model_do_not_depend_on_the_blocks(

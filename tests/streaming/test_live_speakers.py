@@ -17,7 +17,7 @@ from fakes.speakers import FIRST, SECOND, SILENCE, conversation, level_diarizer
 from harken.errors import OptionError
 from harken.results import Segment, Word
 from harken.streaming import Event, FinalSegment, SpeakersChanged, SpeechEnded
-from harken.streaming.live_speakers import LiveSpeakers
+from harken.streaming.session import LiveSpeakers
 from harken.types import SAMPLE_RATE
 
 

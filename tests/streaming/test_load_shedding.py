@@ -15,7 +15,6 @@ from harken.streaming.load_shedding import (
     RECOVERY_S,
     LoadMonitor,
     apply_load_level,
-    highest_level,
 )
 from harken.streaming.snr import NOISY_WINDOW_FRAMES
 
@@ -47,27 +46,6 @@ def test_request_waits_for_the_one_before() -> None:
     assert lags_s == pytest.approx([0.4, 0.7, 0.3, 0.1, 0.2])
 
 
-def test_level_stays_without_computing_time() -> None:
-    monitor = LoadMonitor(FIXED)
-    assert run_updates(monitor, lambda config: 0.0, 3600) == []
-    assert (monitor.level, monitor.lag_s) == (0, 0.0)
-
-
-def test_level_rises_after_two_consecutive_late_updates() -> None:
-    monitor = LoadMonitor(FIXED)
-    assert not monitor.record(1.0, 0.8)
-    assert not monitor.record(1.5, 0.1), "the second update is early"
-    assert not monitor.record(2.0, 0.8)
-    assert monitor.record(2.5, 0.5)
-    assert (monitor.level, monitor.lag_s) == (1, pytest.approx(0.8))
-
-
-def test_levels_rise_one_at_a_time_to_the_last() -> None:
-    monitor = LoadMonitor(FIXED)
-    changes = run_updates(monitor, lambda config: 3.0, 5)
-    assert [level for _, level in changes] == [1, 2, 3]
-
-
 @pytest.mark.parametrize("max_level", [2, 3])
 def test_lag_at_the_highest_level_is_reported_each_time_that_it_has_doubled(max_level: int) -> None:
     monitor = LoadMonitor(FIXED, level=max_level, max_level=max_level)
@@ -76,20 +54,6 @@ def test_lag_at_the_highest_level_is_reported_each_time_that_it_has_doubled(max_
         if monitor.record(float(second), 2.0):
             lags_s.append(monitor.lag_s)
     assert lags_s == [FIRST_REPORTED_LAG_S * 2**n for n in range(7)]
-
-
-def test_lag_is_reported_anew_after_a_recovery() -> None:
-    monitor = LoadMonitor(FIXED, level=3)
-    assert [level for _, level in run_updates(monitor, lambda config: 3.0, 20)] == [3, 3]
-    assert [level for _, level in run_updates(monitor, lambda config: 0.1, 200, from_s=20.0)] == [2, 1, 0]
-    changes = run_updates(monitor, lambda config: 2.0, 230, from_s=200.0)
-    assert [level for _, level in changes] == [1, 2, 3, 3, 3]
-
-
-def test_highest_level_without_exact_finals_leaves_out_the_last() -> None:
-    assert LOAD_LEVELS[highest_level("exact")].exact_finals is False
-    assert LOAD_LEVELS[highest_level("streamed")].exact_finals is True
-    assert highest_level("exact") == highest_level("streamed") + 1
 
 
 def test_level_stays_after_a_slow_final_pass_while_the_lag_falls() -> None:
@@ -107,12 +71,6 @@ def test_level_rises_if_the_lag_of_a_slow_final_pass_stays() -> None:
 
 
 # --- the level to start with --------------------------------------------------------------------------------
-
-
-def test_level_to_start_with_falls_when_the_machine_is_free() -> None:
-    monitor = LoadMonitor(FIXED, level=2)
-    assert monitor.level == 2
-    assert [level for _, level in run_updates(monitor, lambda config: 0.2, 60)] == [1, 0]
 
 
 # --- recovery -----------------------------------------------------------------------------------------------

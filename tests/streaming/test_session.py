@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import sys
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from threading import Thread
 from typing import Any
@@ -25,7 +24,7 @@ from fakes.tone_backend import (
 )
 from harken.api import Recognizer
 from harken.contract import Floats
-from harken.decoding import PartialHypothesis, SpeculativeDecoder
+from harken.decoding import PartialHypothesis
 from harken.errors import AudioError, HarkenError, OptionError
 from harken.streaming import (
     Event,
@@ -35,13 +34,9 @@ from harken.streaming import (
     LoadChanged,
     SpeechEnded,
     SpeechStarted,
-    StreamOptions,
 )
-from harken.streaming.latency import LatencyPlanner
 from harken.streaming.utterance import ActiveUtterance
 from harken.streaming.utterance_text import utterance_words
-from harken.streaming.worker import ModelWorker
-from harken.transcribe import TranscribeOptions, WindowDecoder
 from harken.types import SAMPLE_RATE
 from session_events import check_committed_text, check_events, final_text, group_utterances, run_session
 from tiny_models import TOKENIZER
@@ -55,20 +50,6 @@ def open_session(backend: ToneBackend | None = None, **changes: Any) -> LiveSess
     """Return a session with a model that recognises the synthetic words."""
     recognizer = Recognizer(backend or ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech)
     return recognizer.stream(**{"clock": None, **LETTER_OPTIONS, **changes})
-
-
-def open_session_with_worker(backend: ToneBackend, **changes: Any) -> tuple[LiveSession, ModelWorker]:
-    """Return a session and the worker that holds its model."""
-    options = StreamOptions(**changes)
-    window_decoder = WindowDecoder(
-        backend,
-        TOKENIZER,
-        TranscribeOptions(**LETTER_OPTIONS),
-        SpeculativeDecoder(lambda: 0.0),
-        speech_detector=LoudIsSpeech,
-    )
-    worker = ModelWorker(window_decoder)
-    return LiveSession(worker, options, LatencyPlanner(options=options).choose()), worker
 
 
 def events_of(speech: ToneSpeech, **changes: Any) -> list[Event]:
@@ -164,24 +145,6 @@ def test_streamed_finals_run_no_final_pass() -> None:
     assert backend.encoded_frames
 
 
-def test_wrong_committed_words_are_corrected_by_exact_finals_only() -> None:
-    speech = silence(0.5) + speak_random_words(12) + silence(2.0)
-    changes = {"delay": "minimal", "commit_delay_frames": 0, "local_agreement": 1}
-    backends = {finals: ToneBackend(unstable=True) for finals in FINALS}
-    found = {
-        finals: check_events(
-            run_session(open_session(backend, finals=finals, **changes), speech.samples), len(speech.samples)
-        )
-        for finals, backend in backends.items()
-    }
-    (offline,) = Recognizer(
-        ToneBackend(unstable=True), TOKENIZER, "listener", speech_detector=LoudIsSpeech
-    ).transcribe(found["exact"][0].of(speech.samples), **LETTER_OPTIONS)
-    assert found["exact"][0].text == offline.text
-    assert not offline.text.lstrip().startswith(found["exact"][0].committed), "no word was wrong"
-    check_committed_text(found["streamed"])
-
-
 def test_local_agreement_commits_no_unstable_words() -> None:
     """The model changes each word for a second; by the time that some windows agree it is right."""
     speech = silence(0.5) + speak_random_words(12) + silence(2.0)
@@ -253,57 +216,23 @@ def test_silence_gives_no_events_and_no_model_calls() -> None:
     assert session.compute_s == 0
 
 
-def held_bytes(root: object, shared: tuple[object, ...]) -> int:
-    """Return the bytes of an object and of all that it refers to, without the shared objects."""
-    seen, pending, total = {id(item) for item in shared}, [root], 0
-    while pending:
-        item = pending.pop()
-        if id(item) in seen or isinstance(item, type) or callable(item):
-            continue
-        seen.add(id(item))
-        total += sys.getsizeof(item)
-        pending += gc.get_referents(item)
-    return total
-
-
-@pytest.mark.nightly
-def test_memory_and_cost_do_not_grow_over_an_hour() -> None:
-    """One minute with 6 s of speech, 60 times."""
-    backend = ToneBackend()
-    session, worker = open_session_with_worker(backend, sentence_pause_s=0.5)
-    shared = (backend, TOKENIZER, worker)
-    minute = speak_random_words(12) + speak_words(9) + silence(60 - 13 * 0.4)
-    assert len(minute.samples) == 60 * SAMPLE_RATE
-    bytes_held, costs, texts = [], [], []
-    for _ in range(60):
-        backend.stream_frames, backend.encoded_frames, backend.sessions = [], [], []
-        events = [event for second in np.split(minute.samples, 60) for event in session.feed(second)]
-        texts.append(final_text(events))
-        costs.append((sum(backend.stream_frames), sum(backend.encoded_frames), _read_tokens(backend)))
-        bytes_held.append(held_bytes(session, shared))
-    assert {*texts} == {minute.text}
-    partial_growth, final_growth, token_growth = (
-        max(cost[10:]) / max(cost[:10]) for cost in zip(*costs, strict=True)
-    )
-    assert max(partial_growth, final_growth, token_growth) <= 1.1
-    assert max(bytes_held[10:]) <= max(bytes_held[:10]) + 200  # integers grow by some bytes
-    assert max(bytes_held) < 500_000, "2 s of audio are 128 KB"
-
-
-def _read_tokens(backend: ToneBackend) -> int:
-    return sum(len(row) for session in backend.sessions for rows in session.read for row in rows)
-
-
-def test_memory_is_bounded_during_long_speech() -> None:
-    session, worker = open_session_with_worker(backend := ToneBackend())
-    shared = (backend, TOKENIZER, worker)
-    speech = speak_random_words(150, gap_s=0.12)
-    bytes_held = []
-    for block in np.split(speech.samples, range(BLOCK, len(speech.samples), BLOCK)):
-        session.feed(block)
-        bytes_held.append(held_bytes(session, shared))
-    half = len(bytes_held) // 2
-    assert max(bytes_held[half:]) <= 1.1 * max(bytes_held[:half])
+@pytest.mark.parametrize(
+    "speech",
+    [speak_random_words(12) + speak_words(9) + silence(6.0), speak_random_words(30, gap_s=0.12)],
+    ids=["utterances", "without a pause"],
+)
+def test_memory_does_not_grow(speech: ToneSpeech) -> None:
+    backend, held = ToneBackend(), []
+    session = open_session(backend)
+    tracemalloc.start()
+    try:
+        for block in np.array_split(np.tile(speech.samples, 12), 144):
+            session.feed(block)
+            backend.stream_frames, backend.encoded_frames, backend.sessions = [], [], []
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(held[72:]) <= 1.1 * max(held[:72])
 
 
 # --- latency ------------------------------------------------------------------------------------------------
@@ -394,26 +323,8 @@ def test_load_level_rises_on_a_slow_machine_and_falls_after_it() -> None:
     assert max(event.compute_s for event in events if isinstance(event, Interim)) == pytest.approx(0.8)
 
 
-def test_fewer_frames_are_encoded_at_higher_load_levels() -> None:
-    encoded_frames = {}
-    for encode_s in (0.0, 0.8):
-        clock = FakeClock()
-        backend = ToneBackend(clock=clock)
-        session = open_session(backend, clock=clock)
-        backend.encode_s, backend.stream_frames = encode_s, []
-        run_session(session, (silence(0.5) + speak_random_words(75)).samples)
-        encoded_frames[encode_s] = sum(backend.stream_frames)
-    assert encoded_frames[0.8] < 0.75 * encoded_frames[0.0]
-
-
 def test_load_level_stays_without_a_clock() -> None:
     assert not [event for event in events_of(speak_random_words(40)) if isinstance(event, LoadChanged)]
-
-
-def test_delay_in_milliseconds_that_the_machine_cannot_keep_is_refused() -> None:
-    clock = FakeClock()
-    with pytest.raises(OptionError, match=r"delay='1500'.*best_effort"):
-        open_session(ToneBackend(clock=clock, encode_s=5.0), clock=clock, delay="1500")
 
 
 def load_changes(events: list[Event]) -> list[LoadChanged]:
@@ -455,19 +366,6 @@ def test_no_word_is_lost_on_a_machine_that_can_keep_no_level(finals: str) -> Non
     assert final_text(events) == speech.text
 
 
-def test_streams_on_a_busy_machine_each_say_their_level_first() -> None:
-    clock = FakeClock()
-    recognizer = Recognizer(
-        ToneBackend(clock=clock, encode_s=0.7), TOKENIZER, "listener", speech_detector=LoudIsSpeech
-    )
-    sessions = recognizer.stream_many(2, clock=clock, **LETTER_OPTIONS)
-    for name in ("door", "desk"):
-        sessions.open(name)
-    events = sessions.feed(dict.fromkeys(("door", "desk"), silence(0.1).samples))
-    levels = {name: [event.level for event in load_changes(events[name])] for name in events}
-    assert levels == {"door": [sessions.plan.level], "desk": [sessions.plan.level]}
-
-
 def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:
     clock = FakeClock()
     backend = ToneBackend(clock=clock, encode_s=5.0)
@@ -492,6 +390,9 @@ def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:
     [
         (np.zeros(100, np.int32), "int32"),
         (np.zeros(100, complex), "complex"),
+        (np.zeros(100, np.uint8), "uint8"),
+        (np.zeros(3, bool), "bool"),
+        (np.array(["0.1"]), "<U3"),
         (np.zeros((50, 2), np.float32), r"\(50, 2\)"),
         (np.array([0.0, np.nan], np.float32), "finite"),
         (np.array([0.0, np.inf], np.float32), "finite"),
@@ -624,9 +525,3 @@ def test_simultaneous_requests_of_streams_are_batched(finals: str) -> None:
     run_session(open_session(alone, finals=finals), SENTENCE.samples)
     assert together == len(alone.sessions)
     assert len(backend.stream_frames) == 3 * len(alone.stream_frames)
-
-
-@pytest.mark.parametrize("count", [0, 257])
-def test_stream_count_out_of_range_is_refused(count: int) -> None:
-    with pytest.raises(OptionError, match=f"count={count}"):
-        Recognizer(ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech).stream_many(count)

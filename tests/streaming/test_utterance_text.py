@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -60,25 +59,14 @@ EURO = "€".encode()
 @pytest.mark.parametrize(
     ("committed", "tentative", "expected"),
     [
-        (b"", b"", ("", "")),
-        (b"", b" To be", ("", "To be")),
         (b" To", b" be", ("To", " be")),
-        (b" To be", b"", ("To be", "")),
-        (b" To", b"gether", ("To", "gether")),
-        # incomplete characters are not shown
-        (b" a", b" " + EURO[:1], ("a", " ")),
+        (b"", b" To be", ("", "To be")),
+        # Incomplete characters are not shown, not even committed ones, so that shown text never changes.
         (b" a", b" " + EURO[:2], ("a", " ")),
-        (b" a", b" " + EURO, ("a", " €")),
-        (b"", EURO[:2], ("", "")),
-        (b" " + EURO, EURO[:1], ("€", "")),
-        # not even committed ones, so that shown text never changes
-        (b" a" + EURO[:1], b"", ("a", "")),
         (b" a" + EURO[:1], EURO[1:2], ("a", "")),
-        (b" a" + EURO[:1], EURO[1:], ("a", "€")),
         (b" a" + EURO[:2], EURO[2:] + b" b", ("a", "€ b")),
-        # bytes that can never become a character are shown
+        # Bytes that can never become a character are shown.
         (b" a\xe2", b" b", ("a", "� b")),
-        (b" a\xe2 b", b" c", ("a� b", " c")),
     ],
 )
 def test_displayed_text_has_no_incomplete_characters(
@@ -109,13 +97,10 @@ def test_committed_text_only_grows_and_never_ends_inside_a_character(text: str, 
         (b" To be.", b"", True),
         (b" To be", b".", True),
         (b" To be.", b" Or", False),
-        (b" To be", b"?", True),
         (b" To be", b"! ", True),
         (b" To be", b",", False),
-        (b" To be", b"...", True),
         ("好".encode(), "。".encode(), True),
         ("好".encode(), "。".encode()[:2], False),
-        ("好".encode(), "？".encode(), True),
         (b" No. 5", b"", False),
     ],
 )
@@ -176,17 +161,14 @@ def test_invalid_utf8_loses_no_token(data: bytes):
 
 def hypothesis(
     text: str = " To be or not to be",
-    *,
     logprob: float = -0.1,
-    no_speech_prob: float | None = 0.05,
+    no_speech_prob: float = 0.05,
     diffuse: bool = False,
 ) -> PartialHypothesis:
     n = len(text)
-    attention = np.zeros((2, n + 1, 300), np.float32)
-    if diffuse:
-        attention += 1 / 300
-    else:
-        attention[:, np.arange(n + 1), 5 * np.arange(n + 1)] = 1
+    attention = np.full((2, n + 1, 300), 1 / 300, np.float32)
+    if not diffuse:
+        attention[:] = np.arange(300) == 5 * np.arange(n + 1)[:, None]
     return PartialHypothesis(
         tokens=tuple(text.encode()),
         logprobs=(logprob,) * n,
@@ -195,18 +177,6 @@ def hypothesis(
         reached_eot=True,
         no_speech_prob=no_speech_prob,
     )
-
-
-def rejects(
-    candidate: PartialHypothesis,
-    speech_probs: Sequence[float],
-    *,
-    no_speech_prob: float = 0.25,
-    threshold: float = 0.5,
-) -> bool:
-    current = utterance()
-    current.no_speech_prob = no_speech_prob
-    return is_hallucination(current, candidate, np.array(speech_probs, np.float32), threshold, TOKENIZER)
 
 
 SPEECH, HALF, NOISE = [0.9] * 100, [0.45] * 100, [0.02] * 100
@@ -227,4 +197,5 @@ SPEECH, HALF, NOISE = [0.9] * 100, [0.45] * 100, [0.02] * 100
 def test_hallucinations_are_rejected_and_speech_is_not(
     candidate: PartialHypothesis, speech_probs: list[float], rejected: bool
 ):
-    assert rejects(candidate, speech_probs) is rejected
+    found = is_hallucination(utterance(), candidate, np.array(speech_probs, np.float32), 0.5, TOKENIZER)
+    assert found is rejected

@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.backends import WINDOW_S, ScriptedBackend, ScriptedBackendSession
-from fakes.clock import FakeClock
-from fakes.speech_detector import noise_and_silence
+from fakes.backends import ScriptedBackend, ScriptedBackendSession
 from harken.contract import Backend, Floats
 from harken.decoding import make_prompt
 from harken.streaming.utterance import EncoderChunk
 from harken.streaming.worker import (
-    FinalRequest,
     ModelRequest,
     ModelResponse,
     ModelWorker,
@@ -56,29 +53,10 @@ class StreamFeatures:
 
 
 class StreamBackend(ScriptedBackend):
-    """`harken.contract.Backend` that decodes a given text for each stream.
+    """`harken.contract.Backend` that decodes the text of each stream, in its language, and records its batches."""
 
-    Parameters
-    ----------
-    texts : sequence of str
-        Text of each stream at every partial request; the last one is that of every final request.
-    languages : sequence of str
-        Language of each stream; English by default.
-    clock, seconds
-        Each decoder pass takes this many seconds of the clock.
-
-    Attributes
-    ----------
-    encoded : list of list of int
-        Streams whose windows were encoded together, for each call.
-    decoded : list of list of int
-        Streams of the rows of each decoder session.
-    """
-
-    def __init__(
-        self, *texts: str, languages: Sequence[str] = (), clock: FakeClock | None = None, seconds: float = 1.0
-    ) -> None:
-        super().__init__(self._logits, 64, clock=clock, cost=lambda rows, width: seconds)
+    def __init__(self, *texts: str, languages: Sequence[str] = ()) -> None:
+        super().__init__(self._logits, 64)
         self.texts, self.languages = texts, languages
         self.encoded: list[list[int]] = []
         self.decoded: list[list[int]] = []
@@ -96,8 +74,7 @@ class StreamBackend(ScriptedBackend):
     def open_session(
         self, features: Any, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> ScriptedBackendSession:
-        numbers = features.numbers if isinstance(features, StreamFeatures) else [-1] * features.n_windows
-        row_numbers = [numbers[row] for row in row_windows]
+        row_numbers = [features.numbers[row] for row in row_windows]
         if capacity > 1:
             self.decoded.append(row_numbers)
         return super().open_session(features, row_numbers, capacity, attention=attention)
@@ -112,8 +89,6 @@ class StreamBackend(ScriptedBackend):
             return logits
         n_prompt = seen.index(TOKENIZER.sot) + (4 if TOKENIZER.no_timestamps in seen else 3)
         text: list[int] = [*self.texts[number].encode(), EOT]
-        if number < 0:
-            text = [TOKENIZER.timestamp_begin, *text[:-1], TOKENIZER.timestamp_begin + 20, EOT]
         logits[[*text, EOT][min(len(seen) - n_prompt, len(text))]] = 12
         return logits
 
@@ -131,12 +106,7 @@ class ScriptedStream:
     @property
     def texts(self) -> list[str]:
         """Text of each response."""
-        return [
-            TOKENIZER.decode(response.partial.hypothesis.tokens)
-            if response.partial
-            else "".join(segment.text for segment in response.segments)
-            for response in self.responses
-        ]
+        return [TOKENIZER.decode(response.partial.hypothesis.tokens) for response in self.responses]
 
 
 def partial_request(
@@ -159,39 +129,12 @@ def partial_request(
     )
 
 
-def final_request(start_s: float) -> FinalRequest:
-    return FinalRequest(samples=noise_and_silence(WINDOW_S), start_s=start_s)
-
-
-def worker(backend: Backend, clock: FakeClock | None = None, **options: object) -> ModelWorker:
-    return ModelWorker(WindowDecoder(backend, TOKENIZER, replace(OPTIONS, **options)), clock)
+def worker(backend: Backend, **options: object) -> ModelWorker:
+    return ModelWorker(WindowDecoder(backend, TOKENIZER, replace(OPTIONS, **options)))
 
 
 def run_streams(model_worker: ModelWorker, *streams: ScriptedStream) -> None:
     model_worker.run([stream.steps() for stream in streams])
-
-
-# --- responses ----------------------------------------------------------------------------------------------
-
-
-def test_partial_and_final_requests_in_one_batch():
-    backend = StreamBackend("one", "two", "the whole")
-    first = ScriptedStream(
-        partial_request(StreamEncoder(0)), final_request(50.0), partial_request(StreamEncoder(0))
-    )
-    second = ScriptedStream(final_request(100.0), partial_request(StreamEncoder(1)))
-    third = ScriptedStream(final_request(7.0))
-    run_streams(worker(backend), first, second, third)
-    assert first.texts == ["one", "the whole", "one"]
-    assert second.texts == ["the whole", "two"]
-    assert third.texts == ["the whole"]
-    starts_s = [
-        [segment.start_s for segment in response.segments]
-        for response in (first.responses[1], second.responses[0], third.responses[0])
-    ]
-    assert starts_s == [[50.0], [100.0], [7.0]]
-    responses = (*first.responses, *second.responses, *third.responses)
-    assert all((response.partial is None) == bool(response.segments) for response in responses)
 
 
 # --- batches ------------------------------------------------------------------------------------------------
@@ -320,33 +263,3 @@ def test_english_only_model_detects_no_language():
     run_streams(model_worker, stream)
     assert stream.responses[0].partial.language == "en"
     assert read_prompts(backend) == [english.sot_sequence("en", timestamps=False)]
-
-
-def test_suppressed_tokens_are_not_decoded():
-    stream = ScriptedStream(partial_request(StreamEncoder(0)))
-    run_streams(worker(StreamBackend("a1b"), suppress_regex="[0-9]"), stream)
-    assert "1" not in stream.texts[0]
-    stream = ScriptedStream(partial_request(StreamEncoder(0)))
-    run_streams(worker(StreamBackend("a1b"), suppress_tokens=(ord("b"),)), stream)
-    assert stream.texts[0][:2] == "a1"
-    assert "b" not in stream.texts[0]
-
-
-# --- cost ---------------------------------------------------------------------------------------------------
-
-
-def test_computing_time_of_a_batch_counts_for_each_of_its_requests():
-    clock = FakeClock()
-    backend = StreamBackend("one", "three", "ab", clock=clock)
-    first, second, third = (
-        ScriptedStream(partial_request(StreamEncoder(0))),
-        ScriptedStream(partial_request(StreamEncoder(1)), partial_request(StreamEncoder(1))),
-        ScriptedStream(final_request(0.0)),
-    )
-    model_worker = worker(backend, clock)
-    run_streams(model_worker, first, second, third)
-    partial_s, final_s = 1.0 + len("three"), 1.0 + len("ab") + 2
-    assert [response.compute_s for response in first.responses] == [partial_s]
-    assert [response.compute_s for response in second.responses] == [partial_s, partial_s]
-    assert [response.compute_s for response in third.responses] == [partial_s + final_s]
-    assert model_worker.compute_s == 2 * partial_s + final_s == clock.now_s

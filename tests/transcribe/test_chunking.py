@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
@@ -11,16 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fakes.silent_mel import SilentMel
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
 from harken.audio import log_mel
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.contract import Floats
-from harken.errors import AudioError
-from harken.transcribe import mel_windows
 from harken.transcribe.chunking import (
     ClipRange,
-    ClipSource,
     FrameSpan,
     FrameSpans,
     PackedSpeech,
@@ -30,7 +25,7 @@ from harken.transcribe.chunking import (
     total_frames,
 )
 from harken.transcribe.mel_windows import MelWindows
-from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_SAMPLES
+from harken.types import HOP_SAMPLES, WINDOW_SAMPLES
 
 OPTIONS = VadOptions()
 WHOLE: list[ClipRange] = [(0, None)]
@@ -50,40 +45,6 @@ def regions_of(gaps_and_lengths: list[tuple[int, int]]) -> list[FrameSpan]:
 
 
 class TestTimeMap:
-    time_map = TimeMap(((100, 150), (300, 310), (500, 600)))
-
-    @pytest.mark.parametrize(
-        ("frame", "start", "end"),
-        [
-            (0, 100, 100),
-            (49.5, 149.5, 149.5),
-            (50, 300, 150),
-            (60, 500, 310),
-            (61, 501, 501),
-            (160, 600, 600),
-            (900, 600, 600),
-        ],
-    )
-    def test_frames_map_to_the_recording(self, frame: float, start: float, end: float) -> None:
-        assert self.time_map.to_recording_start(frame) == start
-        assert self.time_map.to_recording_end(frame) == end
-
-    @pytest.mark.parametrize(
-        ("start", "end", "spans"),
-        [
-            (0, 160, ((100, 150), (300, 310), (500, 600))),
-            (50, 160, ((300, 310), (500, 600))),
-            (55, 160, ((305, 310), (500, 600))),
-            (160, 160, ()),
-            (40, 61, ((140, 150), (300, 310), (500, 501))),
-            (7, 7, ()),
-        ],
-    )
-    def test_recording_spans_are_those_between_two_frames(
-        self, start: int, end: int, spans: FrameSpans
-    ) -> None:
-        assert self.time_map.recording_spans(start, end) == spans
-
     @given(steps=gaps_and_lengths.filter(bool), data=st.data())
     def test_frames_map_to_those_they_were_packed_from(
         self, steps: list[tuple[int, int]], data: st.DataObject
@@ -102,19 +63,6 @@ def mel_of_samples() -> MelWindows:
     return MelWindows(iter([SAMPLES]), n_mels=8, window_frames=120)
 
 
-class TestClipSource:
-    @pytest.mark.parametrize(("offset", "frames"), [(0, 120), (30, 120), (200, 50), (249, 1)])
-    def test_windows_end_with_the_clip(self, offset: int, frames: int) -> None:
-        mel, size = ClipSource(mel_of_samples(), 100, 350).window(offset)
-        assert size == frames
-        np.testing.assert_array_equal(mel[0, :, :size], MEL[:, 100 + offset : 100 + offset + size])
-
-    def test_times_are_those_of_the_recording(self) -> None:
-        clip = ClipSource(mel_of_samples(), 100, None)
-        assert (clip.start_s(50), clip.end_s(50.5), clip.spans(20, 30)) == (1.5, 1.505, ((120, 130),))
-        assert not clip.self_contained
-
-
 class TestPackedSpeech:
     spans = ((100, 140), (300, 350))
 
@@ -126,13 +74,6 @@ class TestPackedSpeech:
         expected = np.concatenate([MEL[:, start:end] for start, end in self.spans], axis=1)[:, offset:]
         np.testing.assert_array_equal(mel[0, :, :size], expected)
         assert not mel[..., size:].any()
-
-    def test_times_are_those_of_the_recording(self) -> None:
-        packed = PackedSpeech(mel_of_samples(), self.spans)
-        assert [packed.start_s(offset) for offset in (0, 39, 40, 60, 90)] == [1.0, 1.39, 3.0, 3.2, 3.5]
-        assert [packed.end_s(offset) for offset in (0, 39, 40, 60, 90)] == [1.0, 1.39, 1.4, 3.2, 3.5]
-        assert packed.spans(30, 50) == ((130, 140), (300, 310))
-        assert packed.self_contained
 
     def test_frames_are_normalised_with_the_peak_before_them(self) -> None:
         samples = SAMPLES.copy()
@@ -264,15 +205,6 @@ def test_speech_at_the_end_is_packed() -> None:
     assert segmenter.word_regions(4960, 5015) == [(4993, 5015)]
 
 
-def test_speech_before_a_read_error_is_packed() -> None:
-    def unreadable() -> Iterator[Floats]:
-        yield noise_and_silence(2)
-        raise AudioError("talk.mp3: cut short")
-
-    _, packed = read(unreadable())
-    assert [spans for spans, _ in packed] == [((0, 200),)]
-
-
 @pytest.mark.parametrize("threshold", [0.3, 0.5])
 def test_word_regions_use_the_threshold_of_the_windows(threshold: float) -> None:
     class LowProbability(LoudIsSpeech):
@@ -320,54 +252,3 @@ def test_packed_windows_do_not_depend_on_block_sizes(
     assert [spans for spans, _ in packed] == [spans for spans, _ in expected]
     for (_, mel), (_, expected_mel) in zip(packed, expected, strict=True):
         np.testing.assert_array_equal(mel, expected_mel)
-
-
-def test_packed_windows_of_a_short_recording_equal_its_log_mel() -> None:
-    samples = noise_and_silence(1, 2, 1, 40, 1)
-    mel = log_mel(samples, 8, padding_samples=WINDOW_SAMPLES)
-    _, packed = read(iter([samples]))
-    assert len(packed) == 2
-    for spans, window in packed:
-        expected = np.concatenate([mel[:, start:end] for start, end in spans], axis=1)
-        np.testing.assert_array_equal(window[0, :, : total_frames(spans)], expected)
-
-
-@pytest.mark.parametrize(
-    "minute",
-    [
-        pytest.param(noise_and_silence(0, 60), id="silence"),
-        pytest.param(noise_and_silence(60), id="speech"),
-        pytest.param(noise_and_silence(*[0.5, 19.5] * 3), id="words"),
-    ],
-)
-def test_memory_grows_only_by_the_speech_probabilities(monkeypatch: pytest.MonkeyPatch, minute: Floats) -> None:
-    monkeypatch.setattr(mel_windows, "LogMel", SilentMel)
-
-    def peak_bytes(minutes: int) -> int:
-        segmenter = SpeechSegmenter((minute for _ in range(minutes)), OPTIONS, LoudIsSpeech)
-        windows = MelWindows(segmenter.blocks(), n_mels=80, window_frames=WINDOW_FRAMES)
-        tracemalloc.start()
-        try:
-            for spans in filter(None, segmenter.packed_spans(windows, WHOLE, WINDOW_FRAMES)):
-                PackedSpeech(windows, spans)
-            assert windows.frames_read == minutes * 60 * FRAMES_PER_SECOND
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    # Probabilities and regions take at most 16 bytes for 32 ms, 18 MB for ten hours.
-    assert peak_bytes(60) < peak_bytes(20) + 16 * 60 * 60 * SAMPLE_RATE // CHUNK_SAMPLES
-
-
-@pytest.mark.parametrize("block_length", [1, 7, 400])
-def test_segmenter_knows_the_peak_of_the_recording(block_length: int) -> None:
-    samples = np.array([0.0, 0.25, -0.5, 0.125] * 100, np.float32)
-    segmenter = SpeechSegmenter(
-        iter(np.split(samples, range(block_length, 400, block_length))),
-        OPTIONS,
-        speech_detector=LoudIsSpeech,
-    )
-    assert segmenter.peak == 0.0
-    for _ in segmenter.blocks():
-        pass
-    assert segmenter.peak == 0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,8 +35,3 @@ def test_path_is_that_of_the_full_table(n_tokens: int, n_positions: int, seed: i
 def test_tokens_begin_where_their_attention_begins(lengths: list[int]) -> None:
     attention = np.repeat(2 * np.eye(len(lengths), dtype=np.float32) - 1, lengths, axis=1)
     assert token_starts(attention).tolist() == [0, *np.cumsum(lengths)[:-1]]
-
-
-@pytest.mark.parametrize("n_tokens", [1, 2, 5])
-def test_all_tokens_begin_at_zero_in_a_window_of_one_position(n_tokens: int) -> None:
-    assert token_starts(np.ones((n_tokens, 1), np.float32)).tolist() == [0] * n_tokens

@@ -32,8 +32,6 @@ REPETITIVE = window_text(0, "so" * 40, 20)
 MORE_REPETITIVE = window_text(0, "so" * 60, 20)
 IMPROBABLE = window_text(0, FLUENT, 20, gap=4.5)
 MORE_IMPROBABLE = window_text(0, FLUENT, 20, gap=4.0)
-SILENT = window_text(0, FLUENT, 20, gap=4.5, no_speech=0.9)
-STUTTER_IN_SILENCE = window_text(0, "so" * 40, 20, no_speech=0.9)
 UNREPETITIVE = "average log-probability -"
 TOO_REPETITIVE = "compression ratio "
 
@@ -54,36 +52,6 @@ def decode_one(
         observe=lambda step: None,
     )
     return decoded, attempts, stats
-
-
-@pytest.mark.parametrize(
-    ("first", "options", "reason"),
-    [
-        (GOOD, {}, None),
-        (REPETITIVE, {}, TOO_REPETITIVE),
-        (REPETITIVE, {"compression_ratio_threshold": None}, None),
-        (REPETITIVE, {"compression_ratio_threshold": 20.0}, None),
-        (GOOD, {"compression_ratio_threshold": 0.5}, TOO_REPETITIVE),
-        (IMPROBABLE, {}, UNREPETITIVE),
-        (IMPROBABLE, {"logprob_threshold": None}, None),
-        (IMPROBABLE, {"logprob_threshold": -5.0}, None),
-        (SILENT, {}, None),
-        (SILENT, {"no_speech_threshold": 0.95}, UNREPETITIVE),
-        (SILENT, {"no_speech_threshold": None}, UNREPETITIVE),
-        (STUTTER_IN_SILENCE, {}, TOO_REPETITIVE),
-    ],
-)
-def test_each_threshold_rejects_for_its_own_reason(
-    first: WindowText, options: dict[str, Any], reason: str | None
-) -> None:
-    _, attempts, _ = decode_one(first, GOOD, **options)
-    if reason is None:
-        assert [attempt.reason for attempt in attempts] == [None]
-        assert attempts[0].temperature == 0
-    else:
-        assert attempts[0].reason is not None
-        assert attempts[0].reason.startswith(reason)
-        assert len(attempts) > 1
 
 
 def test_all_attempts_are_reported_the_accepted_one_last() -> None:

@@ -18,7 +18,7 @@ from harken.results import Attempt, Transcript
 from harken.transcribe import Callbacks
 from harken.transcribe.chunking import WORD_VAD_OPTIONS
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
-from real_models import EXAMPLE, SHARED, larger_recognizer, recognizer
+from real_models import SHARED, larger_recognizer, recognizer
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -83,14 +83,6 @@ def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> 
     assert near <= 1
     if not near:
         assert texts[1].text == texts[8].text
-
-
-@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.nightly), "int8"])
-def test_many_recordings_together_say_what_each_says_alone(precision: str) -> None:
-    files = [*recordings("arctic")[:2], *recordings("telephone")[:2], EXAMPLE]
-    model = recognizer(precision)
-    together = model.transcribe_many(files, batch_size=4)
-    assert [work.text for work in together] == [model.transcribe(file).text for file in files]
 
 
 def test_nothing_is_said_where_nobody_speaks() -> None:

@@ -1,12 +1,15 @@
-"""Speech that the timestamps of a window jump over: decoded again on its own, put in, or reported."""
+"""Speech that no word of a window covers: found, decoded again on its own, put in, or reported."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from audio_files import AUDIO_FORMATS
 from fakes.backends import TranscriptBackend, WindowText, window_text
@@ -15,6 +18,8 @@ from harken import Recognizer, Transcript
 from harken.results import UnwrittenSpeech
 from harken.streaming.worker import FinalRequest, final_pass
 from harken.transcribe import TranscribeOptions, WindowDecoder, gap_filling
+from harken.transcribe.chunking import FrameSpan, speech_in_window
+from harken.transcribe.gap_filling import TokenPeak, uncovered_spans
 from tiny_models import TOKENIZER
 
 OPTIONS: dict[str, Any] = {
@@ -35,7 +40,7 @@ MIDDLE = window_text(0, " and", 14, attended=(0, 3, 6, 8, 10, 12))
 UNSURE = window_text(0, " hm", 10, gap=1.0)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window of the tiny model is half a second long."""
     monkeypatch.setattr(gap_filling, "MIN_SPEECH_FRAMES", 10)
@@ -57,6 +62,56 @@ def spans(transcript: Transcript) -> list[tuple[int, float, float, str]]:
     return [(segment.index, segment.start_s, segment.end_s, segment.text) for segment in transcript.segments]
 
 
+def peaks(frames: Iterable[int]) -> list[TokenPeak]:
+    return [TokenPeak(index, frame) for index, frame in enumerate(frames)]
+
+
+@pytest.mark.parametrize(
+    ("words", "speech", "end", "gaps"),
+    [
+        (range(0, 3000, 100), [(0, 3000)], 3000, []),  # a word every second
+        # A jump between two words, with silences beside it.
+        (
+            [*range(0, 500, 50), *range(1225, 2000, 50)],
+            [(0, 480), (510, 1190), (1220, 2000)],
+            2000,
+            [(510, 1190)],
+        ),
+        ([100, 500], [(0, 600)], 600, [(125, 475)]),  # without a silence a little is left to the words
+        ([40], [(0, 80), (120, 400)], 400, [(120, 400)]),  # the text ends early,
+        ([340], [(30, 250), (300, 400)], 400, [(30, 250)]),  # or begins late
+        ([0], [(50, 149)], 1000, []),  # less than a second
+        ([0], [(60, 110), (800, 850)], 1000, [(60, 850)]),
+        ([100], [(0, 140)], 3000, []),  # silence
+        ([100], [(0, 3000)], 160, []),  # the next window decodes it
+    ],
+)
+def test_gaps_are_speech_far_from_any_word(
+    words: Iterable[int], speech: list[FrameSpan], end: int, gaps: list[FrameSpan]
+) -> None:
+    assert uncovered_spans(peaks(words), speech, end) == gaps
+
+
+frames = st.integers(0, 3000)
+
+
+@given(words=st.lists(frames, max_size=9), edges=st.sets(frames, max_size=12), end=st.integers(500, 3000))
+def test_gaps_do_not_overlap(words: list[int], edges: set[int], end: int) -> None:
+    bounds = sorted(edges)
+    speech = list(zip(bounds[::2], bounds[1::2], strict=False))
+    found = uncovered_spans(peaks(words), speech, end)
+    flat = [frame for span in found for frame in span]
+    assert flat == sorted(flat)
+    assert all(first < last for first, last in found)
+
+
+def test_speech_is_mapped_into_the_spans_of_a_packed_window() -> None:
+    speech = [(50, 120), (150, 550), (590, 700)]
+    mapped = [(0, 20), (50, 100), (100, 150), (190, 200)]
+    assert speech_in_window(((100, 200), (500, 600)), speech) == mapped
+
+
+@pytest.mark.usefixtures("small_numbers")
 class TestFilling:
     def test_speech_between_two_segments_is_decoded_and_put_between_them(self) -> None:
         transcript, backend = transcribe(JUMP, MIDDLE)
@@ -125,6 +180,7 @@ class TestFilling:
         ]
 
 
+@pytest.mark.usefixtures("small_numbers")
 class TestReporting:
     def test_gap_that_fails_a_threshold_is_reported_after_one_attempt(self) -> None:
         transcript, backend = transcribe(JUMP, UNSURE)
@@ -156,6 +212,7 @@ class TestReporting:
         assert (len(transcript.dropped), transcript.unwritten, len(backend.mels)) == (1, (), 1)
 
 
+@pytest.mark.usefixtures("small_numbers")
 def test_journal_keeps_what_gaps_gave_and_what_is_missing(tmp_path: Path) -> None:
     talk = AUDIO_FORMATS["wav s16"].write(
         tmp_path / "talk", samples=noise_and_silence(0.4, 0.6, 0.4, 0.6, 0.4, 0.6).astype(float)
@@ -180,6 +237,7 @@ def test_journal_keeps_what_gaps_gave_and_what_is_missing(tmp_path: Path) -> Non
         assert len(backend.mels) == len(texts) - 2 * (done - 1)
 
 
+@pytest.mark.usefixtures("small_numbers")
 def test_batch_size_does_not_change_what_gaps_give() -> None:
     """Several recordings whose windows have gaps are decoded together as each is alone."""
     rng = np.random.default_rng(3)

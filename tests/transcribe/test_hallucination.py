@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,75 +19,54 @@ from harken.transcribe.hallucination import (
 )
 
 
-def make_features(text=" What was said.", **changes):
-    defaults = {
-        "n_tokens": 5,
-        "duration_s": 2.0,
-        "avg_logprob": -0.3,
-        "no_speech_prob": 0.1,
-        "compression_ratio": 1.2,
-    }
-    return HallucinationFeatures(text=text, **{**defaults, **changes})
+def segment(
+    text: str,
+    n_tokens: int,
+    avg_logprob: float,
+    no_speech: float,
+    speech: float | None = None,
+    duration_s: float = 2.0,
+    compression: float = 1.2,
+) -> HallucinationFeatures:
+    return HallucinationFeatures(
+        text=text,
+        n_tokens=n_tokens,
+        duration_s=duration_s,
+        avg_logprob=avg_logprob,
+        no_speech_prob=no_speech,
+        compression_ratio=compression,
+        speech_prob=speech,
+    )
 
 
+SAID = segment(" What was said.", 5, -0.3, 0.1)
 # Segments that models decoded, with their features (docs/decisions/guard.md).
 HALLUCINATED = [
-    make_features(" You", n_tokens=1, avg_logprob=-1.24, no_speech_prob=0.52, speech_prob=0.05),
-    make_features(" you", n_tokens=1, avg_logprob=-0.78, no_speech_prob=0.99, speech_prob=0.0, duration_s=0.8),
-    make_features(
-        " Thanks for watching!", avg_logprob=-1.28, no_speech_prob=0.42, speech_prob=0.01, duration_s=25.0
-    ),
-    make_features(
-        " Moo.", n_tokens=3, avg_logprob=-0.38, no_speech_prob=0.15, compression_ratio=2.12, speech_prob=0.01
-    ),
-    make_features(
-        " So, I'm going to go to the next one.",
-        n_tokens=12,
-        avg_logprob=-0.24,
-        no_speech_prob=0.83,
-        speech_prob=0.0,
-    ),
-    make_features(
-        " I'm sorry, I got it.", n_tokens=8, avg_logprob=-1.23, no_speech_prob=0.25, speech_prob=0.14
-    ),
-    make_features(
-        " [♪ OUTRO MUSIC PLAYING [♪", n_tokens=8, avg_logprob=-1.3, no_speech_prob=0.26, speech_prob=0.01
-    ),
+    segment(" You", 1, -1.24, 0.52, 0.05),
+    segment(" you", 1, -0.78, 0.99, 0.0, duration_s=0.8),
+    segment(" Thanks for watching!", 5, -1.28, 0.42, 0.01, duration_s=25.0),
+    segment(" Moo.", 3, -0.38, 0.15, 0.01, compression=2.12),
+    segment(" So, I'm going to go to the next one.", 12, -0.24, 0.83, 0.0),
+    segment(" I'm sorry, I got it.", 8, -1.23, 0.25, 0.14),
+    segment(" [♪ OUTRO MUSIC PLAYING [♪", 8, -1.3, 0.26, 0.01),
     # Laughter and an owl, which voice activity detection classifies as speech.
-    make_features(
-        " Thank you.", n_tokens=3, avg_logprob=-0.94, no_speech_prob=0.34, speech_prob=0.26, duration_s=1.08
-    ),
-    make_features(
-        " Thank you.", n_tokens=3, avg_logprob=-1.11, no_speech_prob=0.46, speech_prob=0.26, duration_s=1.0
-    ),
-    make_features(
-        " You", n_tokens=1, avg_logprob=-0.91, no_speech_prob=0.88, speech_prob=0.27, duration_s=0.59
-    ),
+    segment(" Thank you.", 3, -0.94, 0.34, 0.26, duration_s=1.08),
+    segment(" Thank you.", 3, -1.11, 0.46, 0.26, duration_s=1.0),
+    segment(" You", 1, -0.91, 0.88, 0.27, duration_s=0.59),
     # Without voice activity detection.
-    make_features(" Thank you.", n_tokens=3, avg_logprob=-0.9, no_speech_prob=0.7),
-    make_features(" Untertitel der Amara.org-Community", n_tokens=9, avg_logprob=-0.3, no_speech_prob=0.3),
+    segment(" Thank you.", 3, -0.9, 0.7),
+    segment(" Untertitel der Amara.org-Community", 9, -0.3, 0.3),
 ]
 TRUE = [
-    make_features(speech_prob=0.9),
-    make_features(
-        " of this country.",
-        n_tokens=4,
-        avg_logprob=-0.18,
-        no_speech_prob=0.32,
-        speech_prob=0.35,
-        duration_s=2.6,
-    ),
-    make_features(
-        " Yes.", n_tokens=2, avg_logprob=-0.4, no_speech_prob=0.2, speech_prob=0.1, duration_s=5.0
-    ),  # a short word stretched over silence
-    make_features(
-        " Thank you.", n_tokens=3, avg_logprob=-0.4, no_speech_prob=0.1, speech_prob=0.8, duration_s=0.8
-    ),
-    make_features(" Thank you.", n_tokens=3, avg_logprob=-0.5, no_speech_prob=0.1),
-    make_features(" Peas sprickle.", avg_logprob=-1.3, no_speech_prob=0.4, speech_prob=0.7),  # in loud noise
-    make_features(" Peas sprickle.", avg_logprob=-1.3, no_speech_prob=0.4),
-    make_features(" No, no, no, no, no!", n_tokens=11, compression_ratio=1.6, speech_prob=0.7),
-    make_features(" routine.", avg_logprob=-0.2, no_speech_prob=0.61, speech_prob=0.9),
+    replace(SAID, speech_prob=0.9),
+    segment(" of this country.", 4, -0.18, 0.32, 0.35, duration_s=2.6),
+    segment(" Yes.", 2, -0.4, 0.2, 0.1, duration_s=5.0),  # a short word stretched over silence
+    segment(" Thank you.", 3, -0.4, 0.1, 0.8, duration_s=0.8),
+    segment(" Thank you.", 3, -0.5, 0.1),
+    segment(" Peas sprickle.", 5, -1.3, 0.4, 0.7),  # in loud noise
+    segment(" Peas sprickle.", 5, -1.3, 0.4),
+    segment(" No, no, no, no, no!", 11, -0.3, 0.1, 0.7, compression=1.6),
+    segment(" routine.", 5, -0.2, 0.61, 0.9),
 ]
 
 
@@ -116,58 +97,44 @@ def test_true_segments_are_not_dropped(features):
 )
 def test_every_feature_changes_the_score(better, worse):
     assert (
-        score_hallucination(make_features(**better)).score < score_hallucination(make_features(**worse)).score
+        score_hallucination(replace(SAID, **better)).score < score_hallucination(replace(SAID, **worse)).score
     )
 
 
 def test_reason_names_the_strongest_evidence_first():
-    features = make_features(" Thank you.", n_tokens=3, avg_logprob=-1.2, speech_prob=0.02)
+    features = segment(" Thank you.", 3, -1.2, 0.1, 0.02)
     assert score_hallucination(features).reason == (
         "speech probability 0.02, what is often written for silence, average log-probability -1.20"
     )
-    assert score_hallucination(make_features(speech_prob=0.9)).reason is None
+    assert score_hallucination(TRUE[0]).reason is None
 
 
-@pytest.mark.parametrize(
-    ("text", "n_repetitions"),
-    [
-        ("", 1),
-        (" Once and for all.", 1),
-        (" Bye. Bye.", 2),
-        (" shh shh shh, Shh!", 4),
-        (" I don't know. I don't know. I don't know.", 3),
-        (" and then he ran and then he fell", 1),
-        (" ありがとうありがとうありがとう", 3),
-        (" la la la di da la la la di da", 3),
-    ],
-)
-def test_repetitions_are_counted(text, n_repetitions):
-    assert count_repetitions(text) == n_repetitions
+def test_repetitions_are_counted():
+    counts = {
+        "": 1,
+        " Once and for all.": 1,
+        " Bye. Bye.": 2,
+        " shh shh shh, Shh!": 4,
+        " I don't know. I don't know. I don't know.": 3,
+        " and then he ran and then he fell": 1,
+        " ありがとうありがとうありがとう": 3,
+        " la la la di da la la la di da": 3,
+    }
+    assert {text: count_repetitions(text) for text in counts} == counts
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Thank you.",
-        " THANK YOU!",
-        " Thanks for watching!",
-        "ご視聴ありがとうございました。",
-        " Vielen Dank.",
-        " Спасибо.",
-    ],
-)
-def test_silence_phrase_is_recognized(text):
-    assert is_silence_phrase(text)
+def test_silence_phrases_are_recognized_but_no_longer_text():
+    phrases = [
+        *("Thank you.", " THANK YOU!", " Thanks for watching!"),
+        *("ご視聴ありがとうございました。", " Vielen Dank.", " Спасибо."),
+    ]
+    assert [text for text in phrases if not is_silence_phrase(text)] == []
+    longer = ["", " Thank you for the bread.", " You know.", " Vielen Dank für das Brot."]
+    assert [text for text in longer if is_silence_phrase(text)] == []
 
 
-@pytest.mark.parametrize("text", ["", " Thank you for the bread.", " You know.", " Vielen Dank für das Brot."])
-def test_longer_text_is_no_silence_phrase(text):
-    assert not is_silence_phrase(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_subtitle_credits_are_recognized_but_no_text_about_subtitles():
+    credits = [
         " Subtitles by the Amara.org community",
         " Untertitel im Auftrag des ZDF, 2020",
         " Untertitelung des ZDF, 2020",
@@ -181,24 +148,13 @@ def test_longer_text_is_no_silence_phrase(text):
         " 中文字幕志愿者 李宗盛",
         " MBC 뉴스 이덕영입니다.",
         " ترجمة نانسي قنقر",
-    ],
-)
-def test_subtitle_credit_is_recognized(text):
-    assert is_subtitle_credit(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        " The subtitles were bad.",
-        " He was the editor.",
-        " Das ZDF zeigt Untertitel.",
-        " 字幕很好看",
-        " Captain, by the sea.",
-    ],
-)
-def test_text_about_subtitles_is_no_subtitle_credit(text):
-    assert not is_subtitle_credit(text)
+    ]
+    assert [text for text in credits if not is_subtitle_credit(text)] == []
+    others = [
+        *(" The subtitles were bad.", " He was the editor.", " Das ZDF zeigt Untertitel."),
+        *(" 字幕很好看", " Captain, by the sea."),
+    ]
+    assert [text for text in others if is_subtitle_credit(text)] == []
 
 
 def test_no_silence_phrase_is_also_a_subtitle_credit():

@@ -14,85 +14,47 @@ from harken.errors import OptionError
 from harken.option_types import Limits
 from harken.transcribe import TranscribeOptions
 
-REFUSED = [
-    ("task", "summarise"),
-    ("task", ""),
-    ("fidelity", "noise"),
-    ("beam_size", 0),
-    ("beam_size", -1),
-    ("beam_size", 65),
-    ("patience", 0.0),
-    ("patience", nan),
-    ("length_penalty", -0.1),
-    ("length_penalty", 1.5),
-    ("best_of", 0),
-    ("best_of", 65),
-    ("temperatures", ()),
-    ("temperatures", (0.0, -0.2)),
-    ("temperatures", (11.0,)),
-    ("temperatures", (nan,)),
-    ("prompt_reset_temperature", -1.0),
-    ("prompt_reset_temperature", nan),
-    ("max_initial_timestamp_s", -0.5),
-    ("max_initial_timestamp_s", 30.5),
-    ("max_initial_timestamp_s", nan),
-    ("clip_timestamps", (-1.0,)),
-    ("clip_timestamps", (5.0, 1.0)),
-    ("clip_timestamps", (nan,)),
-    ("clip_timestamps", (1.0, inf)),
-    ("suppress_tokens", (-2,)),
-    ("clip_timestamps", (1.0, 1e300)),
-    ("clip_timestamps", (3.0, 3.0)),
-    ("clip_timestamps", (0.0, 0.0)),
-    ("clip_timestamps", (0.0, 1.0, 2.001, 2.004)),
-    ("language", "klingon"),
-    ("language", ""),
-    ("languages", ("en", "xx")),
-    ("languages", "de"),
-    ("language_threshold", 1.5),
-    ("language_windows", 0),
-    ("compression_ratio_threshold", nan),
-    ("compression_ratio_threshold", 0.0),
-    ("compression_ratio_threshold", inf),
-    ("logprob_threshold", nan),
-    ("logprob_threshold", 0.5),
-    ("logprob_threshold", -inf),
-    ("no_speech_threshold", nan),
-    ("no_speech_threshold", 1.5),
-    ("hallucination_threshold", nan),
-    ("hallucination_threshold", 0.0),
-    ("hallucination_threshold", -1.0),
-    ("hallucination_threshold", 1.5),
-    ("suppress_regex", "["),
-    ("suppress_regex", "x{1,99999999999}"),
-    ("suppress_regex", "(" * 50_000),
-    *(
-        ("suppress_regex", endless)
-        for endless in ("(a+)+$", "(a|aa)*b", "(.*?,){20}x", "a?" * 30 + "a" * 30, ".*" * 9)
-    ),
-    ("hotwords", "Ada"),
-    ("hotwords", ("x" * 101,)),
-    ("hotwords", ("one hotword of fifty characters, as it seems to be",) * 1001),
-    ("hotwords", ("\udcff",)),
-    ("seed", -1),
-    ("seed", 2**128),
-    ("vad_speech_pad_s", 14.5),
-    ("vad_min_silence_s", 0.0),
-    ("vad_min_silence_s", -1.0),
-    ("vad_threshold", nan),
-    ("vad_threshold", 1.0),
-    ("vad_min_speech_s", -0.1),
-    ("vad_speech_pad_s", -0.1),
-]
+ENDLESS = ["(a+)+$", "(a|aa)*b", "(.*?,){20}x", "a?" * 30 + "a" * 30, ".*" * 9]
+REFUSED: dict[str, list[Any]] = {
+    "task": ["summarise", ""],
+    "fidelity": ["noise"],
+    "beam_size": [0, -1, 65],
+    "patience": [0.0, nan],
+    "length_penalty": [-0.1, 1.5],
+    "best_of": [0, 65],
+    "temperatures": [(), (0.0, -0.2), (11.0,), (nan,)],
+    "prompt_reset_temperature": [-1.0, nan],
+    "max_initial_timestamp_s": [-0.5, 30.5, nan],
+    "clip_timestamps": [
+        *((-1.0,), (5.0, 1.0), (nan,), (1.0, inf), (1.0, 1e300)),
+        *((3.0, 3.0), (0.0, 0.0), (0.0, 1.0, 2.001, 2.004)),
+    ],
+    "suppress_tokens": [(-2,)],
+    "language": ["klingon", ""],
+    "languages": [("en", "xx"), "de"],
+    "language_threshold": [1.5],
+    "language_windows": [0],
+    "compression_ratio_threshold": [nan, 0.0, inf],
+    "logprob_threshold": [nan, 0.5, -inf],
+    "no_speech_threshold": [nan, 1.5],
+    "hallucination_threshold": [nan, 0.0, -1.0, 1.5],
+    "suppress_regex": ["[", "x{1,99999999999}", "(" * 50_000, *ENDLESS],
+    "hotwords": ["Ada", ("x" * 101,), ("fifty characters, as it seems to be" + "x" * 15,) * 1001, ("\udcff",)],
+    "seed": [-1, 2**128],
+    "vad_min_silence_s": [0.0, -1.0],
+    "vad_threshold": [nan, 1.0],
+    "vad_min_speech_s": [-0.1],
+    "vad_speech_pad_s": [14.5, -0.1],
+}
 
 
-@pytest.mark.parametrize(("name", "value"), REFUSED)
-def test_error_names_the_option_with_a_refused_value(name: str, value: Any) -> None:
-    with pytest.raises(OptionError) as caught:
-        TranscribeOptions(**{name: value})
-    assert caught.value.field == name
-    assert str(caught.value).startswith(f"{name}=")
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("name", REFUSED)
+def test_error_names_the_option_with_a_refused_value(name: str) -> None:
+    for value in REFUSED[name]:
+        with pytest.raises(OptionError, match=f"^{name}=") as caught:
+            TranscribeOptions(**{name: value})
+        assert caught.value.field == name
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -156,21 +118,6 @@ def test_ranges_sets_and_arrays_become_tuples(name: str, value: Any, items: tupl
     assert taken == items
     assert type(taken) is tuple
     assert {type(item) for item in taken} == {type(item) for item in items}
-
-
-# Of any type: test_option_values.py.
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("beam_size", 2.0), ("beam_size", "2"), ("beam_size", True), ("beam_size", None), ("initial_prompt", b"Ada"),
-        ("suppress_tokens", (1.5,)), ("temperatures", 0.0), ("vad", 1), ("clip_timestamps", (t for t in [0.0])),
-        ("suppress_tokens", np.ones((2, 2), int)),
-    ],
-)  # fmt: skip
-def test_value_of_another_type_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(OptionError, match=f"^{name}=") as caught:
-        TranscribeOptions(**{name: value})
-    assert caught.value.value is value
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from fakes.backends import (
 )
 from harken.contract import Floats
 from harken.decoding import Step
-from harken.errors import AudioError, Cancelled
+from harken.errors import AudioError
 from harken.results import Segment
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
 from harken.transcribe.window_decoder import PaddingSample
@@ -87,14 +87,6 @@ class TestLazyDecoding:
         assert (len(taken), len(backend.mels), backend.steps) == (0, 0, 0)
         assert next(segments).text == "hello"
         assert (len(taken), len(backend.mels)) == (1, 1)
-
-    def test_windows_are_decoded_as_segments_are_requested(self) -> None:
-        backend = TranscriptBackend(window_text(0, "a", 5, 5, "b", WINDOW_POSITIONS), HELLO)
-        segments = work(backend).segments()
-        encoded = []
-        for _ in segments:
-            encoded.append(len(backend.mels))
-        assert encoded == [1, 1, 2, 3]
 
 
 class TestSegments:
@@ -239,18 +231,8 @@ class TestClips:
         list(form.segments())
         assert told == [0.2, 0.4, form.duration_s]
 
-    def test_adjoining_clips_cover_the_whole_recording(self) -> None:
-        assert self.windows(0.0, 0.96, 0.96, 1.92) == self.windows()
-
 
 class TestLanguage:
-    def test_language_of_the_options_is_used(self) -> None:
-        backend = TranscriptBackend(HELLO)
-        form = work(backend, windows=1, language="German")
-        list(form.segments())
-        assert (form.language, form.language_probability) == ("de", None)
-        assert backend.prompts == [TOKENIZER.sot_sequence("de")]
-
     def test_language_is_detected_in_the_first_window(self) -> None:
         heard = WindowText(tokens=(TOKENIZER.language_tokens["fr"],))
         backend = TranscriptBackend([heard, HELLO], HELLO)
@@ -291,16 +273,6 @@ class TestCallbacks:
         assert [step.token for step in steps] == [*HELLO.tokens, TOKENIZER.eot] * 2
         assert form.stats.sampled_tokens == len(steps)
 
-    def test_segments_before_the_cancellation_are_delivered(self) -> None:
-        stop: list[bool] = []
-        segments = work(
-            TranscriptBackend(HELLO), callbacks=Callbacks(is_cancelled=lambda: bool(stop))
-        ).segments()
-        assert [next(segments).text, next(segments).text] == ["hello", "hello"]
-        stop.append(True)
-        with pytest.raises(Cancelled):
-            next(segments)
-
 
 @pytest.mark.parametrize(
     ("fidelity", "precision", "sparse"),
@@ -334,9 +306,6 @@ class TestPartialWindows:
         assert lengths == [24]  # 6 positions of sound, 2 of padding, and 4 of the other 16
         assert [attempt.reason for attempt in segment.attempts] == [None]
 
-    def test_exact_windows_are_encoded_whole(self) -> None:
-        assert self.lengths(HELLO, fidelity="exact")[0] == [WINDOW_FRAMES]
-
     def test_rejected_partial_result_is_decoded_again_with_the_whole_window(self) -> None:
         lengths, (segment,) = self.lengths(UNSURE, HELLO)
         assert lengths == [24, WINDOW_FRAMES]
@@ -349,11 +318,6 @@ class TestPartialWindows:
         assert lengths == [24, WINDOW_FRAMES]
         assert segment.text == "hello"
         assert self.lengths(SILENCE) == ([24, WINDOW_FRAMES], [])
-
-    def test_rejected_partial_windows_count_in_the_stats(self) -> None:
-        transcriber = work(TranscriptBackend(UNSURE, HELLO), windows=0.25, padding=SMALL_SAMPLE)
-        list(transcriber.segments())
-        assert transcriber.stats.windows == 2
 
 
 def test_samples_depend_on_the_position_of_the_window_only() -> None:
@@ -386,9 +350,3 @@ def test_segments_before_a_read_error_are_delivered() -> None:
     with pytest.raises(AudioError, match="cut short"):
         next(segments)
     assert told == [(0.48, False), (0.48, True)]
-
-
-def test_no_speech_probability_and_log_probability_decide_if_a_window_is_silent() -> None:
-    sure = window_text(0, "psst", WINDOW_POSITIONS, no_speech=0.9)
-    texts = [segment.text for segment in work(TranscriptBackend(SILENCE, sure, SILENCE)).segments()]
-    assert texts == ["psst"]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from fakes.speech_detector import LoudIsSpeech
 from harken.api import Recognizer
 from harken.contract import Backend, Floats
-from harken.errors import AudioError
 from harken.results import Transcript
 from harken.transcribe import gap_filling
 from tiny_models import DIMS, TOKENIZER
@@ -76,17 +75,6 @@ options = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.nightly
-@settings(max_examples=15)
-@given(samples=recordings, options=options, batch_size=st.integers(2, 6))
-def test_batch_size_does_not_change_the_transcript_of_one_recording(
-    recognizer: Recognizer, samples: Floats, options: dict[str, Any], batch_size: int
-) -> None:
-    assert comparable(recognizer.transcribe(samples, **options, batch_size=batch_size).result()) == comparable(
-        recognizer.transcribe(samples, **options).result()
-    )
-
-
 @settings(max_examples=8)
 @given(many=st.lists(recordings, min_size=2, max_size=4), options=options, batch_size=st.integers(2, 6))
 def test_batch_size_does_not_change_the_transcripts_of_several_recordings(
@@ -107,22 +95,6 @@ def test_gaps_of_these_recordings_are_decoded_again_and_some_stay(recognizer: Re
     assert len(filled.result().segments) > len(plain.result().segments)
     assert filled.stats.windows > plain.stats.windows
     assert filled.result().unwritten
-
-
-def test_unreadable_recording_does_not_stop_the_others(recognizer: Recognizer) -> None:
-    good = recording(1, [(0.9, 0.2)])
-    transcriptions = recognizer.transcribe_many([good, "none.wav", good], language="en", batch_size=3)
-    with pytest.raises(AudioError, match=r"none\.wav"):
-        transcriptions[1].result()
-    assert comparable(transcriptions[0].result()) == comparable(transcriptions[2].result())
-
-
-def test_stopped_recording_is_not_decoded_further(recognizer: Recognizer) -> None:
-    long = recording(1, [(2.5, 0.2)] * 4)
-    first, second = recognizer.transcribe_many([long, long], language="en", vad=False)
-    next(iter(first))
-    first.stop()
-    assert len(second.result().segments) > len(first.result().segments) > 0
 
 
 def comparable(transcript: Transcript) -> list[tuple[Any, ...]]:

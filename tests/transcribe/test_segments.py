@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,35 +18,6 @@ def at(position: int) -> int:
 
 
 # tokens, (start, end, number of tokens) of each segment, positions to the next window
-CASES = {
-    "no tokens": ([], [(0, POSITIONS, 0)], POSITIONS),
-    "text without timestamps": ([1, 2], [(0, POSITIONS, 2)], POSITIONS),
-    "one opening timestamp": ([at(0), 1], [(0, POSITIONS, 2)], POSITIONS),
-    "one opening timestamp later in the window": ([at(20), 1], [(0, 20, 2)], POSITIONS),
-    "one segment": ([at(10), 1, at(50)], [(0, 50, 3)], POSITIONS),
-    "two segments": ([at(0), 1, at(50), at(60), 2, at(90)], [(0, 50, 3), (60, 90, 3)], POSITIONS),
-    "unfinished second segment": ([at(0), 1, at(50), at(60), 2], [(0, 50, 3)], 50),
-    "ends with a pair": ([at(0), 1, at(50), at(50)], [(0, 50, 3)], 50),
-    "two segments before an unfinished one": (
-        [at(0), 1, at(9), at(9), 2, at(30), at(40), 3],
-        [(0, 9, 3), (9, 30, 3)],
-        30,
-    ),
-    "a pair at the very start": ([at(0), at(0)], [(0, 0, 1)], POSITIONS),
-    "only a timestamp": ([at(7)], [(0, 7, 1)], POSITIONS),
-    "three in a row": ([at(3), at(4), at(5)], [(3, 3, 1), (4, 4, 1)], 4),
-}
-
-
-@pytest.mark.parametrize(("tokens", "spans", "advance"), CASES.values(), ids=CASES.keys())
-def test_tokens_are_split_at_pairs_of_timestamps(
-    tokens: list[int], spans: list[tuple[float, float, int]], advance: float
-) -> None:
-    segments, advanced = split_at_timestamps(tokens, BEGIN, POSITIONS)
-    assert [(segment.start, segment.end, len(segment.tokens)) for segment in segments] == spans
-    assert advanced == advance
-
-
 def reference(tokens: Sequence[int], size: float) -> tuple[list[tuple[float, float, list[int]]], float]:
     """Return segments and seek as whisper/transcribe.py does, from `timestamp_tokens` to the word timestamps."""
     segments: list[tuple[float, float, list[int]]] = []

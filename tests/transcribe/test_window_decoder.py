@@ -94,24 +94,6 @@ def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_enco
         assert probabilities == pytest.approx(whole_or_part, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("probable", "encoded", "accepted"), [(True, [30], [True]), (False, [30, WINDOW_FRAMES], [False, True])]
-)
-def test_only_a_rejected_partial_window_is_encoded_again(
-    probable: bool, encoded: list[int], accepted: list[bool]
-) -> None:
-    backend = TranscriptBackend(
-        window_text(0, "yes", WINDOW_POSITIONS, gap=40.0 if probable else 1.0),
-        window_text(0, "yes", WINDOW_POSITIONS),
-    )
-    options = TranscribeOptions(language="en", temperatures=(0.0,), fidelity="fast")
-    decoder = WindowDecoder(backend, TOKENIZER, options, padding=SMALL_SAMPLE)
-    (result,) = decode_windows(decoder, [audio_window(make_mel(1)[0], 0, 24)])
-    assert [mel.shape[-1] for mel in backend.mels] == encoded
-    assert result.decoded.text == "yes"
-    assert [attempt.reason is None for attempt in result.attempts] == accepted
-
-
 @pytest.mark.parametrize(("multilingual", "encoded"), [(True, [30, WINDOW_FRAMES]), (False, [30])])
 def test_only_multilingual_models_get_the_whole_window_for_lack_of_confidence(
     monkeypatch: pytest.MonkeyPatch, multilingual: bool, encoded: list[int]

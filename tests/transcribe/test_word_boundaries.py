@@ -41,22 +41,25 @@ def refined_times(
     return times(refined)
 
 
-def test_normal_words_are_unchanged() -> None:
-    assert refined_times(segment(1, 2, (1, 1.4), (1.4, 2))) == [(1, 1.4), (1.4, 2)]
-
-
-def test_long_first_word_after_a_pause_is_shortened() -> None:
-    assert refined_times(segment(4.5, 6, (3, 5), (5, 5.5)), last_s=0.5) == [(4.4, 5), (5, 5.5)]
-
-
-def test_two_long_words_after_a_pause_are_shortened() -> None:
-    assert refined_times(segment(6, 7, (3, 5), (5, 7)), last_s=0.5) == [(5.8, 6.4), (6.4, 7)]
-
-
-def test_first_word_starts_with_its_segment_when_it_starts_much_earlier() -> None:
-    # The median duration, 0.3 s, before the end of the word is before the start of the segment.
-    assert refined_times(segment(1.9, 3, (1, 2), (2, 3)), last_s=1) == [(1.7, 2), (2, 3)]
-    assert refined_times(segment(1.6, 3, (1, 2), (2, 3)), last_s=1) == [(1.6, 2), (2, 3)]
+@pytest.mark.parametrize(
+    ("bounds", "words", "last_s", "refined"),
+    [
+        # A first word, or two words, that are long after a pause.
+        ((4.5, 6), [(3, 5), (5, 5.5)], 0.5, [(4.4, 5), (5, 5.5)]),
+        ((6, 7), [(3, 5), (5, 7)], 0.5, [(5.8, 6.4), (6.4, 7)]),
+        # A first word that starts much earlier than its segment. In the first case the median duration, 0.3 s,
+        # before the end of the word is before the start of the segment.
+        ((1.9, 3), [(1, 2), (2, 3)], 1, [(1.7, 2), (2, 3)]),
+        ((1.6, 3), [(1, 2), (2, 3)], 1, [(1.6, 2), (2, 3)]),
+        # No word begins before the end of the last window.
+        ((1, 2), [(1, 1.2), (1.2, 1.6), (1.6, 2)], 1.3, [(1.3, 1.3), (1.3, 1.6), (1.6, 2)]),
+        ((1, 2), [(1, 1.4), (1.4, 2)], 0, [(1, 1.4), (1.4, 2)]),
+    ],
+)
+def test_words_are_corrected_as_in_the_reference(
+    bounds: SpeechInterval, words: list[SpeechInterval], last_s: float, refined: list[SpeechInterval]
+) -> None:
+    assert refined_times(segment(*bounds, *words), last_s=last_s) == refined
 
 
 def test_last_word_ends_with_its_segment_when_it_ends_much_later() -> None:
@@ -65,14 +68,6 @@ def test_last_word_ends_with_its_segment_when_it_ends_much_later() -> None:
     )
     assert times([refined]) == [(1, 2), (2, 2.5)]
     assert (refined.end_s, last_s) == (2.5, 2.5)
-
-
-def test_no_word_begins_before_the_end_of_the_last_window() -> None:
-    assert refined_times(segment(1, 2, (1, 1.2), (1.2, 1.6), (1.6, 2)), last_s=1.3) == [
-        (1.3, 1.3),
-        (1.3, 1.6),
-        (1.6, 2),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -93,11 +88,6 @@ def test_silence_is_cut_out_of_words(word: tuple[float, float], region: SpeechIn
 def test_words_without_duration_share_the_speech_region() -> None:
     refined = refined_times(segment(1, 2, (1, 1.98), (2, 2), (2, 2), (2, 2)), last_s=1, speech=[(1, 2)])
     assert refined == [(1, 1.94), (1.94, 1.96), (1.96, 1.98), (1.98, 2)]
-
-
-def test_words_are_shortened_when_speech_is_too_short_for_them() -> None:
-    refined = refined_times(segment(1, 2, *[(1, 1)] * 10), last_s=1, speech=[(1, 1.1)])
-    assert refined == [(round(1 + i / 100, 2), round(1.01 + i / 100, 2)) for i in range(10)]
 
 
 def test_speech_before_the_end_of_the_last_window_is_not_used() -> None:

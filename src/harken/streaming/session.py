@@ -1,11 +1,12 @@
-"""Live sessions: the public interface to one stream, or to several that share the model."""
+"""Live sessions: the public interface to one stream, or to several that share the model; the speakers of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,11 @@ from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.decoding import DecodeStats
 from harken.errors import HarkenError
+from harken.results import Segment, SpeakerTurn
+from harken.speakers.attribution import SpeakerAttribution
 from harken.streaming.config import StreamingConfig, StreamOptions
-from harken.streaming.events import Event
+from harken.streaming.events import Event, FinalSegment, SpeakersChanged
 from harken.streaming.latency import LatencyPlan
-from harken.streaming.live_speakers import LiveSpeakers
 from harken.streaming.stream import Stream
 from harken.streaming.worker import ModelWorker
 
@@ -227,3 +229,93 @@ def checked_samples(samples: NDArray[Any]) -> Floats:
     """
     samples = np.asarray(samples)
     return np.concatenate([np.empty(0, np.float32), *(stream_audio(samples) if samples.size else ())])
+
+
+class LiveDiarizationProtocol(Protocol):
+    """The turns of the speakers of a stream, such as `harken.speakers.live.LiveDiarization`."""
+
+    @property
+    def missing_samples(self) -> int:
+        """Number of samples until there is news."""
+        ...
+
+    @property
+    def settled_s(self) -> float:
+        """Time up to which nothing changes any more."""
+        ...
+
+    @property
+    def turns(self) -> tuple[SpeakerTurn, ...]:
+        """Turns of the last minute."""
+        ...
+
+    def feed(self, samples: Floats) -> None:
+        """Take the next samples."""
+        ...
+
+    def flush(self) -> None:
+        """End the stream."""
+        ...
+
+
+class LiveSpeakers:
+    """The speakers of the final segments of one stream: said at once, and corrected by events for a few seconds.
+
+    Parameters
+    ----------
+    diarization : LiveDiarizationProtocol
+    encode : callable
+        Returns the tokens of a text, for segments that are cut.
+    """
+
+    def __init__(self, diarization: LiveDiarizationProtocol, encode: Callable[[str], Sequence[int]]) -> None:
+        self._diarization, self._encode = diarization, encode
+        self._n_samples = self._n_segments = 0
+        self._unsettled: list[Segment] = []
+
+    def follow(self, samples: Floats, events: Iterable[Event]) -> list[Event]:
+        """Take the next samples of the stream; return their events with speakers, and corrections of earlier ones."""
+        start = self._n_samples
+        labelled: list[Event] = []
+        for event in events:
+            labelled += self._hear(samples[self._n_samples - start : max(0, event.emitted_samples - start)])
+            labelled += self._label(event)
+        return [*labelled, *self._hear(samples[self._n_samples - start :])]
+
+    def end(self, events: Iterable[Event]) -> list[Event]:
+        """End the stream; return its last events with speakers, and the last corrections before them."""
+        self._diarization.flush()
+        corrections = [*self._corrections(self._diarization.settled_s)]
+        return [*corrections, *(labelled for event in events for labelled in self._label(event))]
+
+    def _hear(self, samples: Floats) -> Iterator[Event]:
+        """Take samples; yield the corrections after each news."""
+        while len(samples):
+            missing = self._diarization.missing_samples
+            self._diarization.feed(samples[:missing])
+            self._n_samples += len(samples[:missing])
+            if len(samples) >= missing:
+                yield from self._corrections(self._diarization.settled_s)
+            samples = samples[missing:]
+
+    def _label(self, event: Event) -> Iterator[Event]:
+        """Yield an event; a final segment with its speakers, cut where they change."""
+        if not isinstance(event, FinalSegment):
+            yield event
+            return
+        for part in SpeakerAttribution(self._diarization.turns, self._encode).segments([event.segment]):
+            segment = replace(part, index=self._n_segments)
+            self._n_segments += 1
+            self._unsettled.append(segment)
+            yield replace(event, audio_s=segment.end_s, segment=segment)
+
+    def _corrections(self, settled_s: float) -> Iterator[Event]:
+        """Yield an event for each segment with other speakers than before; those of settled words stay."""
+        attribution = SpeakerAttribution(self._diarization.turns, self._encode)
+        corrected = [attribution.corrected(segment, settled_s) for segment in self._unsettled]
+        for before, segment in zip(self._unsettled, corrected, strict=True):
+            if segment != before:
+                yield SpeakersChanged(
+                    audio_s=segment.end_s, emitted_samples=self._n_samples, compute_s=0.0, segment=segment
+                )
+        self._unsettled = [segment for segment in corrected if segment.end_s > settled_s]
