@@ -110,7 +110,7 @@ def test_a_program_without_its_packages_ends_with_one_line() -> None:
     code = f"{blocked}; runpy.run_path({{0!r}} + '/stages.py', run_name='__main__')".format(str(FOLDER))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == "x.py: cannot import harken: pip install -e '.[bench]'\n"
+    assert done.stderr == "stages.py: cannot import harken: pip install -e '.[bench]'\n"
 
 
 def test_random_weights_end_a_text_at_one_position() -> None:
