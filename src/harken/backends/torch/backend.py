@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from harken.backends.checks import NO_ENCODER, own_states
-from harken.backends.torch.attention import AttentionFunction, attend
 from harken.backends.torch.cuda_graphs import CudaGraphCapture, GraphCapture
 from harken.backends.torch.device import DTYPES, choose_device, describe_device
+from harken.backends.torch.layers import AttentionFunction, attend
 from harken.backends.torch.logits import LogitVocabulary
 from harken.backends.torch.model import WhisperModel
 from harken.backends.torch.session import TorchFeatures, TorchSession

@@ -9,7 +9,7 @@ the content of a tensor, so a CUDA graph can capture it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,8 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harken.backends.torch.attention import AttentionFunction, attend
 from harken.backends.torch.device import upload
-from harken.backends.torch.linear import linear, prepack
-from harken.backends.torch.weights import load_weights
+from harken.backends.torch.layers import AttentionFunction, attend, linear, prepack
 from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Ints
 from harken.types import Dims
@@ -79,7 +77,7 @@ class WhisperModel:
         self.dims, self.device, self.dtype = dims, device, dtype
         self.alignment_heads = alignment_heads
         self.alignment_layers = tuple(sorted({layer for layer, _ in alignment_heads}))
-        self._weights = load_weights(weights, dims, device, dtype)
+        self._weights = _load_weights(weights, dims, device, dtype)
         embedding = self._weights["decoder.token_embedding.weight"]
         self._lm_head = prepack(embedding if vocab_subset is None else embedding[upload(vocab_subset, device)])
 
@@ -293,3 +291,38 @@ class WhisperModel:
 def _pad_frames(x: Tensor) -> Tensor:
     """Pad (windows, frames, channels) with a frame of zeros on either side."""
     return F.pad(x, (0, 0, 1, 1))
+
+
+def _load_weights(
+    weights: Mapping[str, NDArray[Any]], dims: Dims, device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Load the weights to the device; layers that read the same input are fused into one matrix.
+
+    The encoder's weights are read if `dims` has an encoder. Matrices are prepacked for `linear`.
+    """
+    names = [name for name in weights if dims.has_encoder or not name.startswith("encoder.")]
+    loaded = {name: torch.tensor(weights[name]).to(device, dtype) for name in names}
+    # One more position: that of padding tokens (see `KVCache.kv`).
+    loaded["decoder.positional_embedding"] = F.pad(loaded["decoder.positional_embedding"], (0, 0, 0, 1))
+    for layer in range(dims.n_text_layer):
+        _fuse(loaded, f"decoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
+        _fuse(loaded, f"decoder.blocks.{layer}.cross_attn", "kv", ("key", "value"))
+    if dims.has_encoder:
+        for name in ("encoder.conv1.weight", "encoder.conv2.weight"):
+            loaded[name] = loaded[name].flatten(1)
+        for layer in range(dims.n_audio_layer):
+            _fuse(loaded, f"encoder.blocks.{layer}.attn", "qkv", ("query", "key", "value"))
+    return {
+        name: prepack(weight) if _is_linear_weight(name, weight) else weight for name, weight in loaded.items()
+    }
+
+
+def _is_linear_weight(name: str, weight: Tensor) -> bool:
+    return weight.dim() == 2 and name.endswith(".weight") and name != "decoder.token_embedding.weight"
+
+
+def _fuse(weights: dict[str, Tensor], attention: str, fused: str, parts: Sequence[str]) -> None:
+    zero_bias = torch.zeros_like(weights[f"{attention}.value.bias"])  # keys have no bias
+    for kind in ("weight", "bias"):
+        matrices = [weights.pop(f"{attention}.{part}.{kind}", zero_bias) for part in parts]
+        weights[f"{attention}.{fused}.{kind}"] = torch.cat(matrices)

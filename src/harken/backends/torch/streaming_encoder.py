@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from harken.backends.torch.attention import AttentionFunction
 from harken.backends.torch.device import upload
+from harken.backends.torch.layers import AttentionFunction
 from harken.backends.torch.model import WhisperModel
 from harken.backends.torch.session import TorchFeatures
 from harken.contract import Floats

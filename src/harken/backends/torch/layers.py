@@ -1,5 +1,6 @@
-"""Linear layers that take about the same time for a few rows as for one, so that verifying a draft is cheap.
+"""Linear layers and attention of the model.
 
+A linear layer takes about the same time for a few rows as for one, so that verifying a draft is cheap.
 On a GPU `torch.nn.functional.linear` does so. On an x86 processor it has a special kernel for a single row, and from
 two rows on it rearranges the whole matrix at every call, which doubles the time. There a matrix is therefore prepacked
 once by oneDNN, whose product with nine rows takes about as long as with one. PyTorch's compiler freezes models with the
@@ -9,6 +10,7 @@ same operators (torch/_inductor/mkldnn_lowerings.py).
 from __future__ import annotations
 
 import platform
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -39,3 +41,36 @@ def _benefits_from_prepacking(weight: Tensor) -> bool:
             return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
         case _:
             return True
+
+
+class AttentionFunction(Protocol):
+    """A way to compute multi-head attention."""
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None
+    ) -> Tensor:
+        """Compute attention over (batch, tokens, state).
+
+        Parameters
+        ----------
+        query : Tensor of shape (batch, queries, state)
+        key, value : Tensor of shape (batch, keys, state)
+        heads : int
+        mask : Tensor that broadcasts to (batch, heads, queries, keys), or None
+            Added to the scores: -inf at masked keys.
+
+        Returns
+        -------
+        Tensor of shape (batch, queries, state)
+        """
+        ...
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
+    """Attend from every query to every key, fused where PyTorch has a kernel (see `AttentionFunction`)."""
+
+    def split(x: Tensor) -> Tensor:
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    attended = F.scaled_dot_product_attention(split(query), split(key), split(value), attn_mask=mask)
+    return attended.transpose(1, 2).flatten(2)
