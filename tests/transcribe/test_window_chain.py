@@ -98,12 +98,6 @@ class TestContext:
         assert len(backend.prompts) == 3
         return previous(backend.prompts)
 
-    def test_conditioned_windows_get_the_text_before_them(self) -> None:
-        assert self.prompts(condition_on_previous_text=True) == ["", "hello", "helloworld"]
-
-    def test_independent_windows_get_no_previous_text(self) -> None:
-        assert self.prompts(condition_on_previous_text=False) == ["", "", ""]
-
     @pytest.mark.parametrize(
         ("conditioned", "carried", "told"),
         [
@@ -187,18 +181,6 @@ class TestWords:
         )
         list(form.segments())
         assert seeks[1] == pytest.approx(advance_s)
-
-    def test_window_that_ends_with_a_single_timestamp_is_finished(self) -> None:
-        seeks: list[float] = []
-        form = work(
-            TranscriptBackend(window_text(0, " one", 9)),
-            noise_and_silence(2 * WINDOW_S),
-            Callbacks(on_window_start=lambda start_s, _: seeks.append(start_s)),
-            vad=False,
-            word_timestamps=True,
-        )
-        list(form.segments())
-        assert seeks == [0, WINDOW_S]
 
 
 def test_windows_of_a_chain_have_one_language_when_chains_are_decoded_together() -> None:
