@@ -129,6 +129,12 @@ class TestFilling:
         transcript, _ = transcribe(early, rest)
         assert transcript.text == "one and on"
 
+    def test_gap_in_the_text_of_a_gap_is_decoded_too(self) -> None:
+        begin = window_text(0, " a", 2, attended=(0, 1, 1, 2))
+        transcript, backend = transcribe(JUMP, begin, MIDDLE)
+        assert transcript.text == "one a and two"
+        assert len(backend.mels) == 3
+
     def test_gap_is_decoded_before_the_next_window_and_its_text_is_passed_on(self) -> None:
         samples = noise_and_silence(0.4, 0.6, 0.4, 1)
         last = window_text(0, " end", 20, attended=(0, *range(2, 18, 4), 20))

@@ -182,6 +182,18 @@ class TestWords:
         list(form.segments())
         assert seeks[1] == pytest.approx(advance_s)
 
+    def test_window_that_ends_with_a_single_timestamp_is_finished(self) -> None:
+        seeks: list[float] = []
+        form = work(
+            TranscriptBackend(window_text(0, " one", 9)),
+            noise_and_silence(2 * WINDOW_S),
+            Callbacks(on_window_start=lambda start_s, _: seeks.append(start_s)),
+            vad=False,
+            word_timestamps=True,
+        )
+        list(form.segments())
+        assert seeks == [0, WINDOW_S]
+
 
 def test_windows_of_a_chain_have_one_language_when_chains_are_decoded_together() -> None:
     backend = TranscriptBackend(window_text(0, " one", 6, 6), window_text(0, " two", 9), HELLO)
