@@ -1,4 +1,7 @@
-"""Runs every check of a change: style, types and all tests. Arguments go to pytest."""
+"""Runs every check of a change: style and types, then all tests. Arguments go to pytest.
+
+``python check.py --fast`` leaves out the tests that take longer or need real models: under a minute.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,36 @@ STATIC_CHECKS = {
     "layout": ["ruff", "format", "--check", "."],
     "types": ["mypy"],
 }
+FAST = [
+    "-m",
+    "not slow and not real",
+    *(f"tests/{name}" for name in ("architecture", "decoding", "formats", "text")),
+]
 MAX_WORKERS = 4  # each loads its own models
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def main() -> int:
-    """Run the tests, with the other checks beside them; return 1 if anything fails."""
-    workers = min(os.cpu_count() or 1, MAX_WORKERS)
-    tests = ["pytest", "-n", str(workers), "--dist", "worksteal", "--durations", "20", *sys.argv[1:]]
-    running = []
-    for name, command in STATIC_CHECKS.items():
-        process = subprocess.Popen(
+    """Run the static checks at the same time, then the tests; return 1 if anything fails."""
+    running = {
+        name: subprocess.Popen(
             module(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
-        running.append((name, command, process))
-    print(f"== tests: {' '.join(tests)}", flush=True)
-    failed = ["tests"] if subprocess.run(module(tests), env=os.environ | ONE_THREAD).returncode else []
-    for name, command, process in running:
+        for name, command in STATIC_CHECKS.items()
+    }
+    failed = []
+    for name, process in running.items():
         output, _ = process.communicate()
-        print(f"== {name}: {' '.join(command)}\n{output}", end="", flush=True)
+        print(f"== {name}: {' '.join(STATIC_CHECKS[name])}\n{output}", end="", flush=True)
         if process.returncode:
             failed.append(name)
+
+    chosen = [part for given in sys.argv[1:] for part in (FAST if given == "--fast" else [given])]
+    workers = min(os.cpu_count() or 1, MAX_WORKERS)
+    tests = ["pytest", "-n", str(workers), "--dist", "worksteal", "--durations", "20", "-rs", *chosen]
+    print(f"== tests: {' '.join(tests)}", flush=True)
+    if subprocess.run(module(tests), env=os.environ | ONE_THREAD).returncode:
+        failed.append("tests")
     print(f"failed: {', '.join(failed)}" if failed else "all checks passed")
     return 1 if failed else 0
 

@@ -130,6 +130,27 @@ TABLES = {
             "95 % interval of the difference": "{to harken exact, low:+.2f} to {to harken exact, high:+.2f}",
         }
     ),
+    "hashing-cost": Table(
+        {
+            "positions": "{positions:d}",
+            "full, ms": "{full_ms:.1f}",
+            "near alone": "{rounds 0:.2f}",
+            "1 hash": "{rounds 1:.2f}",
+            "3 hashes": "{rounds 3:.2f}",
+            "7 hashes": "{rounds 7:.2f}",
+        }
+    ),
+    "hashing-errors": Table(
+        {
+            "set": "{set}",
+            "recordings": "{recordings:d}",
+            "hashes": "{rounds}",
+            "errors, %": "{errors:.2f}",
+            "difference": "{to full:+.2f}",
+            "95 % interval": "{to full, low:+.2f} to {to full, high:+.2f}",
+            "time over full": "{time:.2f}",
+        }
+    ),
     "reliability": Table(
         {
             "model": "{model}",

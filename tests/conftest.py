@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 # Matrices this small gain nothing from threads, and the workers share the processors.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -44,6 +46,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in CHOSEN_MARKERS.items():
             if marker not in chosen and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"{reason}; pytest -m {marker} runs it"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail on skips whose reason is on no line of the file HARKEN_EXPECTED_SKIPS, where that is set."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    expected = os.environ.get("HARKEN_EXPECTED_SKIPS")
+    if not expected or reporter is None:  # a worker, which reports to the session that decides
+        return
+    patterns = [line for line in Path(expected).read_text().splitlines() if line and not line.startswith("#")]
+    reasons = {
+        report.longrepr[2] for report in reporter.stats.get("skipped", ()) if type(report.longrepr) is tuple
+    }
+    for reason in sorted(reasons):
+        if not any(re.search(pattern, reason) for pattern in patterns):
+            reporter.write_line(f"not expected: {reason}", red=True)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

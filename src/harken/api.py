@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from harken.audio import AudioSource, stream_audio
 from harken.audio.vad import SpeechDetector
-from harken.backend_factory import BackendFactory
+from harken.backend_factory import LSH_BUCKET_SIZE, LSH_ROUNDS, BackendFactory
 from harken.checkpoints import open_checkpoint, resolve_model, with_adapter
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
@@ -75,6 +75,9 @@ def load(
     precision: str = "auto",
     threads: int | None = None,
     cache: str | os.PathLike[str] | None = None,
+    attention: str = "full",
+    lsh_rounds: int = LSH_ROUNDS,
+    lsh_bucket_size: int = LSH_BUCKET_SIZE,
     revision: str | None = None,
     download: bool = True,
 ) -> Recognizer:
@@ -108,6 +111,14 @@ def load(
         Threads on the CPU; by default the processors that this process may use.
     cache : path, optional
         Directory of built graphs and packed weights; by default the user's cache directory, or ``HARKEN_CACHE``.
+    attention : {"full", "lsh"}
+        Attention of the GPU engine's encoder: to all positions, or by locality-sensitive hashing, which is approximate
+        (see docs/hashed-attention.md).
+    lsh_rounds : int
+        Hashes that look for keys, beside those near in time: 0 to 64, only with ``attention="lsh"``.
+    lsh_bucket_size : int
+        Queries that share their keys: 1 to 1500, only with ``attention="lsh"``. Each round compares a query with three
+        times as many keys.
     revision : str, optional
         Branch, tag or commit of a Hugging Face repository.
     download : bool
@@ -124,8 +135,8 @@ def load(
     CheckpointError
         If it is damaged or not Whisper, or the adapter was made for another model.
     OptionError
-        If a value is of another type; if `backend`, `device` or `precision` is not one of those above, or this machine
-        cannot compute there or in it; or if the assistant has another vocabulary.
+        If a value is of another type; if `backend`, `device`, `precision` or `attention` is not one of those above, or
+        this machine cannot compute there or in it; or if the assistant has another vocabulary.
     BackendUnavailable
         If the runtime is not installed, or the native decoder was not built.
     """
@@ -138,6 +149,9 @@ def load(
     precision = checked_value("precision", precision, str)
     threads = checked_value("threads", threads, int | None)
     cache = checked_value("cache", cache, path | None)
+    attention = checked_value("attention", attention, str)
+    lsh_rounds = checked_value("lsh_rounds", lsh_rounds, int)
+    lsh_bucket_size = checked_value("lsh_bucket_size", lsh_bucket_size, int)
     revision = checked_value("revision", revision, str | None)
     download = checked_value("download", download, bool)
     engines = BackendFactory(
@@ -146,6 +160,9 @@ def load(
         precision=precision,
         threads=threads,
         cache=Path(cache) if cache is not None else None,
+        attention=attention,
+        lsh_rounds=lsh_rounds,
+        lsh_bucket_size=lsh_bucket_size,
     )
     stock = open_checkpoint(resolve_model(model, revision=revision, download=download))
     adapter = None if adapter == NO_ADAPTER else adapter

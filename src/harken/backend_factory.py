@@ -29,6 +29,8 @@ PRECISIONS = {
 ONNX_PACKAGES = ("onnx", "onnxruntime")
 DEFAULT_ASSISTANTS = ("tiny.en", "tiny")
 """Models that ``assistant="auto"`` considers, in this order."""
+ATTENTIONS = ("full", "lsh")
+LSH_ROUNDS, LSH_BUCKET_SIZE = 3, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,10 @@ class BackendFactory:
     threads : int or None
     cache : Path or None
         Directory of built graphs and packed weights.
+    attention : {"full", "lsh"}
+        Attention of torch's encoder: to all positions, or to those that hashes find.
+    lsh_rounds, lsh_bucket_size : int
+        As `harken.load` takes them.
 
     Raises
     ------
@@ -56,6 +62,9 @@ class BackendFactory:
     precision: str = "auto"
     threads: int | None = None
     cache: Path | None = None
+    attention: str = "full"
+    lsh_rounds: int = LSH_ROUNDS
+    lsh_bucket_size: int = LSH_BUCKET_SIZE
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -71,6 +80,13 @@ class BackendFactory:
             raise OptionError("threads", self.threads, "an integer from 1 to 1024")
         if self.threads is not None and self.backend == "numpy":
             raise OptionError("threads", self.threads, "None with backend='numpy', whose threads numpy chooses")
+        if self.attention not in ATTENTIONS:
+            raise OptionError("attention", self.attention, " or ".join(ATTENTIONS))
+        if self.attention == "lsh" and self.backend != "torch":
+            raise OptionError("attention", self.attention, f"full with backend={self.backend!r}; torch has lsh")
+        for name, low, high in (("lsh_rounds", 0, 64), ("lsh_bucket_size", 1, 1500)):
+            if not low <= getattr(self, name) <= high:
+                raise OptionError(name, getattr(self, name), f"an integer from {low} to {high}")
 
     def make_backend(
         self,
@@ -134,8 +150,10 @@ class BackendFactory:
             )
         backend: Backend
         if engine == "torch":
-            from harken.backends.torch import TorchBackend
+            from harken.backends.torch import LSHAttention, TorchBackend
 
+            if self.attention == "lsh":
+                parts["attention"] = LSHAttention(rounds=self.lsh_rounds, bucket_size=self.lsh_bucket_size)
             backend = TorchBackend(
                 dims, weights, device=self.device, precision=precision, threads=self.threads, **parts
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -48,52 +47,6 @@ def texts(hypotheses: Sequence[Hypothesis]) -> list[str]:
     return ["".join("abc"[token] for token in hypothesis.tokens) for hypothesis in hypotheses]
 
 
-TRAP = {
-    "": (0.6, 0.4, 0, 0),
-    "a": (0.3, 0.3, 0.3, 0.1),  # greedy goes here and finds nothing: at most 0.6 * 0.3
-    "b": (0.04, 0.03, 0.9, 0.03),
-}
-
-
-def test_beam_of_width_1_picks_the_locally_best_token() -> None:
-    ((best,),), _, _ = run(table(TRAP), Beam(width=1))
-    assert texts([best]) == ["aa"]
-
-
-def test_beam_of_width_2_finds_the_better_text() -> None:
-    (found,), _, _ = run(table(TRAP), Beam(width=2))
-    assert "bc" in texts(found)
-    best = max(found, key=lambda hypothesis: hypothesis.sum_logprob)
-    assert texts([best]) == ["bc"]
-    assert best.sum_logprob == pytest.approx(math.log(0.4 * 0.9 * 0.98), abs=1e-5)
-    assert [math.exp(p) for p in best.logprobs] == pytest.approx([0.4, 0.9, 0.98], abs=1e-5)
-
-
-EARLY = {
-    "": (0.5, 0.3, 0.1, 0.1),
-    "a": (0.4, 0.05, 0.05, 0.5),
-    "b": (0.5, 0.2, 0.1, 0.2),
-    "aa": (0.3, 0.1, 0.1, 0.5),
-    "ba": (0.3, 0.1, 0.1, 0.5),
-}
-
-
-def test_candidate_outside_the_beam_does_not_finish() -> None:
-    # After the first step eot is third, behind a and b: the beam is full before it.
-    (found,), _, _ = run(table(EARLY), Beam(width=2))
-    assert "" not in texts(found)
-    (found,), _, _ = run(table(EARLY), Beam(width=4))
-    assert "" in texts(found)
-
-
-@pytest.mark.parametrize(("patience", "ended"), [(0.5, 1), (1.0, 2), (1.5, 3), (2.0, 4)])
-def test_patience_waits_for_more_finished_hypotheses(patience: float, ended: int) -> None:
-    (found,), _, _ = run(table(EARLY), Beam(width=2, patience=patience))
-    complete = [hypothesis for hypothesis in found if len(hypothesis.logprobs) == len(hypothesis.tokens) + 1]
-    assert len(complete) == ended
-    assert len(found) == max(2, ended)
-
-
 NEVER = dict.fromkeys(("", "a", "b", "c", "aa", "ab", "ac", "ba", "ca"), (0.5, 0.3, 0.2, 0))
 
 
@@ -107,15 +60,6 @@ def test_unfinished_hypotheses_fill_the_beam_at_the_limit(limit: int) -> None:
         (hypothesis.sum_logprob for hypothesis in found), reverse=True
     )
     assert set(session.lengths) == {limit - 1}
-
-
-def test_length_penalty_chooses_between_longer_and_shorter_text() -> None:
-    script = table({"": (0.5, 0.5, 0, 0), "a": (0, 0, 0, 1), "b": (0.1, 0, 0.9, 0), "bc": (0, 0, 0, 1)})
-    (found,), _, _ = run(script, Beam(width=2))
-    by_penalty = {
-        p: texts([max(found, key=lambda hypothesis: hypothesis.score(p))])[0] for p in (None, 0.0, 1.0)
-    }
-    assert by_penalty == {None: "bc", 0.0: "a", 1.0: "bc"}
 
 
 def random_script(seed: int) -> LogitsFunction:

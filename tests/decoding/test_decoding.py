@@ -281,40 +281,58 @@ def test_no_speech_prob_is_read_after_sot_before_any_rule(
 
 @few
 @given(batch=batches())
-def test_text_and_compression_ratio_belong_to_the_tokens(
-    run: Run, batch: tuple[list[Window], LogitRules]
-) -> None:
-    for result in run(*batch, Greedy())[0]:
-        data = result.text.encode()
-        assert result.text == TOKENIZER.decode(result.hypothesis.tokens).strip()
+def test_text_steps_and_stats_belong_to_the_tokens(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
+    steps: list[Step] = []
+    results, stats = run(*batch, Greedy(), observe=steps.append)
+    for row, result in enumerate(results):
+        data, hypothesis = result.text.encode(), result.hypothesis
+        assert result.text == TOKENIZER.decode(hypothesis.tokens).strip()
         assert result.compression_ratio == len(data) / len(zlib.compress(data))
         assert result.temperature == 0
-
-
-@few
-@given(batch=batches())
-def test_stats_of_greedy(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
-    batch_windows, rules = batch
-    results, stats = run(batch_windows, rules, Greedy())
+        row_steps = [step for step in steps if step.row == row]
+        assert [step.index for step in row_steps] == list(range(len(row_steps)))
+        assert [step.token for step in row_steps] == [*hypothesis.tokens, EOT][: len(row_steps)]
+        assert tuple(step.logprob for step in row_steps) == hypothesis.logprobs
     lengths = [len(result.hypothesis.logprobs) for result in results]
     assert stats == DecodeStats(
-        windows=len(batch_windows),
+        windows=len(batch[0]),
         forwards=max(lengths),  # the prompts, then one for each token but the last
-        prompt_tokens=sum(len(window.prompt) for window in batch_windows),
+        prompt_tokens=sum(len(window.prompt) for window in batch[0]),
         sampled_tokens=sum(lengths),
     )
 
 
-@few
-@given(batch=batches())
-def test_steps_report_the_tokens(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
-    steps: list[Step] = []
-    results, _ = run(*batch, Greedy(), observe=steps.append)
-    for row, result in enumerate(results):
-        row_steps = [step for step in steps if step.row == row]
-        assert [step.index for step in row_steps] == list(range(len(row_steps)))
-        assert [step.token for step in row_steps] == [*result.hypothesis.tokens, EOT][: len(row_steps)]
-        assert tuple(step.logprob for step in row_steps) == result.hypothesis.logprobs
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize("rules", [RULES[False], ENDLESS], ids=["some end", "none end"])
+@settings(max_examples=3)
+@given(batch=st.lists(windows(timestamps=False), min_size=1, max_size=4))
+@pytest.mark.parametrize("name", ["numpy", "onnx-fp32"])
+def test_attention_is_that_which_picked_each_token_and_changes_nothing_else(
+    open_backend: Callable[[str], Backend],
+    name: str,
+    rules: LogitRules,
+    strategy: Strategy,
+    batch: list[Window],
+) -> None:
+    backend = open_backend(name)
+    features = backend.encode(make_mel())
+    plain, captured = (
+        decode(
+            backend, features, batch, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy, attention=on
+        )
+        for on in (False, True)
+    )
+    assert plain == captured
+    assert all(result.hypothesis.attention is None for result in plain[0])
+    for window, result in zip(batch, captured[0], strict=True):
+        hypothesis = result.hypothesis
+        assert hypothesis.attention is not None
+        session = backend.open_session(features, [window.window_index], DIMS.n_text_ctx, attention=True)
+        n_picked = len(hypothesis.logprobs)
+        session.extend([[*window.prompt, *hypothesis.tokens][: len(window.prompt) + n_picked - 1]])
+        expected = session.attention(0)[:, len(window.prompt) - 1 :]
+        assert hypothesis.attention.shape[1] == n_picked
+        np.testing.assert_allclose(hypothesis.attention, expected, atol=1e-5)
 
 
 class CountingBackend:

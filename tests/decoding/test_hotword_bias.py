@@ -6,12 +6,15 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harken.backends.host_logits import HostLogits
 from harken.decoding import make_logit_rules
 from harken.decoding.logit_rules import HotwordBias, make_hotword_bias
 from harken.errors import OptionError
 from harken.text import Tokenizer
+from tiny_models import TOKENIZER
 
 ENGLISH = Tokenizer.builtin(51864)
 BEGIN = ENGLISH.timestamp_begin
@@ -28,31 +31,11 @@ def token(text: str) -> int:
     return token_id
 
 
-def shares(bias: HotwordBias, before: list[int], *candidates: str) -> list[float]:
-    """Return the share of the full bonus that each candidate gets."""
-    found = bias.bonuses(before, [token(text) for text in candidates])
-    return [found.get(token(text), 0.0) / bias.strength for text in candidates]
-
-
 def test_no_hotwords_make_no_bias() -> None:
     assert make_hotword_bias(ENGLISH, []) is None
     assert make_hotword_bias(ENGLISH, ["", "  "]) is None
     assert make_logit_rules(ENGLISH, timestamps=True).hotword_bias is None
     assert make_logit_rules(ENGLISH, timestamps=True, hotwords=["Lynde"]).hotword_bias is not None
-
-
-def test_first_token_gets_its_share_of_the_bonus() -> None:
-    lynde = biased("Lynde")
-    assert shares(lynde, [], " L", " Ly", " Lind", " the") == pytest.approx([2 / 6, 3 / 6, 0, 0])
-    assert shares(biased("Spring"), [], " Spring") == [1.0]
-    assert shares(biased("Spring", "Springfield"), [], " Spring") == [1.0]  # the shortest word counts
-
-
-def test_continuation_gets_the_full_bonus_for_any_tokenization() -> None:
-    lynde = biased("Lynde")
-    assert shares(lynde, [token(" Ly")], "nd", "n", "nn", " N") == [1, 1, 0, 0]
-    assert shares(lynde, [token(" L"), token("yn")], "de", "d", "ne") == [1, 1, 0]
-    assert shares(lynde, [token(" the"), token(" L")], "y") == [1]
 
 
 def test_a_long_hotword_is_refused() -> None:
@@ -73,34 +56,41 @@ def test_memory_is_bounded_by_that_of_the_most_hotwords() -> None:
         make_hotword_bias(ENGLISH, [*words, "Lynde"])
 
 
-def test_complete_hotword_is_not_continued() -> None:
-    assert shares(biased("Lynde"), ENGLISH.encode(" Lynde"), "de", "r", " Ly", ",") == [0, 0, 0.5, 0]
-
-
-def test_abandoned_hotword_is_not_continued() -> None:
-    assert shares(biased("Lynde"), [token(" L"), token("ord")], "nd", "de", "y") == [0, 0, 0]
-
-
-def test_timestamp_ends_a_partial_hotword() -> None:
-    lynde = biased("Lynde")
-    assert shares(lynde, [token(" Ly"), BEGIN + 50], "nd") == [0]
-    assert shares(lynde, [BEGIN], " Ly", "Ly") == pytest.approx([3 / 6, 2 / 5])
-
-
-def test_hotword_does_not_begin_inside_a_word() -> None:
-    gin = biased("gin")
-    assert shares(gin, [token(" be")], "gin", " gin") == [0, 1]
-    assert shares(gin, [token(' "')], "gin") == [1]
-    assert shares(gin, [token(" be"), token("g")], "in") == [0]
-
-
-def test_hotwords_match_as_given_and_capitalized() -> None:
-    assert shares(biased("spring"), [], " spring", " Spring", "Spring") == [1, 1, 1]
-    assert shares(biased("Spring"), [], " spring", " Spring") == [0, 1]
-
-
-def test_hotword_may_be_a_phrase() -> None:
-    assert shares(biased(" White   Leghorns "), ENGLISH.encode(" White"), " Leg", " House") == [1, 0]
+@pytest.mark.parametrize(
+    ("hotwords", "before", "expected"),
+    [
+        # The first token gets its share of the bonus; of several words, the shortest counts.
+        (["Lynde"], [], {" L": 2 / 6, " Ly": 3 / 6, " Lind": 0, " the": 0}),
+        (["Spring"], [], {" Spring": 1}),
+        (["Spring", "Springfield"], [], {" Spring": 1}),
+        # A continuation gets all of it, however it is tokenized.
+        (["Lynde"], [" Ly"], {"nd": 1, "n": 1, "nn": 0, " N": 0}),
+        (["Lynde"], [" L", "yn"], {"de": 1, "d": 1, "ne": 0}),
+        (["Lynde"], [" the", " L"], {"y": 1}),
+        # A complete or an abandoned word is not continued.
+        (["Lynde"], [" L", "yn", "de"], {"de": 0, "r": 0, " Ly": 0.5, ",": 0}),
+        (["Lynde"], [" L", "ord"], {"nd": 0, "de": 0, "y": 0}),
+        # A timestamp ends a part of a word.
+        (["Lynde"], [" Ly", BEGIN + 50], {"nd": 0}),
+        (["Lynde"], [BEGIN], {" Ly": 3 / 6, "Ly": 2 / 5}),
+        # A hotword does not begin inside a word.
+        (["gin"], [" be"], {"gin": 0, " gin": 1}),
+        (["gin"], [' "'], {"gin": 1}),
+        (["gin"], [" be", "g"], {"in": 0}),
+        # It matches as given and capitalized.
+        (["spring"], [], {" spring": 1, " Spring": 1, "Spring": 1}),
+        (["Spring"], [], {" spring": 0, " Spring": 1}),
+        # It may be a phrase.
+        ([" White   Leghorns "], [" White"], {" Leg": 1, " House": 0}),
+    ],
+)
+def test_share_of_the_full_bonus(
+    hotwords: list[str], before: list[str | int], expected: dict[str, float]
+) -> None:
+    bias = biased(*hotwords)
+    prefix = [each if isinstance(each, int) else token(each) for each in before]
+    found = bias.bonuses(prefix, [token(text) for text in expected])
+    assert {text: found.get(token(text), 0.0) / bias.strength for text in expected} == pytest.approx(expected)
 
 
 def test_hotword_without_case_needs_no_space_before_it() -> None:
@@ -151,3 +141,29 @@ def test_bonus_does_not_lift_a_ban() -> None:
     rules.apply(table, [[token(" Ly")]])
     assert table.values[0, token("nd")] == -np.inf
     assert best(table) == "nn"
+
+
+STAMP = TOKENIZER.timestamp_begin
+prefixes = st.lists(st.sampled_from([*b" aeimnrtT", 0xC3, 0xA9, STAMP, STAMP + 25, STAMP + 100]), max_size=12)
+hotwords = st.lists(st.text("aeinrt é", max_size=8), min_size=1, max_size=4)
+
+
+@given(words=hotwords, prefix=prefixes)
+def test_bonuses_lie_between_zero_and_strength(words: list[str], prefix: list[int]) -> None:
+    bias = make_hotword_bias(TOKENIZER, words)
+    if bias is None:
+        assert not "".join(words).split()
+        return
+    bonuses = bias.bonuses(prefix, range(TOKENIZER.n_vocab))
+    assert set(bonuses) <= set(range(256))
+    assert all(0 < bonus <= bias.strength for bonus in bonuses.values())
+
+
+@given(words=hotwords, context=prefixes, upto=st.integers(1, 8))
+def test_every_token_of_a_hotword_gets_a_bonus(words: list[str], context: list[int], upto: int) -> None:
+    bias = make_hotword_bias(TOKENIZER, words)
+    for word in words:
+        spelled = TOKENIZER.encode(" " + " ".join(word.split()))
+        if bias is None or len(spelled) <= upto:
+            continue
+        assert bias.bonuses([*context, *spelled[:upto]], [spelled[upto]]) == {spelled[upto]: bias.strength}

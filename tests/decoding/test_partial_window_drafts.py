@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 from harken.backends.numpy import NumpyBackend
 from harken.contract import Backend, Features, Floats
 from harken.decoding import (
-    Greedy,
     LogitRules,
     PartialHypothesis,
     PartialWindow,
-    Window,
-    decode,
     decode_partial,
     make_logit_rules,
     make_prompt,
@@ -90,11 +87,6 @@ def windows(draw: st.DrawFn, most: int = 60, *, committed: int = 6) -> PartialWi
 def patch_rewind_threshold(positions: int) -> object:
     """Patch the rewind threshold, since the windows of a tiny model are shorter than a second."""
     return patch.object(partial_window, "REWIND_THRESHOLD", positions)
-
-
-def patch_no_stops() -> object:
-    """Patch the stopping criteria so that neither a rewind nor a loop stops decoding."""
-    return patch.multiple(partial_window, REWIND_THRESHOLD=LONGEST, MIN_LOOP_REPEATS={})
 
 
 def decode_hypotheses(
@@ -201,66 +193,6 @@ def test_any_draft_gives_the_text_of_step_by_step_decoding(
         with patch_rewind_threshold(back):
             (hypothesis,) = decode_hypotheses(backend, features, [replace(window, draft_tokens=draft)], rules)
         assert_same(hypothesis, expected, 1e-4)
-
-
-@few
-@given(seed=st.integers(0, MODELS - 1), window=windows(committed=0), rules=st.sampled_from(RULES[:2]))
-def test_decode_partial_without_stops_equals_offline_greedy(
-    seed: int, window: PartialWindow, rules: LogitRules
-) -> None:
-    """Without timestamps, up to the limit of the window."""
-    backend, features = model(seed)
-    with patch_no_stops():
-        (hypothesis,) = decode_hypotheses(backend, features, [replace(window, frame_threshold=0)], rules)
-    ((plain,), _) = decode(
-        backend,
-        features,
-        [Window(window_index=window.window_index, prompt=window.prompt)],
-        tokenizer=TOKENIZER,
-        logit_rules=rules,
-        strategy=Greedy(),
-        attention=True,
-    )
-    expected = plain.hypothesis
-    n = len(hypothesis.tokens)
-    assert hypothesis.tokens == expected.tokens[:n]
-    assert hypothesis.logprobs == pytest.approx(expected.logprobs[:n], abs=1e-4)
-    assert hypothesis.no_speech_prob == pytest.approx(plain.no_speech_prob, rel=1e-4)
-    if hypothesis.reached_eot:
-        assert n == len(expected.tokens) < len(expected.logprobs)
-        np.testing.assert_allclose(hypothesis.attention, expected.attention, atol=1e-5)
-    else:
-        assert n == min(16 + 10 * window.n_positions // 50, DIMS.n_text_ctx - len(window.prompt))
-
-
-@few
-@given(
-    seed=st.integers(0, MODELS - 1),
-    window=windows(),
-    committed=st.lists(token, min_size=1, max_size=6),
-    kept=st.sampled_from([[*TEXT, EOT], TEXT]),
-)
-def test_committed_text_equals_a_forced_prefix(
-    seed: int, window: PartialWindow, committed: list[int], kept: list[int]
-) -> None:
-    backend, features = model(seed)
-    window = replace(window, committed=tuple(committed), frame_threshold=0)
-    with patch_no_stops():
-        (hypothesis,) = decode_hypotheses(backend, features, [window], make_rules(kept))
-    ((plain,), _) = decode(
-        backend,
-        features,
-        [Window(window_index=window.window_index, prompt=window.prompt)],
-        tokenizer=TOKENIZER,
-        logit_rules=make_rules(kept, prefix=committed),
-        strategy=Greedy(),
-    )
-    whole = (*committed, *hypothesis.tokens)
-    assert whole == plain.hypothesis.tokens[: len(whole)]
-    assert hypothesis.logprobs == pytest.approx(
-        plain.hypothesis.logprobs[len(committed) : len(whole)], abs=1e-4
-    )
-    assert hypothesis.no_speech_prob is None
 
 
 # --- batches, and real decoders ----------------------------------------------------------------------------

@@ -42,8 +42,8 @@ from harken.decoding import (
     make_logit_rules,
 )
 from harken.decoding.generate import EotOrLimit, Pick, Row, generate, pick_best, pick_sample
-from harken.decoding.speculation import NEAR_TIE, DraftSession
-from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder, fallback
+from harken.decoding.speculation import NEAR_TIE
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
 from harken.transcribe.window_decoder import AudioWindow, DecodeRequest, PaddingSample, WindowResult
 from tiny_models import DIMS, TOKENIZER, make_mel
 
@@ -261,39 +261,25 @@ def sampled(
     return [row_text(hypothesis) for hypothesis in found], stats
 
 
-@pytest.fixture(scope="module")
-def plainly_sampled() -> list[tuple[int, ...]]:
-    return sampled(None, 4)[0]
-
-
-@pytest.mark.parametrize("kind", ["good", "half", "bad", "random"])
-def test_samples_have_the_distribution_of_the_model(kind: str, plainly_sampled: list[tuple[int, ...]]) -> None:
+@pytest.mark.parametrize("right", [lambda row, index: (row + index) % 2 == 0, always_wrong])
+def test_samples_have_the_distribution_of_the_model_whatever_the_draft(
+    right: Callable[[int, int], bool],
+) -> None:
     """Chi-square test over all texts; those expected less than five times count as one."""
     limit = 4
-    rng = np.random.default_rng(7)
-    random = [[*rng.choice([0, 1, 2, EOT], limit)] for _ in range(SEEDS)]
-    right = {
-        "good": correct_with_probability(1.0),
-        "half": lambda row, index: (row + index) % 2 == 0,
-        "bad": always_wrong,
-    }
-    draft = FakeCandidateGenerator(
-        random if kind == "random" else plainly_sampled, right.get(kind, correct_with_probability(1.0))
-    )
-    found, stats = sampled(lambda rows: [draft], limit)
-    assert found == plainly_sampled, "the same random numbers give the same samples"
-    assert {"good": 1.0, "bad": 0.0}.get(kind, stats.acceptance_rate) == stats.acceptance_rate
+    plain, _ = sampled(None, limit)
+    found, _ = sampled(lambda rows: [FakeCandidateGenerator(plain, right)], limit)
+    assert found == plain, "the same random numbers give the same samples"
     counts = Counter(found)
     expected = {text: SEEDS * probability for text, probability in exact(limit).items()}
     assert sum(expected.values()) == pytest.approx(SEEDS)
     assert set(counts) <= set(expected)
     frequent = [text for text, number in expected.items() if number >= 5]
-    observed = np.array([*(counts[text] for text in frequent), SEEDS - sum(counts[text] for text in frequent)])
-    wanted = np.array(
-        [*(expected[text] for text in frequent), SEEDS - sum(expected[text] for text in frequent)]
+    observed, wanted = (
+        np.array([*(number[text] for text in frequent), SEEDS - sum(number[text] for text in frequent)])
+        for number in (counts, expected)
     )
-    chi_square = ((observed - wanted) ** 2 / wanted).sum()
-    freedom = len(frequent)
+    chi_square, freedom = ((observed - wanted) ** 2 / wanted).sum(), len(frequent)
     # The 0.1 % quantiles on either side (Wilson and Hilferty 1931); the seeds are fixed.
     assert chi_square < freedom * (1 - 2 / (9 * freedom) + 3.09 * np.sqrt(2 / (9 * freedom))) ** 3
     assert chi_square > freedom * (1 - 2 / (9 * freedom) - 3.09 * np.sqrt(2 / (9 * freedom))) ** 3
@@ -342,20 +328,6 @@ def test_assistant_does_not_encode_where_that_takes_longer_than_decoding() -> No
 # --- the fallback schedule, and partly encoded windows -----------------------------------------------------
 
 
-@pytest.fixture
-def decodes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Window], list[Any], DecodeStats]]:
-    """Record every decode of the fallback schedule: windows, results, stats."""
-    calls: list[tuple[list[Window], list[Any], DecodeStats]] = []
-
-    def spy(backend: Any, features: Any, windows: list[Window], **rest: Any) -> Any:
-        results, stats = decode(backend, features, windows, **rest)
-        calls.append((windows, results, stats))
-        return results, stats
-
-    monkeypatch.setattr(fallback, "decode", spy)
-    return calls
-
-
 def decode_windows(
     backend: Backend, content_frames: int, speculator: SpeculativeDecoder | None, **options: Any
 ) -> tuple[list[WindowResult], DecodeStats]:
@@ -383,54 +355,30 @@ def eager_decoder(**what: Any) -> SpeculativeDecoder:
     return made
 
 
-def test_each_fallback_attempt_drafts_from_the_previous_one(
-    open_backend: Callable[[str], Backend], decodes: list[Any]
-) -> None:
-    backend = open_backend("onnx-fp32")
-    temperatures = (0.0, 0.1, 0.2)
-    plain, _ = decode_windows(backend, 2 * DIMS.n_audio_ctx, None, temperatures=temperatures)
-    plain_calls = [(windows, results) for windows, results, _ in decodes]
-    decodes.clear()
-    ours, stats = decode_windows(backend, 2 * DIMS.n_audio_ctx, eager_decoder(), temperatures=temperatures)
-    assert [result.decoded.hypothesis.tokens for result in ours] == [
-        result.decoded.hypothesis.tokens for result in plain
-    ]
-    assert len(decodes) == 3
-    previous_texts: list[tuple[int, ...]] = [(), ()]
-    for (windows, results, attempt_stats), (_, expected) in zip(decodes, plain_calls, strict=True):
-        assert [window.draft_tokens for window in windows] == previous_texts
-        assert bool(attempt_stats.drafted) == any(previous_texts)
-        previous_texts = [result.hypothesis.tokens for result in results]
-        assert previous_texts == [result.hypothesis.tokens for result in expected]
-    assert 0 < stats.accepted <= stats.drafted
-    assert stats.draft_forwards == 0
+def test_fallback_attempts_draft_from_the_one_before(open_backend: Callable[[str], Backend]) -> None:
+    """There is no other source of drafts."""
+    backend, whole = open_backend("onnx-fp32"), 2 * DIMS.n_audio_ctx
+    for temperatures, drafts in (((0.0,), False), ((0.0, 0.1, 0.2), True)):
+        plain, _ = decode_windows(backend, whole, None, temperatures=temperatures)
+        ours, stats = decode_windows(backend, whole, eager_decoder(), temperatures=temperatures)
+        assert [sorted(attempt.temperature for attempt in result.attempts) for result in ours] == [
+            [*temperatures]
+        ] * 2
+        assert [result.decoded.hypothesis.tokens for result in ours] == [
+            result.decoded.hypothesis.tokens for result in plain
+        ]
+        assert (0 < stats.accepted <= stats.drafted) == drafts
+        assert stats.draft_forwards == 0
 
 
 def test_text_of_a_partly_encoded_window_is_the_draft_of_the_whole(
-    open_backend: Callable[[str], Backend], decodes: list[Any]
+    open_backend: Callable[[str], Backend],
 ) -> None:
     """The text of a part whose result was rejected is most of the text of the whole window."""
-    backend = open_backend("onnx-fp32")
-    outcomes, stats = decode_windows(backend, 24, eager_decoder(), temperatures=(0.0,), fidelity="fast")
-    (parts, first, _), (wholes, _, whole_stats) = decodes
-    assert [window.draft_tokens for window in parts] == [(), ()]
-    assert [window.draft_tokens for window in wholes] == [result.hypothesis.tokens for result in first]
-    assert whole_stats.drafted > 0
+    outcomes, stats = decode_windows(
+        open_backend("onnx-fp32"), 24, eager_decoder(), temperatures=(0.0,), fidelity="fast"
+    )
     assert all("part of the window" in (outcome.attempts[0].reason or "") for outcome in outcomes)
+    assert stats.drafted > 0
     assert stats.encode_s == 2
     assert stats.decode_s >= 2
-
-
-def test_draft_sessions_share_only_statistics() -> None:
-    """Generators live as long as their rows; calibration and costs stay."""
-    decoder = eager_decoder(ngram=True)
-    draft_context = decoder.prepare(make_mel(1), FakeFeatures(1))
-    one, other = (
-        draft_context.open_draft_session([0], [[0]], [[1, 2]], unrestricted_rules()) for _ in range(2)
-    )
-    assert isinstance(one, DraftSession)
-    assert one.controller is other.controller is decoder.greedy.controller
-    assert one.generators[0].generator is not other.generators[0].generator
-    names = ("previous_hypothesis", "ngram")
-    for generator, other_generator, name in zip(one.generators, other.generators, names, strict=True):
-        assert generator.counter is other_generator.counter is getattr(decoder.greedy, name)

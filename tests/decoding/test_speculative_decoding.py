@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.backends import FakeFeatures, ScriptedBackend, random_logits
-from fakes.drafts import FakeCandidateGenerator, FakeDraftContext, correct_with_probability, measured_controller
+from fakes.drafts import FakeDraftContext, measured_controller
 from fakes.speech_detector import LoudIsSpeech
 from harken.api import Recognizer
 from harken.contract import Backend, Features, Ints
 from harken.decoding import (
     Assistant,
-    Beam,
     DecodeStats,
     DecodingResult,
     DraftContext,
@@ -229,57 +228,6 @@ def test_earlier_hypothesis_does_not_change_the_text(
     assert_same(ours, plain)
     if strategy == Greedy() and set(accuracies[: len(windows)]) == {"right"}:
         assert ours[1].accepted == ours[1].drafted
-
-
-@each_strategy
-@few
-@given(batch=batches(most=2))
-def test_drafts_do_not_change_the_attention(
-    benches: dict[int, Bench], strategy: Strategy, batch: tuple[list[Window], LogitRules, int]
-) -> None:
-    windows, rules, n_text_ctx = batch
-    bench = benches[n_text_ctx]
-    draft_context = make_decoder(assistant=bench.assistants["related"]).prepare(make_mel(), bench.features)
-    plain, _, _ = bench.decode_all(windows, rules, strategy, attention=True)
-    ours, _, _ = bench.decode_all(windows, rules, strategy, draft_context, attention=True)
-    for one, other in zip(ours, plain, strict=True):
-        assert one.hypothesis.attention is not None
-        np.testing.assert_allclose(one.hypothesis.attention, other.hypothesis.attention, atol=0)
-
-
-@few
-@given(batch=batches())
-def test_batch_takes_as_many_passes_as_its_slowest_row(
-    benches: dict[int, Bench], batch: tuple[list[Window], LogitRules, int]
-) -> None:
-    """A batch takes as many passes as its slowest row alone."""
-    windows, rules, n_text_ctx = batch
-    bench = benches[n_text_ctx]
-    texts = bench.decode_all(windows, rules, Greedy())[2]
-
-    def forwards(rows: Sequence[int]) -> int:
-        def right(row: int, index: int) -> bool:
-            return correct_with_probability(0.2 + 0.25 * rows[row], seed=rows[row])(0, index)
-
-        drafts = FakeDraftContext(lambda _: [FakeCandidateGenerator([texts[row] for row in rows], right)])
-        return bench.decode_all([windows[row] for row in rows], rules, Greedy(), drafts)[1].forwards
-
-    every = list(range(len(windows)))
-    assert forwards(every) == max(forwards([row]) for row in every)
-
-
-@few
-@given(batch=batches(most=2))
-def test_beam_search_counts_undrafted_windows(
-    benches: dict[int, Bench], batch: tuple[list[Window], LogitRules, int]
-) -> None:
-    windows, rules, n_text_ctx = batch
-    bench = benches[n_text_ctx]
-    draft_context = make_decoder(ngram=True).prepare(make_mel(), bench.features)
-    plain, expected, _ = bench.decode_all(windows, rules, Beam(width=2))
-    ours, stats, _ = bench.decode_all(windows, rules, Beam(width=2), draft_context)
-    assert ours == plain
-    assert stats == replace(expected, undrafted_windows=len(windows))
 
 
 # --- real decoders, and recordings -------------------------------------------------------------------------

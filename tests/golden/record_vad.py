@@ -14,13 +14,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from numpy.typing import NDArray
 from onnx.numpy_helper import to_array
-from vad_inputs import INPUTS, reference
+from vad_inputs import INPUTS
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = ROOT / "src" / "harken" / "audio" / "data" / "silero_vad_6.2.npz"
 GOLDEN = Path(__file__).parent / "data" / "vad.npz"
 LSTM = {"input": "onnx::LSTM_209", "recurrent": "onnx::LSTM_210", "bias": "onnx::LSTM_211"}
+
+CHUNK, CONTEXT = 512, 64
 
 
 def main() -> None:
@@ -45,6 +48,18 @@ def main() -> None:
             ]
         ),
     )
+
+
+def reference(graph: Path, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Compute probabilities with the published graph in ONNX Runtime."""
+    chunks = -(-len(samples) // CHUNK)
+    padded = np.zeros(CONTEXT + chunks * CHUNK, np.float32)
+    padded[CONTEXT : CONTEXT + len(samples)] = samples
+    inputs = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + CHUNK)[::CHUNK]
+    state = np.zeros((1, 1, 128), np.float32)
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    probabilities, *_ = session.run(None, {"input": np.ascontiguousarray(inputs), "h": state, "c": state})
+    return probabilities.ravel()
 
 
 if __name__ == "__main__":

@@ -62,16 +62,6 @@ def test_reference_backend_computes_the_logits_of_whisper(reference_backend: Bac
         np.testing.assert_allclose(logits.values[:, ::97], expected, atol=2e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the reference is older than numpy 2
-def test_installed_whisper_still_computes_the_recorded_values() -> None:
-    pytest.importorskip("whisper", reason="openai-whisper is not installed")
-    from record_decoding import record
-
-    recorded = json.loads(json.dumps(record()))
-    assert {**recorded, "model": None} == {**GOLDEN, "model": None}
-
-
 def rules_of(*, suppress_blank: bool, timestamps: bool, last_initial: int | None) -> LogitRules:
     return make_logit_rules(
         TOKENIZER,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from speaker_inputs import INPUTS
 
-from harken.speakers.embedding import EmbeddingModel
-from harken.speakers.fbank import fbank
+from harken.speakers.embedding import EmbeddingModel, fbank
 from real_models import CACHE, model_path
 
 

@@ -1,4 +1,4 @@
-"""Inputs of the recorded speech probabilities, and the reference that computes them."""
+"""Inputs of the recorded speech probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from harken.audio import load_audio
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
-CHUNK, CONTEXT = 512, 64
 
 Floats = NDArray[np.float32]
 
@@ -29,17 +28,3 @@ INPUTS: dict[str, Callable[[], Floats]] = {
     "tones": _tones,
     "silence": lambda: np.zeros(16000, np.float32),
 }
-
-
-def reference(graph: Path, samples: Floats) -> Floats:
-    """Compute probabilities with the published graph in ONNX Runtime."""
-    import onnxruntime
-
-    chunks = -(-len(samples) // CHUNK)
-    padded = np.zeros(CONTEXT + chunks * CHUNK, np.float32)
-    padded[CONTEXT : CONTEXT + len(samples)] = samples
-    inputs = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + CHUNK)[::CHUNK]
-    state = np.zeros((1, 1, 128), np.float32)
-    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    probabilities, *_ = session.run(None, {"input": np.ascontiguousarray(inputs), "h": state, "c": state})
-    return probabilities.ravel()

@@ -30,6 +30,8 @@ SHARD_FOLDER, REPORT_FOLDER, PARQUET_FOLDER = "shards", "reports", "parquet"
 ROWS_SUFFIX, REPORT_SUFFIX, PARQUET_SUFFIX = ".jsonl", ".json", ".parquet"
 _FILES_OF_SHARD = {SHARD_FOLDER: ROWS_SUFFIX, REPORT_FOLDER: REPORT_SUFFIX, PARQUET_FOLDER: PARQUET_SUFFIX}
 
+LSH_ARGUMENTS = ("attention", "lsh_rounds", "lsh_bucket_size")
+"""Arguments of `harken.load` that decide the rows where attention is not full."""
 _PROBING_THREADS = 16
 _BYTES_PER_SECOND = 16_000  # of mp3 with 128 kbit/s, where nothing but a size is known
 _UNKNOWN_S = 60.0
@@ -78,6 +80,7 @@ class Recipe:
             "harken": __version__,
             "weights": self.weights,
             **{name: self.load.get(name) or "auto" for name in ("backend", "device", "precision")},
+            **{name: self.load[name] for name in LSH_ARGUMENTS if self.load.get("attention") == "lsh"},
             **asdict(replace(self.options, batch_size=1)),
             **(asdict(self.layout) if self.formats else {}),
             "formats": sorted({*self.formats}),

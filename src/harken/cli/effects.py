@@ -91,6 +91,10 @@ NO_EFFECT: Mapping[str, NoEffect] = {
         lambda given: given.get("backend") == "numpy" and given["precision"] != "fp32",
     ),
     "threads": NoEffect("with --backend numpy", lambda given: given.get("backend") == "numpy"),
+    **dict.fromkeys(
+        ("lsh_rounds", "lsh_bucket_size"),
+        NoEffect("without --attention lsh", lambda given: given.get("attention") != "lsh"),
+    ),
     # Fields of `StreamOptions` are options of 'listen' too, which has no flag for them.
     **{field.name: without_flag("streaming") for field in fields(StreamOptions)},
 }

@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 
 from harken.api import Recognizer, load
-from harken.backend_factory import AUTO, BACKENDS, PRECISIONS
+from harken.backend_factory import ATTENTIONS, AUTO, BACKENDS, LSH_BUCKET_SIZE, LSH_ROUNDS, PRECISIONS
 from harken.cli.effects import NO_EFFECT, NoEffect
 from harken.cli.signals import keeping_stop
 from harken.errors import OptionError
@@ -300,6 +300,22 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "help": "Device of torch: cuda, cuda:1, mps, cpu, or auto for the first that is available.",
         },
     ),
+    "attention": (
+        ("--attention",),
+        {
+            "default": "full",
+            "type": click.Choice(ATTENTIONS),
+            "help": "Attention of torch's encoder: full, or lsh, an approximation by hashing.",
+        },
+    ),
+    "lsh_rounds": (
+        ("--lsh-rounds",),
+        {"default": LSH_ROUNDS, "type": int, "help": "Hashes of --attention lsh, 0 to 64."},
+    ),
+    "lsh_bucket_size": (
+        ("--lsh-bucket-size",),
+        {"default": LSH_BUCKET_SIZE, "type": int, "help": "Bucket size of --attention lsh, 1 to 1500."},
+    ),
     "revision": (
         ("--revision",),
         {"type": Text(empty=False), "help": "Branch, tag or commit of a Hugging Face repository."},
@@ -321,7 +337,10 @@ def model_options(command: Any) -> Any:
 
 def engine_options(command: Any) -> Any:
     """Add the options that choose the engine of models that are named by another option."""
-    names = ("precision", "threads", "backend", "device", "download")
+    names = (
+        *("precision", "threads", "backend", "device"),
+        *("attention", "lsh_rounds", "lsh_bucket_size", "download"),
+    )
     return add_options(
         (single_option(*_MODEL_OPTIONS[name][0], section="Model", **_MODEL_OPTIONS[name][1]) for name in names),
         command,

@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from harken.backends.checks import NO_ENCODER, own_states
-from harken.backends.torch.attention import attend
+from harken.backends.torch.attention import AttentionFunction, attend
 from harken.backends.torch.cuda_graphs import CudaGraphCapture, GraphCapture
 from harken.backends.torch.device import DTYPES, choose_device, describe_device
 from harken.backends.torch.logits import LogitVocabulary
-from harken.backends.torch.lsh_attention import LSHAttention
 from harken.backends.torch.model import WhisperModel
 from harken.backends.torch.session import TorchFeatures, TorchSession
 from harken.backends.torch.static_cache import StaticCachePool
@@ -54,9 +53,8 @@ class TorchBackend:
     graph_capture : callable, "auto" or None
         Makes a `GraphCapture` for each static cache; with None, no step is captured. "auto" captures CUDA graphs on
         CUDA, and nothing elsewhere.
-    lsh_attention : LSHAttention, optional
-        Approximate attention of the streaming encoder, which does not pay within Whisper's 30 s
-        (docs/experiments/hashing.md); by default attention is exact. Whole windows are always encoded exactly.
+    attention : AttentionFunction
+        Attention of the encoder, in whole windows and in streams: to every key, or `LSHAttention`.
 
     Raises
     ------
@@ -76,7 +74,7 @@ class TorchBackend:
         alignment_heads: AlignmentHeads | None = None,
         threads: int | None = None,
         graph_capture: Callable[[], GraphCapture] | Literal["auto"] | None = "auto",
-        lsh_attention: LSHAttention | None = None,
+        attention: AttentionFunction = attend,
     ) -> None:
         torch_device, precision = choose_device(device, precision)
         if threads is not None:
@@ -97,19 +95,20 @@ class TorchBackend:
             np.arange(dims.n_vocab) if vocab_subset is None else vocab_subset, torch_device
         )
         self._cache_pool = StaticCachePool(self._model, graph_capture, MAX_IDLE_CACHES[torch_device.type])
-        self._lsh_attention = lsh_attention
+        self._attention = attention
         self._pad_multiple = PAD_MULTIPLE if graph_capture is not None else 1
         self.capabilities = Capabilities(
             name="torch",
             precision=precision,
             device=torch_device.type,
-            detail=f"torch {torch.__version__} {precision} on {describe_device(torch_device)}",
+            detail=f"torch {torch.__version__} {precision} on {describe_device(torch_device)}"
+            + (f", {attention}" if attention is not attend else ""),
         )
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> TorchFeatures:
         assert self.dims.has_encoder, NO_ENCODER
         assert positions is None, "all positions are encoded: on a GPU that takes no longer"
-        encoder_output = self._model.encode(torch.tensor(mel))
+        encoder_output = self._model.encode(torch.tensor(mel), self._attention)
         return TorchFeatures(encoder_output, self._model.project_cross_kv(encoder_output))
 
     def encoder_output(self, features: Features) -> Floats:
@@ -131,9 +130,7 @@ class TorchBackend:
 
     def open_encoder(self, history_frames: int) -> TorchEncoderState:
         assert self.dims.has_encoder, NO_ENCODER
-        return TorchEncoderState(
-            self._model, history_frames // FRAMES_PER_POSITION, self._lsh_attention or attend
-        )
+        return TorchEncoderState(self._model, history_frames // FRAMES_PER_POSITION, self._attention)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
         TorchEncoderState.encode_chunk(

@@ -98,7 +98,7 @@ class WhisperModel:
             padding_mask=torch.zeros((windows, dims.n_audio_ctx), dtype=self.dtype, device=self.device),
         )
 
-    def encode(self, mel: Tensor) -> Tensor:
+    def encode(self, mel: Tensor, attend: AttentionFunction = attend) -> Tensor:
         """Encode log-mel of shape (windows, n_mels, 2 n): shape (windows, n, n_audio_state)."""
         dims, w = self.dims, self._weights
         x = mel.to(self.device, self.dtype).transpose(1, 2)
