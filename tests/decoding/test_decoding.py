@@ -181,47 +181,6 @@ def test_onnx_decodes_as_the_reference_backend(
         assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob, rel=1e-3)
 
 
-@settings(max_examples=20)
-@given(tokens=st.lists(TOKEN, min_size=2, max_size=30), cuts=st.sets(st.integers(1, 29), max_size=5))
-def test_prefill_in_pieces_equals_prefill_at_once(
-    open_backend: Callable[[str], Backend], tokens: list[int], cuts: set[int]
-) -> None:
-    backend = open_backend("onnx-fp32")
-    features = backend.encode(make_mel(1))
-    whole = backend.open_session(features, [0], DIMS.n_text_ctx).extend([tokens], last_n=len(tokens))
-    pieces = backend.open_session(features, [0], DIMS.n_text_ctx)
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(tokens)), len(tokens)]
-    parts = [pieces.extend([tokens[a:b]], last_n=len(tokens)) for a, b in pairwise(bounds)]
-    for probe in (0, EOT, TEXT[3], DIMS.n_vocab - 1):
-        together = np.concatenate([part.probability(probe) for part in parts])
-        np.testing.assert_allclose(together, whole.probability(probe), rtol=1e-4, atol=1e-9)
-
-
-@pytest.mark.parametrize("strategy", [Greedy(), Beam(width=3), Sample(temperature=1.0, best_of=2)], ids=str)
-@few
-@given(batch=batches(most=1))
-def test_verifying_all_tokens_at_once_gives_their_probabilities(
-    run: Run,
-    reference_backend: Backend,
-    features: Features,
-    batch: tuple[list[Window], LogitRules],
-    strategy: Strategy,
-) -> None:
-    """The tokens picked one by one are read in one pass, under the logit rules of each prefix, as a draft is."""
-    (window,), rules = batch
-    ((result,), _) = run([window], rules, strategy)
-    tokens = [*result.hypothesis.tokens, EOT][: len(result.hypothesis.logprobs)]
-    session = reference_backend.open_session(features, [window.window_index], DIMS.n_text_ctx)
-    logits = session.extend([[*window.prompt, *tokens[:-1]]], last_n=len(tokens))
-    rules.apply(logits, [tokens[:i] for i in range(len(tokens))])
-    ids, logprobs = logits.top(DIMS.n_vocab)
-    table = np.empty_like(logprobs)
-    np.put_along_axis(table, ids, logprobs, axis=1)
-    np.testing.assert_allclose(table[np.arange(len(tokens)), tokens], result.hypothesis.logprobs, atol=1e-4)
-    if strategy == Greedy():
-        assert ids[:, 0].tolist() == tokens
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @few
 @given(batch_windows=st.lists(windows(timestamps=True), min_size=1, max_size=3))
