@@ -247,11 +247,7 @@ SMEAR_S = 0.04
 @pytest.mark.parametrize(
     "changes",
     [
-        {"delay": "minimal"},
-        {"delay": "low"},
-        {"delay": "medium"},
-        {"delay": "high"},
-        {"delay": "1500"},
+        *({"delay": delay} for delay in ("minimal", "low", "medium", "high", "1500")),
         {"hop_frames": 10, "commit_delay_frames": 0},
         {"hop_frames": 26, "commit_delay_frames": 31, "local_agreement": 3},
         {"hop_frames": 100, "window_frames": 100, "commit_delay_frames": 60, "local_agreement": 2},
