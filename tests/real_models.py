@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 from functools import cache, lru_cache
 from pathlib import Path
@@ -61,3 +62,17 @@ def _load(model: str, precision: str) -> harken.Recognizer:
     return harken.load(
         model_path(model), precision=precision, threads=threads, cache=CACHE / "graphs", download=False
     )
+
+
+def recordings(folder: str) -> list[Path]:
+    """Return the files of a set of recordings; skip the test where it is missing."""
+    manifest = SHARED / "audio" / folder / "manifest.jsonl"
+    if not manifest.is_file():
+        pytest.skip(f"{manifest} is missing")
+    entries = manifest.read_text(encoding="utf-8").splitlines()
+    return [manifest.parent / json.loads(entry)["audio"] for entry in entries]
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case, without punctuation."""
+    return "".join(letter if letter.isalnum() or letter == "'" else " " for letter in text.lower()).split()

@@ -48,23 +48,19 @@ def propose(generator: AssistedCandidateGenerator, *requests: DraftRequest) -> l
     return [proposal.tokens for proposal in generator.propose(requests)]
 
 
-def test_assistant_reads_each_token_once() -> None:
+def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones() -> None:
     generator, backend = make_generator(TEXTS[:1], [(0, 0, 0)])
-    assert propose(generator, request(0, [1])) == [(2, 3, 4)]
-    assert read(backend) == [[(0, 0, 0, 1)], [(2,)], [(3,)]]
+    assert propose(generator, request(0, [1], limit=2)) == [(2, 3)]
+    assert read(backend) == [[(0, 0, 0, 1)], [(2,)]]
     # All were accepted, and one more came from verification; the last token of the draft was never read.
-    assert propose(generator, request(0, [1, 2, 3, 4, 5], limit=1)) == [(6,)]
-    assert read(backend)[3:] == [[(4, 5)]]
-    assert generator.forwards == 4
-
-
-def test_assistant_rewinds_only_rejected_tokens() -> None:
-    generator, backend = make_generator(TEXTS[:1])
-    generator.propose([request(0, [1])])
-    assert propose(generator, request(0, [1, 2, 6], limit=2)) == [(4, 5)]
-    assert read(backend)[3:] == [[(6,)], [(4,)]]
+    assert propose(generator, request(0, [1, 2, 3, 4], limit=2)) == [(5, 6)]
+    assert read(backend)[2:] == [[(3, 4)], [(5,)]]
+    # The 5, which was read, was wrong.
+    generator.propose([request(0, [1, 2, 3, 4, 6], limit=1)])
+    assert read(backend)[4:] == [[(6,)]]
     (session,) = backend.sessions
-    assert session.rows[0][1] == (0, 1, 2, 6, 4)
+    assert session.rows[0][1] == (0, 0, 0, 1, 2, 3, 4, 6)
+    assert generator.forwards == 5
 
 
 def test_finished_row_is_dropped() -> None:

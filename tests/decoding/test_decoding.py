@@ -181,47 +181,6 @@ def test_onnx_decodes_as_the_reference_backend(
         assert ours.no_speech_prob == pytest.approx(theirs.no_speech_prob, rel=1e-3)
 
 
-@settings(max_examples=20)
-@given(tokens=st.lists(TOKEN, min_size=2, max_size=30), cuts=st.sets(st.integers(1, 29), max_size=5))
-def test_prefill_in_pieces_equals_prefill_at_once(
-    open_backend: Callable[[str], Backend], tokens: list[int], cuts: set[int]
-) -> None:
-    backend = open_backend("onnx-fp32")
-    features = backend.encode(make_mel(1))
-    whole = backend.open_session(features, [0], DIMS.n_text_ctx).extend([tokens], last_n=len(tokens))
-    pieces = backend.open_session(features, [0], DIMS.n_text_ctx)
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(tokens)), len(tokens)]
-    parts = [pieces.extend([tokens[a:b]], last_n=len(tokens)) for a, b in pairwise(bounds)]
-    for probe in (0, EOT, TEXT[3], DIMS.n_vocab - 1):
-        together = np.concatenate([part.probability(probe) for part in parts])
-        np.testing.assert_allclose(together, whole.probability(probe), rtol=1e-4, atol=1e-9)
-
-
-@pytest.mark.parametrize("strategy", [Greedy(), Beam(width=3), Sample(temperature=1.0, best_of=2)], ids=str)
-@few
-@given(batch=batches(most=1))
-def test_verifying_all_tokens_at_once_gives_their_probabilities(
-    run: Run,
-    reference_backend: Backend,
-    features: Features,
-    batch: tuple[list[Window], LogitRules],
-    strategy: Strategy,
-) -> None:
-    """The tokens picked one by one are read in one pass, under the logit rules of each prefix, as a draft is."""
-    (window,), rules = batch
-    ((result,), _) = run([window], rules, strategy)
-    tokens = [*result.hypothesis.tokens, EOT][: len(result.hypothesis.logprobs)]
-    session = reference_backend.open_session(features, [window.window_index], DIMS.n_text_ctx)
-    logits = session.extend([[*window.prompt, *tokens[:-1]]], last_n=len(tokens))
-    rules.apply(logits, [tokens[:i] for i in range(len(tokens))])
-    ids, logprobs = logits.top(DIMS.n_vocab)
-    table = np.empty_like(logprobs)
-    np.put_along_axis(table, ids, logprobs, axis=1)
-    np.testing.assert_allclose(table[np.arange(len(tokens)), tokens], result.hypothesis.logprobs, atol=1e-4)
-    if strategy == Greedy():
-        assert ids[:, 0].tolist() == tokens
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @few
 @given(batch_windows=st.lists(windows(timestamps=True), min_size=1, max_size=3))
@@ -281,40 +240,25 @@ def test_no_speech_prob_is_read_after_sot_before_any_rule(
 
 @few
 @given(batch=batches())
-def test_text_and_compression_ratio_belong_to_the_tokens(
-    run: Run, batch: tuple[list[Window], LogitRules]
-) -> None:
-    for result in run(*batch, Greedy())[0]:
-        data = result.text.encode()
-        assert result.text == TOKENIZER.decode(result.hypothesis.tokens).strip()
+def test_text_steps_and_stats_belong_to_the_tokens(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
+    steps: list[Step] = []
+    results, stats = run(*batch, Greedy(), observe=steps.append)
+    for row, result in enumerate(results):
+        data, hypothesis = result.text.encode(), result.hypothesis
+        assert result.text == TOKENIZER.decode(hypothesis.tokens).strip()
         assert result.compression_ratio == len(data) / len(zlib.compress(data))
         assert result.temperature == 0
-
-
-@few
-@given(batch=batches())
-def test_stats_of_greedy(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
-    batch_windows, rules = batch
-    results, stats = run(batch_windows, rules, Greedy())
-    lengths = [len(result.hypothesis.logprobs) for result in results]
-    assert stats == DecodeStats(
-        windows=len(batch_windows),
-        forwards=max(lengths),  # the prompts, then one for each token but the last
-        prompt_tokens=sum(len(window.prompt) for window in batch_windows),
-        sampled_tokens=sum(lengths),
-    )
-
-
-@few
-@given(batch=batches())
-def test_steps_report_the_tokens(run: Run, batch: tuple[list[Window], LogitRules]) -> None:
-    steps: list[Step] = []
-    results, _ = run(*batch, Greedy(), observe=steps.append)
-    for row, result in enumerate(results):
         row_steps = [step for step in steps if step.row == row]
         assert [step.index for step in row_steps] == list(range(len(row_steps)))
-        assert [step.token for step in row_steps] == [*result.hypothesis.tokens, EOT][: len(row_steps)]
-        assert tuple(step.logprob for step in row_steps) == result.hypothesis.logprobs
+        assert [step.token for step in row_steps] == [*hypothesis.tokens, EOT][: len(row_steps)]
+        assert tuple(step.logprob for step in row_steps) == hypothesis.logprobs
+    lengths = [len(result.hypothesis.logprobs) for result in results]
+    assert stats == DecodeStats(
+        windows=len(batch[0]),
+        forwards=max(lengths),  # the prompts, then one for each token but the last
+        prompt_tokens=sum(len(window.prompt) for window in batch[0]),
+        sampled_tokens=sum(lengths),
+    )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)

@@ -31,31 +31,11 @@ def token(text: str) -> int:
     return token_id
 
 
-def shares(bias: HotwordBias, before: list[int], *candidates: str) -> list[float]:
-    """Return the share of the full bonus that each candidate gets."""
-    found = bias.bonuses(before, [token(text) for text in candidates])
-    return [found.get(token(text), 0.0) / bias.strength for text in candidates]
-
-
 def test_no_hotwords_make_no_bias() -> None:
     assert make_hotword_bias(ENGLISH, []) is None
     assert make_hotword_bias(ENGLISH, ["", "  "]) is None
     assert make_logit_rules(ENGLISH, timestamps=True).hotword_bias is None
     assert make_logit_rules(ENGLISH, timestamps=True, hotwords=["Lynde"]).hotword_bias is not None
-
-
-def test_first_token_gets_its_share_of_the_bonus() -> None:
-    lynde = biased("Lynde")
-    assert shares(lynde, [], " L", " Ly", " Lind", " the") == pytest.approx([2 / 6, 3 / 6, 0, 0])
-    assert shares(biased("Spring"), [], " Spring") == [1.0]
-    assert shares(biased("Spring", "Springfield"), [], " Spring") == [1.0]  # the shortest word counts
-
-
-def test_continuation_gets_the_full_bonus_for_any_tokenization() -> None:
-    lynde = biased("Lynde")
-    assert shares(lynde, [token(" Ly")], "nd", "n", "nn", " N") == [1, 1, 0, 0]
-    assert shares(lynde, [token(" L"), token("yn")], "de", "d", "ne") == [1, 1, 0]
-    assert shares(lynde, [token(" the"), token(" L")], "y") == [1]
 
 
 def test_a_long_hotword_is_refused() -> None:
@@ -76,34 +56,41 @@ def test_memory_is_bounded_by_that_of_the_most_hotwords() -> None:
         make_hotword_bias(ENGLISH, [*words, "Lynde"])
 
 
-def test_complete_hotword_is_not_continued() -> None:
-    assert shares(biased("Lynde"), ENGLISH.encode(" Lynde"), "de", "r", " Ly", ",") == [0, 0, 0.5, 0]
-
-
-def test_abandoned_hotword_is_not_continued() -> None:
-    assert shares(biased("Lynde"), [token(" L"), token("ord")], "nd", "de", "y") == [0, 0, 0]
-
-
-def test_timestamp_ends_a_partial_hotword() -> None:
-    lynde = biased("Lynde")
-    assert shares(lynde, [token(" Ly"), BEGIN + 50], "nd") == [0]
-    assert shares(lynde, [BEGIN], " Ly", "Ly") == pytest.approx([3 / 6, 2 / 5])
-
-
-def test_hotword_does_not_begin_inside_a_word() -> None:
-    gin = biased("gin")
-    assert shares(gin, [token(" be")], "gin", " gin") == [0, 1]
-    assert shares(gin, [token(' "')], "gin") == [1]
-    assert shares(gin, [token(" be"), token("g")], "in") == [0]
-
-
-def test_hotwords_match_as_given_and_capitalized() -> None:
-    assert shares(biased("spring"), [], " spring", " Spring", "Spring") == [1, 1, 1]
-    assert shares(biased("Spring"), [], " spring", " Spring") == [0, 1]
-
-
-def test_hotword_may_be_a_phrase() -> None:
-    assert shares(biased(" White   Leghorns "), ENGLISH.encode(" White"), " Leg", " House") == [1, 0]
+@pytest.mark.parametrize(
+    ("hotwords", "before", "expected"),
+    [
+        # The first token gets its share of the bonus; of several words, the shortest counts.
+        (["Lynde"], [], {" L": 2 / 6, " Ly": 3 / 6, " Lind": 0, " the": 0}),
+        (["Spring"], [], {" Spring": 1}),
+        (["Spring", "Springfield"], [], {" Spring": 1}),
+        # A continuation gets all of it, however it is tokenized.
+        (["Lynde"], [" Ly"], {"nd": 1, "n": 1, "nn": 0, " N": 0}),
+        (["Lynde"], [" L", "yn"], {"de": 1, "d": 1, "ne": 0}),
+        (["Lynde"], [" the", " L"], {"y": 1}),
+        # A complete or an abandoned word is not continued.
+        (["Lynde"], [" L", "yn", "de"], {"de": 0, "r": 0, " Ly": 0.5, ",": 0}),
+        (["Lynde"], [" L", "ord"], {"nd": 0, "de": 0, "y": 0}),
+        # A timestamp ends a part of a word.
+        (["Lynde"], [" Ly", BEGIN + 50], {"nd": 0}),
+        (["Lynde"], [BEGIN], {" Ly": 3 / 6, "Ly": 2 / 5}),
+        # A hotword does not begin inside a word.
+        (["gin"], [" be"], {"gin": 0, " gin": 1}),
+        (["gin"], [' "'], {"gin": 1}),
+        (["gin"], [" be", "g"], {"in": 0}),
+        # It matches as given and capitalized.
+        (["spring"], [], {" spring": 1, " Spring": 1, "Spring": 1}),
+        (["Spring"], [], {" spring": 0, " Spring": 1}),
+        # It may be a phrase.
+        ([" White   Leghorns "], [" White"], {" Leg": 1, " House": 0}),
+    ],
+)
+def test_share_of_the_full_bonus(
+    hotwords: list[str], before: list[str | int], expected: dict[str, float]
+) -> None:
+    bias = biased(*hotwords)
+    prefix = [each if isinstance(each, int) else token(each) for each in before]
+    found = bias.bonuses(prefix, [token(text) for text in expected])
+    assert {text: found.get(token(text), 0.0) / bias.strength for text in expected} == pytest.approx(expected)
 
 
 def test_hotword_without_case_needs_no_space_before_it() -> None:

@@ -182,19 +182,20 @@ def test_every_position_is_judged_by_its_own_prefix() -> None:
     )  # "0.00" as "1.00 1.00"
 
 
-def test_forced_prefix_follows_the_first_timestamp() -> None:
-    rules = make_logit_rules(TOKENIZER, timestamps=True, forced_prefix=[97, 98])
-    assert grammar(rules, "") == (False, False, "0.00-1.00")
-    assert np.flatnonzero(allowed(rules, tokens("0.50"))).tolist() == [97]
-    assert np.flatnonzero(allowed(rules, tokens("0.50 a"))).tolist() == [98]
-    assert grammar(rules, "0.50 a b") == (True, True, "0.52-30.00")
-
-
-def test_forced_prefix_without_timestamps() -> None:
-    rules = make_logit_rules(TOKENIZER, timestamps=False, forced_prefix=[BLANK, 98])
-    assert np.flatnonzero(allowed(rules, [])).tolist() == [BLANK]
-    assert np.flatnonzero(allowed(rules, [BLANK])).tolist() == [98]
-    assert allowed(rules, [BLANK, 98]).all()
+@pytest.mark.parametrize(
+    ("timestamps", "prefix", "expected"),
+    [(True, "0.50", "a"), (True, "0.50 a", "b"), (False, "", "a"), (False, "a", "b")],
+)
+def test_forced_prefix_comes_first_or_behind_the_first_timestamp(
+    timestamps: bool, prefix: str, expected: str
+) -> None:
+    rules = make_logit_rules(TOKENIZER, timestamps=timestamps, forced_prefix=tokens("a b"))
+    assert np.flatnonzero(allowed(rules, tokens(prefix))).tolist() == tokens(expected)
+    if timestamps:
+        assert grammar(rules, "") == (False, False, "0.00-1.00")
+        assert grammar(rules, "0.50 a b") == (True, True, "0.52-30.00")
+    else:
+        assert allowed(rules, tokens("a b")).all()
 
 
 def test_forced_prefix_lifts_suppression() -> None:
@@ -205,19 +206,13 @@ def test_forced_prefix_lifts_suppression() -> None:
     assert logits.top(1)[0].tolist() == [[star]]
 
 
-def text_suppressed(pattern: str) -> str:
-    suppressed = make_logit_rules(
-        TOKENIZER, timestamps=False, suppress_tokens=(), suppress_regex=pattern
-    ).suppressed
-    return "".join(chr(token) for token in suppressed if token < 128)
-
-
 @pytest.mark.parametrize(
     ("pattern", "never"),
     [("[0-9]+", "0123456789"), ("^x$", "x"), ("(?i)[q-r]", "QRqr"), (r"\.", "."), ("ab", "")],
 )
 def test_tokens_matching_suppress_regex_are_suppressed(pattern: str, never: str) -> None:
-    assert text_suppressed(pattern) == never
+    rules = make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_regex=pattern)
+    assert "".join(chr(token) for token in rules.suppressed if token < 128) == never
 
 
 def test_suppress_regex_matches_anywhere_in_a_token() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,73 +76,64 @@ def test_words_have_the_times_of_the_reference(recorded: dict[str, Any]) -> None
     )
 
 
-@cache
-def first_window() -> DecodedWindow:
-    """Decode the first window of the example."""
-    return DecodedWindow()
-
-
 class DecodedWindow:
-    """A window of the example, decoded as the reference does, with the attention kept."""
+    """The first window of the example, decoded as the reference does, with the attention kept."""
 
     def __init__(self) -> None:
         model = recognizer("fp32")
-        backend = self.backend = model.backend
-        self.tokenizer = model.tokenizer
+        backend, tokenizer = model.backend, model.tokenizer
         mel, frames = MelWindows(stream_audio(EXAMPLE), backend.dims.n_mels, WINDOW_FRAMES).window(0, None)
-        self.features = backend.encode(mel)
+        features = backend.encode(mel)
         prompt = make_prompt(
-            self.tokenizer, backend.dims.n_text_ctx, language="en", task="transcribe", timestamps=True
+            tokenizer, backend.dims.n_text_ctx, language="en", task="transcribe", timestamps=True
         )
+        rules = make_logit_rules(tokenizer, timestamps=True)
         (decoded,), _ = decode(
-            backend,
-            self.features,
-            [Window(window_index=0, prompt=prompt)],
-            tokenizer=self.tokenizer,
-            logit_rules=make_logit_rules(self.tokenizer, timestamps=True),
-            strategy=Greedy(),
-            attention=True,
+            backend, features, [Window(window_index=0, prompt=prompt)],
+            tokenizer=tokenizer, logit_rules=rules, strategy=Greedy(), attention=True,
+        )  # fmt: skip
+        n_positions = frames // 2
+        tokens = decoded.hypothesis.tokens
+        self.tokenizer = tokenizer
+        self.token_segments, _ = split_at_timestamps(tokens, tokenizer.timestamp_begin, frames / 2)
+        self.text_tokens = text_tokens(self.token_segments, tokenizer)
+        self.second_pass = align_tokens(
+            backend, features, 0, self.text_tokens, tokenizer, n_positions, language="en"
         )
-        self.hypothesis = decoded.hypothesis
-        self.n_positions = frames // 2
-        self.token_segments, _ = split_at_timestamps(
-            self.hypothesis.tokens, self.tokenizer.timestamp_begin, frames / 2
+        self.align_decoded = lambda segments: align_decoded(
+            decoded.hypothesis, segments, tokenizer, n_positions
         )
+        self.align_words = lambda text: align_words(
+            backend, features, text, tokenizer, n_positions, language="en"
+        )
+
+
+@pytest.fixture(scope="module")
+def window() -> DecodedWindow:
+    return DecodedWindow()
 
 
 @pytest.mark.real
-def test_known_text_is_aligned_like_its_transcript() -> None:
-    window = first_window()
-    tokens = text_tokens(window.token_segments, window.tokenizer)
-    backend, tokenizer = window.backend, window.tokenizer
-    expected = align_tokens(backend, window.features, 0, tokens, tokenizer, window.n_positions, language="en")
-    text = tokenizer.decode(tokens)
-    words = align_words(backend, window.features, f" {text}\n", tokenizer, window.n_positions, language="en")
+def test_known_text_is_aligned_like_its_transcript(window: DecodedWindow) -> None:
+    text = window.tokenizer.decode(window.text_tokens)
+    words = window.align_words(f" {text}\n")
     assert "".join(word.text for word in words) == text
-    assert [word.start for word in words] == expected.bounds[:-1].tolist()  # each word is one token
-    assert words[-1].end == expected.bounds[-1]
-    assert align_words(backend, window.features, " ", tokenizer, window.n_positions, language="en") == []
+    assert [word.start for word in words] == window.second_pass.bounds[:-1].tolist()  # each word is one token
+    assert words[-1].end == window.second_pass.bounds[-1]
+    assert window.align_words(" ") == []
 
 
 @pytest.mark.real
-def test_text_longer_than_the_decoder_context_is_refused() -> None:
-    window = first_window()
+def test_text_longer_than_the_decoder_context_is_refused(window: DecodedWindow) -> None:
     with pytest.raises(OptionError, match="text='600 tokens': allowed is at most 445 tokens for one window"):
-        align_words(
-            window.backend, window.features, " no" * 600, window.tokenizer, window.n_positions, language="en"
-        )
+        window.align_words(" no" * 600)
 
 
 @pytest.mark.real
-def test_alignment_from_decoding_agrees_with_a_second_pass() -> None:
-    window = first_window()
-    backend, tokenizer = window.backend, window.tokenizer
-    decoded = align_decoded(window.hypothesis, window.token_segments, tokenizer, window.n_positions)
-    second_pass = align_tokens(
-        backend, window.features, 0, decoded.tokens, tokenizer, window.n_positions, language="en"
-    )
-    assert decoded.tokens == text_tokens(window.token_segments, tokenizer)
-    difference_s = np.abs(decoded.bounds - second_pass.bounds) * POSITION_S
+def test_alignment_from_decoding_agrees_with_a_second_pass(window: DecodedWindow) -> None:
+    decoded = window.align_decoded(window.token_segments)
+    assert decoded.tokens == window.text_tokens
+    difference_s = np.abs(decoded.bounds - window.second_pass.bounds) * POSITION_S
     assert np.median(difference_s) <= TOLERANCE_S
     assert difference_s.mean() <= TOLERANCE_S  # 0.01 s when this was written
     assert decoded.probabilities.shape == (len(decoded.tokens),)
@@ -151,8 +141,7 @@ def test_alignment_from_decoding_agrees_with_a_second_pass() -> None:
 
 
 @pytest.mark.real
-def test_segment_without_text_has_no_words() -> None:
-    window = first_window()
+def test_segment_without_text_has_no_words(window: DecodedWindow) -> None:
     empty = [TokenSegment(start=0, end=4, tokens=window.token_segments[0].tokens[:1])]
-    alignment = align_decoded(window.hypothesis, empty, window.tokenizer, window.n_positions)
+    alignment = window.align_decoded(empty)
     assert words_by_segment(empty, alignment, window.tokenizer, language="en") == ([[]], 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harken.results import Segment, SpeakerTurn, Word
 from harken.speakers.attribution import SpeakerAttribution
 
@@ -37,6 +39,8 @@ def said(segments):
 
 
 TWO_TURNS = [turn(0, 2, "A"), turn(2, 4, "B")]
+APART = [turn(0, 1, "A"), turn(5, 6, "B")]
+LONG_AMONG_SHORT = [turn(0, 100, "A"), *(turn(second, second + 0.2, "B") for second in range(40))]
 
 
 def test_segment_of_one_speaker_stays_whole():
@@ -59,11 +63,6 @@ def test_segment_is_cut_where_the_speaker_changes_and_segments_are_numbered_anew
     assert parts[0].tokens == (len(" Are you?"),)
 
 
-def test_word_across_a_change_belongs_to_who_says_more_of_it():
-    parts = attributed(TWO_TURNS, segment((1.8, 2.6, " maybe")))
-    assert said(parts) == [(("B",), " maybe")]
-
-
 def test_word_that_two_say_names_both_and_goes_with_its_segment():
     turns = [turn(0, 3, "A"), turn(2, 6, "B")]
     parts = attributed(turns, segment((2.2, 2.6, " I"), (2.7, 3.0, " think"), (3.2, 4.0, " so.")))
@@ -71,12 +70,19 @@ def test_word_that_two_say_names_both_and_goes_with_its_segment():
     assert [word.speakers for word in parts[0].words] == [("B", "A"), ("B", "A"), ("B",)]
 
 
-def test_word_outside_of_turns_belongs_to_the_nearest_or_to_who_spoke_before():
-    turns = [turn(0, 1, "A"), turn(5, 6, "B")]
-    near, far = segment((4.2, 4.6, " near")), segment((0.5, 0.9, " said"), (60.0, 60.5, " far"))
-    assert said(attributed(turns, near)) == [(("B",), " near")]
-    assert said(attributed(turns, far)) == [(("A",), " said far")]
-    assert said(attributed(turns, segment((60.0, 60.5, " nobody")))) == [((), " nobody")]
+@pytest.mark.parametrize(
+    ("turns", "words", "expected"),
+    [
+        (TWO_TURNS, [(1.8, 2.6, " maybe")], (("B",), " maybe")),  # who says more of it
+        (APART, [(4.2, 4.6, " near")], (("B",), " near")),  # the nearest turn
+        (APART, [(0.5, 0.9, " said"), (60.0, 60.5, " far")], (("A",), " said far")),  # who spoke before
+        (APART, [(60.0, 60.5, " nobody")], ((), " nobody")),
+        (LONG_AMONG_SHORT, [(50.0, 50.5, " here")], (("A",), " here")),
+        ([], [(0.0, 1.0, " alone")], ((), " alone")),
+    ],
+)
+def test_word_across_or_outside_of_turns(turns, words, expected):
+    assert said(attributed(turns, segment(*words))) == [expected]
 
 
 def test_segment_without_words_has_who_speaks_most_and_half_of_it():
@@ -87,12 +93,3 @@ def test_segment_without_words_has_who_speaks_most_and_half_of_it():
 def wordless(start_s, end_s):
     base = segment((start_s, end_s, " text"))
     return Segment(**{name: getattr(base, name) for name in base.__slots__ if name != "words"})
-
-
-def test_long_turn_is_found_among_many_short_ones():
-    turns = [turn(0, 100, "A"), *(turn(second, second + 0.2, "B") for second in range(40))]
-    assert said(attributed(turns, segment((50.0, 50.5, " here")))) == [(("A",), " here")]
-
-
-def test_nothing_is_lost_without_turns():
-    assert said(attributed([], segment((0.0, 1.0, " alone")))) == [((), " alone")]

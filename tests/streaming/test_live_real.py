@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from harken.audio import load_audio
 from harken.contract import Floats
 from harken.streaming import Event, Interim
 from harken.types import SAMPLE_RATE
-from real_models import EXAMPLE, SHARED, recognizer
+from real_models import EXAMPLE, recognizer, recordings, words
 from session_events import check_committed_text, check_events, final_text, run_session
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -32,19 +30,6 @@ def events(finals: str, precision: str = "int8") -> list[Event]:
     samples = example()
     session = recognizer(precision).stream(clock=None, finals=finals)
     return run_session(session, samples, range(BLOCK, len(samples), BLOCK))
-
-
-def words(written: str) -> list[str]:
-    return "".join(letter if letter.isalnum() else " " for letter in written.lower()).split()
-
-
-def recordings(folder: str) -> list[Path]:
-    """Return the files of a set; skip the test where it is missing."""
-    manifest = SHARED / "audio" / folder / "manifest.jsonl"
-    if not manifest.is_file():
-        pytest.skip(f"{manifest} is missing")
-    entries = manifest.read_text(encoding="utf-8").splitlines()
-    return [manifest.parent / json.loads(entry)["audio"] for entry in entries]
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp32"])

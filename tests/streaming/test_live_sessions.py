@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_random_words, speak_words
 from harken.api import Recognizer
 from harken.contract import Floats
-from harken.results import Segment
+from harken.results import Segment, Word
 from harken.streaming import Event, LiveSessions
 from session_events import check_committed_text, check_events, final_text, run_session
 from tiny_models import DIMS, TOKENIZER, make_backend
@@ -149,19 +150,16 @@ def test_events_of_a_random_model_do_not_depend_on_the_blocks(
         check_committed_text(found)
 
 
-def comparable(segments: tuple[Segment, ...] | list[Segment], offset_s: float = 0.0) -> list[tuple[Any, ...]]:
+def comparable(segments: Iterable[Segment], offset_s: float = 0.0) -> list[tuple[Any, ...]]:
     """Return the fields of segments that must be equal, with times moved back by `offset_s`."""
+
+    def times(timed: Segment | Word) -> tuple[float, float]:
+        return round(timed.start_s - offset_s, 6), round(timed.end_s - offset_s, 6)
+
     return [
         (
-            segment.tokens,
-            segment.text,
-            segment.language,
-            round(segment.start_s - offset_s, 6),
-            round(segment.end_s - offset_s, 6),
-            [
-                (word.text, round(word.start_s - offset_s, 6), round(word.end_s - offset_s, 6))
-                for word in segment.words
-            ],
+            *(segment.tokens, segment.text, segment.language, times(segment)),
+            [(word.text, times(word)) for word in segment.words],
         )
         for segment in segments
     ]

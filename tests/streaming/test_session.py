@@ -46,10 +46,13 @@ SENTENCE = silence(1.0) + speak_words(0, 1, 2, 9) + silence(2.0)
 BLOCK = SAMPLE_RATE // 4
 
 
+def listener(backend: ToneBackend | None = None) -> Recognizer:
+    """Return a model that recognises the synthetic words."""
+    return Recognizer(backend or ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech)
+
+
 def open_session(backend: ToneBackend | None = None, **changes: Any) -> LiveSession:
-    """Return a session with a model that recognises the synthetic words."""
-    recognizer = Recognizer(backend or ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech)
-    return recognizer.stream(**{"clock": None, **LETTER_OPTIONS, **changes})
+    return listener(backend).stream(**{"clock": None, **LETTER_OPTIONS, **changes})
 
 
 def events_of(speech: ToneSpeech, **changes: Any) -> list[Event]:
@@ -244,11 +247,7 @@ SMEAR_S = 0.04
 @pytest.mark.parametrize(
     "changes",
     [
-        {"delay": "minimal"},
-        {"delay": "low"},
-        {"delay": "medium"},
-        {"delay": "high"},
-        {"delay": "1500"},
+        *({"delay": delay} for delay in ("minimal", "low", "medium", "high", "1500")),
         {"hop_frames": 10, "commit_delay_frames": 0},
         {"hop_frames": 26, "commit_delay_frames": 31, "local_agreement": 3},
         {"hop_frames": 100, "window_frames": 100, "commit_delay_frames": 60, "local_agreement": 2},
@@ -369,7 +368,7 @@ def test_no_word_is_lost_on_a_machine_that_can_keep_no_level(finals: str) -> Non
 def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:
     clock = FakeClock()
     backend = ToneBackend(clock=clock, encode_s=5.0)
-    recognizer = Recognizer(backend, TOKENIZER, "listener", speech_detector=LoudIsSpeech)
+    recognizer = listener(backend)
     options = {"clock": clock, **LETTER_OPTIONS}
     assert recognizer.stream(**options).plan.level
     with pytest.raises(OptionError, match="best_effort"):
@@ -451,9 +450,7 @@ def test_session_in_use_by_another_thread_is_refused_and_unharmed() -> None:
 
 
 def test_invalid_samples_of_one_stream_leave_all_streams_unfed() -> None:
-    sessions = Recognizer(ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech).stream_many(
-        2, clock=None, **LETTER_OPTIONS
-    )
+    sessions = listener().stream_many(2, clock=None, **LETTER_OPTIONS)
     sessions.open("a")
     sessions.open("b")
     with pytest.raises(AudioError, match="finite"):
@@ -494,9 +491,7 @@ def test_closed_session_refuses_samples() -> None:
 
 
 def test_stream_names_are_unique_while_open() -> None:
-    sessions = Recognizer(ToneBackend(), TOKENIZER, "listener", speech_detector=LoudIsSpeech).stream_many(
-        2, clock=None, **LETTER_OPTIONS
-    )
+    sessions = listener().stream_many(2, clock=None, **LETTER_OPTIONS)
     sessions.open("door")
     with pytest.raises(HarkenError, match="there is a stream 'door' already"):
         sessions.open("door")
@@ -513,9 +508,7 @@ def test_stream_names_are_unique_while_open() -> None:
 @pytest.mark.parametrize("finals", FINALS)
 def test_simultaneous_requests_of_streams_are_batched(finals: str) -> None:
     backend = ToneBackend()
-    sessions = Recognizer(backend, TOKENIZER, "listener", speech_detector=LoudIsSpeech).stream_many(
-        3, clock=None, finals=finals, **LETTER_OPTIONS
-    )
+    sessions = listener(backend).stream_many(3, clock=None, finals=finals, **LETTER_OPTIONS)
     for name in "abc":
         sessions.open(name)
     events = sessions.feed(dict.fromkeys("abc", SENTENCE.samples))

@@ -176,6 +176,15 @@ def test_words_before_the_commit_delay_are_committed():
     assert utterance.tokens == (*b" to be or not to be",)
 
 
+def test_hypothesis_that_differs_in_committed_tokens_does_not_count_as_agreement():
+    utterance, agreement = new_utterance(), replace(CONFIG, local_agreement=3)
+    utterance.update(hypothesis("a y c", [10, 30, 40, 50]), agreement, TOKENIZER)
+    utterance.update(hypothesis("x y c", [10, 70, 81, 90]), CONFIG, TOKENIZER)
+    assert texts_of(utterance) == (" x", " y c")
+    utterance.update(hypothesis("y c", [30, 40, 50]), agreement, TOKENIZER)
+    assert texts_of(utterance) == (" x", " y c")
+
+
 def test_rejected_hypothesis_is_only_a_draft():
     utterance = new_utterance()
     utterance.reject(hypothesis("thank you", [10, 30, 60], no_speech_prob=0.9))

@@ -263,3 +263,14 @@ def test_english_only_model_detects_no_language():
     run_streams(model_worker, stream)
     assert stream.responses[0].partial.language == "en"
     assert read_prompts(backend) == [english.sot_sequence("en", timestamps=False)]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"), [({"suppress_regex": "[0-9]"}, "ab"), ({"suppress_tokens": (98,)}, "a1")]
+)
+def test_suppressed_tokens_are_not_decoded(options: dict[str, Any], text: str):
+    stream = ScriptedStream(partial_request(StreamEncoder(0)))
+    run_streams(worker(StreamBackend("a1b"), **options), stream)
+    (found,) = stream.texts
+    assert {*found} & {*"a1b"} <= {*text}
+    assert found.startswith("a")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from harken.audio import load_audio, stream_audio
 from harken.audio.vad import RegionTracker, SpeechDetector
 from harken.contract import Floats
 from harken.decoding import DecodingResult
-from harken.results import Attempt, Transcript
+from harken.results import Attempt
 from harken.transcribe import Callbacks
 from harken.transcribe.chunking import WORD_VAD_OPTIONS
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
-from real_models import SHARED, larger_recognizer, recognizer
+from real_models import larger_recognizer, recognizer, recordings, words
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -27,24 +26,10 @@ NEAR_TIE = {"fp32": 1e-3, "int8": 0.02}
 """The most that the log-probabilities of two tokens may be apart where another batch decides for the other one."""
 
 
-def recordings(folder: str) -> list[Path]:
-    """Files of a set; skip where it is missing."""
-    manifest = SHARED / "audio" / folder / "manifest.jsonl"
-    if not manifest.is_file():
-        pytest.skip(f"{manifest} is missing")
-    entries = manifest.read_text(encoding="utf-8").splitlines()
-    return [manifest.parent / json.loads(entry)["audio"] for entry in entries]
-
-
 def joined(paths: list[Path], pause_s: float = 0.3) -> Floats:
     """Recordings one behind the other, with silence between them."""
     silence = np.zeros(round(pause_s * SAMPLE_RATE), np.float32)
     return np.concatenate([part for path in paths for part in (load_audio(path), silence)])
-
-
-def words(transcript: Transcript) -> list[str]:
-    letters = (letter if letter.isalnum() or letter == "'" else " " for letter in transcript.text.lower())
-    return "".join(letters).split()
 
 
 class WindowResults:
@@ -126,8 +111,8 @@ def test_voice_activity_detection_and_guard_lose_no_words(folder: str) -> None:
     model = recognizer("int8")
     spoken = missing = 0
     for path in recordings(folder)[:4]:
-        plain = words(model.transcribe(path, vad=False, hallucination_threshold=None).result())
-        kept = words(model.transcribe(path).result())
+        plain = words(model.transcribe(path, vad=False, hallucination_threshold=None).text)
+        kept = words(model.transcribe(path).text)
         lost = jiwer.process_words(" ".join(plain), " ".join(kept) or "-")
         for chunk in lost.alignments[0]:
             # Runs of words that are not there: a word that is recognised differently is no loss.
@@ -178,10 +163,10 @@ def test_translation_is_in_english() -> None:
     german = joined(recordings("german")[:3])
     found = model.transcribe(german, task="translate").result()
     assert (found.language, found.task) == ("de", "translate")
-    assert {"the", "is", "of", "and", "a", "to", "in"} & set(words(found))
-    assert not {"der", "die", "das", "und", "ist", "nicht"} & set(words(found))
+    assert {"the", "is", "of", "and", "a", "to", "in"} & set(words(found.text))
+    assert not {"der", "die", "das", "und", "ist", "nicht"} & set(words(found.text))
     spoken = model.transcribe(german).result()
-    assert {"der", "die", "das", "und", "ist", "nicht"} & set(words(spoken))
+    assert {"der", "die", "das", "und", "ist", "nicht"} & set(words(spoken.text))
 
 
 @pytest.mark.parametrize("options", [{}, {"vad": False, "hallucination_threshold": None}])

@@ -15,11 +15,12 @@ from audio_files import AUDIO_FORMATS
 from fakes.backends import TranscriptBackend, WindowText, window_text
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken import Recognizer, Transcript
+from harken.decoding import Hypothesis
 from harken.results import UnwrittenSpeech
 from harken.streaming.worker import FinalRequest, final_pass
 from harken.transcribe import TranscribeOptions, WindowDecoder, gap_filling
 from harken.transcribe.chunking import FrameSpan, speech_in_window
-from harken.transcribe.gap_filling import TokenPeak, uncovered_spans
+from harken.transcribe.gap_filling import TokenPeak, token_peaks, uncovered_spans
 from tiny_models import TOKENIZER
 
 OPTIONS: dict[str, Any] = {
@@ -103,6 +104,17 @@ def test_gaps_do_not_overlap(words: list[int], edges: set[int], end: int) -> Non
     flat = [frame for span in found for frame in span]
     assert flat == sorted(flat)
     assert all(first < last for first, last in found)
+
+
+def test_punctuation_and_timestamps_have_no_peak() -> None:
+    begin = TOKENIZER.timestamp_begin
+    tokens = (begin, *TOKENIZER.encode("hi, ho"), begin + 9)
+    attention = np.zeros((2, len(tokens), 12), np.float32)
+    attention[:, range(len(tokens)), range(1, len(tokens) + 1)] = 1
+    hypothesis = Hypothesis(tokens=tokens, logprobs=(0.0,) * len(tokens), attention=attention)
+    found = [(peak.token_index, peak.frame) for peak in token_peaks(hypothesis, range(8), TOKENIZER, 12)]
+    assert found == [(1, 4), (2, 6), (5, 12), (6, 14)]
+    assert token_peaks(hypothesis, (), TOKENIZER, 12) == []
 
 
 def test_speech_is_mapped_into_the_spans_of_a_packed_window() -> None:

@@ -85,18 +85,15 @@ def test_lines_behind_a_damaged_one_are_decoded_again(talk: Path, journal: Path)
     assert len(backend.mels) == 3
 
 
-def test_journal_of_other_options_is_begun_anew(talk: Path, journal: Path) -> None:
+@pytest.mark.parametrize("changed", ["options", "recording"])
+def test_journal_of_other_options_or_a_recording_that_has_changed_is_begun_anew(
+    talk: Path, journal: Path, changed: str
+) -> None:
     transcribe(fake(TEXTS)[0], talk, journal)
+    if changed == "recording":
+        os.utime(talk, ns=(0, 0))
     model, backend = fake(TEXTS)
-    transcribe(model, talk, journal, beam_size=2)
-    assert len(backend.mels) == len(WORDS)
-
-
-def test_journal_of_a_recording_that_has_changed_is_begun_anew(talk: Path, journal: Path) -> None:
-    transcribe(fake(TEXTS)[0], talk, journal)
-    os.utime(talk, ns=(0, 0))
-    model, backend = fake(TEXTS)
-    transcribe(model, talk, journal)
+    transcribe(model, talk, journal, beam_size=1 + (changed == "options"))
     assert len(backend.mels) == len(WORDS)
 
 
@@ -107,15 +104,6 @@ def test_journal_in_use_by_another_transcription_is_refused(talk: Path, journal:
     with pytest.raises(OutputError, match=rf"^{journal}: another process transcribes this recording$"):
         transcribe(fake(TEXTS)[0], talk, journal)
     assert first.result().text == "onetwothreefour"
-
-
-def test_journal_that_cannot_be_written_ends_its_recording_only(talk: Path, tmp_path: Path) -> None:
-    made = TranscribeOptions(language="en", vad=False)
-    journals = {0: tmp_path / "missing" / "talk.jsonl"}
-    failing, other = fake(TEXTS)[0].transcribe_many([talk, talk], made, journals=journals)
-    with pytest.raises(OutputError, match="there is no folder"):
-        failing.result()
-    assert other.result().text == "onetwothreefour"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")

@@ -6,8 +6,6 @@ import inspect
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-import pytest
-
 from harken import Recognizer
 from harken.keywords import (
     CallbackKeywords,
@@ -30,21 +28,10 @@ def types_of(*dataclasses: type) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("keywords", "dataclasses"),
-    [
-        (TranscribeKeywords, (TranscribeOptions,)),
-        (CallbackKeywords, (Callbacks,)),
-        (StreamKeywords, (TranscribeOptions, StreamOptions)),
-    ],
-)
-def test_keywords_have_the_names_and_types_of_the_options(
-    keywords: type, dataclasses: tuple[type, ...]
-) -> None:
-    assert get_type_hints(keywords) == types_of(*dataclasses)
-
-
-def test_a_recording_takes_options_callbacks_and_a_diarizer() -> None:
+def test_keywords_have_the_names_and_types_of_the_options() -> None:
+    assert get_type_hints(TranscribeKeywords) == types_of(TranscribeOptions)
+    assert get_type_hints(CallbackKeywords) == types_of(Callbacks)
+    assert get_type_hints(StreamKeywords) == types_of(TranscribeOptions, StreamOptions)
     expected = types_of(TranscribeOptions, Callbacks) | {"diarizer": Diarizer | None}
     assert get_type_hints(RecordingKeywords) == expected
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from harken.audio import load_audio
 from harken.contract import Floats
 from harken.types import SAMPLE_RATE
-from real_models import EXAMPLE, SHARED, recognizer
+from real_models import EXAMPLE, recognizer, recordings, words
 from session_events import Utterance, check_events, run_session
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -24,10 +21,6 @@ TEXT = (
 def scaled(factor: float) -> Floats:
     """Return the example times a factor, in the steps of 16 bits, of which there are 24 at a thousandth."""
     return np.rint(load_audio(EXAMPLE) * factor * 32768).astype(np.float32) / np.float32(32768)
-
-
-def words(written: str) -> list[str]:
-    return "".join(letter if letter.isalnum() else " " for letter in written.lower()).split()
 
 
 def live_utterances(samples: Floats) -> list[Utterance]:
@@ -56,11 +49,7 @@ def test_live_session_finds_speech_of_few_steps(factor: float) -> None:
 
 @pytest.mark.parametrize("factor", [0.03, 0.01, 0.003])
 def test_quiet_recordings_without_speech_have_no_more_words_than_loud_ones(factor: float) -> None:
-    manifest = SHARED / "audio" / "non-speech" / "manifest.jsonl"
-    if not manifest.is_file():
-        pytest.skip(f"{manifest} is missing")
-    names = [json.loads(entry)["audio"] for entry in manifest.read_text(encoding="utf-8").splitlines()]
-    recordings = [load_audio(Path(manifest.parent / name))[: 10 * SAMPLE_RATE] for name in names[::3]]
-    loud = [words(recognizer("int8").transcribe(samples).text) for samples in recordings]
-    quiet = [words(recognizer("int8").transcribe(samples * np.float32(factor)).text) for samples in recordings]
+    samples_of = [load_audio(path)[: 10 * SAMPLE_RATE] for path in recordings("non-speech")[::3]]
+    loud = [words(recognizer("int8").transcribe(samples).text) for samples in samples_of]
+    quiet = [words(recognizer("int8").transcribe(samples * np.float32(factor)).text) for samples in samples_of]
     assert sum(map(len, quiet)) <= sum(map(len, loud))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import wave
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from harken.errors import Cancelled
 from harken.results import Transcript
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
-from single_recording import SingleRecordingTranscriber
 from tiny_models import DIMS, TOKENIZER
 
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
@@ -89,35 +86,6 @@ def test_segments_follow_one_another_inside_the_recording(
     assert done[-1] == transcript.duration_s
 
 
-@settings(max_examples=20)
-@given(samples=recordings, options=options, points=st.lists(st.integers(0, 5 * WINDOW_SAMPLES), max_size=6))
-def test_result_does_not_depend_on_block_sizes_or_earlier_calls(
-    recognizer: Recognizer, samples: Floats, options: dict[str, Any], points: list[int]
-) -> None:
-    def segments(*cuts: int) -> list[Any]:
-        form = SingleRecordingTranscriber(
-            recognizer.backend,
-            recognizer.tokenizer,
-            iter(np.split(samples, sorted(cuts))),
-            TranscribeOptions(**options),
-        )
-        return list(form.segments())
-
-    assert segments(*points) == segments()
-
-
-@settings(max_examples=10)
-@given(samples=recordings, options=options)
-def test_file_and_its_samples_give_the_same_segments(
-    recognizer: Recognizer, tmp_path_factory: pytest.TempPathFactory, samples: Floats, options: dict[str, Any]
-) -> None:
-    pcm = np.clip(np.rint(samples * 8000), -32768, 32767).astype("<i2")
-    path = write(tmp_path_factory.getbasetemp() / "recording.wav", pcm)
-    by_array = recognizer.transcribe(pcm, **options).result()
-    assert recognizer.transcribe(path, **options).result() == by_array
-    assert recognizer.transcribe(pcm / np.float32(32768), **options).result() == by_array
-
-
 def test_sampled_text_depends_on_the_seed_only(recognizer: Recognizer) -> None:
     samples = np.random.default_rng(0).standard_normal(2 * WINDOW_SAMPLES, np.float32)
 
@@ -149,12 +117,3 @@ def test_cancelling_takes_one_decoder_step(recognizer: Recognizer, options: dict
         assert len(seen) == most
         segments = work.so_far().segments
         assert segments == whole.so_far().segments[: len(segments)]
-
-
-def write(path: Path, pcm: np.ndarray) -> Path:
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE)
-        file.writeframes(pcm.tobytes())
-    return path

@@ -63,9 +63,12 @@ class ChoirSession(TranscriptSession):
         return HostLogits(np.concatenate([super().extend(tokens, last_n).values] * prompts))
 
 
+def choir() -> Recognizer:
+    return Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
+
+
 def together(many: int, **changes: Any) -> list[Transcription]:
-    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
-    return recognizer.transcribe_many([NOISE] * many, **{**PLAIN, "batch_size": many, **changes})
+    return choir().transcribe_many([NOISE] * many, **{**PLAIN, "batch_size": many, **changes})
 
 
 def texts(work: Transcription) -> list[str]:
@@ -103,12 +106,6 @@ def test_cancelled_recording_does_not_end_the_others(delivered: int) -> None:
     assert len(cancelled.so_far().segments) == delivered
 
 
-def test_all_recordings_are_cancelled_if_all_ask_for_it() -> None:
-    for work in together(3, is_cancelled=lambda: True):
-        with pytest.raises(Cancelled):
-            work.result()
-
-
 def test_cancelled_error_that_no_callback_asked_for_is_raised() -> None:
     def observe(_: Any) -> None:
         raise Cancelled("by a hook of its own")
@@ -136,13 +133,12 @@ def test_recording_stopped_before_its_turn_is_never_opened(vad: bool) -> None:
     assert opened == [0, 2]
 
 
-def test_end_of_a_recording_is_known_without_decoding_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_a_recording_is_known_without_decoding_others() -> None:
     seen: list[float] = []
     callbacks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
     parallel = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05}
-    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
     short, long = noise_and_silence(*[0.3, 31] * 2), noise_and_silence(*[0.3, 31] * 5)
-    work, other = recognizer.transcribe_many(
+    work, other = choir().transcribe_many(
         [short, long], **parallel, condition_on_previous_text=False, batch_size=3, callbacks=callbacks
     )
     assert len(work.result().segments) == 2
@@ -150,17 +146,16 @@ def test_end_of_a_recording_is_known_without_decoding_others(monkeypatch: pytest
     assert len(other.result().segments) == len(seen) == 5
 
 
-def test_failing_recordings_do_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
+def test_failing_recordings_do_not_end_the_others() -> None:
     damaged = np.concatenate([NOISE, np.zeros(30 * 16_000, np.float32), np.array([np.nan], np.float32)])
     audios = ["none.wav", NOISE, np.empty(0, np.float32), damaged, NOISE]
     for vad in (False, True):
         options = {**PLAIN, "vad": vad, "batch_size": 2}
-        works = recognizer.transcribe_many(audios, **options)
+        works = choir().transcribe_many(audios, **options)
         for failing, match in ((3, "not finite|finite"), (0, "none.wav"), (2, "no audio samples")):
             with pytest.raises(AudioError, match=match):
                 works[failing].result()
-        whole = texts(recognizer.transcribe(NOISE, **options))
+        whole = texts(choir().transcribe(NOISE, **options))
         assert whole
         assert texts(works[1]) == texts(works[4]) == whole
         heard = [segment.text for segment in works[3].so_far().segments]
@@ -168,11 +163,8 @@ def test_failing_recordings_do_not_end_the_others(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("vad", [False, True])
-def test_finished_and_stopped_recordings_release_their_audio(
-    monkeypatch: pytest.MonkeyPatch, vad: bool
-) -> None:
-    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
-    works = recognizer.transcribe_many([noise_and_silence(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
+def test_finished_and_stopped_recordings_release_their_audio(vad: bool) -> None:
+    works = choir().transcribe_many([noise_and_silence(0.4, 60, 0.4, 5)] * 3, **{**PLAIN, "vad": vad})
     tracemalloc.start()
     try:
         works[0].result()

@@ -74,13 +74,3 @@ def test_segments_are_those_of_the_reference(tokens: list[int], size: float) -> 
     # Where the reference would decode the same window for ever, this one is done.
     assert advance == (seek or size)
     assert advance > 0
-
-
-@given(tokens=legal())
-def test_segments_are_in_order_and_omit_only_an_unfinished_one(tokens: list[int]) -> None:
-    segments, advance = split_at_timestamps(tokens, BEGIN, POSITIONS)
-    times = [time for segment in segments for time in (segment.start, segment.end)]
-    assert times == sorted(times)
-    in_segments = [token for segment in segments for token in segment.tokens]
-    assert in_segments == tokens[: len(in_segments)]
-    assert advance == POSITIONS or (advance == segments[-1].end and len(in_segments) < len(tokens))

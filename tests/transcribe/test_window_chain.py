@@ -98,12 +98,6 @@ class TestContext:
         assert len(backend.prompts) == 3
         return previous(backend.prompts)
 
-    def test_conditioned_windows_get_the_text_before_them(self) -> None:
-        assert self.prompts(condition_on_previous_text=True) == ["", "hello", "helloworld"]
-
-    def test_independent_windows_get_no_previous_text(self) -> None:
-        assert self.prompts(condition_on_previous_text=False) == ["", "", ""]
-
     @pytest.mark.parametrize(
         ("conditioned", "carried", "told"),
         [

@@ -143,6 +143,7 @@ options = st.fixed_dictionaries(
         "clip_timestamps": st.sampled_from([(), (), (0.0, 0.3, 0.9, 1.6), (0.5,)]),
         "batch_size": st.sampled_from([1, 3]),
         "temperatures": st.just((0.0,)),
+        "vad": st.sampled_from([True, True, False]),
         "vad_min_silence_s": st.just(0.3),
         "vad_speech_pad_s": st.just(0.05),
     }

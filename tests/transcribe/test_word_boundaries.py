@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harken.results import Segment, Word
-from harken.transcribe.word_boundaries import SpeechInterval, refine_word_boundaries
+from harken.transcribe.word_boundaries import (
+    MIN_WORD_S,
+    SEGMENT_TOLERANCE_S,
+    SpeechInterval,
+    refine_word_boundaries,
+)
 
 MEDIAN_S = 0.3
+POSITION_S = 0.02
 
 
 def segment(start_s: float, end_s: float, *words: tuple[float, float]) -> Segment:
@@ -93,3 +103,63 @@ def test_words_without_duration_share_the_speech_region() -> None:
 def test_speech_before_the_end_of_the_last_window_is_not_used() -> None:
     refined = refined_times(segment(1, 2, (1.1, 1.5)), last_s=1.4, speech=[(1, 1.45), (1.6, 2)])
     assert refined == [(1.4, 1.45)]
+
+
+@st.composite
+def rising_s(draw: st.DrawFn, count: int) -> list[float]:
+    return [
+        position * POSITION_S
+        for position in sorted(draw(st.lists(st.integers(0, 800), min_size=count, max_size=count)))
+    ]
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> list[Segment]:
+    counts = draw(st.lists(st.integers(0, 6), max_size=4))
+    times = draw(rising_s(2 * sum(counts)))
+    ends = iter(draw(rising_s(2 * len(counts))))
+    words = zip(times[::2], times[1::2], strict=True)
+    return [segment(next(ends), next(ends), *(next(words) for _ in range(count))) for count in counts]
+
+
+@st.composite
+def regions(draw: st.DrawFn) -> list[tuple[float, float]]:
+    times = sorted(set(draw(rising_s(2 * draw(st.integers(0, 5))))))
+    return list(zip(times[::2], times[1::2], strict=False))
+
+
+@given(windows(), regions(), st.integers(0, 60), st.integers(0, 100))
+def test_refined_words_are_in_order_and_in_speech(segments, speech, median_positions, last) -> None:
+    last_s = round(last * POSITION_S, 2)
+    refined, end_s = refine_word_boundaries(
+        segments, median_duration_s=median_positions * POSITION_S, last_speech_s=last_s, speech=speech
+    )
+    assert [[word.text for word in segment.words] for segment in refined] == [
+        [word.text for word in segment.words] for segment in segments
+    ]
+    words = [word for segment in refined for word in segment.words]
+    assert all(word.end_s <= following.start_s for word, following in pairwise(words))
+    assert all(word.start_s >= last_s for word in words)
+    assert end_s == (words[-1].end_s if words else segments[-1].end_s if segments else last_s)
+    for segment in refined:
+        if segment.words:
+            assert (segment.start_s, segment.end_s) == (segment.words[0].start_s, segment.words[-1].end_s)
+    original = [word for segment in segments for word in segment.words]
+    near = [
+        (max(start, last_s), end)
+        for start, end in speech
+        if original
+        and end > max(last_s, original[0].start_s - SEGMENT_TOLERANCE_S)
+        and start < original[-1].end_s + SEGMENT_TOLERANCE_S
+    ]
+    for word in words if near else []:
+        assert any(start - 1e-3 <= word.start_s and word.end_s <= end + 1e-3 for start, end in near)
+
+
+@given(windows(), st.integers(1, 60))
+def test_refined_words_in_long_speech_have_the_shortest_duration(segments, median_positions) -> None:
+    refined, _ = refine_word_boundaries(
+        segments, median_duration_s=median_positions * POSITION_S, last_speech_s=0, speech=[(0, 100)]
+    )
+    words = [word for segment in refined for word in segment.words]
+    assert all(word.end_s - word.start_s >= MIN_WORD_S - 1e-3 for word in words)

@@ -1,16 +1,26 @@
-"""The words of decoded tokens: their times, probabilities and punctuation."""
+"""The words of decoded tokens: their alignment, times, probabilities and punctuation."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from harken.contract import Floats
 from harken.text import Tokenizer
 from harken.transcribe.segments import TokenSegment
-from harken.transcribe.word_timestamps import Alignment, words_by_segment
+from harken.transcribe.word_timestamps import Alignment, token_starts, words_by_segment
 from tiny_models import TOKENIZER
 
 ENGLISH = Tokenizer.builtin(51864)
+MULTILINGUAL = Tokenizer.builtin(51865)
+TEXT_PARTS = st.sampled_from(
+    [" a", " well", "-known", " fact", ",", ".", '"', " (", ")", " «", "你", "好", "。", " ", "é"]
+)
+TEXTS = st.lists(TEXT_PARTS, max_size=12).map("".join)
 
 
 def token_segment(text: str, *, start: int | None = None) -> TokenSegment:
@@ -86,20 +96,19 @@ def test_punctuation_is_not_merged_across_segments() -> None:
     assert [[text for text, *_ in segment] for segment in words] == [[" a", " -"], [" b"]]
 
 
-@pytest.mark.parametrize("language", ["zh", "ja", "yue", "th"])
-def test_words_of_languages_without_spaces_are_characters(language: str) -> None:
-    assert texts_of("你好，世界。", language=language) == ["你", "好，", "世", "界。"]
+def test_words_of_languages_without_spaces_are_characters() -> None:
+    for language in ("zh", "ja", "yue", "th"):
+        assert texts_of("你好，世界。", language=language) == ["你", "好，", "世", "界。"]
 
 
-def test_long_sentence_end_mark_is_shortened() -> None:
-    # The median duration is 2 positions; the full stop is stretched over a pause of 50.
-    bounds = [0, 1, 2, 3, 4, 5, 6, 56, 57, 58]
-    assert words_of(" a b c. d", bounds=bounds, append_punctuations="")[0][3:] == [(".", 6, 10), (" d", 56, 58)]
-
-
-def test_long_word_after_a_sentence_end_is_shortened() -> None:
-    bounds = [0, 1, 2, 3, 4, 5, 6, 7, 57, 58]
-    assert words_of(" a b c. d", bounds=bounds, append_punctuations="")[0][3:] == [(".", 6, 7), (" d", 54, 58)]
+def test_long_sentence_end_mark_or_word_after_it_is_shortened() -> None:
+    """The median duration is 2 positions; one word is stretched over a pause of 50."""
+    mark, after = (
+        words_of(" a b c. d", bounds=bounds, append_punctuations="")[0][3:]
+        for bounds in ([0, 1, 2, 3, 4, 5, 6, 56, 57, 58], [0, 1, 2, 3, 4, 5, 6, 7, 57, 58])
+    )
+    assert mark == [(".", 6, 10), (" d", 56, 58)]
+    assert after == [(".", 6, 7), (" d", 54, 58)]
 
 
 def test_median_duration_of_words() -> None:
@@ -116,3 +125,50 @@ def test_median_duration_of_words() -> None:
     assert median_duration([0, 0, 0, 1, 4, 5, 6]) == 3  # words without duration do not count
     assert median_duration([0, 50, 100, 150, 200, 250, 300]) == 35  # at most 0.7 s
     assert median_duration([5] * 7) == 0
+
+
+def reference_token_starts(attention: Floats) -> list[int]:
+    """Return the token starts by the full table (openai/whisper, timing.py, dtw_cpu and backtrace)."""
+    n_tokens, n_positions = attention.shape
+    total = np.full((n_tokens + 1, n_positions + 1), np.inf)
+    total[0, 0] = 0
+    for i in range(n_tokens):
+        for j in range(n_positions):
+            total[i + 1, j + 1] = min(total[i, j], total[i, j + 1], total[i + 1, j]) - attention[i, j]
+    path = [(n_tokens, n_positions)]
+    while path[-1] != (1, 1):
+        i, j = path[-1]
+        path.append(min([(i - 1, j - 1), (i - 1, j), (i, j - 1)], key=lambda at: total[at]))
+    return [min(j for i, j in path if i == token + 1) - 1 for token in range(n_tokens)]
+
+
+@given(st.integers(1, 9), st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_path_is_that_of_the_full_table(n_tokens: int, n_positions: int, seed: int) -> None:
+    attention = np.random.default_rng(seed).standard_normal((n_tokens, n_positions)).astype(np.float32)
+    assert token_starts(attention).tolist() == reference_token_starts(attention)
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=9))
+def test_tokens_begin_where_their_attention_begins(lengths: list[int]) -> None:
+    attention = np.repeat(2 * np.eye(len(lengths), dtype=np.float32) - 1, lengths, axis=1)
+    assert token_starts(attention).tolist() == [0, *np.cumsum(lengths)[:-1]]
+
+
+@given(
+    st.lists(TEXTS, max_size=4), st.sampled_from(["en", "fr", "zh", "ja"]), st.randoms(use_true_random=False)
+)
+def test_words_of_a_segment_join_to_its_text_in_order(texts, language, random) -> None:
+    segments = [TokenSegment(start=0, end=1, tokens=tuple(MULTILINGUAL.encode(text))) for text in texts]
+    tokens = tuple(token for segment in segments for token in segment.tokens)
+    alignment = Alignment(
+        tokens=tokens,
+        bounds=np.sort([random.randrange(1500) for _ in range(len(tokens) + 1)]),
+        probabilities=np.array([random.random() for _ in tokens], np.float32),
+    )
+    words_of_segments, median_duration = words_by_segment(segments, alignment, MULTILINGUAL, language=language)
+    assert ["".join(word.text for word in words) for words in words_of_segments] == texts
+    assert 0 <= median_duration <= 35
+    words = [word for segment_words in words_of_segments for word in segment_words]
+    assert all(0 <= word.start <= word.end for word in words)
+    assert all(word.end <= following.start for word, following in pairwise(words))
+    assert all(0 <= word.probability <= 1 for word in words)
