@@ -91,79 +91,71 @@ def test_source_distribution_has_what_builds_the_library(project: Path) -> None:
     assert f"src/{NATIVE}/_harken.so" not in names
 
 
-def test_editable_installation_has_the_library_beside_the_modules(project: Path) -> None:
+def test_editable_installation_has_a_new_library_beside_the_modules(project: Path) -> None:
+    """A process that has the old one mapped keeps it."""
+    folder, old = project / "src" / NATIVE, project / "old"
+    (folder / "_harken.so").write_bytes(b"old")
+    (folder / "_not_built.txt").touch()
+    old.hardlink_to(folder / "_harken.so")
     _, files = build(project, "editable")
     assert not any(name.endswith(".so") for name in files)
-    assert (project / "src" / NATIVE / "_harken.so").read_bytes().startswith(b"compiled")
-
-
-def test_new_library_is_another_file_than_the_old_one(project: Path) -> None:
-    """A process that has the old one mapped keeps it."""
-    library, old = project / "src" / NATIVE / "_harken.so", project / "old"
-    library.write_bytes(b"old")
-    old.hardlink_to(library)
-    build(project, "editable")
     assert old.read_bytes() == b"old"
-    assert library.read_bytes().startswith(b"compiled")
-    assert sorted(path.name for path in library.parent.iterdir()) == ["_harken.so", "kernel"]
+    assert (folder / "_harken.so").read_bytes().startswith(b"compiled")
+    assert sorted(path.name for path in folder.iterdir()) == ["_harken.so", "kernel"]
 
 
-def test_without_a_compiler_for_this_machine_the_wheel_is_for_every_platform(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    use_platforms(monkeypatch, ["linux_riscv64"])
-    assert WheelBuilder(str(project)).config.dependencies == []
-    tag, files = build(project)
-    assert tag == "py3-none-any"
-    assert files[f"{NATIVE}/_not_built.txt"] == b"there is no target for linux_riscv64\n"
-    assert capfd.readouterr().err.splitlines() == [
-        "The compiled engine was not built: there is no target for linux_riscv64. "
-        "The extra 'onnx' has an engine that does without it."
-    ]
-
-
-def test_compiler_that_fails_leaves_a_wheel_of_python_alone(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    use_platforms(monkeypatch, ["win_amd64"])
-    monkeypatch.setenv("REFUSE", "1")
-    tag, files = build(project)
-    assert tag == "py3-none-any"
-    assert files[f"{NATIVE}/_not_built.txt"] == b"the compiler failed: pass.c:8:1: error: no such type\n"
-    assert "warning: odd" in capfd.readouterr().err
-
-
-def test_without_the_package_of_the_compiler_the_wheel_is_of_python_alone(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_platforms(monkeypatch, ["win_amd64"])
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    tag, files = build(project)
-    assert tag == "py3-none-any"
-    assert files[f"{NATIVE}/_not_built.txt"].endswith(b"==0.17.1, is not installed\n")
-
-
+@pytest.mark.parametrize(
+    ("platform", "variable", "reason"),
+    [
+        ("linux_riscv64", None, "there is no target for linux_riscv64"),
+        ("win_amd64", "REFUSE", "the compiler failed: pass.c:8:1: error: no such type"),
+        ("win_amd64", None, f"the compiler, {hatch_build.ZIGLANG}, is not installed"),
+        ("macosx_11_0_arm64", "HARKEN_NO_NATIVE", "HARKEN_NO_NATIVE was set at installation"),
+    ],
+)
 @pytest.mark.parametrize("version", ["standard", "editable"])
-def test_compiling_can_be_switched_off(project: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_wheel_of_python_alone_says_why_and_is_for_every_platform(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    platform: str,
+    variable: str | None,
+    reason: str,
+    version: str,
+) -> None:
+    use_platforms(monkeypatch, [platform])
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    if "not installed" in reason:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     stale = project / "src" / NATIVE / "_harken.so"
     stale.touch()
-    use_platforms(monkeypatch, ["macosx_11_0_arm64"])
-    monkeypatch.setenv("HARKEN_NO_NATIVE", "1")
-    assert WheelBuilder(str(project)).config.dependencies == []
     tag, files = build(project, version)
     assert tag == "py3-none-any"
     assert not any(name.endswith((".so", ".c", ".h")) for name in files)
-    assert (f"{NATIVE}/_not_built.txt" in files, stale.exists()) == (
-        version == "standard",
-        version == "standard",
+    written = (
+        files[f"{NATIVE}/_not_built.txt"]
+        if version == "standard"
+        else stale.with_name("_not_built.txt").read_bytes()
     )
+    assert written.decode() == f"{reason}\n"
+    assert stale.exists() == (version == "standard")
+    reported = capfd.readouterr().err
+    assert reported.endswith(
+        f"The compiled engine was not built: {reason}. The extra 'onnx' has an engine that does without it.\n"
+    )
+    assert ("warning: odd" in reported) == (variable == "REFUSE")
 
 
-def test_editable_installation_that_succeeds_removes_the_old_reason(project: Path) -> None:
-    reason = project / "src" / NATIVE / "_not_built.txt"
-    reason.touch()
-    build(project, "editable")
-    assert not reason.exists()
+def test_compiler_is_a_dependency_of_the_build_where_there_is_something_to_compile(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert WheelBuilder(str(project)).config.dependencies == [hatch_build.ZIGLANG]
+    use_platforms(monkeypatch, ["linux_riscv64"])
+    assert WheelBuilder(str(project)).config.dependencies == []
+    use_platforms(monkeypatch, ["macosx_11_0_arm64"])
+    monkeypatch.setenv("HARKEN_NO_NATIVE", "1")
+    assert WheelBuilder(str(project)).config.dependencies == []
 
 
 @pytest.mark.parametrize(
@@ -187,22 +179,21 @@ def test_wheel_that_was_asked_for_has_the_library_or_is_not_built(
         (["macosx_11_0_arm64"], "macos-arm64"),
         (["win_amd64"], "windows-amd64"),
         (["win_arm64"], "windows-arm64"),
+        *(
+            (name, None)
+            for name in (["win32"], ["linux_i686"], ["manylinux_2_16_x86_64"], ["macosx_10_15_x86_64"])
+        ),
     ],
 )
 def test_target_is_the_one_whose_wheels_the_interpreter_takes(
-    monkeypatch: pytest.MonkeyPatch, platforms: list[str], target: str
+    monkeypatch: pytest.MonkeyPatch, platforms: list[str], target: str | None
 ) -> None:
     use_platforms(monkeypatch, platforms)
-    assert hatch_build.choose_target() == target
-
-
-@pytest.mark.parametrize("platform", ["win32", "linux_i686", "manylinux_2_16_x86_64", "macosx_10_15_x86_64"])
-def test_interpreter_without_a_target_has_nothing_to_compile(
-    monkeypatch: pytest.MonkeyPatch, platform: str
-) -> None:
-    use_platforms(monkeypatch, [platform])
-    with pytest.raises(hatch_build.NotBuilt, match=f"there is no target for {platform}"):
-        hatch_build.choose_target()
+    if target:
+        assert hatch_build.choose_target() == target
+    else:
+        with pytest.raises(hatch_build.NotBuilt, match=f"there is no target for {platforms[0]}"):
+            hatch_build.choose_target()
 
 
 def test_compiler_has_one_version() -> None:

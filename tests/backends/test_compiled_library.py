@@ -1,4 +1,4 @@
-"""The compiled library where it is missing, damaged or of another version, and what takes its place."""
+"""The compiled library: why it cannot be used, what takes its place, and the choice of its kernels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 from harken import compiled_library
 from harken.audio import mel
 from harken.backends import native
+from harken.backends.native import library as native_library
 from harken.compiled_library import ABI_VERSION, library_path, load_library
-from harken.errors import BackendUnavailable
+from harken.errors import BackendUnavailable, OptionError
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +24,17 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
-def test_missing_library_is_named(library: Path) -> None:
-    with pytest.raises(BackendUnavailable, match=r"was not built: there is no .*_harken\.so"):
+def refuse(message: str) -> None:
+    """Check that the library is refused, in one line."""
+    with pytest.raises(BackendUnavailable, match=message) as raised:
         compiled_library.load_library()
+    assert "\n" not in str(raised.value)
 
 
-def test_reason_that_the_installation_left_is_given(library: Path) -> None:
+def test_missing_library_is_named_or_the_reason_that_the_installation_left(library: Path) -> None:
+    refuse(r"was not built: there is no .*_harken\.so")
     library.with_name("_not_built.txt").write_text("there is no compiler\n")
-    with pytest.raises(BackendUnavailable, match=r"was not built: there is no compiler$"):
-        compiled_library.load_library()
+    refuse(r"was not built: there is no compiler$")
 
 
 @pytest.mark.parametrize(
@@ -46,9 +49,7 @@ def test_library_lies_beside_the_modules_of_the_native_backend(
 
 def test_damaged_library_is_reported_in_one_line(library: Path) -> None:
     library.write_bytes(b"not a library")
-    with pytest.raises(BackendUnavailable, match="cannot be loaded") as raised:
-        compiled_library.load_library()
-    assert "\n" not in str(raised.value)
+    refuse("cannot be loaded")
 
 
 @pytest.mark.parametrize("size", [20, 20_000])
@@ -57,18 +58,14 @@ def test_library_that_was_cut_short_is_reported(library: Path, size: int) -> Non
     if not whole.exists() or not whole.read_bytes().startswith(b"\x7fELF"):
         pytest.skip("there is no compiled library in ELF")
     library.write_bytes(whole.read_bytes()[:size])
-    with pytest.raises(BackendUnavailable, match="cut short"):
-        compiled_library.load_library()
+    refuse("cut short")
 
 
 def test_library_of_another_version_is_refused(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library.touch()
     other = SimpleNamespace(harken_abi_version=lambda: ABI_VERSION + 1)
     monkeypatch.setattr(compiled_library, "CDLL", lambda path: other)
-    with pytest.raises(
-        BackendUnavailable, match=rf"version {ABI_VERSION + 1} of the interface, not {ABI_VERSION}"
-    ):
-        compiled_library.load_library()
+    refuse(rf"version {ABI_VERSION + 1} of the interface, not {ABI_VERSION}")
 
 
 @pytest.mark.parametrize("functions", [None, SimpleNamespace()], ids=["missing", "without log-mel"])
@@ -84,3 +81,29 @@ def test_log_mel_falls_back_to_numpy(functions: object, monkeypatch: pytest.Monk
         assert mel._compiled_frames(80) is None
     finally:
         mel._compiled_frames.cache_clear()
+
+
+def test_native_engine_gives_the_reason_for_which_the_library_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(native_library, "load_library", native_library.load_library.__wrapped__)
+    reason = native_library.unavailable_reason()
+    assert reason is not None
+    assert "was not built: there is no" in reason
+    with pytest.raises(BackendUnavailable, match="was not built"):
+        native_library.instruction_sets()
+    monkeypatch.setattr(compiled_library, "load_library", SimpleNamespace)  # without functions
+    assert (native_library.unavailable_reason() or "").startswith("the compiled library cannot be loaded: ")
+
+
+def test_environment_chooses_the_instruction_set_else_it_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_library, "instruction_sets", lambda: ("fast", "portable"))
+    monkeypatch.delenv("HARKEN_INSTRUCTION_SET", raising=False)
+    assert native_library.chosen_instruction_set() == "fast"
+    for asked, chosen in {"": "fast", "portable": "portable"}.items():
+        monkeypatch.setenv("HARKEN_INSTRUCTION_SET", asked)
+        assert native_library.chosen_instruction_set() == chosen
+    monkeypatch.setenv("HARKEN_INSTRUCTION_SET", "abacus")
+    with pytest.raises(OptionError) as caught:
+        native_library.chosen_instruction_set()
+    assert str(caught.value) == "HARKEN_INSTRUCTION_SET='abacus': allowed is fast or portable"

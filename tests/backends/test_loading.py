@@ -22,10 +22,6 @@ class Failure(Exception):
     """The error of a function."""
 
 
-def fail(weights: Any) -> None:
-    raise Failure
-
-
 def test_parts_are_loaded_at_the_same_time_and_returned_in_order() -> None:
     barrier = threading.Barrier(2, timeout=60)
 
@@ -36,19 +32,15 @@ def test_parts_are_loaded_at_the_same_time_and_returned_in_order() -> None:
     assert load_parts(WEIGHTS, meet, lambda weights: [*weights], meet, meet, meet) == [7, ["weight"], 7, 7, 7]
 
 
-def test_first_error_is_raised_while_others_still_run() -> None:
+@pytest.mark.parametrize("error", [Failure, TimeoutError])
+def test_first_error_is_raised_while_others_still_run(error: type[Exception]) -> None:
+    def fail(weights: Any) -> None:
+        raise error
+
     go_on = threading.Event()
-    with pytest.raises(Failure):
+    with pytest.raises(error):
         load_parts(WEIGHTS, lambda weights: go_on.wait(60), fail)
     go_on.set()
-
-
-def test_timeout_error_of_a_function_is_an_error() -> None:
-    def time_out(weights: Any) -> None:
-        raise TimeoutError("of the function")
-
-    with pytest.raises(TimeoutError, match="of the function"):
-        load_parts(WEIGHTS, time_out)
 
 
 def test_functions_that_nobody_waits_for_end_where_they_next_read_a_weight() -> None:
@@ -62,8 +54,8 @@ def test_functions_that_nobody_waits_for_end_where_they_next_read_a_weight() -> 
             ended.set()
             raise
 
-    with pytest.raises(Failure):
-        load_parts(WEIGHTS, read_on, fail)
+    with pytest.raises(KeyError):
+        load_parts(WEIGHTS, read_on, lambda weights: weights["missing"])
     assert ended.wait(60)
 
 

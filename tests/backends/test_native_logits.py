@@ -22,8 +22,8 @@ MakePair = Callable[..., Pair]
 def make_pair(open_backend: Callable[[str], Backend]) -> MakePair:
     decoder: Any = open_backend("native-int8")._decoder
 
-    def make(seed: int, positions: int = 3, token_ids: Ints | None = None) -> Pair:
-        padded = 4 * np.random.default_rng(seed).standard_normal((positions, PADDED), np.float32)
+    def make(seed: int, token_ids: Ints | None = None) -> Pair:
+        padded = 4 * np.random.default_rng(seed).standard_normal((3, PADDED), np.float32)
         padded[:, COLUMNS:] = 1e9
         host = HostLogits(padded[:, :COLUMNS].copy(), token_ids)
         return NativeLogits(decoder, padded, COLUMNS, token_ids), host
@@ -55,36 +55,20 @@ def assert_same_choices(native: Logits, host: Logits, k: int = 5) -> None:
 
 
 @pytest.mark.parametrize("token_ids", [None, TOKEN_IDS], ids=["whole vocabulary", "subset"])
-@pytest.mark.parametrize("seed", range(25))
-def test_rules_in_any_order_are_those_of_host_logits(
-    make_pair: MakePair, seed: int, token_ids: Ints | None
-) -> None:
+def test_rules_in_any_order_are_those_of_host_logits(make_pair: MakePair, token_ids: Ints | None) -> None:
     """A preference depends on what was suppressed before it, not on what is suppressed after it."""
-    pair, last = make_pair(seed, token_ids=token_ids), COLUMNS if token_ids is None else 3 * COLUMNS
-    names = np.random.default_rng(seed).choice([*RULES], 7)
-    for logits in pair:
-        rng = np.random.default_rng(seed)
-        for name in names:
-            RULES[name](logits, rng, last)
-    native, host = pair
-    np.testing.assert_array_equal(native.values, host.values)
-    assert_same_choices(native, host)
-
-
-def test_rules_are_applied_to_selected_positions(make_pair: MakePair) -> None:
-    native, host = (
-        logits.select_positions([2, 0, 2])
-        for logits in make_pair(0)
-        if logits.suppress_tokens(np.arange(0, COLUMNS, 2)) is None
-    )
-    assert_same_choices(native, host)
-
-
-def test_a_copy_of_positions_changes_alone(make_pair: MakePair) -> None:
-    native, _ = make_pair(0)
-    before = native.values.copy()
-    native.select_positions([1]).suppress_tokens(np.arange(9))
-    np.testing.assert_array_equal(native.values, before)
+    last = COLUMNS if token_ids is None else 3 * COLUMNS
+    for seed in range(25):
+        pair = make_pair(seed, token_ids)
+        names = np.random.default_rng(seed).choice([*RULES], 7)
+        for logits in pair:
+            rng = np.random.default_rng(seed)
+            for name in names:
+                RULES[name](logits, rng, last)
+        native, host = pair
+        np.testing.assert_array_equal(native.values, host.values, err_msg=str(names))
+        assert_same_choices(native, host)
+        assert_same_choices(*(logits.select_positions([2, 0, 2]) for logits in pair))
 
 
 @pytest.mark.parametrize("k", [1, 2, MOST_INSERTED, MOST_INSERTED + 1, COLUMNS, COLUMNS + 5])
@@ -104,15 +88,6 @@ def test_nothing_is_chosen_where_all_is_suppressed(make_pair: MakePair) -> None:
     np.testing.assert_allclose(logprobs, expected, atol=2e-6)
     assert np.isneginf(logprobs[0]).all()
     assert native.probability(4)[0] == 0
-
-
-def test_no_positions_have_no_tokens(make_pair: MakePair) -> None:
-    native, _ = make_pair(0, positions=0)
-    native.suppress_tokens(np.array([1]))
-    native.prefer_timestamps(5)
-    assert len(native) == 0
-    assert native.top(2)[0].shape == (0, 2)
-    assert native.sample(1.0, [])[0].shape == (0,)
 
 
 @pytest.mark.parametrize("token", [-1, COLUMNS])

@@ -64,43 +64,23 @@ def test_slow_bfloat16_is_used_only_where_it_is_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("description", "faster"),
+    ("description", "amx", "faster"),
     [
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512_bf16 avx512_fp16", False),
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512_bf16 amx_bf16 amx_tile amx_int8", True),
-        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx512_bf16", True),
-        ("Features\t: fp asimd bf16", True),
-        (None, True),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512_bf16 avx512_fp16", False, False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512_bf16 amx_bf16 amx_tile amx_int8", True, True),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu not_amx_bf16 amx_tile", False, False),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx512_bf16", False, True),
+        ("Features\t: fp asimd bf16 sme", False, True),
+        (None, False, True),
     ],
 )
 def test_bfloat16_is_slower_on_intel_without_matrix_units(
-    tmp_path: Path, description: str | None, faster: bool
+    tmp_path: Path, description: str | None, amx: bool, faster: bool
 ) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     if description:
         cpuinfo.write_text(description)
-    assert bfloat16_is_faster(cpuinfo) == faster
-
-
-@pytest.mark.parametrize(
-    ("description", "amx"),
-    [
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu amx_bf16 avx512_fp16 amx_tile amx_int8", True),
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512_bf16 amx_tile amx_int8", False),
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu not_amx_bf16", False),
-        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx512_bf16", False),
-        ("Features\t: fp asimd bf16 sme", False),
-        ("", False),
-        (None, False),
-    ],
-)
-def test_amx_is_read_from_the_flags_of_the_processor(
-    tmp_path: Path, description: str | None, amx: bool
-) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    if description is not None:
-        cpuinfo.write_text(description)
-    assert has_amx(cpuinfo) == amx
+    assert (has_amx(cpuinfo), bfloat16_is_faster(cpuinfo)) == (amx, faster)
 
 
 @pytest.mark.parametrize("capabilities", [WITHOUT_BF16, WITHOUT_OPENVINO])

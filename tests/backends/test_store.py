@@ -110,15 +110,6 @@ def test_damaged_files_are_written_again(root: Path) -> None:
         get(root, make=must_not_write)
 
 
-def test_writing_that_fails_leaves_no_files(root: Path) -> None:
-    def fail() -> Write:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        get(root, make=fail)
-    assert not root.exists() or names(root) == set()
-
-
 def test_unwritable_store_falls_back_to_a_temporary_directory(tmp_path: Path, temporary: Path) -> None:
     blocking_file = tmp_path / "file"
     blocking_file.write_text("not a directory")
@@ -181,7 +172,7 @@ class FullDisk(io.BytesIO):
         super().close()
 
 
-@pytest.mark.parametrize("room", [0, 1, LARGE_BYTES // 2, LARGE_BYTES - 1])
+@pytest.mark.parametrize("room", [0, LARGE_BYTES - 1])
 def test_files_that_do_not_fit_are_whole_in_the_temporary_directory(
     root: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:

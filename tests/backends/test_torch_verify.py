@@ -47,18 +47,12 @@ def verify(backend: TorchBackend, seed: int, rounds: int = 12) -> None:
         assert sessions[0].lengths == sessions[1].lengths
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_captured_steps_verify_ragged_drafts(seed: int) -> None:
+def test_captured_steps_verify_ragged_drafts() -> None:
     backend = TorchBackend(DIMS, make_weights(), device="cpu", threads=1, graph_capture=FakeGraphCapture)
     before = FakeGraphCapture.made
-    verify(backend, seed)
-    assert FakeGraphCapture.made - before <= 1 + len(
-        [step for step in CAPTURED_STEP_TOKENS if step <= MAX_DRAFT + 1]
-    )
-    captured = FakeGraphCapture.made
-    for later_seed in range(3, 6):
-        verify(backend, later_seed)
-    assert FakeGraphCapture.made - captured <= 2  # widths that the first rounds did not happen to have
+    for seed in range(5):
+        verify(backend, seed)
+    assert FakeGraphCapture.made - before <= 3 + len([n for n in CAPTURED_STEP_TOKENS if n <= MAX_DRAFT + 1])
 
 
 def test_drafts_of_any_length_use_few_captured_steps() -> None:

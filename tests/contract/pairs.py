@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harken.contract import Backend, Features, Floats, Logits, Session
-from tiny_models import DIMS
+from harken.contract import Backend, Features, Floats, Logits, Session, SparsePositions
+from tiny_models import DIMS, TOKENIZER
+
+PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ class BackendPair:
     reference_features: Features
     tolerance: float
 
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> BackendPair:
+        """Return both backends with other windows."""
+        tested, reference = (backend.encode(mel, positions) for backend in (self.tested, self.reference))
+        return replace(self, features=tested, reference_features=reference)
+
     def open_session(
         self, row_windows: Sequence[int], capacity: int = DIMS.n_text_ctx, *, attention: bool = False
     ) -> SessionPair:
@@ -79,3 +86,9 @@ def log_probabilities(logits: Logits) -> Floats:
         ids, values = logits.top(DIMS.n_vocab)
         np.put_along_axis(table, ids, values, axis=1)
     return table
+
+
+def decode(backend: Backend, features: Features, row_windows: Sequence[int] = (0,), last_n: int = 1) -> Floats:
+    """Return the log-probabilities after `PROMPT` in a new session with a row for each of the given windows."""
+    session = backend.open_session(features, row_windows, DIMS.n_text_ctx)
+    return log_probabilities(session.extend([PROMPT] * len(row_windows), last_n))

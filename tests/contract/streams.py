@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from pairs import BackendPair, SessionPair, log_probabilities
+from pairs import PROMPT, BackendPair, SessionPair, decode
 
 from harken.contract import Floats, StreamingEncoderState
-from tiny_models import DIMS, TOKENIZER
-
-PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
+from tiny_models import DIMS
 
 
 def make_mels(streams: int, seed: int = 5) -> Floats:
@@ -87,6 +85,4 @@ class Streams:
 
 def decode_alone(backends: BackendPair, state: StreamingEncoderState) -> Floats:
     """Return log-probabilities of a decoder over one stream."""
-    tested = backends.tested
-    session = tested.open_session(tested.stream_features([state]), [0], DIMS.n_text_ctx)
-    return log_probabilities(session.extend([PROMPT], last_n=len(PROMPT)))
+    return decode(backends.tested, backends.tested.stream_features([state]), last_n=len(PROMPT))

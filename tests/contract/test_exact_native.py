@@ -98,6 +98,7 @@ def compute(precision: str, cache: Path, features: Features, threads: int) -> li
 def test_threads_and_instruction_sets_change_no_bit(
     features: Features, cache: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
+    assert SETS[-1] == "portable"
     expected = compute(precision, cache, features, threads=1)
     assert sum(len(result) for result in expected) > 50
     for instruction_set, threads in [(SETS[0], 2), (SETS[0], 3), *((name, 1) for name in SETS[1:])]:
@@ -138,11 +139,6 @@ def test_session_is_collected_without_waiting_for_a_call_of_another_thread(
     assert len(closed) == 1
     del session
     assert len(closed) == 2
-
-
-def test_portable_kernels_are_the_last_choice(backend: Backend) -> None:
-    assert SETS[-1] == "portable"
-    assert len(set(SETS)) == len(SETS)
 
 
 def test_session_outlives_the_references_to_its_backend_and_features(cache: Path, features: Features) -> None:

@@ -59,8 +59,8 @@ class Program(RuleBasedStateMachine):
 
 
 def test_random_programs_stay_in_step_with_the_reference(backends: BackendPair) -> None:
-    # All precisions use the same session; in float32 the tolerance is smallest, so it gets the most examples.
-    examples = 50 if backends.name == "onnx-fp32" else 8
+    # In float32 the tolerance is smallest, so it gets the most examples.
+    examples = 8 if backends.tolerance > 0.01 or backends.name == "numpy" else 30
     run_state_machine_as_test(
         lambda: Program(backends), settings=settings(max_examples=examples, stateful_step_count=20)
     )

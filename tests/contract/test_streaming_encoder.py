@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pairs import BackendPair, log_probabilities
-from streams import PROMPT, Streams, decode_alone, make_mels
+from pairs import PROMPT, BackendPair, decode
+from streams import Streams, decode_alone, make_mels
 
 from harken.backends.numpy import model
 from harken.backends.numpy.backend import NumpyFeatures
@@ -26,10 +26,8 @@ def test_one_chunk_of_the_whole_stream_equals_the_offline_encoder(backends: Back
     streams = Streams(backends, 2, history_frames=0)
     streams.encode([0, 1], WHOLE, WHOLE, end=True)
     offline = backends.reference.encode(streams.mels[:, :, :WHOLE])
-    whole = backends.reference.open_session(offline, [0, 1], DIMS.n_text_ctx).extend(
-        [PROMPT] * 2, last_n=len(PROMPT)
-    )
-    close(streams.compare([0, 1]), log_probabilities(whole), backends)
+    whole = decode(backends.reference, offline, [0, 1], last_n=len(PROMPT))
+    close(streams.compare([0, 1]), whole, backends)
 
 
 @pytest.mark.parametrize("history_frames", [0, 4, 10, WHOLE])
@@ -48,22 +46,8 @@ def test_chunks_without_look_ahead_equal_the_offline_encoder_under_a_block_mask(
     mask = (block <= block[:, None]) & (keys >= block_start[:, None] - history_frames // 2)
     x = model.stem(streams.mels[0, :, :WHOLE], make_weights())
     offline = NumpyFeatures.from_windows([model.encoder_blocks(x, make_weights(), DIMS, mask)])
-    expected = backends.reference.open_session(offline, [0], DIMS.n_text_ctx).extend(
-        [PROMPT], last_n=len(PROMPT)
-    )
-    close(decode_alone(backends, streams.states[0]), log_probabilities(expected), backends)
-
-
-def test_look_ahead_counts_until_it_is_encoded_again(backends: BackendPair) -> None:
-    streams = Streams(backends, 1, history_frames=8)
-    for _ in range(4):
-        streams.encode([0], 16, 8)
-        streams.compare([0])
-    assert streams.states[0].final_positions == 16
-    assert streams.states[0].positions == 20
-    streams.encode([0], 8, 8, end=True)
-    streams.compare([0])
-    assert streams.states[0].positions == 20
+    expected = decode(backends.reference, offline, last_n=len(PROMPT))
+    close(decode_alone(backends, streams.states[0]), expected, backends)
 
 
 def test_chunk_may_be_look_ahead_only(backends: BackendPair) -> None:
@@ -110,16 +94,6 @@ def test_batch_of_streams_equals_each_stream_alone(backends: BackendPair) -> Non
         close(decode_alone(backends, separate[stream].states[0]), logits, backends)
 
 
-def test_streams_of_different_length_are_decoded_as_each_alone(backends: BackendPair) -> None:
-    streams = Streams(backends, 3, history_frames=8)
-    for stream, hops in enumerate((1, 5, 3)):
-        for _ in range(hops):
-            streams.encode([stream], 12, 6)
-    batched = streams.compare([1, 0, 2])
-    for stream, logits in zip((1, 0, 2), np.split(batched, 3), strict=True):
-        close(logits, decode_alone(backends, streams.states[stream]), backends)
-
-
 def test_attention_is_zero_behind_the_end_of_a_shorter_stream(backends: BackendPair) -> None:
     streams = Streams(backends, 2, history_frames=8)
     streams.encode([0, 1], 10, 6)
@@ -161,33 +135,13 @@ def test_features_do_not_change_with_later_chunks(backends: BackendPair) -> None
     assert early.lengths == (len(PROMPT),)
 
 
-def test_sessions_over_windows_and_streams_are_independent(backends: BackendPair) -> None:
-    streams = Streams(backends, 2, history_frames=8)
-    streams.encode([0, 1], 12, 6)
-    streams.encode([1], 14, 6)
-    backends.open_session([0, 1]).extend([PROMPT] * 2)
-    ragged = streams.open_sessions([0, 1])
-    ragged.extend([PROMPT] * 2)
-    whole = backends.open_session([0, 1])
-    whole.extend([PROMPT] * 2)
-    ragged.extend([[65], [66]])
-    whole.extend([[65], [66]])
-
-
-def test_open_encoder_without_an_encoder_is_refused(backends: BackendPair, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="no encoder: use reuse_encoder_output"):
-        make_backend(backends.name, tmp_path, shares_encoder=True).open_encoder(8)
-
-
 def test_decoder_without_encoder_reuses_the_output_of_streams(backends: BackendPair, tmp_path: Path) -> None:
     streams = Streams(backends, 2, history_frames=8)
     streams.encode([0, 1], 12, 6)
     streams.encode([1], 12, 6)
     decoder = make_backend(backends.name, tmp_path, shares_encoder=True)
     features = decoder.reuse_encoder_output(backends.tested.stream_features(streams.states))
-    decoded = log_probabilities(
-        decoder.open_session(features, [0, 1], DIMS.n_text_ctx).extend([PROMPT] * 2, len(PROMPT))
-    )
+    decoded = decode(decoder, features, [0, 1], last_n=len(PROMPT))
     close(decoded, streams.compare([0, 1]), backends)
 
 
