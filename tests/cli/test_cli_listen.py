@@ -30,7 +30,7 @@ TONE = (tone(1.2) * 32768).astype("<i2")
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+def cli(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # the command sets it with --quiet
     cli = CliRunner(capsys, monkeypatch)
@@ -39,12 +39,12 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> FakeLiveSession:
+def session(monkeypatch):
     return hears(monkeypatch, FakeLiveSession())
 
 
 @pytest.fixture
-def talk(cli: CliRunner) -> Path:
+def talk(cli):
     """A recording of 1.2 s in the current folder: two utterances and a half."""
     return AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
 
@@ -55,35 +55,31 @@ def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 class TestSources:
-    def test_file_is_transcribed(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_file_is_transcribed(self, cli, session, talk):
         outcome = cli.run("listen", talk)
         assert (outcome.code, outcome.out.splitlines(), outcome.err) == (0, [*SAID[:2], "can do"], "")
         assert np.array_equal(session.samples, load_audio(talk))
         assert session.closed
 
-    def test_container_on_standard_input_is_decoded(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
+    def test_container_on_standard_input_is_decoded(self, cli, session, talk):
         piped(cli.monkeypatch, talk.read_bytes())
         assert cli.run("listen", "-").code == 0
         assert np.array_equal(session.samples, load_audio(talk))
 
-    def test_without_file_standard_input_is_read(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
+    def test_without_file_standard_input_is_read(self, cli, session, talk):
         piped(cli.monkeypatch, talk.read_bytes())
         assert cli.run("listen").code == 0
         assert np.array_equal(session.samples, load_audio(talk))
 
     @pytest.mark.parametrize("arguments", [["-", "--pcm"], ["--pcm"]])
-    def test_raw_samples_are_read(self, cli: CliRunner, session: FakeLiveSession, arguments: list[str]) -> None:
+    def test_raw_samples_are_read(self, cli, session, arguments):
         piped(cli.monkeypatch, TONE.tobytes())
         outcome = cli.run("listen", *arguments)
         assert (outcome.code, outcome.err) == (0, "")
         assert np.array_equal(session.samples, (TONE / 32768).astype(np.float32))
         assert max(map(len, session.blocks)) <= 800
 
-    def test_raw_floats_are_mixed_and_resampled(self, cli: CliRunner, session: FakeLiveSession) -> None:
+    def test_raw_floats_are_mixed_and_resampled(self, cli, session):
         left, right = tone(1.0, 48_000), np.zeros(48_000)
         piped(cli.monkeypatch, np.stack([left, right], axis=1).astype("<f4").tobytes())
         form = ["--pcm-format", "f32le", "--pcm-rate", 48_000, "--pcm-channels", 2]
@@ -101,9 +97,7 @@ class TestSources:
             (b"\xff" * 64, ["--pcm-format", "f32le"], "at 0.00 s: a sample is nan or infinite"),
         ],
     )
-    def test_bad_raw_samples_are_an_error(
-        self, cli: CliRunner, session: FakeLiveSession, data: bytes, form: list[object], reason: str
-    ) -> None:
+    def test_bad_raw_samples_are_an_error(self, cli, session, data, form, reason):
         piped(cli.monkeypatch, data)
         outcome = cli.run("listen", "-", "--pcm", *form)
         assert outcome.code == 3
@@ -111,11 +105,11 @@ class TestSources:
         assert len(outcome.err.splitlines()) == 1
         assert session.closed
 
-    def test_text_before_an_incomplete_sample_is_shown(self, cli: CliRunner, session: FakeLiveSession) -> None:
+    def test_text_before_an_incomplete_sample_is_shown(self, cli, session):
         piped(cli.monkeypatch, TONE.tobytes()[:-1])
         assert cli.run("listen", "-", "--pcm").out.splitlines() == [*SAID[:2], "can"]
 
-    def test_real_pace_waits_for_each_block(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_real_pace_waits_for_each_block(self, cli, session, talk):
         slept: list[float] = []
         cli.monkeypatch.setattr(
             "harken.cli.sources.RealTimeSource.__init__.__defaults__", (lambda: 0.0, slept.append)
@@ -125,7 +119,7 @@ class TestSources:
         assert slept[0] == pytest.approx(len(session.blocks[0]) / 16_000)
         assert slept[-1] == pytest.approx(1.2)
 
-    def test_late_blocks_are_not_delayed(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_late_blocks_are_not_delayed(self, cli, session, talk):
         slept: list[float] = []
         cli.monkeypatch.setattr(
             "harken.cli.sources.RealTimeSource.__init__.__defaults__",
@@ -136,7 +130,7 @@ class TestSources:
 
 
 class TestOptions:
-    def test_options_reach_the_session(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_options_reach_the_session(self, cli, session, talk):
         assert (
             cli.run(
                 "listen", talk, "--delay", "1500", "--language", "en", "--pause-s", "2", "--no-adaptive"
@@ -148,11 +142,11 @@ class TestOptions:
 
 
 class TestOutput:
-    def test_lines_begin_with_times(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_lines_begin_with_times(self, cli, session, talk):
         first = cli.run("listen", talk, "--times").out.splitlines()[0]
         assert first == "[00:00.000 --> 00:00.500] And so my fellow Americans"
 
-    def test_json_has_every_event(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_json_has_every_event(self, cli, session, talk):
         outcome = cli.run("listen", talk, "--json")
         told = [json.loads(line) for line in outcome.out.splitlines()]
         assert [event["event"] for event in told[:3]] == ["speech_started", "interim", "interim"]
@@ -171,7 +165,7 @@ class TestOutput:
         assert told[-1]["event"] == "speech_ended"
         assert told[-1]["reason"] == "close"
 
-    def test_load_changes_are_reported(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_load_changes_are_reported(self, cli, session, talk):
         changed = LoadChanged(
             audio_s=0, emitted_samples=0, compute_s=0, level=1, lag_s=2.0, detail="longer hops"
         )
@@ -181,9 +175,7 @@ class TestOutput:
         told = json.loads(cli.run("listen", talk, "--json").out.splitlines()[-1])
         assert (told["event"], told["level"], told["detail"]) == ("load_changed", 1, "longer hops")
 
-    def test_work_left_out_from_the_start_is_said_in_one_line(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
+    def test_work_left_out_from_the_start_is_said_in_one_line(self, cli, session, talk):
         began = LoadChanged(audio_s=0, emitted_samples=0, compute_s=0, level=1, lag_s=0.0, detail="longer hops")
         cli.monkeypatch.setattr(session, "close", lambda: [began])
         outcome = cli.run("listen", talk)
@@ -193,19 +185,17 @@ class TestOutput:
         )
         assert cli.run("listen", talk, "--quiet").err == ""
 
-    def test_refused_milliseconds_name_the_option_to_go_on(self, cli: CliRunner, talk: Path) -> None:
+    def test_refused_milliseconds_name_the_option_to_go_on(self, cli, talk):
         outcome = cli.run("listen", talk, "--delay", "200")
         assert outcome.code == 2
         assert "--delay '200': allowed is at least " in outcome.err
         assert outcome.err.endswith("; --best-effort starts with the nearest\n")
 
-    def test_best_effort_is_an_option(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_best_effort_is_an_option(self, cli, session, talk):
         assert cli.run("listen", talk, "--delay", "200", "--best-effort").code == 0
         assert session.stream_options == StreamOptions(delay="200", best_effort=True)
 
-    def test_verbose_reports_engine_and_speed(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
+    def test_verbose_reports_engine_and_speed(self, cli, session, talk):
         first, bound, last = cli.run("listen", talk, "--verbose").err.splitlines()
         assert first == "Recognizer('tiny.en', fixed logits)"
         assert bound == f"words are {FakeLiveSession.plan.bound}"
@@ -213,41 +203,33 @@ class TestOutput:
             r"talk\.wav: 00:01\.200 of audio, computed for \d\.\d\d s, \d\.\d{3} of real time", last
         )
 
-    def test_transcript_is_written(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_transcript_is_written(self, cli, session, talk):
         assert cli.run("listen", talk, "-o", "said.srt").code == 0
         assert Path("said.srt").read_text().startswith("1\n00:00:00,000 --> 00:00:00,500\nAnd so my fellow")
         assert not session.options.word_timestamps
 
-    def test_json_transcript_has_the_metadata(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
+    def test_json_transcript_has_the_metadata(self, cli, session, talk):
         assert cli.run("listen", talk, "-o", "transcript.json", "--record", "recording.wav").code == 0
         document = json.loads(Path("transcript.json").read_text())
         assert (document["duration"], document["language"], document["model"]) == (1.2, "en", "tiny.en")
         assert document["text"] == f"{' '.join(SAID[:2])} can do"
 
-    def test_formats_with_words_turn_on_word_timestamps(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
+    def test_formats_with_words_turn_on_word_timestamps(self, cli, session, talk):
         assert cli.run("listen", talk, "-o", "said.words.tsv").code == 0
         assert session.options.word_timestamps
 
-    def test_html_page_links_to_the_recording(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
+    def test_html_page_links_to_the_recording(self, cli, session, talk):
         assert cli.run("listen", talk, "-o", "transcript.html", "--record", "recording.wav").code == 0
         assert 'src="recording.wav"' in Path("transcript.html").read_text()
 
-    def test_recording_holds_the_audio(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_recording_holds_the_audio(self, cli, session, talk):
         assert cli.run("listen", talk, "--record", "recording.wav").code == 0
         with wave.open("recording.wav") as recorded:
             assert recorded.getparams()[:4] == (1, 2, 16_000, 19_200)
         assert np.array_equal(load_audio("recording.wav"), load_audio(talk))
 
-    def test_closed_pipe_ends_quietly_with_141(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
-        def closed(*_: object, **__: object) -> None:
+    def test_closed_pipe_ends_quietly_with_141(self, cli, session, talk):
+        def closed(*_, **__):
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
         cli.monkeypatch.setattr("harken.cli.root.discard", lambda stream: None)
@@ -259,8 +241,8 @@ class TestOutput:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
 class TestSignals:
-    def test_first_signal_finishes_the_audio(self, cli: CliRunner, talk: Path) -> None:
-        def interrupt(samples: int) -> None:
+    def test_first_signal_finishes_the_audio(self, cli, talk):
+        def interrupt(samples):
             if samples >= 9_600 and not session.closed:
                 os.kill(os.getpid(), signal.SIGINT) if len(sent) == 0 else None
                 sent.append(samples)
@@ -278,8 +260,8 @@ class TestSignals:
         assert outcome.out.splitlines() == Path("transcript.txt").read_text().splitlines() == [SAID[0], "ask"]
         assert np.array_equal(load_audio("recording.wav"), session.samples)
 
-    def test_second_signal_stops_at_once(self, cli: CliRunner, talk: Path) -> None:
-        def interrupt(samples: int) -> None:
+    def test_second_signal_stops_at_once(self, cli, talk):
+        def interrupt(samples):
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -293,7 +275,7 @@ class TestSignals:
         assert not session.closed
         assert len(load_audio("recording.wav")) == len(session.samples)
 
-    def test_signal_handlers_are_restored(self, cli: CliRunner, session: FakeLiveSession, talk: Path) -> None:
+    def test_signal_handlers_are_restored(self, cli, session, talk):
         before = signal.getsignal(signal.SIGINT)
         cli.run("listen", talk)
         assert signal.getsignal(signal.SIGINT) is before

@@ -30,7 +30,7 @@ FULL = "cannot be written: No space left on device"
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+def cli(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     cli = CliRunner(capsys, monkeypatch)
@@ -39,12 +39,12 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> FakeLiveSession:
+def session(monkeypatch):
     return hears(monkeypatch, FakeLiveSession())
 
 
 @pytest.fixture
-def talk(cli: CliRunner) -> Path:
+def talk(cli):
     """A recording of 1.2 s in the current folder: two utterances and a half."""
     return AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
 
@@ -69,8 +69,8 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 class TestNames:
-    def test_files_can_be_read_while_they_grow(self, cli: CliRunner, talk: Path) -> None:
-        def look() -> None:
+    def test_files_can_be_read_while_they_grow(self, cli, talk):
+        def look():
             assert eventually(lambda: Path("a.wav.part").stat().st_size == 44 + 2 * len(session.samples))
             assert np.array_equal(load_audio("a.wav.part"), session.samples)
             assert eventually(lambda: Path("a.txt.part").read_text().splitlines() == SAID[:2])
@@ -84,9 +84,7 @@ class TestNames:
 
     @pytest.mark.parametrize("data", [b"", b"Dear diary,\n" * 99])
     @pytest.mark.parametrize("names", [["old.srt", "old.wav"], []])
-    def test_session_without_sound_replaces_nothing(
-        self, cli: CliRunner, session: FakeLiveSession, data: bytes, names: list[str]
-    ) -> None:
+    def test_session_without_sound_replaces_nothing(self, cli, session, data, names):
         for name in names:
             Path(name).write_text("before")
         cli.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
@@ -96,16 +94,14 @@ class TestNames:
         assert sorted(os.listdir()) == names
         assert [Path(name).read_text() for name in names] == ["before"] * len(names)
 
-    def test_transcript_without_words_is_whole(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
+    def test_transcript_without_words_is_whole(self, cli, session, talk):
         Path("old.txt").write_text("before")
         cli.monkeypatch.setattr(session, "feed", lambda samples: [])
         assert cli.run("listen", talk, "-o", "old.txt").code == 0
         assert Path("old.txt").read_text() == ""
 
-    def test_failure_before_the_first_segment_replaces_no_transcript(self, cli: CliRunner, talk: Path) -> None:
-        def fail() -> None:
+    def test_failure_before_the_first_segment_replaces_no_transcript(self, cli, talk):
+        def fail():
             raise RuntimeError("unforeseen")
 
         Path("old.txt").write_text("before")
@@ -115,9 +111,7 @@ class TestNames:
         assert sorted(os.listdir()) == ["a.wav", "old.txt", "talk.wav"]
         assert 0 < len(load_audio("a.wav")) < 2_000
 
-    def test_recording_of_a_killed_session_is_left_alone(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
+    def test_recording_of_a_killed_session_is_left_alone(self, cli, session, talk):
         Path("a.wav.part").write_text("an hour of speech")
         outcome = cli.run("listen", talk, "--record", "a.wav")
         assert (outcome.code, outcome.err) == (
@@ -127,7 +121,7 @@ class TestNames:
         assert Path("a.wav.part").read_text() == "an hour of speech"
         assert len(load_audio("a.wav")) == 19_200
 
-    def test_file_that_another_program_wrote_meanwhile_is_left_alone(self, cli: CliRunner, talk: Path) -> None:
+    def test_file_that_another_program_wrote_meanwhile_is_left_alone(self, cli, talk):
         once_fed(cli.monkeypatch, 17_600, lambda: Path("a.wav").write_text("theirs"))
         outcome = cli.run("listen", talk, "--record", "a.wav")
         assert outcome.code == 5
@@ -141,11 +135,11 @@ class TestNames:
 
 class TestFullDisk:
     @pytest.fixture
-    def disk(self, cli: CliRunner) -> SmallDisk:
+    def disk(self, cli):
         """A disk with room for 0.75 s of audio."""
         return SmallDisk(cli.monkeypatch, room=44 + 2 * 12_000)
 
-    def test_recording_is_kept_and_captions_go_on(self, cli: CliRunner, disk: SmallDisk, talk: Path) -> None:
+    def test_recording_is_kept_and_captions_go_on(self, cli, disk, talk):
         once_fed(cli.monkeypatch, 16_000, lambda: eventually(lambda: disk.is_full))
         outcome = cli.run("listen", talk, "--record", "a.wav")
         assert (outcome.code, outcome.out.splitlines()) == (5, SAID)
@@ -160,9 +154,7 @@ class TestFullDisk:
         assert np.array_equal(load_audio("a.wav"), load_audio(talk)[:samples])
 
     @pytest.mark.usefixtures("session")
-    def test_existing_recording_is_not_replaced_by_a_cut_one(
-        self, cli: CliRunner, disk: SmallDisk, talk: Path
-    ) -> None:
+    def test_existing_recording_is_not_replaced_by_a_cut_one(self, cli, disk, talk):
         Path("a.wav").write_text("before")
         outcome = cli.run("listen", talk, "--record", "a.wav")
         assert outcome.code == 5
@@ -171,9 +163,7 @@ class TestFullDisk:
         assert 11_000 <= len(load_audio("a.wav.part")) <= 12_000
 
     @pytest.mark.usefixtures("session")
-    def test_text_has_room_beside_the_audio_that_filled_the_disk(
-        self, cli: CliRunner, disk: SmallDisk, talk: Path
-    ) -> None:
+    def test_text_has_room_beside_the_audio_that_filled_the_disk(self, cli, disk, talk):
         cli.monkeypatch.setattr("harken.cli.kept_files._ROOM_BYTES", 64)
         disk.room = 44 + 2 * 5_120  # no space is left when the first segment ends
         outcome = cli.run("listen", talk, "--record", "a.wav", "-o", "a.txt")
@@ -182,9 +172,7 @@ class TestFullDisk:
         assert 4_000 <= len(load_audio("a.wav")) <= 5_120
 
     @pytest.mark.usefixtures("session")
-    def test_transcript_without_its_end_does_not_take_its_name(
-        self, cli: CliRunner, disk: SmallDisk, talk: Path
-    ) -> None:
+    def test_transcript_without_its_end_does_not_take_its_name(self, cli, disk, talk):
         disk.room = 450  # a segment of json
         outcome = cli.run("listen", talk, "-o", "a.json", "--quiet")
         assert (outcome.code, outcome.out.splitlines()) == (5, SAID)
@@ -195,10 +183,8 @@ class TestFullDisk:
         assert sorted(os.listdir()) == ["a.json.part", "talk.wav"]
         assert SAID[0] in Path("a.json.part").read_text()
 
-    def test_recording_is_whole_if_there_is_space_again(
-        self, cli: CliRunner, disk: SmallDisk, talk: Path
-    ) -> None:
-        def on_feed(samples: int) -> None:
+    def test_recording_is_whole_if_there_is_space_again(self, cli, disk, talk):
+        def on_feed(samples):
             if 15_000 < samples < 17_000:
                 assert eventually(lambda: disk.is_full)
             if samples > 17_000:
@@ -214,16 +200,16 @@ class TestFullDisk:
 
 class TestLostOutput:
     @pytest.fixture
-    def lost_screen(self, cli: CliRunner) -> None:
+    def lost_screen(self, cli):
         """Standard output fails, like a closed terminal."""
 
-        def fail(text: str) -> None:
+        def fail(text):
             raise OSError(errno.EIO, "Input/output error")
 
         cli.monkeypatch.setattr("harken.cli.captions.write_stdout", fail)
 
     @pytest.mark.usefixtures("lost_screen", "session")
-    def test_listening_goes_on_for_the_files(self, cli: CliRunner, talk: Path) -> None:
+    def test_listening_goes_on_for_the_files(self, cli, talk):
         outcome = cli.run("listen", talk, "--record", "a.wav", "-o", "a.txt")
         assert outcome.code == 5
         assert outcome.err == "harken: standard output: cannot be written: Input/output error\n"
@@ -231,9 +217,7 @@ class TestLostOutput:
         assert np.array_equal(load_audio("a.wav"), load_audio(talk))
 
     @pytest.mark.usefixtures("lost_screen")
-    def test_listening_ends_if_nothing_takes_the_text(
-        self, cli: CliRunner, session: FakeLiveSession, talk: Path
-    ) -> None:
+    def test_listening_ends_if_nothing_takes_the_text(self, cli, session, talk):
         outcome = cli.run("listen", talk)
         assert outcome.code == 5
         assert outcome.err == "harken: standard output: cannot be written: Input/output error\n"
@@ -241,8 +225,8 @@ class TestLostOutput:
         assert session.closed
 
     @pytest.mark.usefixtures("session")
-    def test_messages_that_nobody_reads_do_not_end_the_session(self, cli: CliRunner, talk: Path) -> None:
-        def fail(renderer: LineRenderer, text: str) -> None:
+    def test_messages_that_nobody_reads_do_not_end_the_session(self, cli, talk):
+        def fail(renderer, text):
             raise OSError(errno.EIO, "Input/output error")
 
         cli.monkeypatch.setattr(LineRenderer, "write_stderr", fail)
@@ -252,7 +236,7 @@ class TestLostOutput:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
 class TestSignals:
     @pytest.mark.parametrize("number", SIGNALS)
-    def test_every_signal_completes_the_files(self, cli: CliRunner, talk: Path, number: int) -> None:
+    def test_every_signal_completes_the_files(self, cli, talk, number):
         once_fed(cli.monkeypatch, 9_600, lambda: os.kill(os.getpid(), number))
         outcome = cli.run("listen", talk, "--record", "a.wav", "-o", "a.txt")
         assert outcome.code == 128 + number
@@ -260,7 +244,7 @@ class TestSignals:
 
     @pytest.mark.usefixtures("session")
     @pytest.mark.parametrize("number", SIGNALS)
-    def test_signal_before_any_sound_replaces_nothing(self, cli: CliRunner, talk: Path, number: int) -> None:
+    def test_signal_before_any_sound_replaces_nothing(self, cli, talk, number):
         Path("old.srt").write_text("before")
         cli.loaders["load"] = lambda **given: os.kill(os.getpid(), number)
         outcome = cli.run("listen", talk, "-o", "old.srt", "--record", "old.wav")
@@ -270,12 +254,10 @@ class TestSignals:
 
     @pytest.mark.usefixtures("session")
     @pytest.mark.parametrize("signals", [1, 2])
-    def test_signals_while_files_are_completed_lose_nothing(
-        self, cli: CliRunner, talk: Path, signals: int
-    ) -> None:
+    def test_signals_while_files_are_completed_lose_nothing(self, cli, talk, signals):
         finish = KeptFile.finish
 
-        def interrupted(file: KeptFile) -> None:
+        def interrupted(file):
             for _ in range(signals):
                 os.kill(os.getpid(), signal.SIGTERM)
             finish(file)
@@ -286,7 +268,7 @@ class TestSignals:
         assert Path("a.txt").read_text().splitlines() == SAID
         assert np.array_equal(load_audio("a.wav"), load_audio(talk))
 
-    def test_full_disk_goes_before_a_signal(self, cli: CliRunner, talk: Path) -> None:
+    def test_full_disk_goes_before_a_signal(self, cli, talk):
         SmallDisk(cli.monkeypatch, room=44 + 2 * 4_000)
         once_fed(cli.monkeypatch, 9_600, lambda: os.kill(os.getpid(), signal.SIGINT))
         outcome = cli.run("listen", talk, "--record", "a.wav")
