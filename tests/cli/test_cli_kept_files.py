@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
+from cli_runner import eventually
 from fakes.small_disk import SmallDisk
 from harken.cli import kept_files
 from harken.cli.exits import Stop
@@ -24,13 +24,6 @@ from harken.files import remove_own
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def eventually(condition) -> bool:
-    until_s = monotonic() + 10
-    while not condition() and monotonic() < until_s:
-        sleep(0.005)
-    return condition()
 
 
 def finished(file: KeptFile, **how: object) -> KeptFile:
