@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -64,3 +65,11 @@ class CliRunner:
         code = main(given, **self.loaders)
         out, err = self.capsys.readouterr()
         return Outcome(code=code, out=out, err=err)
+
+
+def eventually(condition: Callable[[], object], limit_s: float = 60.0) -> bool:
+    """Wait until a condition holds, and return whether it does."""
+    until_s = monotonic() + limit_s
+    while not condition() and monotonic() < until_s:
+        sleep(0.005)
+    return bool(condition())

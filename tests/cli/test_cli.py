@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,13 +37,13 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory):
     """A working folder, which holds the graph cache of this module."""
     return tmp_path_factory.mktemp("cli")
 
 
 @pytest.fixture(scope="module")
-def environment(workdir: Path) -> dict[str, str]:
+def environment(workdir):
     return os.environ | {"HARKEN_CACHE": str(workdir / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
 
 
@@ -67,26 +66,26 @@ class Runner:
 
 
 @pytest.fixture(scope="module")
-def run(workdir: Path, environment: dict[str, str]) -> Runner:
+def run(workdir, environment):
     return Runner(workdir, environment)
 
 
 @pytest.fixture(scope="module")
-def long(workdir: Path) -> Path:
+def long(workdir):
     """Five minutes of speech."""
     return AUDIO_FORMATS["flac"].write(
         workdir / "long", samples=np.tile(load_audio(JFK).astype(np.float64), 28)
     )
 
 
-def test_standard_input_to_the_screen(run: Runner) -> None:
+def test_standard_input_to_the_screen(run):
     done = run("transcribe", "-", stdin=JFK.read_bytes())
     assert (done.returncode, done.stderr) == (0, "")
     assert all(map(LINE.fullmatch, done.stdout.splitlines()))
     assert TEXT in done.stdout
 
 
-def test_damaged_cache_is_rebuilt(workdir: Path, run: Runner, tmp_path: Path) -> None:
+def test_damaged_cache_is_rebuilt(workdir, run, tmp_path):
     run("transcribe", JFK)  # fills the cache if no test did
     graphs = workdir / "cache" / "graphs"
     kept = sorted({*graphs.glob("*/model.data"), *graphs.glob("*/weights.packed")})
@@ -103,9 +102,7 @@ def test_damaged_cache_is_rebuilt(workdir: Path, run: Runner, tmp_path: Path) ->
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither pseudo-terminals nor POSIX signals")
 class TestTerminal:
     @pytest.fixture
-    def started(
-        self, workdir: Path, environment: dict[str, str], long: Path
-    ) -> Iterator[tuple[subprocess.Popen, int]]:
+    def started(self, workdir, environment, long):
         """A process that writes files and whose streams are a terminal, and that terminal."""
         import pty
 
@@ -137,9 +134,7 @@ class TestTerminal:
         return shown.decode(errors="ignore")
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-    def test_signal_writes_the_transcript_so_far(
-        self, workdir: Path, started: tuple[subprocess.Popen, int], number: signal.Signals
-    ) -> None:
+    def test_signal_writes_the_transcript_so_far(self, workdir, started, number):
         process, controller = started
         shown = self.read(controller, until="x real time")  # the first window is done
         assert LINE.search(shown)
@@ -160,7 +155,7 @@ class TestTerminal:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows reports a closed pipe in another way")
-def test_closed_pipe_ends_quietly_with_141(workdir: Path, environment: dict[str, str], long: Path) -> None:
+def test_closed_pipe_ends_quietly_with_141(workdir, environment, long):
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [*HARKEN, "transcribe", str(long), *NO_FALLBACK]
     with subprocess.Popen(command, cwd=workdir, env=environment, **streams) as process:
@@ -171,5 +166,5 @@ def test_closed_pipe_ends_quietly_with_141(workdir: Path, environment: dict[str,
     assert process.returncode == 141
 
 
-def test_version(run: Runner) -> None:
+def test_version(run):
     assert run("--version").stdout == f"harken {harken.__version__}\n"

@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import get_character_cell_size
@@ -128,39 +127,39 @@ def show(events: Sequence[Event], width: int = 30, height: int = 10) -> Terminal
     return terminal
 
 
-def test_committed_text_is_plain_and_tentative_text_dim() -> None:
+def test_committed_text_is_plain_and_tentative_text_dim():
     terminal = show([STARTED, interim(" ask not", " what your")])
     assert terminal.text == "ask not what your\n"
     assert terminal.dimmed == " what your"
 
 
-def test_tentative_text_alone_has_no_leading_space() -> None:
+def test_tentative_text_alone_has_no_leading_space():
     assert show([interim("", " ask")]).text == "ask\n"
 
 
-def test_live_text_is_rewritten_in_place() -> None:
+def test_live_text_is_rewritten_in_place():
     events = [interim("", " as"), interim("", " ask knot what"), interim(" ask", " not")]
     assert show(events).text == "ask not\n"
 
 
-def test_final_line_replaces_live_text() -> None:
+def test_final_line_replaces_live_text():
     events = [interim(" ask not", " what your country can do for you today"), final(" Ask not."), ENDED]
     assert show(events).text == "Ask not.\n"
     assert show([*events, interim("", " what"), final(" What?"), ENDED]).text == "Ask not.\nWhat?\n"
 
 
-def test_utterance_without_segments_is_erased() -> None:
+def test_utterance_without_segments_is_erased():
     assert show([interim("", " thanks for watching"), ENDED]).text == ""
 
 
-def test_long_text_wraps_between_words() -> None:
+def test_long_text_wraps_between_words():
     text = "And so my fellow Americans ask not what your country can do for you"
     broken = "And so my fellow Americans\nask not what your country\ncan do for you"
     assert show([interim(" And so"), interim(text)]).text == f"{broken}\n"
     assert show([interim(" And so", text), final(text)]).text.replace("\n", " ").split() == text.split()
 
 
-def test_end_of_text_longer_than_the_screen_is_shown() -> None:
+def test_end_of_text_longer_than_the_screen_is_shown():
     words = [f"word{i}" for i in range(40)]
     events = [interim(" ".join(words[:length])) for length in range(1, 41)]
     terminal = show(events, width=20, height=4)
@@ -169,7 +168,7 @@ def test_end_of_text_longer_than_the_screen_is_shown() -> None:
     assert show([*events, final("word0 to word39")], width=20, height=4).text == "word0 to word39\n"
 
 
-def test_narrowed_terminal_is_erased_completely() -> None:
+def test_narrowed_terminal_is_erased_completely():
     terminal = Terminal(40, 10)
     renderer = make_renderer(terminal)
     renderer.show(interim("one two three four five six seven eight"))
@@ -181,7 +180,7 @@ def test_narrowed_terminal_is_erased_completely() -> None:
     assert terminal.text.strip("\n") == "nine"
 
 
-def test_ctrl_c_sign_is_erased() -> None:
+def test_ctrl_c_sign_is_erased():
     text = "And so my fellow Americans ask not what your country can do for you"
     for length in range(len(text)):
         terminal = Terminal(30, 10)
@@ -194,7 +193,7 @@ def test_ctrl_c_sign_is_erased() -> None:
         assert terminal.text == "<end>\n"
 
 
-def test_message_is_written_above_live_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_is_written_above_live_text(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     terminal = Terminal(30, 10)
     renderer = make_renderer(terminal)
@@ -205,7 +204,7 @@ def test_message_is_written_above_live_text(monkeypatch: pytest.MonkeyPatch) -> 
     assert terminal.text == "harken: 2.0 s behind\nask not what"
 
 
-def test_message_goes_to_redirected_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_goes_to_redirected_standard_error(capsys):
     terminal = Terminal(30, 10)
     make_renderer(terminal).write_stderr("harken: 2.0 s behind")
     assert (terminal.text, capsys.readouterr().err) == ("", "harken: 2.0 s behind\n")
@@ -221,7 +220,7 @@ texts = st.lists(
     width=st.integers(5, 40),
     height=st.integers(2, 6),
 )
-def test_only_final_lines_remain(utterances: list[list[str]], width: int, height: int) -> None:
+def test_only_final_lines_remain(utterances, width, height):
     events: list[Event] = []
     for index, interim_texts in enumerate(utterances):
         events += [*(interim("", text) for text in interim_texts), final(f"<{index}>"), ENDED]

@@ -17,7 +17,7 @@ START = f"       0 {TOKENIZER.sot:>6}  sot        <|startoftranscript|>"
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+def cli(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     AUDIO_FORMATS["wav s16"].write(Path("talk"), 2 * WINDOW_S)
     return CliRunner(capsys, monkeypatch)
@@ -34,7 +34,7 @@ def events_named(name: str, trace: list[dict[str, object]]) -> list[dict[str, ob
 
 
 class TestTable:
-    def test_table_has_a_row_for_every_token(self, cli: CliRunner) -> None:
+    def test_table_has_a_row_for_every_token(self, cli):
         cli.use_texts(window_text(0, "Hi.", WINDOW_POSITIONS))
         outcome = cli.run("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
         assert (outcome.code, outcome.err) == (0, "")
@@ -62,8 +62,8 @@ class TestTable:
             assert float(ms) >= 0
             assert len(row) == len(head)
 
-    def test_wide_characters_keep_columns_aligned(self) -> None:
-        def width(text: str) -> int:
+    def test_wide_characters_keep_columns_aligned(self):
+        def width(text):
             shown = trace_table(
                 TokenEvent(
                     index=5, row=None, token=7, kind="text", text=text, bytes="", probability=0.5, ms=1.0
@@ -73,7 +73,7 @@ class TestTable:
 
         assert width("ab") == width("語") + 1 == width("ab́") - 1
 
-    def test_parallel_samples_are_numbered(self, cli: CliRunner) -> None:
+    def test_parallel_samples_are_numbered(self, cli):
         cli.use_texts(window_text(0, "x", WINDOW_POSITIONS))
         outcome = cli.run(
             *("decode", "--trace", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48"),
@@ -85,7 +85,7 @@ class TestTable:
 
 
 class TestEvents:
-    def test_windows_have_their_start_and_prompt(self, cli: CliRunner) -> None:
+    def test_windows_have_their_start_and_prompt(self, cli):
         cli.use_texts(window_text(0, "one", WINDOW_POSITIONS), window_text(0, "two", WINDOW_POSITIONS))
         trace = events(cli, "--condition-on-previous-text")
         assert [event["start_s"] for event in events_named("window", trace)] == [0.0, WINDOW_S]
@@ -102,7 +102,7 @@ class TestEvents:
             *range(len(events_named("token", second)))
         ]
 
-    def test_characters_of_several_tokens_appear_with_the_last_token(self, cli: CliRunner) -> None:
+    def test_characters_of_several_tokens_appear_with_the_last_token(self, cli):
         cli.use_texts(window_text(0, "né語", WINDOW_POSITIONS))
         trace = events(cli, "--clip-timestamps", "0,0.48")
         text = [
@@ -111,7 +111,7 @@ class TestEvents:
         assert text == [("n", ""), ("", "c3"), ("é", ""), ("", "e8"), ("", "aa"), ("語", "")]
         assert [event["text"] for event in events_named("sentence", trace)] == ["né語"]
 
-    def test_rejected_attempts_have_reasons(self, cli: CliRunner) -> None:
+    def test_rejected_attempts_have_reasons(self, cli):
         unsure = window_text(0, "hm", WINDOW_POSITIONS, gap=1.0)
         cli.use_texts([unsure, window_text(0, "yes", WINDOW_POSITIONS)])
         trace = events(cli, "--temperatures", "0,0.2", "--best-of", "1", "--clip-timestamps", "0,0.48")
@@ -125,14 +125,14 @@ class TestEvents:
         assert decided["text"] == "<|0.00|>yes<|0.48|>"
         assert decided["silent"] is False
 
-    def test_silent_window_is_marked(self, cli: CliRunner) -> None:
+    def test_silent_window_is_marked(self, cli):
         cli.use_texts(window_text(0, "psst", WINDOW_POSITIONS, gap=1.0, no_speech=0.9))
         (decided,) = events_named("decided", events(cli, "--clip-timestamps", "0,0.48"))
         assert decided["silent"] is True
         outcome = cli.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
         assert "\nsilence: temperature 0, " in outcome.out
 
-    def test_beam_search_emits_sentences_at_the_end(self, cli: CliRunner) -> None:
+    def test_beam_search_emits_sentences_at_the_end(self, cli):
         cli.use_texts(window_text(0, "né", 9, 9, "o", WINDOW_POSITIONS))
         trace = events(cli, "--beam-size", "2", "--clip-timestamps", "0,0.48")
         names = [event["event"] for event in trace]
@@ -141,17 +141,17 @@ class TestEvents:
         assert [event["text"] for event in events_named("sentence", trace)] == ["né", "o"]
         assert events_named("attempt", trace)[0]["strategy"] == "beam search of width 2"
 
-    def test_sentence_without_end_timestamp_has_no_end(self, cli: CliRunner) -> None:
+    def test_sentence_without_end_timestamp_has_no_end(self, cli):
         cli.use_texts(window_text(0, "and so"))
         (sentence,) = events_named("sentence", events(cli, "--clip-timestamps", "0,0.48"))
         assert (sentence["start_s"], sentence["end_s"]) == (0.0, None)
 
-    def test_step_time_excludes_printing(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_step_time_excludes_printing(self, cli, monkeypatch):
         clock = [0.0]
         monkeypatch.setattr("harken.cli.decode.perf_counter", lambda: clock[0])
         shown: list[str] = []
 
-        def slow(text: str) -> None:
+        def slow(text):
             clock[0] += 1.0
             shown.append(text)
 
@@ -161,7 +161,7 @@ class TestEvents:
         assert {json.loads(text)["ms"] for text in shown if '"ms"' in text} <= {0.0, None}
 
 
-def test_without_trace_each_window_shows_its_tokens(cli: CliRunner) -> None:
+def test_without_trace_each_window_shows_its_tokens(cli):
     cli.use_texts(window_text(0, "Hi", WINDOW_POSITIONS))
     outcome = cli.run("decode", "talk.wav", "--language", "en", "--clip-timestamps", "0,0.48")
     where, verdict, tokens, text, blank = outcome.out.splitlines()
@@ -172,7 +172,7 @@ def test_without_trace_each_window_shows_its_tokens(cli: CliRunner) -> None:
     assert blank == ""
 
 
-def test_json_without_trace_has_only_windows(cli: CliRunner) -> None:
+def test_json_without_trace_has_only_windows(cli):
     cli.use_texts(WindowText(tokens=(timestamp_token(0), ord("x"), timestamp_token(WINDOW_POSITIONS))))
     outcome = cli.run("decode", "talk.wav", "--json", "--language", "en")
     assert [json.loads(line)["event"] for line in outcome.out.splitlines()] == ["decided", "decided"]

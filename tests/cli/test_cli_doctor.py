@@ -17,7 +17,7 @@ from harken.errors import CheckpointError
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+def cli(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
     for name in ("HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -41,7 +41,7 @@ def report(cli: CliRunner) -> tuple[int, dict]:
     return outcome.code, json.loads(outcome.out)
 
 
-def test_report_has_every_part(cli: CliRunner) -> None:
+def test_report_has_every_part(cli):
     _, facts_by_part = report(cli)
     assert [*facts_by_part] == [
         *("processor", "memory", "python", "packages", "extras", "engine", "cache", "models", "hugging face"),
@@ -54,7 +54,7 @@ def test_report_has_every_part(cli: CliRunner) -> None:
     assert facts_by_part["cache"] == {"folder": folder, "graphs": 0, "size": "0 B", "writable": True}
 
 
-def test_text_has_every_part_and_a_verdict(cli: CliRunner) -> None:
+def test_text_has_every_part_and_a_verdict(cli):
     outcome = cli.run("doctor")
     _, facts_by_part = report(cli)
     for part in facts_by_part.keys() - {"advice", "ready"}:
@@ -63,7 +63,7 @@ def test_text_has_every_part_and_a_verdict(cli: CliRunner) -> None:
     assert outcome.out.splitlines()[-1].startswith("harken can")
 
 
-def test_missing_required_package_fails(cli: CliRunner) -> None:
+def test_missing_required_package_fails(cli):
     break_imports(cli.monkeypatch, "av")
     code, facts_by_part = report(cli)
     assert (code, facts_by_part["ready"]) == (1, False)
@@ -77,7 +77,7 @@ def test_missing_required_package_fails(cli: CliRunner) -> None:
     assert outcome.out.endswith("harken cannot transcribe on this machine.\n")
 
 
-def test_missing_optional_package_is_advice_only(cli: CliRunner) -> None:
+def test_missing_optional_package_is_advice_only(cli):
     break_imports(cli.monkeypatch, "rich")
     cli.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))
     code, facts_by_part = report(cli)
@@ -87,9 +87,7 @@ def test_missing_optional_package_is_advice_only(cli: CliRunner) -> None:
 
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("unavailable", [None, "the compiled library was not built: no disk"])
-def test_engine_is_the_compiled_one_or_else_the_extra(
-    cli: CliRunner, unavailable: str | None, installed: bool
-) -> None:
+def test_engine_is_the_compiled_one_or_else_the_extra(cli, unavailable, installed):
     cli.monkeypatch.setattr(library, "unavailable_reason", lambda: unavailable)
     cli.monkeypatch.setattr(library, "chosen_instruction_set", lambda: "avx2")
     cli.monkeypatch.setattr(doctor, "find_spec", lambda name: installed or None)
@@ -106,8 +104,8 @@ def test_engine_is_the_compiled_one_or_else_the_extra(
         assert not facts_by_part["ready"]
 
 
-def test_damaged_default_model_fails(cli: CliRunner) -> None:
-    def resolve_model(*_: object, **__: object) -> Path:
+def test_damaged_default_model_fails(cli):
+    def resolve_model(*_, **__):
         raise CheckpointError("model.bin: sha256 is 00")
 
     cli.monkeypatch.setattr("harken.checkpoints.resolve_model", resolve_model)
@@ -118,7 +116,7 @@ def test_damaged_default_model_fails(cli: CliRunner) -> None:
     )
 
 
-def test_read_only_cache_is_advice_only(cli: CliRunner, tmp_path: Path) -> None:
+def test_read_only_cache_is_advice_only(cli, tmp_path):
     (tmp_path / "file").touch()
     cli.monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "file"))
     finding = doctor.cache()
@@ -127,7 +125,7 @@ def test_read_only_cache_is_advice_only(cli: CliRunner, tmp_path: Path) -> None:
     assert "set HARKEN_CACHE" in finding.advice[0].text
 
 
-def test_cache_reports_graphs_and_size(cli: CliRunner, tmp_path: Path) -> None:
+def test_cache_reports_graphs_and_size(cli, tmp_path):
     for half in ("encoder", "decoder"):
         (tmp_path / "cache" / "graphs" / half).mkdir(parents=True)
         (tmp_path / "cache" / "graphs" / half / "model.onnx").write_bytes(bytes(1500))
@@ -135,7 +133,7 @@ def test_cache_reports_graphs_and_size(cli: CliRunner, tmp_path: Path) -> None:
     assert doctor.cache().facts["size"] == "3.0 kB"
 
 
-def test_offline_mode_is_reported_and_token_is_not_shown(cli: CliRunner) -> None:
+def test_offline_mode_is_reported_and_token_is_not_shown(cli):
     cli.monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     cli.monkeypatch.setenv("HF_TOKEN", "hf_secret")
     outcome = cli.run("doctor")
@@ -143,14 +141,14 @@ def test_offline_mode_is_reported_and_token_is_not_shown(cli: CliRunner) -> None
     assert "  better: unset HF_HUB_OFFLINE to download models" in outcome.out
 
 
-def test_without_cpuinfo_numpy_lists_instructions(cli: CliRunner) -> None:
+def test_without_cpuinfo_numpy_lists_instructions(cli):
     cli.monkeypatch.setattr(doctor, "_cpuinfo", dict)
     facts = doctor.processor().facts
     assert facts["instructions"]
     assert facts["name"]
 
 
-def test_what_a_killed_process_left_is_no_graph(cli: CliRunner, tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_no_graph(cli, tmp_path):
     for name in ("encoder", ".encoder-x1y2", ".harken-0123.part"):
         (tmp_path / "cache" / "graphs" / name).mkdir(parents=True)
         (tmp_path / "cache" / "graphs" / name / "model.onnx").write_bytes(bytes(1500))
@@ -158,8 +156,8 @@ def test_what_a_killed_process_left_is_no_graph(cli: CliRunner, tmp_path: Path) 
     assert (facts["graphs"], facts["size"]) == (1, "1.5 kB")
 
 
-def test_part_that_cannot_be_examined_is_reported(cli: CliRunner) -> None:
-    def engine() -> doctor.Finding:
+def test_part_that_cannot_be_examined_is_reported(cli):
+    def engine():
         raise RuntimeError("no such\nprimitive")
 
     cli.monkeypatch.setattr(doctor, "engine", engine)
@@ -169,6 +167,6 @@ def test_part_that_cannot_be_examined_is_reported(cli: CliRunner) -> None:
     assert facts_by_part["cache"]["graphs"] == 0
 
 
-def test_cache_folder_with_a_name_that_no_disk_takes_is_not_writable(cli: CliRunner) -> None:
+def test_cache_folder_with_a_name_that_no_disk_takes_is_not_writable(cli):
     cli.monkeypatch.setenv("HARKEN_CACHE", "y" * 5000)
     assert doctor.cache().facts["graphs"] == 0

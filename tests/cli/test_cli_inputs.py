@@ -1,4 +1,4 @@
-"""The expansion of names and patterns to recordings, and the paths of their transcripts."""
+"""The files that a command reads, the names of those it writes, and that it never writes what it reads."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from harken.cli.inputs import (
 )
 from harken.errors import AudioError, AudioNotFound, OutputError
 
+links = pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
+pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     for name in ("a.mp3", "b.mp3", "c.wav", "take [1].mp3", "sub/d.mp3", "talk.wav"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -43,61 +46,43 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["*.ogg", "none.mp3"], ["*.ogg", "none.mp3"]),
     ],
 )
-def test_patterns_are_expanded(names: list[str], expected: list[str]) -> None:
+def test_patterns_are_expanded(names, expected):
     assert expand_patterns(names) == expected
 
 
-class TestOutputPaths:
-    def test_default_folder_is_that_of_the_recording(self) -> None:
-        assert output_paths(["sub/d.mp3", "-"], ["srt", "json"], None) == {
-            "sub/d.mp3": {"srt": Path("sub/d.srt"), "json": Path("sub/d.json")},
-            "-": {"srt": Path("stdin.srt"), "json": Path("stdin.json")},
-        }
-
-    def test_given_folder_is_used(self) -> None:
-        planned = output_paths(["sub/d.mp3", "talk.2.mp3"], ["txt"], Path("out"))
-        assert planned == {
-            "sub/d.mp3": {"txt": Path("out/d.txt")},
-            "talk.2.mp3": {"txt": Path("out/talk.2.txt")},
-        }
-
-    def test_without_formats_there_are_no_paths(self) -> None:
-        assert output_paths(["a.mp3", "a.wav"], [], None) == {"a.mp3": {}, "a.wav": {}}
-
-    @pytest.mark.parametrize(
-        ("sources", "out", "message"),
-        [
-            (["a.mp3", "a.wav"], None, "a.mp3 and a.wav would both be written to a.txt"),
-            (["a.mp3", "sub/a.mp3"], Path("out"), "a.mp3 and sub/a.mp3 would both be written to"),
-        ],
-    )
-    def test_colliding_paths_are_refused(self, sources: list[str], out: Path | None, message: str) -> None:
-        with pytest.raises(click.UsageError) as refused:
+def test_transcripts_lie_beside_the_recording_or_in_the_given_folder():
+    assert output_paths(["sub/d.mp3", "-"], ["srt", "json"], None) == {
+        "sub/d.mp3": {"srt": Path("sub/d.srt"), "json": Path("sub/d.json")},
+        "-": {"srt": Path("stdin.srt"), "json": Path("stdin.json")},
+    }
+    assert output_paths(["sub/d.mp3", "talk.2.mp3"], ["txt"], Path("out")) == {
+        "sub/d.mp3": {"txt": Path("out/d.txt")},
+        "talk.2.mp3": {"txt": Path("out/talk.2.txt")},
+    }
+    assert output_paths(["a.mp3", "a.wav"], [], None) == {"a.mp3": {}, "a.wav": {}}
+    for sources, out in [(["a.mp3", "a.wav"], None), (["a.mp3", "sub/a.mp3"], Path("out"))]:
+        with pytest.raises(click.UsageError, match=f"{sources[0]} and {sources[1]} would both be written to"):
             output_paths(sources, ["txt"], out)
-        assert message in str(refused.value)
 
 
-class TestDuration:
-    def test_missing_recording_is_an_error(self) -> None:
-        with pytest.raises(AudioNotFound):
-            recording_duration_s("none.mp3")
-
-    @pytest.mark.parametrize("name", ["y" * 300, "nul\0.mp3", "a.mp3/b.mp3"])
-    def test_name_that_the_system_refuses_is_an_error_of_the_recording(self, name: str) -> None:
+def test_recording_that_cannot_be_opened_is_an_error_of_the_recording():
+    with pytest.raises(AudioNotFound):
+        recording_duration_s("none.mp3")
+    for name in ("y" * 300, "nul\0.mp3", "a.mp3/b.mp3"):
         with pytest.raises(AudioError):
             recording_duration_s(name)
-        assert recording_reference(name, Path()) is not None
-
-    def test_standard_input_is_not_read(self) -> None:
-        assert recording_duration_s("-") is None
-
-    @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
-    def test_named_pipe_is_not_read(self, folder: Path) -> None:
-        os.mkfifo(folder / "pipe")
-        assert recording_duration_s("pipe") is None
 
 
-def test_folder_that_cannot_be_created_is_an_error(folder: Path) -> None:
+@pipes
+def test_what_can_be_read_only_once_is_not_read_and_has_no_link(folder):
+    os.mkfifo("pipe")
+    for source in ("-", "pipe"):
+        assert recording_duration_s(source) is None
+        assert recording_reference(source, folder) is None
+    assert recording_reference("talks/a b.mp3", Path("out")).url == "../talks/a%20b.mp3"
+
+
+def test_folder_that_cannot_be_created_is_an_error():
     make_folder(Path("new/one"))
     make_folder(Path("new/one"))
     assert Path("new/one").is_dir()
@@ -105,90 +90,47 @@ def test_folder_that_cannot_be_created_is_an_error(folder: Path) -> None:
         make_folder(Path("a.mp3"))
 
 
-def test_standard_input_has_no_link(tmp_path: Path) -> None:
-    assert recording_reference("-", tmp_path) is None
-    link = recording_reference("talks/a b.mp3", Path("out"))
-    assert link is not None
-    assert link.url == "../talks/a%20b.mp3"
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_named_pipe_has_no_link(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert recording_reference(str(tmp_path / "pipe"), tmp_path) is None
-
-
-def _refusal(targets, inputs):
+def refusal(targets, inputs):
     with pytest.raises(click.UsageError) as caught:
         refuse_overwriting(targets, inputs)
     return caught.value.message
 
 
-def test_a_target_that_is_an_input_is_refused():
-    assert _refusal(["talk.wav"], ["talk.wav"]) == "talk.wav would be overwritten, and it is read"
+def test_a_file_that_is_read_is_not_written_by_whatever_path():
+    assert refusal(["talk.wav"], ["talk.wav"]) == "talk.wav would be overwritten, and it is read"
+    assert "sub/../talk.wav, which is talk.wav," in refusal(["sub/../talk.wav"], ["talk.wav"])
+    refusal([Path("talk.wav").absolute()], ["./talk.wav"])
+    refusal(["no folder/new.txt"], ["no folder/../no folder/new.txt"])  # nor one that is not there yet
+    if Path("TALK.WAV").exists():
+        refusal(["TALK.WAV"], ["talk.wav"])
+    refuse_overwriting(["talk.txt", "c.wav"], ["talk.wav", "missing.wav"])
 
 
-def test_other_files_are_accepted():
-    Path("other.wav").touch()
-    refuse_overwriting(["talk.txt", "other.wav"], ["talk.wav", "missing.wav"])
+def test_a_file_is_not_written_twice():
+    assert refusal(["a.json", "./a.json"], []) == "./a.json, which is a.json, would be written twice"
+    assert "written twice" in refusal(["c.wav", "sub/../c.wav"], [])
 
 
-def test_the_same_file_by_another_path_is_refused():
-    Path("folder").mkdir()
-    assert "folder/../talk.wav, which is talk.wav," in _refusal(["folder/../talk.wav"], ["talk.wav"])
-    _refusal([Path("talk.wav").absolute()], ["./talk.wav"])
-
-
-def test_a_file_that_is_not_there_yet_is_compared_by_path():
-    _refusal(["new.txt"], ["./new.txt"])
-    _refusal(["no folder/new.txt"], ["no folder/../no folder/new.txt"])
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
-def test_links_to_an_input_are_refused():
-    os.symlink("talk.wav", "soft.wav")
+@links
+def test_links_are_followed():
+    for link, target in (("soft.wav", "talk.wav"), ("link.txt", "new.txt")):
+        os.symlink(target, link)
     os.link("talk.wav", "hard.wav")
-    _refusal(["soft.wav"], ["talk.wav"])
-    _refusal(["talk.wav"], ["soft.wav"])
-    _refusal(["hard.wav"], ["talk.wav"])
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
-def test_a_link_to_a_file_that_is_not_there_yet_is_the_same_target():
-    os.symlink("new.txt", "link.txt")
-    assert "written twice" in _refusal(["new.txt", "link.txt"], [])
-
-
-def test_two_targets_that_are_one_file_are_refused():
-    assert _refusal(["a.json", "./a.json"], []) == "./a.json, which is a.json, would be written twice"
+    for target, read in (("soft.wav", "talk.wav"), ("talk.wav", "soft.wav"), ("hard.wav", "talk.wav")):
+        assert "would be overwritten" in refusal([target], [read])
+    assert "written twice" in refusal(["new.txt", "link.txt"], [])
+    refuse_overwriting(["talk.wav", "hard.wav"], [])  # earlier results with one content are replaced each
 
 
 def test_names_that_differ_in_case_are_one_file_where_the_disk_ignores_case(monkeypatch):
     monkeypatch.setattr(inputs, "_ignores_case", lambda folder: True)
-    _refusal(["Talk.txt", "talk.TXT"], [])
-    _refusal(["caf\u00e9.txt", "cafe\u0301.txt"], [])
-
-
-def test_names_that_differ_in_case_are_two_files_elsewhere(monkeypatch):
+    refusal(["Talk.txt", "talk.TXT"], [])
+    refusal(["caf\u00e9.txt", "cafe\u0301.txt"], [])
     monkeypatch.setattr(inputs, "_ignores_case", lambda folder: False)
     refuse_overwriting(["Talk.txt", "talk.TXT"], [])
 
 
-def test_an_existing_input_in_another_case_is_refused_where_the_disk_ignores_case():
-    if not Path("TALK.WAV").exists():
-        pytest.skip("this disk distinguishes case")
-    _refusal(["TALK.WAV"], ["talk.wav"])
-
-
-def test_a_file_that_standard_input_reads_is_refused():
-    with Path("talk.wav").open() as file:
-        run = subprocess.run(
-            [sys.executable, "-c", _OVERWRITE_STDIN], stdin=file, capture_output=True, text=True, check=False
-        )
-    assert run.stdout == "talk.wav, which is standard input, would be overwritten, and it is read\n"
-
-
-_OVERWRITE_STDIN = """
+OVERWRITE_STDIN = """
 import click
 from harken.cli.inputs import refuse_overwriting
 try:
@@ -198,27 +140,15 @@ except click.UsageError as error:
 """
 
 
-def test_standard_streams_and_devices_are_no_files():
-    refuse_overwriting(["-", os.devnull, os.devnull], ["-", os.devnull])
+def test_a_file_that_standard_input_reads_is_refused():
+    with Path("talk.wav").open() as file:
+        command = [sys.executable, "-c", OVERWRITE_STDIN]
+        run = subprocess.run(command, stdin=file, capture_output=True, text=True, timeout=60)
+    assert run.stdout == "talk.wav, which is standard input, would be overwritten, and it is read\n"
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
-def test_a_pipe_is_no_file():
+@pipes
+def test_streams_devices_and_impossible_names_are_no_files():
     os.mkfifo("pipe")
-    refuse_overwriting(["pipe"], ["pipe"])
-
-
-def test_paths_that_no_disk_takes_are_left_to_their_opening():
-    refuse_overwriting(["y" * 5000, "a\0b"], ["talk.wav"])
-
-
-def test_hard_links_of_earlier_results_may_be_replaced(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    os.link(tmp_path / "a.txt", tmp_path / "b.txt")
-    refuse_overwriting([tmp_path / "a.txt", tmp_path / "b.txt"], [])
-
-
-def test_existing_target_is_not_written_twice(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(click.UsageError, match="would be written twice"):
-        refuse_overwriting([tmp_path / "a.txt", tmp_path / "x" / ".." / "a.txt"], [])
+    refuse_overwriting(["-", os.devnull, os.devnull, "pipe"], ["-", os.devnull, "pipe"])
+    refuse_overwriting(["y" * 5000, "a\0b"], ["talk.wav"])  # opening them says what is wrong

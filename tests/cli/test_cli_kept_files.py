@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
+from cli_runner import eventually
 from fakes.small_disk import SmallDisk
 from harken.cli import kept_files
 from harken.cli.exits import Stop
@@ -21,16 +21,9 @@ from harken.files import remove_own
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def eventually(condition) -> bool:
-    until_s = monotonic() + 10
-    while not condition() and monotonic() < until_s:
-        sleep(0.005)
-    return condition()
 
 
 def finished(file: KeptFile, **how: object) -> KeptFile:
@@ -39,7 +32,7 @@ def finished(file: KeptFile, **how: object) -> KeptFile:
     return file
 
 
-def test_content_is_under_a_visible_name_while_it_grows() -> None:
+def test_content_is_under_a_visible_name_while_it_grows():
     Path("a").write_text("before")
     file = KeptFile(Path("a"), b"head ")
     file.append(b"one ")
@@ -51,7 +44,7 @@ def test_content_is_under_a_visible_name_while_it_grows() -> None:
     assert (Path("a").read_bytes(), file.error, os.listdir()) == (b"head one two", None, ["a"])
 
 
-def test_content_reaches_the_disk_while_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_reaches_the_disk_while_it_grows(monkeypatch):
     synced: list[int] = []
     sync = os.fsync
     monkeypatch.setattr(kept_files, "_SYNC_S", 0.01)
@@ -62,14 +55,14 @@ def test_content_reaches_the_disk_while_it_grows(monkeypatch: pytest.MonkeyPatch
     assert len({*synced}) == 1
 
 
-def test_beginning_is_replaced_at_the_end() -> None:
+def test_beginning_is_replaced_at_the_end():
     file = KeptFile(Path("a"), b"????")
     file.append(b"rest")
     finished(file, beginning=b"head")
     assert Path("a").read_bytes() == b"headrest"
 
 
-def test_discarded_file_leaves_what_was_there() -> None:
+def test_discarded_file_leaves_what_was_there():
     Path("a").write_text("before")
     file = KeptFile(Path("a"), b"head")
     file.finish()
@@ -77,7 +70,7 @@ def test_discarded_file_leaves_what_was_there() -> None:
     assert (os.listdir(), Path("a").read_text(), file.location) == (["a"], "before", None)
 
 
-def test_part_of_another_session_is_left_alone() -> None:
+def test_part_of_another_session_is_left_alone():
     Path("a.part").write_text("an hour of speech")
     Path("a.2.part").write_text("another")
     file = KeptFile(Path("a"), b"head")
@@ -89,7 +82,7 @@ def test_part_of_another_session_is_left_alone() -> None:
     assert Path("a").read_bytes() == b"head"
 
 
-def test_two_sessions_with_one_target_lose_nothing() -> None:
+def test_two_sessions_with_one_target_lose_nothing():
     Path("a").write_text("before")
     one, other = KeptFile(Path("a"), b"one"), KeptFile(Path("a"), b"other")
     finished(one)
@@ -101,7 +94,7 @@ def test_two_sessions_with_one_target_lose_nothing() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="symbolic links need a privilege on Windows")
-def test_symbolic_link_is_followed(folder: Path) -> None:
+def test_symbolic_link_is_followed(folder):
     (folder / "disk").mkdir()
     Path("a").symlink_to("disk/b")
     file = KeptFile(Path("a"), b"head")
@@ -112,13 +105,13 @@ def test_symbolic_link_is_followed(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_device_is_written_directly() -> None:
+def test_device_is_written_directly():
     assert finished(KeptFile(Path(os.devnull), b"head")).error is None
     with pytest.raises(OutputError, match=r"^/dev/full: cannot be written: No space left on device$"):
         KeptFile(Path("/dev/full"), b"head")
 
 
-def test_file_that_cannot_be_written_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_cannot_be_written_fails_at_once(monkeypatch):
     with pytest.raises(OutputError, match="a: cannot be written: there is no folder none"):
         KeptFile(Path("none/a"), b"head")
     SmallDisk(monkeypatch, room=3)
@@ -129,10 +122,10 @@ def test_file_that_cannot_be_written_fails_at_once(monkeypatch: pytest.MonkeyPat
 
 class TestFullDisk:
     @pytest.fixture
-    def disk(self, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
+    def disk(self, monkeypatch):
         return SmallDisk(monkeypatch, room=10)
 
-    def test_file_ends_with_a_whole_piece(self, disk: SmallDisk) -> None:
+    def test_file_ends_with_a_whole_piece(self, disk):
         file = KeptFile(Path("a"), b"head")
         for piece in (b"1234", b"5678", b"9"):
             file.append(piece)
@@ -141,7 +134,7 @@ class TestFullDisk:
         assert (file.error.errno, file.size, file.pieces) == (errno.ENOSPC, 8, 2)
         assert (os.listdir(), Path("a").read_bytes()) == (["a"], b"head1234")
 
-    def test_cut_file_replaces_nothing(self, disk: SmallDisk) -> None:
+    def test_cut_file_replaces_nothing(self, disk):
         Path("a").write_text("before")
         file = KeptFile(Path("a"), b"head")
         file.append(b"12345678")
@@ -149,13 +142,13 @@ class TestFullDisk:
         assert file.location == Path("a.part")
         assert (Path("a").read_text(), Path("a.part").read_bytes()) == ("before", b"head")
 
-    def test_cut_file_that_needs_its_end_keeps_the_other_name(self, disk: SmallDisk) -> None:
+    def test_cut_file_that_needs_its_end_keeps_the_other_name(self, disk):
         file = KeptFile(Path("a"), b"head")
         file.append(b"12345678")
         finished(file)
         assert os.listdir() == ["a.part"]
 
-    def test_nothing_is_missing_when_there_is_space_again(self, disk: SmallDisk) -> None:
+    def test_nothing_is_missing_when_there_is_space_again(self, disk):
         file = KeptFile(Path("a"), b"head")
         file.append(b"1234")
         file.append(b"5678")
@@ -166,9 +159,7 @@ class TestFullDisk:
         finished(file)
         assert Path("a").read_bytes() == b"head123456789"
 
-    def test_what_waits_has_a_limit_and_leaves_no_gap(
-        self, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_waits_has_a_limit_and_leaves_no_gap(self, disk, monkeypatch):
         monkeypatch.setattr(kept_files, "_MAX_WAITING_BYTES", 8)
         file = KeptFile(Path("a"), b"head")
         for piece in (b"1234", b"5678", b"9012", b"3456"):
@@ -181,7 +172,7 @@ class TestFullDisk:
         assert Path("a").read_bytes() == b"head123456789012"
         assert file.error is not None
 
-    def test_audio_makes_room_for_text(self, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_audio_makes_room_for_text(self, disk, monkeypatch):
         monkeypatch.setattr(kept_files, "_ROOM_BYTES", 4)
         disk.room = 20
         audio, text = KeptFile(Path("audio"), b"A"), KeptFile(Path("text"), b"")
@@ -198,8 +189,8 @@ class TestFullDisk:
         assert (Path("text").read_bytes(), text.error) == (b"text", None)
         assert Path("audio").read_bytes() == b"A" + b"aa" * 3
 
-    def test_disk_that_cannot_be_synced_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail(descriptor: int) -> None:
+    def test_disk_that_cannot_be_synced_is_reported(self, monkeypatch):
+        def fail(descriptor):
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(os, "fsync", fail)
@@ -210,9 +201,7 @@ class TestFullDisk:
 
 
 @pytest.mark.parametrize(("pieces", "left"), [([], []), ([b"audio"], ["a.part"])])
-def test_process_that_is_stopped_leaves_a_file_only_if_it_has_content(
-    pieces: list[bytes], left: list[str]
-) -> None:
+def test_process_that_is_stopped_leaves_a_file_only_if_it_has_content(pieces, left):
     file = KeptFile(Path("a"), b"head")
     for piece in pieces:
         file.append(piece)
@@ -222,10 +211,10 @@ def test_process_that_is_stopped_leaves_a_file_only_if_it_has_content(
     file.discard()
 
 
-def test_signal_while_a_file_is_created_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_while_a_file_is_created_leaves_none_behind(monkeypatch):
     create_part = kept_files._create_part
 
-    def create_and_stop(target: Path) -> object:
+    def create_and_stop(target):
         created = create_part(target)
         signal.raise_signal(signal.SIGTERM)
         return created

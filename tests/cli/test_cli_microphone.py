@@ -107,7 +107,7 @@ class Stream:
 
 
 @pytest.fixture
-def portaudio(monkeypatch: pytest.MonkeyPatch) -> PortAudio:
+def portaudio(monkeypatch):
     portaudio = PortAudio(
         device(0, "Built-in Microphone"),
         device(1, "Speakers", inputs=0),
@@ -124,11 +124,11 @@ def record(microphone: Microphone, blocks: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("given", "name"), [(None, "Built-in Microphone"), ("2", "USB Audio"), ("USB", "USB Audio")]
 )
-def test_device_is_found_by_number_or_name(portaudio: PortAudio, given: str | None, name: str) -> None:
+def test_device_is_found_by_number_or_name(portaudio, given, name):
     assert Microphone(given).name == name
 
 
-def test_samples_are_unchanged_at_16_khz(portaudio: PortAudio) -> None:
+def test_samples_are_unchanged_at_16_khz(portaudio):
     microphone = Microphone()
     samples = record(microphone, 20)
     assert len(samples) == 16_000
@@ -140,14 +140,14 @@ def test_samples_are_unchanged_at_16_khz(portaudio: PortAudio) -> None:
 
 
 @pytest.mark.parametrize("form", [(1, 44_100), (2, 44_100)])
-def test_device_without_16_khz_is_resampled(portaudio: PortAudio, form: tuple[int, int]) -> None:
+def test_device_without_16_khz_is_resampled(portaudio, form):
     portaudio.formats = {form}
     samples = record(Microphone("2"), 21)[:16_000]
     assert (portaudio.opened[0]["channels"], portaudio.opened[0]["samplerate"]) == form
     assert np.abs(samples - tone_samples()[:16_000]).max() < 1e-4
 
 
-def test_lost_audio_is_replaced_by_silence(portaudio: PortAudio) -> None:
+def test_lost_audio_is_replaced_by_silence(portaudio):
     portaudio.lost = {5: 1_000, 9: 600}
     microphone = Microphone()
     samples = record(microphone, 22)
@@ -157,7 +157,7 @@ def test_lost_audio_is_replaced_by_silence(portaudio: PortAudio) -> None:
     assert np.abs(samples - expected).max() <= 1 / 32768
 
 
-def test_disconnected_device_is_an_error(portaudio: PortAudio) -> None:
+def test_disconnected_device_is_an_error(portaudio):
     portaudio.breaks = 3
     blocks = Microphone().blocks()
     assert sum(map(len, islice(blocks, 3))) == 2_400
@@ -178,13 +178,13 @@ def test_disconnected_device_is_an_error(portaudio: PortAudio) -> None:
         ("i", "microphone 'i': Multiple input device matching 'i'; "),
     ],
 )
-def test_unknown_device_is_an_error(portaudio: PortAudio, given: str, reason: str) -> None:
+def test_unknown_device_is_an_error(portaudio, given, reason):
     with pytest.raises(AudioError) as missing:
         Microphone(given)
     assert str(missing.value).startswith(reason)
 
 
-def test_unsupported_format_is_an_error(portaudio: PortAudio) -> None:
+def test_unsupported_format_is_an_error(portaudio):
     portaudio.formats = set()
     with pytest.raises(AudioError) as refused:
         Microphone()
@@ -193,14 +193,14 @@ def test_unsupported_format_is_an_error(portaudio: PortAudio) -> None:
     )
 
 
-def test_machine_without_microphone_is_an_error(portaudio: PortAudio) -> None:
+def test_machine_without_microphone_is_an_error(portaudio):
     portaudio.devices = []
     for ask in (Microphone, microphone_table):
         with pytest.raises(AudioError, match="there is no microphone on this machine; allowed is a file"):
             ask()
 
 
-def test_table_lists_input_devices(portaudio: PortAudio) -> None:
+def test_table_lists_input_devices(portaudio):
     assert microphone_table().splitlines() == [
         "   NUMBER  NAME                 RATE      CHANNELS",
         "*  0       Built-in Microphone  48000 Hz  1",
@@ -208,16 +208,16 @@ def test_table_lists_input_devices(portaudio: PortAudio) -> None:
     ]
 
 
-def test_missing_sounddevice_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sounddevice_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     with pytest.raises(BackendUnavailable, match=r"sounddevice is not installed, .*: pip install '\.\[mic\]'"):
         Microphone()
 
 
-def test_missing_portaudio_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_portaudio_is_reported(monkeypatch):
     class Finder:
         @staticmethod
-        def find_spec(name: str, path: object = None, target: object = None) -> None:
+        def find_spec(name, path=None, target=None):
             if name == "sounddevice":
                 raise OSError("PortAudio library not found")
 

@@ -19,19 +19,19 @@ BYTES = tuple(bytes([byte]) for byte in range(256))
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+def cli(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     return CliRunner(capsys, monkeypatch)
 
 
 @pytest.fixture
-def tiny(cli: CliRunner) -> Path:
+def tiny(cli):
     """A ggml file of the tiny model, with its vocabulary."""
     return files.write_ggml(Path("tiny.bin"), DIMS, files.random_weights(DIMS), tokens=BYTES)
 
 
-def test_list_shows_where_models_are(cli: CliRunner) -> None:
-    def resolve(name: str, *, download: bool) -> Path:
+def test_list_shows_where_models_are(cli):
+    def resolve(name, *, download):
         assert not download
         match name:
             case "base":
@@ -53,7 +53,7 @@ def test_list_shows_where_models_are(cli: CliRunner) -> None:
 
 
 class TestShow:
-    def test_show_lists_the_contents(self, cli: CliRunner, tiny: Path) -> None:
+    def test_show_lists_the_contents(self, cli, tiny):
         outcome = cli.run("models", "show", tiny)
         facts = {line[:10].strip(): line[10:].strip() for line in outcome.out.splitlines()}
         parameters = sum(np.prod(shape) for shape in files.weight_shapes(DIMS).values())
@@ -68,21 +68,21 @@ class TestShow:
         assert facts["alignment"] == "heads not known"
         assert len(facts["digest"]) == 64
 
-    def test_missing_model_is_an_error(self, cli: CliRunner) -> None:
+    def test_missing_model_is_an_error(self, cli):
         outcome = cli.run("models", "show", "none.bin")
         assert outcome.code == 4
         assert outcome.err.startswith("harken: none.bin: no such model; allowed is ")
 
 
 class TestCheck:
-    def test_intact_model_passes(self, cli: CliRunner, tiny: Path) -> None:
+    def test_intact_model_passes(self, cli, tiny):
         outcome = cli.run("models", "check", tiny)
         assert (outcome.code, outcome.err) == (0, "")
         assert outcome.out.startswith(
             f"tiny.bin is intact: {len(files.weight_shapes(DIMS))} weights, all finite; "
         )
 
-    def test_nan_weight_fails(self, cli: CliRunner) -> None:
+    def test_nan_weight_fails(self, cli):
         weights = files.random_weights(DIMS)
         weights["decoder.ln.bias"][3] = np.nan
         files.write_ggml(Path("bad.bin"), DIMS, weights, tokens=BYTES)
@@ -92,14 +92,14 @@ class TestCheck:
             "harken: bad.bin: decoder.ln.bias holds values that are not finite; download the file again\n"
         )
 
-    def test_truncated_file_fails(self, cli: CliRunner, tiny: Path) -> None:
+    def test_truncated_file_fails(self, cli, tiny):
         tiny.write_bytes(tiny.read_bytes()[:-100])
         outcome = cli.run("models", "check", tiny)
         assert outcome.code == 4
         assert outcome.err.startswith("harken: tiny.bin")
         assert outcome.err.count("\n") == 1
 
-    def test_wrong_vocabulary_size_fails(self, cli: CliRunner) -> None:
+    def test_wrong_vocabulary_size_fails(self, cli):
         files.write_ggml(Path("odd.bin"), DIMS, files.random_weights(DIMS), tokens=BYTES[:-1])
         outcome = cli.run("models", "check", "odd.bin")
         assert outcome.code == 4
@@ -109,9 +109,9 @@ class TestCheck:
     ("size", "shown"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (75_537_500, "75.5 MB"), (2_900_000_000_000, "2900.0 GB")],
 )
-def test_sizes_have_decimal_units(size: int, shown: str) -> None:
+def test_sizes_have_decimal_units(size, shown):
     assert human_size(size) == shown
 
 
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
+def test_columns_are_as_wide_as_their_widest_cell():
     assert format_table([("a", "long one", "x"), ("bcd", "e", "")]) == "a    long one  x\nbcd  e\n"

@@ -22,16 +22,14 @@ needs_model = pytest.mark.skipif(
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+def cli(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     shutil.copy(EXAMPLE, tmp_path)
     return CliRunner(capsys, monkeypatch)
 
 
 @pytest.fixture
-def real_face(
-    cli: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> CliRunner:
+def real_face(cli, monkeypatch, tmp_path_factory):
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path_factory.getbasetemp() / "plot-graphs"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return cli
@@ -40,7 +38,7 @@ def real_face(
 @pytest.mark.real
 @needs_model
 class TestDrawn:
-    def test_html_page_is_written_beside_the_recording(self, real_face: CliRunner) -> None:
+    def test_html_page_is_written_beside_the_recording(self, real_face):
         outcome = real_face.run("plot", "jfk.flac")
         assert (outcome.code, outcome.out, outcome.err) == (0, "", "jfk.plot.html\n")
         content = Path("jfk.plot.html").read_text(encoding="utf-8")
@@ -50,7 +48,7 @@ class TestDrawn:
         assert "·country" in tokens
         assert "temperature 0 kept" in content
 
-    def test_png_of_an_excerpt_is_written(self, real_face: CliRunner) -> None:
+    def test_png_of_an_excerpt_is_written(self, real_face):
         pytest.importorskip("matplotlib", reason="matplotlib (harken[plot]) is not installed")
         outcome = real_face.run("plot", "jfk.flac", "-o", "out.PNG", "--start", "3", "--duration", "2")
         assert (outcome.code, outcome.err) == (0, "out.PNG\n")
@@ -58,7 +56,7 @@ class TestDrawn:
 
 
 class TestRefused:
-    def test_picture_does_not_replace_its_recording(self, cli: CliRunner) -> None:
+    def test_picture_does_not_replace_its_recording(self, cli):
         cli.use_texts()
         shutil.move("jfk.flac", "jfk.html")
         os.link("jfk.html", "other.html")
@@ -71,7 +69,7 @@ class TestRefused:
         assert Path("jfk.html").read_bytes() == before
         assert cli.loaded == []
 
-    def test_recording_shorter_than_a_frame_is_refused(self, cli: CliRunner) -> None:
+    def test_recording_shorter_than_a_frame_is_refused(self, cli):
         cli.use_texts()
         AUDIO_FORMATS["wav s16"].write(Path("one"), 1 / 16000)
         outcome = cli.run("plot", "one.wav")
@@ -81,9 +79,7 @@ class TestRefused:
         )
         assert not Path("one.plot.html").exists()
 
-    def test_png_without_matplotlib_names_the_extra(
-        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_png_without_matplotlib_names_the_extra(self, cli, monkeypatch):
         monkeypatch.delitem(sys.modules, "harken.plot.figure", raising=False)
         for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
             monkeypatch.delitem(sys.modules, name)
@@ -95,7 +91,7 @@ class TestRefused:
         )
         assert not Path("out.png").exists()
 
-    def test_unreadable_recording_leaves_no_file(self, cli: CliRunner) -> None:
+    def test_unreadable_recording_leaves_no_file(self, cli):
         Path("notes.mp3").write_text("Dear diary,")
         AUDIO_FORMATS["wav s16"].write(Path("talk"), 0.5)
         before = {*os.listdir()}

@@ -6,149 +6,124 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
 
 import harken
-from cli_runner import CliRunner
 from harken import errors
 from harken.cli import root
-from harken.cli.exits import EPILOGUE, EXITS, Stop, exit_code
+from harken.cli.exits import EPILOGUE, EXITS, Stop, describe_error
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    return CliRunner(capsys, monkeypatch)
+def run(cli, monkeypatch):
+    """Return a function that runs a command, whatever its body does."""
+
+    def run(body):
+        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: click.Command("command", callback=body))
+        return cli.run("anything")
+
+    return run
 
 
-def failing_command(error: BaseException) -> click.Command:
-    @click.command()
-    def command() -> None:
+def failing(error):
+    def body():
         raise error
 
-    return command
+    return body
 
 
-# error, exit code, what standard error says
-ERRORS = [
-    (errors.AudioError("a.mp3: is empty"), 3, "harken: a.mp3: is empty\n"),
-    (errors.AudioNotFound("a.mp3: no such file"), 3, "harken: a.mp3: no such file\n"),
-    (errors.CheckpointError("m: damaged"), 4, "harken: m: damaged\n"),
-    (errors.CheckpointNotFound("m: no such model"), 4, "harken: m: no such model\n"),
-    (errors.OutputError("a.srt: cannot be written"), 5, "harken: a.srt: cannot be written\n"),
-    (errors.BackendUnavailable("not there:\n  pip install it"), 6, "harken: not there: pip install it\n"),
-    (errors.OptionError("seed", -1, "0 on"), 2, "harken: seed=-1: allowed is 0 on\n"),
-    (click.UsageError("no such thing."), 2, "harken: no such thing\n"),
-    (Stop(130, "interrupted"), 130, "harken: interrupted\n"),
-]
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (errors.AudioError("a.mp3: is empty"), 3, "a.mp3: is empty"),
+        (errors.AudioNotFound("a.mp3: no such file"), 3, "a.mp3: no such file"),
+        (errors.CheckpointError("m: damaged"), 4, "m: damaged"),
+        (errors.CheckpointNotFound("m: no such model"), 4, "m: no such model"),
+        (errors.OutputError("a.srt: cannot be written"), 5, "a.srt: cannot be written"),
+        (errors.BackendUnavailable("not there:\n  pip install it"), 6, "not there: pip install it"),
+        (errors.OptionError("seed", -1, "0 on"), 2, "seed=-1: allowed is 0 on"),
+        (click.UsageError("no such thing."), 2, "no such thing; see 'harken anything --help'"),
+        (Stop(130, "interrupted"), 130, "interrupted"),
+        (MemoryError(), 7, "not enough memory"),
+        (
+            RuntimeError("two\nlines"),
+            70,
+            "RuntimeError: two lines: harken did not foresee this; "
+            "HARKEN_DEBUG=1 in the environment shows the traceback",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_each_error_is_one_line_and_a_code(run, monkeypatch, error, code, message):
+    monkeypatch.delenv("HARKEN_DEBUG", raising=False)
+    outcome = run(failing(error))
+    assert (outcome.code, outcome.out, outcome.err) == (code, "", f"harken: {message}\n")
 
 
-@pytest.mark.parametrize(("error", "code", "message"), ERRORS, ids=lambda value: type(value).__name__)
-def test_each_error_is_one_line_and_a_code(
-    cli: CliRunner, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
-) -> None:
-    monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: failing_command(error))
-    outcome = cli.run("anything")
-    assert (outcome.code, outcome.out) == (code, "")
-    assert outcome.err.removesuffix("; see 'harken anything --help'\n").strip() == message.strip()
+def test_debug_raises_an_unforeseen_error(run, monkeypatch):
+    monkeypatch.setenv("HARKEN_DEBUG", "1")
+    with pytest.raises(RuntimeError, match="inside"):
+        run(failing(RuntimeError("inside")))
 
 
-def test_public_errors_have_distinct_codes() -> None:
-    concrete = {errors.AudioError, errors.CheckpointError, errors.OptionError, errors.BackendUnavailable}
-    codes = {exit_code(kind.__new__(kind)) for kind in (concrete | {errors.OutputError})}
-    assert codes == {2, 3, 4, 5, 6}
+def test_notes_of_an_error_are_on_its_line():
+    error = ZeroDivisionError("by chance")
+    error.add_note("what was done is in talk.srt.partial")
+    assert describe_error(error).endswith("shows the traceback; what was done is in talk.srt.partial")
 
 
-def test_help_lists_every_exit_code(cli: CliRunner) -> None:
+def test_help_lists_every_exit_code_and_every_command(cli):
     words = EPILOGUE.removeprefix("\b").split()
     for page in (["--help"], ["transcribe", "--help"], ["doctor", "-h"]):
         outcome = cli.run(*page)
         assert outcome.code == 0
         assert outcome.out.split()[-len(words) :] == words
     assert [exit.code for exit in EXITS] == sorted({exit.code for exit in EXITS})
-
-
-class TestUnexpectedErrors:
-    def test_unexpected_error_is_one_line_with_a_hint(
-        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("HARKEN_DEBUG", raising=False)
-        monkeypatch.setattr(
-            root.LazyGroup, "get_command", lambda *_: failing_command(RuntimeError("two\nlines"))
-        )
-        outcome = cli.run("anything")
-        assert outcome.code == 70
-        assert outcome.err == (
-            "harken: RuntimeError: two lines: harken did not foresee this; "
-            "HARKEN_DEBUG=1 in the environment shows the traceback\n"
-        )
-
-    def test_debug_raises_the_error(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("HARKEN_DEBUG", "1")
-        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: failing_command(RuntimeError("inside")))
-        with pytest.raises(RuntimeError, match="inside"):
-            cli.run("anything")
-
-
-def test_without_a_command_all_are_listed(cli: CliRunner) -> None:
     outcome = cli.run()
     assert outcome.code == 0
     for command in root.COMMANDS:
         assert f"\n  {command} " in outcome.out
 
 
-def test_version(cli: CliRunner) -> None:
+def test_version(cli):
     assert cli.run("--version").out == f"harken {harken.__version__}\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("line", "message"),
     [
-        (["fly"], "harken: No such command 'fly'; see 'harken --help'\n"),
-        (["transcribe"], "harken: Missing argument 'FILE...'; see 'harken transcribe --help'\n"),
-        (["models", "show"], "harken: Missing argument 'MODEL'; see 'harken models show --help'\n"),
+        ("fly", "harken: No such command 'fly'; see 'harken --help'\n"),
+        ("transcribe", "harken: Missing argument 'FILE...'; see 'harken transcribe --help'\n"),
+        ("models show", "harken: Missing argument 'MODEL'; see 'harken models show --help'\n"),
     ],
 )
-def test_usage_error_points_to_the_help(cli: CliRunner, arguments: list[str], message: str) -> None:
-    outcome = cli.run(*arguments)
+def test_usage_error_points_to_the_help(cli, line, message):
+    outcome = cli.run(*line.split())
     assert (outcome.code, outcome.err) == (2, message)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
-class TestSignals:
-    @pytest.mark.parametrize(
-        ("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
-    )
-    def test_signal_stops_and_handlers_are_restored(
-        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch, number: int, word: str
-    ) -> None:
-        @click.command()
-        def waiting() -> None:
-            os.kill(os.getpid(), number)
-            raise AssertionError("went on after the signal")
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_signal_stops_unless_it_is_ignored_and_handlers_are_restored(run, number, word):
+    def waiting():
+        os.kill(os.getpid(), number)
+        went_on.append(number)
 
-        before = signal.getsignal(number)
-        monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: waiting)
-        outcome = cli.run("anything")
-        assert (outcome.code, outcome.err) == (128 + number, f"harken: {word}\n")
-        assert signal.getsignal(number) is before
-
-    def test_ignored_signal_stays_ignored(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-        @click.command()
-        def waiting() -> None:
-            os.kill(os.getpid(), signal.SIGINT)
-
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            monkeypatch.setattr(root.LazyGroup, "get_command", lambda *_: waiting)
-            assert cli.run("anything").code == 0
-        finally:
-            signal.signal(signal.SIGINT, before)
+    went_on = []
+    before = signal.getsignal(number)
+    outcome = run(waiting)
+    assert (outcome.code, outcome.err, went_on) == (128 + number, f"harken: {word}\n", [])
+    assert signal.getsignal(number) is before
+    try:
+        signal.signal(number, signal.SIG_IGN)
+        assert (run(waiting).code, went_on) == (0, [number])
+    finally:
+        signal.signal(number, before)
 
 
-def test_help_imports_no_heavy_package(tmp_path: Path) -> None:
+def test_help_imports_no_heavy_package(tmp_path):
     code = (
         "import sys; from harken.cli import main; main(['transcribe', '--help']);"
         "heavy = {'av', 'onnx', 'onnxruntime', 'openvino', 'huggingface_hub', 'rich', 'torch'};"

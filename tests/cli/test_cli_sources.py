@@ -56,10 +56,10 @@ def wait_for_threads() -> None:
 
 
 @pytest.mark.parametrize(("live", "blocks"), [(False, 600), (True, 12_000)])
-def test_reader_buffers_30_s_of_a_file_and_10_minutes_of_a_live_source(live: bool, blocks: int) -> None:
+def test_reader_buffers_30_s_of_a_file_and_10_minutes_of_a_live_source(live, blocks):
     full = threading.Event()
 
-    def before(made: int) -> None:
+    def before(made):
         if made == blocks + 2:
             full.set()
 
@@ -72,8 +72,8 @@ def test_reader_buffers_30_s_of_a_file_and_10_minutes_of_a_live_source(live: boo
     assert source.closed
 
 
-def test_source_error_comes_after_its_blocks() -> None:
-    def before(made: int) -> None:
+def test_source_error_comes_after_its_blocks():
+    def before(made):
         if made == 3:
             raise AudioError("gone")
 
@@ -84,7 +84,7 @@ def test_source_error_comes_after_its_blocks() -> None:
             next(blocks)
 
 
-def test_live_audio_is_recorded_however_far_behind_the_caller_is() -> None:
+def test_live_audio_is_recorded_however_far_behind_the_caller_is():
     recorded: list[float] = []
     twenty = threading.Event()
     source = EndlessSource(live=True, before=lambda made: twenty.set() if made == 20 else None)
@@ -96,7 +96,7 @@ def test_live_audio_is_recorded_however_far_behind_the_caller_is() -> None:
     assert recorded == [*range(1, len(recorded) + 1)]
 
 
-def test_file_is_recorded_as_far_as_it_is_read() -> None:
+def test_file_is_recorded_as_far_as_it_is_read():
     recorded: list[float] = []
     twenty = threading.Event()
     source = EndlessSource(live=False, before=lambda made: twenty.set() if made == 20 else None)
@@ -106,9 +106,9 @@ def test_file_is_recorded_as_far_as_it_is_read() -> None:
     assert recorded == [1, 2]
 
 
-def test_empty_blocks_are_skipped() -> None:
+def test_empty_blocks_are_skipped():
     class Sparse(EndlessSource):
-        def blocks(self) -> Generator[Floats]:
+        def blocks(self):
             yield from (BLOCK[:0], BLOCK, BLOCK[:0], 2 * BLOCK)
 
     with AudioReader(Sparse(live=True)) as reader:
@@ -131,19 +131,19 @@ class TestSignals:
                     os.kill(os.getpid(), signal.SIGINT)
         return blocks_read, source, reader
 
-    def test_signal_keeps_blocks_of_a_live_source(self) -> None:
+    def test_signal_keeps_blocks_of_a_live_source(self):
         blocks_read, source, reader = self.interrupted(live=True)
         assert reader.stop.code == 130
         assert 10 <= len(blocks_read) <= source.made
         assert blocks_read == [*range(1, len(blocks_read) + 1)]
 
-    def test_signal_drops_the_rest_of_a_file(self) -> None:
+    def test_signal_drops_the_rest_of_a_file(self):
         blocks_read, source, reader = self.interrupted(live=False)
         assert (reader.stop.code, blocks_read) == (130, [1, 2])
         wait_for_threads()
         assert source.closed
 
-    def test_signal_closes_the_source_while_the_caller_is_busy(self) -> None:
+    def test_signal_closes_the_source_while_the_caller_is_busy(self):
         recorded: list[float] = []
         source = EndlessSource(live=True)
         with AudioReader(source, lambda block: recorded.append(float(block[0]))) as reader:
@@ -155,14 +155,14 @@ class TestSignals:
             blocks_read += [float(block[0]) for block in blocks]
         assert blocks_read == recorded
 
-    def test_second_signal_raises_stop(self) -> None:
+    def test_second_signal_raises_stop(self):
         with AudioReader(EndlessSource(live=True)) as reader:
             os.kill(os.getpid(), signal.SIGINT)
             with pytest.raises(Stop):
                 os.kill(os.getpid(), signal.SIGINT)
         assert reader.stop.code == 130
 
-    def test_signal_during_a_long_call_ends_the_audio(self) -> None:
+    def test_signal_during_a_long_call_ends_the_audio(self):
         source = EndlessSource(live=True)
         with AudioReader(source) as reader:
             assert [listen(signal.SIGINT) for listen in signal_listeners] == [
@@ -177,7 +177,7 @@ class TestSignals:
                 os.kill(os.getpid(), signal.SIGINT)
         assert not signal_listeners
 
-    def test_ignored_signal_stays_ignored(self) -> None:
+    def test_ignored_signal_stays_ignored(self):
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             with AudioReader(EndlessSource(live=True)) as reader:

@@ -53,40 +53,38 @@ def segment(text: str) -> Segment:
     return Segment(index=0, start_s=0.0, end_s=1.0, text=text, tokens=(), seek_s=0.0, **numbers)
 
 
-def test_control_characters_are_written_as_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_are_written_as_escapes(monkeypatch):
     terminal = one_terminal(monkeypatch)
     write_stdout(f"{HOSTILE}\n\tb\n")
     write_stderr(f"{HOSTILE}\n\tb")
     assert terminal.getvalue() == f"{ESCAPED}\n\tb\n" * 2
 
 
-def test_colours_of_harken_and_directions_of_text_stay_on_standard_output(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_colours_of_harken_and_directions_of_text_stay_on_standard_output(monkeypatch):
     terminal = one_terminal(monkeypatch)
     write_stdout("\x1b[31m[-a-]\x1b[0m\x1b[32m{+b+}\x1b[0m \u202b\u05d0\u202c\n")
     assert terminal.getvalue() == "\x1b[31m[-a-]\x1b[0m\x1b[32m{+b+}\x1b[0m \u202b\u05d0\u202c\n"
 
 
-def test_names_in_messages_cannot_turn_text_around(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_in_messages_cannot_turn_text_around(monkeypatch):
     terminal = one_terminal(monkeypatch)
     write_stderr("gnp\u202egpj.\u2028exe")
     assert terminal.getvalue() == "gnp\\u202egpj.\\u2028exe\n"
 
 
-def test_escapes_of_json_stay_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_escapes_of_json_stay_json(monkeypatch):
     terminal = one_terminal(monkeypatch)
     write_stdout('{"text": "\x9b\udcff"}\n')
     assert terminal.getvalue() == '{"text": "\\u009b\\udcff"}\n'
 
 
-def test_heading_and_line_of_a_segment_are_harmless() -> None:
+def test_heading_and_line_of_a_segment_are_harmless():
     lines = TimestampedLines(f"{HOSTILE}\nforged <==")
     assert lines.header() == f"==> {ESCAPED}\\u000aforged <== <==\n"
     assert lines.segment(segment(" a\x1b[2Jb\x9bc")) == "[00:00.000 --> 00:01.000] a\ufffd[2Jb\ufffdc\n"
 
 
-def test_bar_and_what_is_printed_above_it_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_and_what_is_printed_above_it_are_harmless(monkeypatch):
     terminal = one_terminal(monkeypatch)
     with Screen(show_progress=True) as screen:
         screen.show_status(HOSTILE)
@@ -102,28 +100,26 @@ def test_bar_and_what_is_printed_above_it_are_harmless(monkeypatch: pytest.Monke
     assert f"error {ESCAPED}\n" in written
 
 
-def test_name_is_printable() -> None:
+def test_name_is_printable():
     assert printable("Größe 漢字 a.mp3") == "Größe 漢字 a.mp3"
     assert printable("a\nb\t\x1b") == r"a\u000ab\u0009\u001b"
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EBADF])
-def test_standard_output_that_cannot_be_written_is_an_output_error(
-    monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_standard_output_that_cannot_be_written_is_an_output_error(monkeypatch, code):
     monkeypatch.setattr("sys.stdout", Failing(OSError(code, os.strerror(code))))
     with pytest.raises(OutputError, match=f"^standard output: cannot be written: {os.strerror(code)}$"):
         write_stdout("text")
 
 
-def test_closed_standard_output_is_an_output_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_standard_output_is_an_output_error(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     with pytest.raises(OutputError, match=r"^standard output: cannot be written: it is closed$"):
         write_stdout("text")
     write_stdout("")  # nothing is lost
 
 
-def test_reader_that_went_away_stops_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_that_went_away_stops_the_work(monkeypatch):
     monkeypatch.setattr("sys.stdout", Failing(BrokenPipeError(errno.EPIPE, "Broken pipe")))
     with pytest.raises(Stop) as stopped:
         write_stdout("text")
@@ -133,9 +129,7 @@ def test_reader_that_went_away_stops_the_work(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "stream", [Failing(OSError(errno.ENOSPC, "full")), Failing(OSError(errno.EIO, "gone")), None]
 )
-def test_standard_error_that_cannot_be_written_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, stream: Failing | None
-) -> None:
+def test_standard_error_that_cannot_be_written_changes_nothing(monkeypatch, stream):
     monkeypatch.setattr("sys.stdout", Terminal())
     monkeypatch.setattr("sys.stderr", stream)
     with Screen(show_progress=True) as screen:
@@ -161,7 +155,7 @@ class TestFullDevice:
                 [sys.executable, "-c", script], text=True, env=environment, **files, timeout=60
             )
 
-    def test_exit_code_of_a_full_standard_output_is_kept(self) -> None:
+    def test_exit_code_of_a_full_standard_output_is_kept(self):
         code = (
             "try:\n write_stdout('text')\nexcept OutputError as error:\n write_stderr(str(error)); sys.exit(5)"
         )
@@ -171,13 +165,13 @@ class TestFullDevice:
             "standard output: cannot be written: No space left on device\n",
         )
 
-    def test_full_standard_error_keeps_the_exit_code(self) -> None:
+    def test_full_standard_error_keeps_the_exit_code(self):
         done = self.run("write_stderr('message'); write_stdout('text')", stdout="pipe", stderr="full")
         assert (done.returncode, done.stdout) == (0, "text")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="descriptors are numbered so only on POSIX")
-def test_file_never_takes_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+def test_file_never_takes_the_number_of_a_closed_stream(tmp_path):
     target = tmp_path / "a.srt"
     code = (
         "from harken.cli.terminal import open_closed_streams; import os\n"
@@ -204,12 +198,10 @@ class TestPace:
             (0.0, 400.0, 5.0, "0.0x real time"),
         ],
     )
-    def test_pace_is_shown_once_it_means_something(
-        self, done_s: float, total_s: float | None, elapsed_s: float, shown: str
-    ) -> None:
+    def test_pace_is_shown_once_it_means_something(self, done_s, total_s, elapsed_s, shown):
         assert format_pace(done_s, total_s, elapsed_s) == shown
 
-    def test_clock_starts_where_the_work_before_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_clock_starts_where_the_work_before_ended(self, monkeypatch):
         terminal = one_terminal(monkeypatch)
         now_s = 100.0
         monkeypatch.setattr("harken.cli.terminal.perf_counter", lambda: now_s)

@@ -20,7 +20,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-def test_links_of_the_pages_lead_somewhere() -> None:
+def test_links_of_the_pages_lead_somewhere():
     dead = []
     for page in PAGES:
         for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
@@ -31,7 +31,7 @@ def test_links_of_the_pages_lead_somewhere() -> None:
     assert dead == []
 
 
-def test_every_page_is_in_the_index() -> None:
+def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {
         "index.md"

@@ -42,7 +42,7 @@ with_tiny = pytest.mark.skipif(
 )
 
 
-def test_the_reference_is_up_to_date() -> None:
+def test_the_reference_is_up_to_date():
     made = subprocess.run(
         [sys.executable, "docs/reference.py"], cwd=ROOT, capture_output=True, timeout=60, check=True
     )
@@ -54,9 +54,7 @@ def test_the_reference_is_up_to_date() -> None:
 @real
 @with_tiny
 @pytest.mark.parametrize("name", WITH_PYTHON)
-def test_python_prints_what_the_page_says(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_python_prints_what_the_page_says(name, tmp_path, monkeypatch, capsys):
     if "load_diarizer" in PAGES[name]:
         monkeypatch.setenv("HARKEN_SPEAKER_MODEL", str(model_path("speakers")))
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -72,7 +70,7 @@ def test_python_prints_what_the_page_says(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A folder with the files that the commands of the pages read."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "examples").mkdir()
@@ -86,14 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "line", "expected"), COMMANDS, ids=[f"{name}-{line}" for name, line, _ in COMMANDS]
 )
-def test_command_prints_what_the_page_says(
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    line: str,
-    expected: str,
-) -> None:
+def test_command_prints_what_the_page_says(folder, capsys, monkeypatch, name, line, expected):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HARKEN_CACHE", str(folder / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

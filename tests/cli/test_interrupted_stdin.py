@@ -57,9 +57,7 @@ __main__.run()
         ("plot", "nothing", signal.SIGINT),
     ],
 )
-def test_first_signal_ends_the_wait_for_standard_input(
-    command: str, sent: str, number: signal.Signals, tmp_path: Path
-) -> None:
+def test_first_signal_ends_the_wait_for_standard_input(command, sent, number, tmp_path):
     run = [sys.executable, "-c", SCRIPT, str(int(number)), *COMMANDS[command]]
     with subprocess.Popen(
         run,

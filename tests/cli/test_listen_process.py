@@ -43,25 +43,25 @@ posix = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory):
     return tmp_path_factory.mktemp("listen")
 
 
 @pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
+def environment():
     return os.environ | {"HARKEN_CACHE": str(CACHE), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
 
 
 @pytest.fixture(scope="module")
-def pcm() -> bytes:
+def pcm():
     """The example, and enough silence after it to end an utterance."""
     samples = np.concatenate([load_audio(JFK), np.zeros(32_000, np.float32)])
     return (samples * 32768).astype("<i2").tobytes()
 
 
 @pytest.fixture(scope="module")
-def run(workdir: Path, environment: dict[str, str]):
-    def run(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+def run(workdir, environment):
+    def run(*arguments, stdin=b""):
         done = subprocess.run(
             [*HARKEN, "listen", "--quiet", *map(str, arguments)],
             input=stdin,
@@ -97,12 +97,12 @@ def eventually(condition: Callable[[], bool]) -> bool:
 class TestTranscribed:
     pytestmark = real
 
-    def test_file_is_printed_as_lines(self, run) -> None:
+    def test_file_is_printed_as_lines(self, run):
         done = run(JFK)
         assert (done.returncode, done.stderr) == (0, "")
         assert TEXT in " ".join(done.stdout.split())
 
-    def test_json_events_agree_with_the_transcript(self, run, workdir: Path, pcm: bytes) -> None:
+    def test_json_events_agree_with_the_transcript(self, run, workdir, pcm):
         done = run(
             "-", "--pcm", "--json", "--record", "recording.wav", "--output", "transcript.json", stdin=pcm
         )
@@ -127,7 +127,7 @@ class TestTranscribed:
             assert recorded.readframes(recorded.getnframes()) == pcm
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-    def test_full_standard_output_is_one_line(self, workdir: Path, environment: dict[str, str]) -> None:
+    def test_full_standard_output_is_one_line(self, workdir, environment):
         with open("/dev/full", "wb") as full, started(workdir, environment, JFK, stdout=full) as process:
             _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 5
@@ -136,7 +136,7 @@ class TestTranscribed:
     @pytest.mark.skipif(
         sys.platform != "linux" or os.geteuid() != 0, reason="only root may mount a small disk, on Linux"
     )
-    def test_files_on_a_full_disk_are_kept(self, run, workdir: Path) -> None:
+    def test_files_on_a_full_disk_are_kept(self, run, workdir):
         disk = workdir / "disk"
         disk.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "none", str(disk)]
@@ -175,9 +175,7 @@ class TestEnds:
             for number in SIGNALS
         ],
     )
-    def test_signal_ends_a_waiting_pipe(
-        self, workdir: Path, environment: dict[str, str], pcm: bytes, number: signal.Signals
-    ) -> None:
+    def test_signal_ends_a_waiting_pipe(self, workdir, environment, pcm, number):
         files = ["--record", "cut.wav", "-o", "cut.txt"]
         with started(workdir, environment, "-", "--pcm", "--json", *files) as process:
             process.stdin.write(pcm[: 2 * 16_000 * 6])
@@ -198,9 +196,7 @@ class TestEnds:
         assert (workdir / "cut.txt").read_text(encoding="utf-8").splitlines() == said
         assert not [*workdir.glob("cut.*.part")]
 
-    def test_killed_process_leaves_what_it_heard(
-        self, workdir: Path, environment: dict[str, str], pcm: bytes
-    ) -> None:
+    def test_killed_process_leaves_what_it_heard(self, workdir, environment, pcm):
         heard = pcm[: 2 * 16_000 * 6] + bytes(2 * 16_000 * 2)  # the silence ends an utterance
         files = ["--record", "killed.wav", "-o", "killed.txt"]
         recording, transcript = workdir / "killed.wav.part", workdir / "killed.txt.part"
@@ -224,9 +220,7 @@ class TestEnds:
     @pytest.mark.skipif(
         getattr(signal, "SIGHUP", None) not in SIGNALS, reason="nothing closes a terminal on this system"
     )
-    def test_closed_terminal_leaves_complete_files(
-        self, workdir: Path, environment: dict[str, str], pcm: bytes
-    ) -> None:
+    def test_closed_terminal_leaves_complete_files(self, workdir, environment, pcm):
         import fcntl
         import pty
         import termios
@@ -255,9 +249,7 @@ class TestEnds:
         assert "fellow" in (workdir / "hung.txt").read_text(encoding="utf-8")
         assert not [*workdir.glob("hung.*.part")]
 
-    def test_closed_pipe_ends_quietly_with_141(
-        self, workdir: Path, environment: dict[str, str], pcm: bytes
-    ) -> None:
+    def test_closed_pipe_ends_quietly_with_141(self, workdir, environment, pcm):
         with started(workdir, environment, "-", "--pcm", "--json") as process:
             process.stdin.write(pcm[: 2 * 16_000 * 6])
             process.stdin.flush()
@@ -269,7 +261,7 @@ class TestEnds:
             assert process.stderr.read() == b""
             assert process.wait(timeout=PATIENCE_S) == 141
 
-    def test_terminal_ends_with_final_lines(self, workdir: Path, environment: dict[str, str]) -> None:
+    def test_terminal_ends_with_final_lines(self, workdir, environment):
         import pty
 
         controller, terminal = pty.openpty()

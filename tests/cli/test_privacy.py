@@ -43,12 +43,12 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("graphs")
 
 
 @pytest.fixture
-def environment(tmp_path: Path, cache: Path) -> dict[str, str]:
+def environment(tmp_path, cache):
     """The environment of a user with an empty home folder; the telemetry of others is off where ``CI`` is set."""
     home = tmp_path / "home"
     home.mkdir()
@@ -116,9 +116,7 @@ def strace_in(log: Path) -> list[str]:
 @pytest.mark.parametrize(
     "command", [*COMMANDS, *(pytest.param(command, marks=pytest.mark.attack) for command in LONG_COMMANDS)]
 )
-def test_command_asks_for_no_connection_and_no_process(
-    command: str, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_command_asks_for_no_connection_and_no_process(command, tmp_path, environment):
     """The hook sees what Python asks for everywhere; strace sees sockets of libraries too, on Linux."""
     given, log = arguments(command, tmp_path), tmp_path / "calls"
     strace = strace_in(log)
@@ -143,7 +141,7 @@ libc.socket(2, 1, 0)
 """
 
 
-def test_strace_sees_a_socket_of_a_library(tmp_path: Path) -> None:
+def test_strace_sees_a_socket_of_a_library(tmp_path):
     log = tmp_path / "calls"
     strace = strace_in(log)
     if not strace:
@@ -152,7 +150,7 @@ def test_strace_sees_a_socket_of_a_library(tmp_path: Path) -> None:
     assert "AF_INET" in log.read_text()
 
 
-def test_the_watch_sees_a_look_up(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_watch_sees_a_look_up(tmp_path, environment):
     code = WATCHED.replace("main(sys.argv[1:])", "__import__('socket').getaddrinfo('localhost', 80)")
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600

@@ -48,12 +48,12 @@ IN_A_CALL = "import ctypes; ctypes.CDLL(None).usleep(60_000_000)"
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
+def environment():
     return {name: value for name, value in os.environ.items() if name != "HARKEN_DEBUG"}
 
 
 @pytest.fixture
-def talk(tmp_path: Path) -> Path:
+def talk(tmp_path):
     return AUDIO_FORMATS["wav s16"].write(tmp_path / "talk", 0.48 * 4)
 
 
@@ -85,9 +85,7 @@ def prepared(busy: str) -> list[str]:
     ids=["in Python", "in a call of C", "where Python drops exceptions"],
 )
 @pytest.mark.parametrize("number", SIGNALS)
-def test_first_signal_ends_the_command_and_keeps_what_was_done(
-    talk: Path, environment: dict[str, str], busy: str, number: signal.Signals
-) -> None:
+def test_first_signal_ends_the_command_and_keeps_what_was_done(talk, environment, busy, number):
     command = ["transcribe", "talk.wav", "-f", "txt", "--language", "en", "--no-vad"]
     with start([*prepared(busy), *command], talk.parent, environment) as process:
         assert process.stderr
@@ -100,7 +98,7 @@ def test_first_signal_ends_the_command_and_keeps_what_was_done(
     assert sorted(os.listdir(talk.parent)) == ["talk.txt.partial", "talk.wav"]
 
 
-def test_ignored_signals_stay_ignored(talk: Path, environment: dict[str, str]) -> None:
+def test_ignored_signals_stay_ignored(talk, environment):
     """As under nohup."""
     command = [
         *(
@@ -146,9 +144,7 @@ def run_with_closed(
 
 
 @pytest.mark.parametrize("descriptors", [(1,), (1, 2), (0, 1, 2)])
-def test_transcript_for_a_closed_standard_output_is_an_error(
-    talk: Path, environment: dict[str, str], descriptors: tuple[int, ...]
-) -> None:
+def test_transcript_for_a_closed_standard_output_is_an_error(talk, environment, descriptors):
     assert (
         run_with_closed(
             descriptors, ["transcribe", "talk.wav", "--language", "en", "--no-vad"], talk.parent, environment
@@ -158,16 +154,14 @@ def test_transcript_for_a_closed_standard_output_is_an_error(
 
 
 @pytest.mark.parametrize("descriptors", [(2,), (1, 2), (0, 1, 2)])
-def test_files_are_written_whatever_streams_are_closed(
-    talk: Path, environment: dict[str, str], descriptors: tuple[int, ...]
-) -> None:
+def test_files_are_written_whatever_streams_are_closed(talk, environment, descriptors):
     arguments = ["transcribe", "talk.wav", "--language", "en", "--no-vad", "-f", "txt", "-v"]
     assert run_with_closed(descriptors, arguments, talk.parent, environment) == 0
     assert (talk.parent / "talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
 
 @FULL
-def test_full_standard_output_is_an_error_of_one_line(talk: Path, environment: dict[str, str]) -> None:
+def test_full_standard_output_is_an_error_of_one_line(talk, environment):
     with open("/dev/full", "w") as full:
         command = [*prepared("pass"), "transcribe", "talk.wav", "--language", "en", "--no-vad"]
         with start(command, talk.parent, environment, stdout=full.fileno()) as process:
@@ -178,7 +172,7 @@ def test_full_standard_output_is_an_error_of_one_line(talk: Path, environment: d
     )
 
 
-def test_help_into_a_pipe_that_was_closed_ends_with_141(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_help_into_a_pipe_that_was_closed_ends_with_141(tmp_path, environment):
     reader, writer = os.pipe()
     os.close(reader)
     with start(["-m", "harken", "--help"], tmp_path, environment, stdout=writer) as process:
@@ -187,7 +181,7 @@ def test_help_into_a_pipe_that_was_closed_ends_with_141(tmp_path: Path, environm
     assert (process.returncode, err) == (141, "")
 
 
-def test_help_for_a_closed_standard_output_is_an_error(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_help_for_a_closed_standard_output_is_an_error(tmp_path, environment):
     assert run_with_closed((1,), ["--help"], tmp_path, environment) == 5
 
 
@@ -206,6 +200,6 @@ time.sleep(2 * signals.ANSWER_S)
 """
 
 
-def test_signal_for_a_child_does_not_end_its_parent(environment: dict[str, str]) -> None:
+def test_signal_for_a_child_does_not_end_its_parent(environment):
     done = subprocess.run([sys.executable, "-c", FORKING], env=environment, timeout=60, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")

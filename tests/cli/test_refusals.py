@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from pathlib import Path
 
 import pytest
-
-from audio_files import AUDIO_FORMATS
-from cli_runner import CliRunner
 
 FORMATS = "txt, srt, vtt, ass, lrc, tsv, words.tsv, json, html, rttm"
 ENDINGS = ".txt, .srt, .vtt, .ass, .lrc, .tsv, .words.tsv, .json, .html, .rttm"
@@ -25,16 +21,8 @@ REFUSED = [
     ("transcribe talk.wav -o -", 2, "--output-dir - takes one FILE and one --format"),
     ("transcribe talk.wav -o - -f all", 2, "--output-dir - takes one FILE and one --format"),
     ("transcribe talk.wav -o talk.wav/out", 5, "cannot be made a folder"),
-    (
-        "transcribe talk.wav other/talk.wav -f srt -o out",
-        2,
-        "talk.wav and other/talk.wav would both be written to",
-    ),
-    (
-        "transcribe talk.wav -f vtt --karaoke --no-word-timestamps",
-        2,
-        "--no-word-timestamps excludes options that",
-    ),
+    ("transcribe talk.wav other/talk.wav -f srt -o out", 2, "other/talk.wav would both be written to"),
+    ("transcribe talk.wav -f vtt --karaoke --no-word-timestamps", 2, "--no-word-timestamps excludes"),
     ("transcribe talk.wav --skip-existing", 2, "--skip-existing and --resume are for files"),
     ("transcribe talk.wav --resume -o - -f txt", 2, "--skip-existing and --resume are for files"),
     ("transcribe talk.wav -f rttm", 2, "--format rttm has turns of speakers: give --speakers, too"),
@@ -43,24 +31,12 @@ REFUSED = [
     ("transcribe talk.wav --language klingon", 2, "--language 'klingon': allowed is"),
     ("transcribe talk.wav --task sing", 2, "--task 'sing': allowed is transcribe or translate"),
     ("transcribe talk.wav --temperatures 0,warm", 2, "'--temperatures': 'warm' is not a number"),
-    (
-        "transcribe talk.wav --temperatures 0,99",
-        2,
-        "--temperatures 99.0: allowed is 0, and numbers from 0.001 to 10",
-    ),
+    ("transcribe talk.wav --temperatures 0,99", 2, "--temperatures 99.0: allowed is 0, and numbers"),
     ("transcribe talk.wav --length-penalty some", 2, "'some' is not a number"),
     ("transcribe talk.wav --suppress-tokens 1.5", 2, "'1.5' is not an integer"),
-    (
-        "transcribe talk.wav --suppress-regex '(a+)+$'",
-        2,
-        "--suppress-regex '(a+)+$': allowed is a regular expression",
-    ),
+    ("transcribe talk.wav --suppress-regex '(a+)+$'", 2, "'(a+)+$': allowed is a regular expression"),
     ("transcribe talk.wav --precision fp8", 2, "'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8', 'fp16'"),
-    (
-        "transcribe talk.wav --backend cuda",
-        2,
-        "'cuda' is not one of 'auto', 'native', 'onnx', 'torch', 'numpy'",
-    ),
+    ("transcribe talk.wav --backend cuda", 2, "'cuda' is not one of 'auto', 'native', 'onnx'"),
     ("transcribe talk.wav --patience nan", 2, "'--patience': 'nan' is not a number"),
     ("transcribe talk.wav --temperatures=-nan", 2, "'--temperatures': '-nan' is not a number"),
     ("transcribe talk.wav --hallucination-threshold NaN", 2, "'NaN' is not a number"),
@@ -68,44 +44,20 @@ REFUSED = [
     ("transcribe talk.wav --revision ''", 2, "it is empty"),
     ("transcribe talk.wav --vad-threshold 0.3 --no-vad", 2, "--vad-threshold has no effect with --no-vad"),
     ("transcribe talk.wav --patience 2", 2, "--patience has no effect with --beam-size 1"),
-    (
-        "transcribe talk.wav --best-of 3 --temperatures 0",
-        2,
-        "--best-of has no effect with --temperatures 0 alone",
-    ),
-    (
-        "transcribe talk.wav --beam-size 5 --temperatures 1",
-        2,
-        "--beam-size has no effect with --temperatures that",
-    ),
+    ("transcribe talk.wav --best-of 3 --temperatures 0", 2, "no effect with --temperatures 0 alone"),
+    ("transcribe talk.wav --beam-size 5 --temperatures 1", 2, "no effect with --temperatures that"),
     ("transcribe talk.wav --languages de --language en", 2, "--languages has no effect with --language"),
-    (
-        "transcribe talk.wav --carry-initial-prompt",
-        2,
-        "--carry-initial-prompt has no effect without --initial-prompt",
-    ),
-    (
-        "transcribe talk.wav --backend numpy --precision int8",
-        2,
-        "--precision has no effect with --backend numpy",
-    ),
+    ("transcribe talk.wav --carry-initial-prompt", 2, "has no effect without --initial-prompt"),
+    ("transcribe talk.wav --backend numpy --precision int8", 2, "has no effect with --backend numpy"),
     ("transcribe talk.wav --backend numpy --threads 2", 2, "--threads has no effect with --backend numpy"),
     ("transcribe talk.wav --revision main -m .", 2, "--revision has no effect with a model given by its path"),
-    (
-        "transcribe talk.wav --multilingual --language-threshold 1",
-        2,
-        "has no effect with --language or --multilingual",
-    ),
+    ("transcribe talk.wav --multilingual --language-threshold 1", 2, "with --language or --multilingual"),
     (
         "transcribe talk.wav --no-timestamps --max-initial-timestamp-s 2",
         2,
         "has no effect with --no-timestamps",
     ),
-    (
-        "transcribe talk.wav -f txt --max-line-width 9",
-        2,
-        "has no effect without a --format of srt, vtt, ass, lrc",
-    ),
+    ("transcribe talk.wav -f txt --max-line-width 9", 2, "has no effect without a --format of srt"),
     ("transcribe talk.wav -f srt --karaoke", 2, "--karaoke has no effect without a --format of"),
     ("transcribe talk.wav -f json --embed-audio", 2, "--embed-audio has no effect without a --format of html"),
     ("transcribe talk.wav --max-speakers 2", 2, "--max-speakers has no effect without --speakers"),
@@ -128,22 +80,14 @@ REFUSED = [
     ("listen talk.wav -o talk.doc", 2, "'-o' / '--output': 'talk.doc': allowed endings"),
     ("listen talk.wav -o talk.srt --record none/a.wav", 5, f"none/a.wav: {NO_FOLDER}"),
     ("listen talk.wav -o none/a.srt --record a.wav", 5, f"none/a.srt: {NO_FOLDER}"),
-    (
-        "listen talk.wav --record ./talk.wav",
-        2,
-        "./talk.wav, which is talk.wav, would be overwritten, and it is read",
-    ),
+    ("listen talk.wav --record ./talk.wav", 2, "./talk.wav, which is talk.wav, would be overwritten"),
     ("listen talk.wav --delay never --record a.wav", 2, f"--delay 'never': allowed is {DELAYS}"),
     ("listen talk.wav --finals both --record a.wav", 2, "--finals 'both': allowed is exact or streamed"),
     ("listen talk.wav --beam-size 0 --record a.wav", 2, "--beam-size 0: allowed is an integer"),
     ("listen talk.wav --batch-size 1", 2, "No such option '--batch-size'"),
     ("listen talk.wav --clip-timestamps 1", 2, "No such option '--clip-timestamps'"),
     # decode
-    (
-        "decode talk.wav --batch-size 2",
-        2,
-        "--batch-size 2: allowed is 1, as windows are shown one after another",
-    ),
+    ("decode talk.wav --batch-size 2", 2, "--batch-size 2: allowed is 1, as windows are shown"),
     ("decode none.wav", 3, "none.wav: no such file"),
     # plot
     ("plot talk.wav -o out.gif", 2, "'out.gif' does not end in .html or .png"),
@@ -162,15 +106,11 @@ REFUSED = [
     ("transcripe talk.wav", 2, "No such command 'transcripe'"),
     ("transcribe talk.wav --colour", 2, "No such option '--colour'"),
 ]
-SURROGATES = (
-    "--hotwords",
-    "--initial-prompt",
-    "--prefix",
-    "--language",
-    "--languages",
-    "--task",
-    "--suppress-regex",
+TEXTS = (
+    *("--hotwords", "--initial-prompt", "--prefix", "--language", "--languages", "--task"),
+    *("--suppress-regex", "--prepend-punctuations", "--revision", "--device"),
 )
+"""Options that take a text."""
 
 ACCEPTED = [
     "transcribe none.wav --beam-size 5 --temperatures 0,0.5",
@@ -185,20 +125,8 @@ ACCEPTED = [
 """Command lines whose options have an effect, though one could think otherwise; the recording is missing."""
 
 
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
-    cli = CliRunner(capsys, monkeypatch)
-    cli.use_texts()
-    return cli
-
-
 @pytest.mark.parametrize(("line", "code", "message"), REFUSED, ids=[line for line, _, _ in REFUSED])
-def test_bad_command_line_is_one_line_before_a_model_is_loaded(
-    cli: CliRunner, line: str, code: int, message: str
-) -> None:
+def test_bad_command_line_is_one_line_before_a_model_is_loaded(cli, talk, line, code, message):
     outcome = cli.run(*shlex.split(line))
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (code, "", 1)
     assert outcome.err.startswith("harken: ")
@@ -207,15 +135,15 @@ def test_bad_command_line_is_one_line_before_a_model_is_loaded(
     assert os.listdir() == ["talk.wav"]
 
 
-@pytest.mark.parametrize("option", [*SURROGATES, "--prepend-punctuations", "--revision", "--device"])
-def test_bytes_that_are_no_text_are_refused(cli: CliRunner, option: str) -> None:
+@pytest.mark.parametrize("option", TEXTS)
+def test_bytes_that_are_no_text_are_refused(cli, talk, option):
     outcome = cli.run("transcribe", "talk.wav", option, "a\udcff")
     assert outcome.code == 2
     assert f"Invalid value for '{option}': 'a\\udcff' is not UTF-8 text" in outcome.err
 
 
 @pytest.mark.parametrize("line", ACCEPTED)
-def test_options_with_an_effect_are_accepted(cli: CliRunner, line: str) -> None:
+def test_options_with_an_effect_are_accepted(cli, line):
     outcome = cli.run(*shlex.split(line))
     assert outcome.code in (1, 3)
     assert "none.wav: no such file" in outcome.err

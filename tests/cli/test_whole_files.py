@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ def failing_sync(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(os, "fsync", fsync)
 
 
-def test_text_and_bytes_are_written_in_order(tmp_path: Path) -> None:
+def test_text_and_bytes_are_written_in_order(tmp_path):
     path = tmp_path / ("n" * 251 + ".txt")  # the longest possible name
     write_atomic(path, ["Größe\n", b"\x00\xff"], durable=True)
     assert path.read_bytes() == "Größe\n".encode() + b"\x00\xff"
@@ -48,25 +47,21 @@ def test_text_and_bytes_are_written_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
-def test_disk_that_cannot_be_told_to_write_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_disk_that_cannot_be_told_to_write_is_no_error(tmp_path, monkeypatch, number):
     failing_sync(monkeypatch, number)
     write_atomic(tmp_path / "a.txt", ["text"], durable=True)
     assert (tmp_path / "a.txt").read_text() == "text"
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_disk_that_fails_to_write_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_disk_that_fails_to_write_is_an_error(tmp_path, monkeypatch, number):
     failing_sync(monkeypatch, number)
     with pytest.raises(OutputError, match=rf"a\.txt: cannot be written: {os.strerror(number)}"):
         write_atomic(tmp_path / "a.txt", ["text"], durable=True)
     assert names(tmp_path) == []
 
 
-def test_old_content_is_visible_until_writing_ends(tmp_path: Path) -> None:
+def test_old_content_is_visible_until_writing_ends(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
     with open_atomic(path) as write:
@@ -76,8 +71,8 @@ def test_old_content_is_visible_until_writing_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, AudioNotFound("talk.mp3: no such file")])
-def test_exception_from_content_propagates_and_writes_nothing(tmp_path: Path, error: BaseException) -> None:
-    def chunks() -> Iterator[str]:
+def test_exception_from_content_propagates_and_writes_nothing(tmp_path, error):
+    def chunks():
         yield "a"
         raise error
 
@@ -89,7 +84,7 @@ def test_exception_from_content_propagates_and_writes_nothing(tmp_path: Path, er
 
 
 @posix
-def test_full_disk_is_reported_and_keeps_the_old_file(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_keeps_the_old_file(tmp_path):
     """Simulate a full disk with a limit on file sizes: the operating system rejects the write midway."""
     import resource
 
@@ -109,14 +104,14 @@ def test_full_disk_is_reported_and_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_device_is_written_in_place() -> None:
+def test_device_is_written_in_place():
     write_atomic(os.devnull, ["text"], durable=True)
     with pytest.raises(OutputError, match="/dev/full: cannot be written: No space left on device"):
         write_atomic("/dev/full", ["x"])
     assert Path("/dev/full").is_char_device()
 
 
-def test_folder_that_is_missing_or_no_file_is_reported(tmp_path: Path) -> None:
+def test_folder_that_is_missing_or_no_file_is_reported(tmp_path):
     with pytest.raises(OutputError, match=r"there is no folder .*nowhere"):
         write_atomic(tmp_path / "nowhere" / "a.txt", ["x"])
     with pytest.raises(OutputError, match="cannot be written"):
@@ -126,14 +121,14 @@ def test_folder_that_is_missing_or_no_file_is_reported(tmp_path: Path) -> None:
 
 @posix
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_read_only_folder_is_reported(tmp_path: Path) -> None:
+def test_read_only_folder_is_reported(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError, match="Permission denied"):
         write_atomic(tmp_path / "a.txt", ["x"])
 
 
 @posix
-def test_symbolic_link_is_followed(tmp_path: Path) -> None:
+def test_symbolic_link_is_followed(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link.txt").symlink_to(tmp_path / "real" / "a.txt")
     write_atomic(tmp_path / "link.txt", ["x"])
@@ -142,7 +137,7 @@ def test_symbolic_link_is_followed(tmp_path: Path) -> None:
 
 
 @posix
-def test_file_mode_follows_the_umask(tmp_path: Path) -> None:
+def test_file_mode_follows_the_umask(tmp_path):
     before = os.umask(0o022)
     try:
         write_atomic(tmp_path / "a.txt", ["x"])
@@ -151,7 +146,7 @@ def test_file_mode_follows_the_umask(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
 
 
-def test_concurrent_writers_do_not_mix(tmp_path: Path) -> None:
+def test_concurrent_writers_do_not_mix(tmp_path):
     path = tmp_path / "a.txt"
     with open_atomic(path) as first, open_atomic(path) as second:
         first("1" * 50_000)
@@ -161,7 +156,7 @@ def test_concurrent_writers_do_not_mix(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.txt"]
 
 
-def test_temporary_folder_goes_with_its_content(tmp_path: Path) -> None:
+def test_temporary_folder_goes_with_its_content(tmp_path):
     with temporary_folder(tmp_path) as folder:
         (folder / "graph").mkdir()
         (folder / "graph" / "weights").write_bytes(b"0")
@@ -169,7 +164,7 @@ def test_temporary_folder_goes_with_its_content(tmp_path: Path) -> None:
 
 
 @posix
-def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_there(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_there(tmp_path):
     (tmp_path / "talk.srt").write_text("text")
     killed = subprocess.run([sys.executable, "-c", LEAVE_BOTH_BEHIND, str(tmp_path)], timeout=60)
     assert killed.returncode == -signal.SIGKILL
@@ -178,7 +173,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_there(tmp
     assert names(tmp_path) == ["new.txt", "talk.srt"]
 
 
-def test_what_a_living_process_writes_stays_until_it_ends(tmp_path: Path) -> None:
+def test_what_a_living_process_writes_stays_until_it_ends(tmp_path):
     with open_atomic(tmp_path / "a.txt"), temporary_folder(tmp_path) as folder:
         (folder / "weights").write_bytes(b"0")
         before = names(tmp_path)
@@ -188,21 +183,21 @@ def test_what_a_living_process_writes_stays_until_it_ends(tmp_path: Path) -> Non
 
 
 @posix  # Windows does not remove an open file
-def test_process_that_ends_at_once_removes_what_is_its_own(tmp_path: Path) -> None:
+def test_process_that_ends_at_once_removes_what_is_its_own(tmp_path):
     with temporary_folder(tmp_path) as folder:
         (folder / "weights").write_bytes(b"0")
         remove_own()
         assert names(tmp_path) == []
 
 
-def test_folder_without_its_lock_is_removed(tmp_path: Path) -> None:
+def test_folder_without_its_lock_is_removed(tmp_path):
     folder = tmp_path / ".harken-0123456789abcdef.files"
     (folder / "graph").mkdir(parents=True)
     remove_abandoned(tmp_path)
     assert names(tmp_path) == []
 
 
-def test_files_of_other_names_and_missing_folders_are_left_alone(tmp_path: Path) -> None:
+def test_files_of_other_names_and_missing_folders_are_left_alone(tmp_path):
     for name in (".harken-notes", "talk.part", ".part"):
         (tmp_path / name).write_text("text")
     before = names(tmp_path)
@@ -212,7 +207,7 @@ def test_files_of_other_names_and_missing_folders_are_left_alone(tmp_path: Path)
 
 
 @posix
-def test_link_that_somebody_planted_is_left_alone(tmp_path: Path) -> None:
+def test_link_that_somebody_planted_is_left_alone(tmp_path):
     target, shared = tmp_path / "target", tmp_path / "shared"
     target.mkdir()
     (target / "notes").write_text("mine")
@@ -224,7 +219,7 @@ def test_link_that_somebody_planted_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
-def test_file_of_another_user_is_left_alone(tmp_path: Path) -> None:
+def test_file_of_another_user_is_left_alone(tmp_path):
     path = tmp_path / ".harken-0123456789abcdef.part"
     path.touch()
     os.chown(path, 12345, -1)

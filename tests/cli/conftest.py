@@ -1,0 +1,33 @@
+"""The command line in an empty folder, over a model of known texts or a fake live session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from audio_files import AUDIO_FORMATS
+from cli_runner import CliRunner
+from fakes.backends import window_text
+from fakes.live_sessions import FakeLiveSession, hears
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a command sets it where no bar is shown
+    cli = CliRunner(capsys, monkeypatch)
+    cli.use_texts(window_text(0, "unheard", 1))
+    return cli
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """The live session of ``harken listen``, with a word for each tenth of a second."""
+    return hears(monkeypatch, FakeLiveSession())
+
+
+@pytest.fixture
+def talk(cli):
+    """A recording of 1.2 s in the current folder: two utterances of a fake session, and a half."""
+    return AUDIO_FORMATS["wav s16"].write(Path("talk"), 1.2)
