@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from fakes.live_sessions import final_segment, interim_text, speech_ended, speech_started
 from harken.results import Word
 from harken.serve.live.replay_log import MAX_REPLAY_BYTES, ReplayLog
-from harken.streaming import Interim
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -36,18 +35,9 @@ def test_of_interims_only_the_last_is_sent_again_with_the_words_since() -> None:
     async def scenario() -> None:
         log = ReplayLog()
         log.add(speech_started(0.1))
-        for number, text in enumerate((" And", " so", " my")):
+        for text in (" And", " so", " my"):
             word = Word(start_s=0.0, end_s=0.1, text=text, probability=1.0)
-            log.add(
-                Interim(
-                    audio_s=number,
-                    emitted_samples=0,
-                    compute_s=0.0,
-                    committed=text,
-                    tentative="",
-                    words=(word,),
-                )
-            )
+            log.add(replace(interim_text(0.1, text), words=(word,)))
         (again,) = await all_of(log, 2)
         assert again["seq"] == 4
         assert [word["word"] for word in again["words"]] == [" so", " my"]
@@ -55,25 +45,16 @@ def test_of_interims_only_the_last_is_sent_again_with_the_words_since() -> None:
     run(scenario())
 
 
-def test_an_interim_that_was_not_sent_comes_before_the_final_segment() -> None:
+@pytest.mark.parametrize(("sent", "expected"), [(False, [1, 2, 3]), (True, [2, 3])])
+def test_an_interim_comes_before_the_final_segment_unless_it_was_sent(sent: bool, expected: list[int]) -> None:
     async def scenario() -> None:
         log = ReplayLog()
-        log.add(interim_text(0.1, " And"))
         log.add(interim_text(0.2, " And so"))
+        if sent:
+            assert (await next_of(log.after(0)))["seq"] == 1
         log.add(final_segment(0.3, " And so."))
         log.add(speech_ended(0.3))
-        assert [message["seq"] for message in await all_of(log, 0)] == [2, 3, 4]
-
-    run(scenario())
-
-
-def test_one_that_was_sent_does_not_come_again_once_the_utterance_is_final() -> None:
-    async def scenario() -> None:
-        log = ReplayLog()
-        log.add(interim_text(0.2, " And so"))
-        assert (await next_of(log.after(0)))["seq"] == 1
-        log.add(final_segment(0.3, " And so."))
-        assert [message["seq"] for message in await all_of(log, 0)] == [2]
+        assert [message["seq"] for message in await all_of(log, 0)] == expected
 
     run(scenario())
 
@@ -105,9 +86,8 @@ def test_an_hour_of_segments_with_the_times_of_all_words_would_be_kept() -> None
         words = tuple(Word(start_s=1.25, end_s=1.5, text=" something", probability=0.987) for _ in range(12))
         for second in range(0, 3600 // 30, 4):
             event = final_segment(second, " something" * 12)
-            segment = replace(event.segment, words=words, tokens=(50257,) * 20)
-            log.add(replace(event, segment=segment))
-        await asyncio.wait_for(log.room(), 1)
+            log.add(replace(event, segment=replace(event.segment, words=words, tokens=(50257,) * 20)))
+        await log.room()
         assert log.forgotten == 0
 
     run(scenario())
@@ -149,14 +129,15 @@ def test_a_client_that_comes_back_gets_every_committed_message_once(steps: list[
 def test_readers_wait_for_what_comes_and_end_at_the_close(seq: int) -> None:
     async def scenario() -> None:
         log = ReplayLog()
-        reading = asyncio.create_task(all_of_open(log, seq))
+
+        async def read() -> list[int]:
+            return [json.loads(text)["seq"] async for text in log.after(seq)]
+
+        reading = asyncio.create_task(read())
         for _ in range(4):
             await asyncio.sleep(0)
             log.add({"type": "flushed"})
         log.close()
         assert await reading == [*range(seq + 1, 5)]
-
-    async def all_of_open(log: ReplayLog, seq: int) -> list[int]:
-        return [json.loads(text)["seq"] async for text in log.after(seq)]
 
     run(scenario())

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,8 @@ from tone_server import (
 )
 
 from fakes.tone_backend import ToneBackend
+from harken.serve.app import make_app
 from harken.serve.options import ServeOptions
-from harken.serve.rest import files as rest_files
 from harken.serve.rest.events import with_pauses
 from harken.serve.work.file_job import MAX_UPDATES
 from serving import Serving
@@ -50,9 +50,13 @@ FORM = form_body(
 )
 
 
+STREAMED_FORM = form_body(('name="stream"', b"true")).removesuffix(f"--{BOUNDARY}--\r\n".encode()) + FORM
+CONTENT_TYPE = {"content-type": FORM_TYPE}
+
+
 @cache
-def silent_flac() -> bytes:
-    """Write hours of silence in some kilobytes."""
+def silent_flac(*, tells_duration: bool = True) -> bytes:
+    """Write hours of silence in some kilobytes, with a header that may conceal their number."""
     file = io.BytesIO()
     with av.open(file, "w", format="flac") as container:
         stream = container.add_stream("flac", rate=1_000)
@@ -64,15 +68,8 @@ def silent_flac() -> bytes:
             frame.pts = start
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
-    return file.getvalue()
-
-
-def without_duration(flac: bytes) -> bytes:
-    """Set the number of samples in the header to 0, which means that it is not known."""
-    return flac[:21] + bytes([flac[21] & 0xF0, 0, 0, 0, 0]) + flac[26:]
-
-
-# --- size --------------------------------------------------------------------------------------------------
+    flac = file.getvalue()
+    return flac if tells_duration else flac[:21] + bytes([flac[21] & 0xF0, 0, 0, 0, 0]) + flac[26:]
 
 
 @contextmanager
@@ -90,15 +87,12 @@ def test_a_file_that_is_too_large_is_refused_before_its_end() -> None:
         with connection(server, "Content-Length: 60000") as client:  # and nothing of the body
             assert client.recv(1000).startswith(b"HTTP/1.1 413")
         with connection(server, "Transfer-Encoding: chunked") as client:
-            for _ in range(60):
-                client.sendall(b"3e8\r\n" + b"x" * 1000 + b"\r\n")  # and no end
+            for start in range(0, 60_000, 1000):
+                client.sendall(b"3e8\r\n" + FORM[start : start + 1000] + b"\r\n")  # and no end
             assert client.recv(1000).startswith(b"HTTP/1.1 413")
-        refused = httpx.post(f"{server.url}{PATH}", content=FORM, headers={"content-type": FORM_TYPE})
+        refused = httpx.post(f"{server.url}{PATH}", content=FORM, headers=CONTENT_TYPE)
         check_refused(refused, 413, "request_too_large", "file")
         assert refused.json()["error"]["message"] == "the request is larger than 0.05 MB, which are allowed"
-
-
-# --- duration ----------------------------------------------------------------------------------------------
 
 
 def test_hours_of_silence_in_kilobytes_are_refused_by_their_header() -> None:
@@ -116,9 +110,9 @@ def test_a_duration_that_the_header_conceals_ends_the_decoding_at_the_limit(stre
     options = ServeOptions(preload=False, max_audio_s=max_audio_s)
     before = peak_memory_bytes()
     with serving_tones(options=options) as server:
-        file = without_duration(silent_flac())
         fields = FIELDS | {"stream": stream, "include[]": "harken.events"}
-        answer = httpx.post(f"{server.url}{PATH}", data=fields, files={"file": file}, timeout=60)
+        files = {"file": silent_flac(tells_duration=False)}
+        answer = httpx.post(f"{server.url}{PATH}", data=fields, files=files, timeout=60)
         if stream == "true":
             *progress, end = map(json.loads, event_lines(answer.text))
             assert {event["type"] for event in progress} == {"harken.progress"}
@@ -140,19 +134,12 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-# --- clients that go away ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_frees_the_engine_within_a_window(stream: bool) -> None:
     backend = GatedToneBackend()
     with serving_tones(backend) as server:
         backend.gate.clear()
-        body = (
-            FORM
-            if not stream
-            else form_body(('name="stream"', b"true")).removesuffix(f"--{BOUNDARY}--\r\n".encode()) + FORM
-        )
+        body = STREAMED_FORM if stream else FORM
         with connection(server, f"Content-Length: {len(body)}") as client:
             client.sendall(body)
             assert backend.entered.wait(30)
@@ -195,15 +182,12 @@ def test_uploads_leave_no_file_open_however_they_end() -> None:
             if repetition == 1:  # the first one opened what stays open: the model, threads
                 before = len([*DESCRIPTORS.iterdir()])
             for body in bodies:
-                status = http.post(PATH, content=body, headers={"content-type": FORM_TYPE}).status_code
+                status = http.post(PATH, content=body, headers=CONTENT_TYPE).status_code
                 assert status == {0: 200, 1: 400, 2: 404, 3: 400}[bodies.index(body)]
             with connection(server, f"Content-Length: {len(form)}") as client:
                 client.sendall(form[:-10])
         assert eventually(lambda: server.metric("harken_cancelled_total", kind="file") == 3)
         assert eventually(lambda: len([*DESCRIPTORS.iterdir()]) <= before)
-
-
-# --- streams -----------------------------------------------------------------------------------------------
 
 
 def test_heartbeats_are_sent_while_there_is_nothing_else() -> None:
@@ -254,8 +238,7 @@ def test_a_slow_reader_halts_its_own_file_and_loses_nothing() -> None:
     sent = bytearray()
 
     async def ask(server: Serving, may_read: asyncio.Event) -> None:
-        body = form_body(('name="stream"', b"true")).removesuffix(f"--{BOUNDARY}--\r\n".encode()) + FORM
-        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+        messages = iter([{"type": "http.request", "body": STREAMED_FORM, "more_body": False}])
 
         async def receive() -> Any:
             return next(messages, None) or await asyncio.Event().wait()
@@ -264,14 +247,9 @@ def test_a_slow_reader_halts_its_own_file_and_loses_nothing() -> None:
             await may_read.wait()
             sent.extend(message.get("body", b""))
 
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": PATH,
-            "headers": [(b"content-type", FORM_TYPE.encode())],
-        }
-        (route,) = [route for route in rest_files.routes(server.service) if route.path == PATH]  # type: ignore[attr-defined]
-        await route.app(scope, receive, send)  # type: ignore[attr-defined]
+        headers = [(b"content-type", FORM_TYPE.encode()), (b"host", b"localhost")]
+        scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers, "query_string": b""}
+        await make_app(server.service)(scope, receive, send)
 
     with serving_tones(backend) as server:
         may_read = asyncio.Event()
@@ -296,7 +274,7 @@ def test_a_full_queue_tells_when_to_come_again() -> None:
         with connection(server, f"Content-Length: {len(FORM)}") as client:
             client.sendall(FORM)
             assert backend.entered.wait(30)
-            refused = httpx.post(f"{server.url}{PATH}", content=FORM, headers={"content-type": FORM_TYPE})
+            refused = httpx.post(f"{server.url}{PATH}", content=FORM, headers=CONTENT_TYPE)
         backend.gate.set()
     assert refused.status_code == 429
     assert refused.json()["error"]["type"] == "rate_limit_error"
@@ -307,14 +285,11 @@ def test_a_file_that_the_end_of_the_server_cuts_off_is_to_be_sent_again() -> Non
     backend = GatedToneBackend()
     with serving_tones(backend) as server, ThreadPoolExecutor(1) as clients:
         backend.gate.clear()
-        content_type = {"content-type": FORM_TYPE}
-        asking = clients.submit(
-            httpx.post, f"{server.url}{PATH}", content=FORM, headers=content_type, timeout=60
-        )
+        post = partial(httpx.post, content=FORM, headers=CONTENT_TYPE, timeout=60)
+        asking = clients.submit(post, f"{server.url}{PATH}")
         assert backend.entered.wait(30)
-        (model,) = server.service.models.loaded
         closing = asyncio.run_coroutine_threadsafe(server.service.close(), server.loop)
-        assert eventually(lambda: model.engine._stopped)
+        assert eventually(lambda: server.metric("harken_models_loaded") == 0)
         backend.gate.set()
         closing.result(30)
         answer = asking.result(30)

@@ -36,14 +36,13 @@ WORD = bytes(3200)
 Scenario = Callable[[Service, WyomingServer], Awaitable[None]]
 
 
-def serve(
-    scenario: Scenario, recognizer: LiveRecognizer, uri: str = "tcp://127.0.0.1:0", **options: Any
-) -> None:
+def serve(scenario: Scenario, recognizer: Any = None, uri: str = "tcp://127.0.0.1:0") -> None:
     """Run a scenario beside a server."""
+    recognizer = recognizer or LiveRecognizer()
     recognizer.tokenizer = Tokenizer.bytes_only(multilingual=len(recognizer.languages) > 1)
 
     async def run() -> None:
-        service = Service(lambda id: recognizer, ["tiny.en", "tiny"], ServeOptions(**options), {})
+        service = Service(lambda id: recognizer, ["tiny.en", "tiny"], ServeOptions(), {})
         try:
             async with serve_wyoming(service, uri) as server:
                 await asyncio.wait_for(scenario(service, server), 20)
@@ -53,14 +52,29 @@ def serve(
     asyncio.run(run())
 
 
-async def speak(client: AsyncClient, n_words: int, *, start: bool = True, **transcribe: Any) -> None:
+def talk(scenario: Callable[[AsyncClient, Service], Awaitable[None]], recognizer: Any = None) -> None:
+    """Run a scenario with a client that is connected."""
+
+    async def connected(service: Service, server: WyomingServer) -> None:
+        async with AsyncClient.from_uri(server.uri) as client:
+            await scenario(client, service)
+
+    serve(connected, recognizer)
+
+
+async def speak(client: AsyncClient, n_words: int, **transcribe: Any) -> None:
     if transcribe:
         await client.write_event(Transcribe(**transcribe).event())
-    if start:
         await client.write_event(AudioStart(**FORMAT).event())
     for _ in range(n_words):
         await client.write_event(AudioChunk(**FORMAT, audio=WORD).event())
     await client.write_event(AudioStop().event())
+
+
+async def reply(client: AsyncClient) -> Event:
+    event = await client.read_event()
+    assert event
+    return event
 
 
 async def answer(client: AsyncClient) -> list[Event]:
@@ -73,82 +87,66 @@ async def answer(client: AsyncClient) -> list[Event]:
     return events
 
 
-def text_of(events: list[Event]) -> str:
+async def transcript(client: AsyncClient) -> str:
     """Return the transcript, and check what surrounds it."""
-    assert [event.type for event in events] == [
-        "transcript-start",
-        *["transcript-chunk"] * (len(events) - 3),
-        *("transcript", "transcript-stop"),
-    ]
-    transcript = Transcript.from_event(events[-2])
-    assert "".join(event.data["text"] for event in events[1:-2]) == transcript.text
-    return transcript.text
+    start, *chunks, whole, stop = await answer(client)
+    assert (start.type, stop.type) == ("transcript-start", "transcript-stop")
+    assert {chunk.type for chunk in chunks} <= {"transcript-chunk"}
+    text = Transcript.from_event(whole).text
+    assert "".join(chunk.data["text"] for chunk in chunks) == text
+    return text
 
 
 def test_a_description_has_all_models_and_their_languages() -> None:
-    async def scenario(service: Service, server: WyomingServer) -> None:
-        async with AsyncClient.from_uri(server.uri) as client:
-            await client.write_event(Describe().event())
-            event = await client.read_event()
-            assert event
-            (program,) = Info.from_event(event).asr
-            assert program.name == "harken"
-            assert program.supports_transcript_streaming
-            assert program.requires_external_vad
-            assert program.models[0].languages == ["en"]
-            assert len(program.models[1].languages) > 90
+    async def scenario(client: AsyncClient, service: Service) -> None:
+        await client.write_event(Describe().event())
+        (program,) = Info.from_event(await reply(client)).asr
+        assert program.name == "harken"
+        assert program.supports_transcript_streaming
+        assert program.requires_external_vad
+        assert program.models[0].languages == ["en"]
+        assert len(program.models[1].languages) > 90
 
-            await service.preload()
-            await client.write_event(Describe().event())
-            event = await client.read_event()
-            assert event
-            assert [model.languages for model in Info.from_event(event).asr[0].models] == [["en"], ["en"]]
-            await client.write_event(Ping(text="here?").event())
-            event = await client.read_event()
-            assert event
-            assert Pong.from_event(event).text == "here?"
+        await service.preload()
+        await client.write_event(Describe().event())
+        (program,) = Info.from_event(await reply(client)).asr
+        assert [model.languages for model in program.models] == [["en"], ["en"]]
+        await client.write_event(Ping(text="here?").event())
+        assert Pong.from_event(await reply(client)).text == "here?"
 
-    serve(scenario, LiveRecognizer())
+    talk(scenario)
 
 
 def test_utterances_follow_one_another_on_a_connection() -> None:
     recognizer = LiveRecognizer()
+    asked = {"name": "tiny.en", "language": "en-US", "transcript_names": ["Ada"], "transcript_terms": ["lamp"]}
 
-    async def scenario(service: Service, server: WyomingServer) -> None:
-        async with AsyncClient.from_uri(server.uri) as client:
-            await speak(
-                client, 7, name="tiny.en", language="en-US", transcript_names=["Ada"], transcript_terms=["lamp"]
-            )
-            assert text_of(await answer(client)) == "And so my fellow Americans ask not"
-            await speak(client, 2)
-            assert text_of(await answer(client)) == "And so"
-            await speak(client, 1, start=False)
-            assert text_of(await answer(client)) == "And"
-            await speak(client, 0)
-            assert text_of(await answer(client)) == ""
-            await client.write_event(AudioStop().event())
-            assert text_of(await answer(client)) == ""
-        assert recognizer.options[0].language == "en"
-        assert recognizer.options[0].hotwords == ("Ada", "lamp")
-        assert service.admission.n_streams <= 1
+    async def scenario(client: AsyncClient, service: Service) -> None:
+        await speak(client, 7, **asked)
+        assert await transcript(client) == "And so my fellow Americans ask not"
+        for n_words, text in ((2, "And so"), (1, "And"), (0, "")):
+            await speak(client, n_words)
+            assert await transcript(client) == text
+        assert service.admission.n_streams == 0
 
-    serve(scenario, recognizer)
+    talk(scenario, recognizer)
+    assert recognizer.options[0].language == "en"
+    assert recognizer.options[0].hotwords == ("Ada", "lamp")
 
 
-@pytest.mark.parametrize(
-    ("given", "language"),
-    [("en-GB", "en"), ("nb-NO", "no"), ("pt_BR", "pt"), ("fil", "tl"), ("auto", None), (None, None)],
-)
-def test_languages_of_home_assistant_are_known(given: str | None, language: str | None) -> None:
+def test_languages_of_home_assistant_are_known() -> None:
     recognizer = LiveRecognizer(languages=("en", "no", "pt", "tl"))
 
-    async def scenario(service: Service, server: WyomingServer) -> None:
-        async with AsyncClient.from_uri(server.uri) as client:
+    async def scenario(client: AsyncClient, service: Service) -> None:
+        for given, language in (
+            *(("en-GB", "en"), ("nb-NO", "no"), ("pt_BR", "pt"), ("fil", "tl")),
+            *(("auto", None), (None, None)),
+        ):
             await speak(client, 1, name="tiny", language=given)
-            assert text_of(await answer(client)) == "And"
+            assert await transcript(client) == "And"
             assert recognizer.options[-1].language == language
 
-    serve(scenario, recognizer)
+    talk(scenario, recognizer)
 
 
 @pytest.mark.parametrize(
@@ -161,22 +159,20 @@ def test_languages_of_home_assistant_are_known(given: str | None, language: str 
     ],
 )
 def test_a_refused_request_is_told_and_may_be_corrected(request_data: dict[str, Any], problem: str) -> None:
-    async def scenario(service: Service, server: WyomingServer) -> None:
-        async with AsyncClient.from_uri(server.uri) as client:
-            await client.write_event(Event("transcribe", request_data))
-            event = await client.read_event()
-            assert event
-            assert event.type == "error"
-            assert problem in event.data["text"]
-            assert "\n" not in event.data["text"]
-            await speak(client, 1, name="tiny.en")
-            assert text_of(await answer(client)) == "And"
+    async def scenario(client: AsyncClient, service: Service) -> None:
+        await client.write_event(Event("transcribe", request_data))
+        error = await reply(client)
+        assert error.type == "error"
+        assert problem in error.data["text"]
+        assert "\n" not in error.data["text"]
+        await speak(client, 1, name="tiny.en")
+        assert await transcript(client) == "And"
 
-            await client.write_event(Event("transcribe", request_data))
-            await speak(client, 3)  # Home Assistant does not look at errors, but at the end of the connection
-            assert [event.type for event in await answer(client)] == ["error"]
+        await client.write_event(Event("transcribe", request_data))
+        await speak(client, 3)  # Home Assistant does not look at errors, but at the end of the connection
+        assert [event.type for event in await answer(client)] == ["error"]
 
-    serve(scenario, LiveRecognizer())
+    talk(scenario)
 
 
 @pytest.mark.parametrize(
@@ -189,15 +185,13 @@ def test_a_refused_request_is_told_and_may_be_corrected(request_data: dict[str, 
     ],
 )
 def test_audio_of_another_format_is_refused(format: dict[str, Any], problem: str) -> None:
-    async def scenario(service: Service, server: WyomingServer) -> None:
-        async with AsyncClient.from_uri(server.uri) as client:
-            await client.write_event(Event("audio-chunk", format, WORD))
-            await client.write_event(Event("audio-chunk", format, WORD))
-            await client.write_event(AudioStop().event())
-            (error,) = await answer(client)
-            assert problem in error.data["text"]
+    async def scenario(client: AsyncClient, service: Service) -> None:
+        for event in (*[Event("audio-chunk", format, WORD)] * 2, AudioStop().event()):
+            await client.write_event(event)
+        (error,) = await answer(client)
+        assert problem in error.data["text"]
 
-    serve(scenario, LiveRecognizer())
+    talk(scenario)
 
 
 @pytest.mark.parametrize(("width", "dtype"), [(1, "u1"), (2, "<i2"), (4, "<i4")])
@@ -206,20 +200,23 @@ def test_samples_of_any_width_and_rate_are_heard_alike(width: int, dtype: str) -
     top = 2 ** (8 * width - 1)
     tone = 0.5 * np.sin(np.arange(48_000) * 0.05) * top + (top if width == 1 else 0)
     data = np.repeat(tone.astype(dtype), 2).tobytes()  # two channels
+    format = {"rate": 48_000, "width": width, "channels": 2}
 
-    async def scenario(service: Service, server: WyomingServer) -> None:
-        async with AsyncClient.from_uri(server.uri) as client:
-            format = {"rate": 48_000, "width": width, "channels": 2}
-            await client.write_event(AudioStart(**format).event())
-            for start in range(0, len(data), 100_001):
-                await client.write_event(AudioChunk(**format, audio=data[start : start + 100_001]).event())
-            await client.write_event(AudioStop().event())
-            text_of(await answer(client))
-        heard = recognizer.sessions[-1].samples
-        assert abs(len(heard) - 16_000) < 80
-        assert np.std(heard[1000:-1000]) == pytest.approx(0.3535, abs=0.01)
+    async def scenario(client: AsyncClient, service: Service) -> None:
+        for start in range(0, len(data), 100_001):
+            await client.write_event(AudioChunk(**format, audio=data[start : start + 100_001]).event())
+        await client.write_event(AudioStop().event())
+        await transcript(client)
 
-    serve(scenario, recognizer)
+    talk(scenario, recognizer)
+    heard = recognizer.sessions[-1].samples
+    assert abs(len(heard) - 16_000) < 80
+    assert np.std(heard[1000:-1000]) == pytest.approx(0.3535, abs=0.01)
+
+
+async def connect(server: WyomingServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = server.uri.removeprefix("tcp://").split(":")
+    return await asyncio.open_connection(host, int(port))
 
 
 def test_frames_may_be_cut_anywhere_and_have_their_data_inline() -> None:
@@ -235,8 +232,7 @@ def test_frames_may_be_cut_anywhere_and_have_their_data_inline() -> None:
     )
 
     async def scenario(service: Service, server: WyomingServer) -> None:
-        host, port = server.uri.removeprefix("tcp://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await connect(server)
         for byte in b"".join(frames):
             writer.write(bytes([byte]))
             await writer.drain()
@@ -247,7 +243,7 @@ def test_frames_may_be_cut_anywhere_and_have_their_data_inline() -> None:
         assert b'{"text": "\\ud800"}' in answered
         writer.close()
 
-    serve(scenario, LiveRecognizer())
+    serve(scenario)
 
 
 @pytest.mark.parametrize(
@@ -272,14 +268,13 @@ def test_frames_may_be_cut_anywhere_and_have_their_data_inline() -> None:
 )
 def test_a_malformed_or_huge_frame_ends_the_connection_in_a_line(frame: bytes) -> None:
     async def scenario(service: Service, server: WyomingServer) -> None:
-        host, port = server.uri.removeprefix("tcp://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await connect(server)
         writer.write(frame)
         answered = await reader.readline()
         assert json.loads(answered)["type"] == "error"
         writer.close()
 
-    serve(scenario, LiveRecognizer())
+    serve(scenario)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no Unix sockets")
@@ -289,12 +284,12 @@ def test_a_unix_socket_is_served_and_not_taken_from_a_server_that_lives(tmp_path
     async def scenario(service: Service, server: WyomingServer) -> None:
         async with AsyncClient.from_uri(server.uri) as client:
             await speak(client, 2)
-            assert text_of(await answer(client)) == "And so"
+            assert await transcript(client) == "And so"
         with pytest.raises(OptionError, match=r"wyoming=.*in use"):
             async with serve_wyoming(service, server.uri):
                 pass
 
-    serve(scenario, LiveRecognizer(), f"unix://{path}")
+    serve(scenario, uri=f"unix://{path}")
     assert not path.exists()
 
 
@@ -306,7 +301,7 @@ def test_an_address_of_another_form_is_refused(uri: str) -> None:
         return
 
     with pytest.raises(OptionError, match="wyoming="):
-        serve(nothing, LiveRecognizer(), uri)
+        serve(nothing, uri=uri)
 
 
 def test_frames_are_those_of_the_package() -> None:

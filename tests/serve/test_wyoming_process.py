@@ -29,9 +29,8 @@ def test_standard_input_and_output_are_served_to_their_end() -> None:
     model_path("tiny.en")  # skips where it is missing
     data = pcm(load_audio(EXAMPLE)[: 4 * SAMPLE_RATE])
     command = [sys.executable, "-m", "harken", "serve", "--wyoming", "stdio://"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes) as process:
         assert process.stdin
         assert process.stdout
         assert process.stderr
