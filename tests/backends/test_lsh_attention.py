@@ -144,7 +144,7 @@ def test_a_recording_is_transcribed_and_streamed_with_it() -> None:
     assert "LSHAttention(rounds=3, bucket_size=64)" in recognizer.backend.capabilities.detail
     recording = ROOT / "examples" / "jfk.flac"
     assert "ask what you can do for your country" in recognizer.transcribe(recording).result().text
-    session = recognizer.stream()
+    session = recognizer.stream(delay="high")
     for block in harken.audio.stream_audio(recording, block_samples=16_000):
         session.feed(block)
     assert "ask what you can do for your country" in str(session.close())

@@ -111,6 +111,7 @@ def test_other_options_are_refused_by_their_names(
     assert run_batch(manifest, tmp_path / "out", make_options()).new_rows == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make_options", ["a cluster"], indirect=True)
 def test_a_cluster_of_two_nodes_does_an_archive(
     make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -39,7 +39,7 @@ RUNS = {
     "serving live": "--count 1 --seconds 2 --delay low",
     "serving files": "--files 1 --seconds 2 --concurrency 1 --servers harken",
     "serving beside": "--minutes 1 --repeats 1 --servers harken",
-    "serving soak": "--hours 0.01",
+    "serving soak": "--hours 0.002",
     "stages": f"{LIMITED} --repeats 1",
     "start": "--repeats 1",
     "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300",

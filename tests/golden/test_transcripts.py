@@ -22,6 +22,8 @@ NIGHTLY = {
     "french, base, words",
     "russian, small",
     "chinese into English, small, beam",
+    "book, prompted",
+    "french, patient beam",
 }
 """Cases that take ten seconds and more, of which a smaller model or another recording has the like."""
 pytestmark = pytest.mark.real
