@@ -39,7 +39,7 @@ RUNS = {
     "serving live": "--count 1 --seconds 2 --delay low",
     "serving files": "--files 1 --seconds 2 --concurrency 1 --servers harken",
     "serving beside": "--minutes 1 --repeats 1 --servers harken",
-    "serving soak": "--hours 0.002",
+    "serving soak": "--hours 0.01",
     "stages": f"{LIMITED} --repeats 1",
     "start": "--repeats 1",
     "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300",
@@ -52,6 +52,8 @@ NEEDS = {
     "hashing": ("torch",),
     "diarization": ("onnxruntime",),
 }
+NIGHTLY = {"serving soak", "fleet kills", "fleet scaling", "diarization peers"}
+"""Runs of ten seconds and more, of which another subcommand of the same program runs by day."""
 ENDLESS = {"live hours", "diarization hours"}
 """Subcommands that take an hour of audio at least."""
 
@@ -66,7 +68,9 @@ def test_every_program_is_run_here() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == run | PARTS
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in NIGHTLY)) for name in RUNS]
+)
 def test_a_program_yields_rows(name: str, tmp_path: Path, places: Callable[[str], str]) -> None:
     program, *subcommand = name.split()
     for module in NEEDS.get(program, ()):
