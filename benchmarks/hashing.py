@@ -64,14 +64,14 @@ def errors(args: Args) -> Iterator[Row]:
     ways = {"full": load()} | {str(n): load(attention="lsh", lsh_rounds=n) for n in args.rounds}
     for name in args.set:
         entries = read_set(args.audio, name, args.limit, model=args.model)
-        evaluations, seconds = {}, {}
-        for rounds, recognizer in ways.items():
-            start = time.perf_counter()
-            texts = [
-                recognizer.transcribe(entry.path, language=entry.language).result().text for entry in entries
-            ]
-            seconds[rounds] = time.perf_counter() - start
-            evaluations[rounds] = evaluate(entries, texts)
+        texts: dict[str, list[str]] = {rounds: [] for rounds in ways}
+        seconds = dict.fromkeys(ways, 0.0)
+        for entry in entries:
+            for rounds, recognizer in ways.items():
+                start = time.perf_counter()
+                texts[rounds].append(recognizer.transcribe(entry.path, language=entry.language).result().text)
+                seconds[rounds] += time.perf_counter() - start
+        evaluations = {rounds: evaluate(entries, own) for rounds, own in texts.items()}
         for rounds, evaluation in evaluations.items():
             row: Row = {"set": name, "recordings": len(entries), "rounds": rounds}
             row |= {"errors": error_percent(evaluation), "time": seconds[rounds] / seconds["full"]}
