@@ -9,7 +9,7 @@ import pytest
 
 from tiny_models import DIMS, make_mel, make_weights
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
 
 from fakes.cuda_graphs import FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend  # noqa: E402

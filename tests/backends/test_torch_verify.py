@@ -10,7 +10,7 @@ import pytest
 from harken.backends.numpy import NumpyBackend
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel, make_weights
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 

@@ -52,7 +52,7 @@ def make_logits(request: pytest.FixtureRequest, open_backend: Callable[[str], Ba
         return make_host_logits
     if request.param == "native":
         return native_logits_maker(open_backend("native-int8"))
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
     return make_torch_logits
 
 

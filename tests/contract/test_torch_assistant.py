@@ -19,7 +19,7 @@ from tiny_models import (
     make_weights,
 )
 
-pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'harken[torch]'")
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
 
 PROMPT = (TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 
