@@ -77,7 +77,7 @@ def run() -> NoReturn:
     if os.name == "posix":  # elsewhere only sockets can wake the thread
         watch_signals()
     code = main()
-    flush_code = _exit_code_of_flush()
+    flush_code = _exit_code_of_flush(code)
     if flush_code or code > FIRST_SIGNAL_CODE:
         remove_own()  # a signal can come before a block that removes its file has begun
         # `sys.exit` would flush once more what cannot be written, and wait for threads that still load a model.
@@ -138,15 +138,16 @@ def main(arguments: Sequence[str] | None = None, **loaders: Callable[..., object
         return exit_code(error)
 
 
-def _exit_code_of_flush() -> int:
-    """Flush standard output, and return the exit code if that fails, else 0."""
+def _exit_code_of_flush(code: int) -> int:
+    """Flush standard output, and return the exit code if that fails, else 0; `code` is that of the command."""
     try:
         with stdout_errors():
             sys.stdout.flush()
     except Stop as stop:
         return stop.code
     except OutputError as error:
-        _print_error(str(error))
+        if code != exit_code(error):  # else it has been said: what could not be written is still in the buffer
+            _print_error(str(error))
         return exit_code(error)
     return 0
 
