@@ -32,7 +32,7 @@ def cost(args: Args) -> Iterator[Row]:
     import torch
 
     from harken.backends.torch import LSHAttention
-    from harken.backends.torch.layers import attend
+    from harken.backends.torch.model import attend
 
     torch.set_num_threads(args.threads)
     ways = {"full": attend} | {f"rounds {n}": LSHAttention(rounds=n) for n in ROUNDS}

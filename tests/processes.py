@@ -32,7 +32,9 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    kept = {name: value for name, value in os.environ.items() if name not in ("HARKEN_DEBUG", "PYTHONUNBUFFERED")}
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("HARKEN_DEBUG", "PYTHONUNBUFFERED")
+    }
     return kept | own | more
 
 
@@ -60,7 +62,9 @@ def started(
             process.kill()
 
 
-def ended(process: subprocess.Popen[bytes], stdin: bytes | None = None, *, limit_s: float = PATIENCE_S) -> Outcome:
+def ended(
+    process: subprocess.Popen[bytes], stdin: bytes | None = None, *, limit_s: float = PATIENCE_S
+) -> Outcome:
     """Wait for the end of a process; the code is negative if a signal ended it."""
     written = [stream or b"" for stream in process.communicate(stdin, timeout=limit_s)]
     out, err = (text.decode(errors="replace").replace("\r\n", "\n") for text in written)

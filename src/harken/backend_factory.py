@@ -119,7 +119,7 @@ class BackendFactory:
         BackendUnavailable
             If the runtime is not installed.
         """
-        from harken.backends.memory import reporting_memory
+        from harken.backends.loading import reporting_memory
 
         with reporting_memory(f"loading {checkpoint.path}"):
             return self._make_backend(checkpoint, precision or self.precision, shares_encoder, vocab_subset)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from harken.backends.torch import LSHAttention, TorchBackend  # noqa: E402
-from harken.backends.torch.layers import AttentionFunction, attend  # noqa: E402
+from harken.backends.torch.model import AttentionFunction, attend  # noqa: E402
 
 KEYS = 64
 

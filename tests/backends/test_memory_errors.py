@@ -9,7 +9,7 @@ import pytest
 
 import checkpoint_files as files
 from harken.backend_factory import BackendFactory
-from harken.backends.memory import reporting_memory
+from harken.backends.loading import reporting_memory
 from harken.backends.onnx import graph_loader
 from harken.checkpoints import open_checkpoint
 from harken.errors import CheckpointError, OutOfMemory

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harken.backends.host_logits import HostLogits
-from harken.backends.native.logits import MOST_INSERTED, NativeLogits
+from harken.backends.native.session import MOST_INSERTED, NativeLogits
 from harken.contract import Backend, Ints, Logits
 
 COLUMNS, PADDED = 700, 704

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 from fakes.cuda_graphs import FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend  # noqa: E402
-from harken.backends.torch.cuda_graphs import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS, CudaGraphCache  # noqa: E402
-from harken.backends.torch.logits import TorchLogits  # noqa: E402
+from harken.backends.torch.session import TorchLogits  # noqa: E402
+from harken.backends.torch.static_cache import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS, CudaGraphCache  # noqa: E402
 from harken.errors import OptionError  # noqa: E402
 
 PROMPT = [1, 2, 3]

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from fakes.cuda_graphs import SYNCHRONIZING_OPERATORS, FakeGraphCapture  # noqa: E402
-from harken.backends.torch import TorchBackend, layers  # noqa: E402
-from harken.backends.torch.cuda_graphs import CAPTURED_STEP_TOKENS  # noqa: E402
+from harken.backends.torch import TorchBackend, model  # noqa: E402
+from harken.backends.torch.static_cache import CAPTURED_STEP_TOKENS  # noqa: E402
 
 PROMPT = (TOKENIZER.sot_prev, 72, 101, TOKENIZER.sot, *TOKENIZER.sot_sequence("en")[1:])
 MAX_DRAFT = 8
@@ -102,6 +102,6 @@ def test_prepacked_matrices_multiply_like_plain_ones(dtype: torch.dtype, rows: i
     )
     weight /= 96**0.5
     expected = x.double() @ weight.double().T + bias.double()
-    actual = layers.linear(x, layers.prepack(weight), bias)
+    actual = model.linear(x, model.prepack(weight), bias)
     assert actual.dtype == dtype
     np.testing.assert_allclose(actual.double(), expected, rtol=0, atol=16 * torch.finfo(dtype).eps)

@@ -26,7 +26,7 @@ def make_host_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> 
 def make_torch_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
     import torch
 
-    from harken.backends.torch.logits import LogitVocabulary, TorchLogits
+    from harken.backends.torch.session import LogitVocabulary, TorchLogits
 
     ids = np.arange(table.shape[1]) if token_ids is None else token_ids
     return TorchLogits(torch.tensor(table[:, ids]), LogitVocabulary(ids, torch.device("cpu")))
@@ -34,7 +34,7 @@ def make_torch_logits(table: np.ndarray, token_ids: np.ndarray | None = None) ->
 
 def native_logits_maker(backend: Backend) -> MakeLogits:
     """Return a function that makes logits of the native decoder, with larger numbers in the padding."""
-    from harken.backends.native.logits import NativeLogits
+    from harken.backends.native.session import NativeLogits
 
     def make_native_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
         table = table if token_ids is None else table[:, token_ids]

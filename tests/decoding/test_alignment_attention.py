@@ -21,15 +21,12 @@ def test_matrix_is_standardized_and_median_filtered(n_positions: int) -> None:
     np.testing.assert_allclose(alignment_matrix(weights, n_positions), expected, atol=2e-5)
 
 
-def test_matrix_is_zero_for_zero_and_for_uniform_weights() -> None:
+def test_matrix_is_zero_for_zero_and_uniform_weights_and_for_one_token() -> None:
     weights = np.zeros((2, 3, 20), np.float32)
     weights[1] = 1 / 20
     np.testing.assert_array_equal(alignment_matrix(weights, 20), np.zeros((3, 20)))
-
-
-def test_matrix_of_one_token_is_zero() -> None:
-    weights = np.random.default_rng(0).dirichlet(np.ones(20), (2, 1)).astype(np.float32)
-    np.testing.assert_array_equal(alignment_matrix(weights, 20), np.zeros((1, 20)))
+    single = np.random.default_rng(0).dirichlet(np.ones(20), (2, 1)).astype(np.float32)
+    np.testing.assert_array_equal(alignment_matrix(single, 20), np.zeros((1, 20)))
 
 
 def test_rows_of_one_token_after_another_are_those_of_the_matrix() -> None:

@@ -1,77 +1,25 @@
-"""Tests of the draft controller: measured costs, the budget, and long decodes at known costs."""
+"""Drafting at known costs, over long decodes: a good draft is used, and a useless one costs next to nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fakes.backends import EOT, ScriptedBackend, logits_of_texts
 from fakes.clock import FakeClock
-from fakes.drafts import (
-    FakeCandidateGenerator,
-    FakeDraftContext,
-    always_wrong,
-    correct_with_probability,
-    unrestricted_rules,
-)
+from fakes.drafts import FakeCandidateGenerator, correct_with_probability, open_drafts, unrestricted_rules
 from harken.decoding import DecodeStats
-from harken.decoding.draft_controller import (
-    BUDGET_STEPS,
-    MIN_MEASUREMENTS,
-    START_BUDGET_STEPS,
-    DraftController,
-)
+from harken.decoding.draft_controller import BUDGET_STEPS, AcceptanceCounter, DraftController
 from harken.decoding.generate import EotOrLimit, Row, generate, pick_best
-
-# --- the budget --------------------------------------------------------------------------------------------
-
-
-def record(
-    controller: DraftController,
-    *,
-    width: int = 1,
-    produced: int = 1,
-    verify_s: float = 1.0,
-    draft_s: float = 0.0,
-) -> None:
-    controller.record_step(n_rows=1, width=width, n_new_tokens=produced, verify_s=verify_s, draft_s=draft_s)
-
-
-def measured_controller() -> DraftController:
-    controller = DraftController(FakeClock())
-    for _ in range(MIN_MEASUREMENTS):
-        assert not controller.may_draft()
-        record(controller)
-    return controller
-
-
-def test_setup_has_to_pay_in_its_window_or_be_covered_by_the_budget() -> None:
-    controller = measured_controller()
-    assert controller.may_draft()
-
-    def may_set_up(setup_s: float, n_tokens: float) -> bool:
-        return controller.may_set_up(setup_s=setup_s, n_rows=1, n_tokens=n_tokens)
-
-    assert may_set_up(START_BUDGET_STEPS - 1, 0), "the budget covers it"
-    assert not may_set_up(20, 60), "the gain expected at first is too small"
-    assert may_set_up(20, 90)
-    for _ in range(40):
-        record(controller, width=4, produced=3, verify_s=1.0, draft_s=0.5)
-    assert controller.gain.calibration() == pytest.approx(0.5, abs=0.05)
-    assert may_set_up(20, 0), "the budget has grown"
-    record(controller, width=2, draft_s=100)
-    assert not controller.may_draft()
-    assert not may_set_up(20, 0)
-
-
-# --- long decodes at known costs ---------------------------------------------------------------------------
 
 LENGTH = 150
 Cost = Callable[[int, int], float]
 Right = Callable[[int, int], bool]
+WRONG = correct_with_probability(0.0)
 
 
 @dataclass(frozen=True)
@@ -116,25 +64,24 @@ def decode(
         return cost(rows, width) * noise(steps)
 
     rng = np.random.default_rng(0)
-    controller, ratios, stats = DraftController(clock), [], []
-    drafts = FakeDraftContext(lambda rows: [], controller)
+    controller, counter = DraftController(clock), AcceptanceCounter()
+    ratios: list[float] = []
+    stats: list[DecodeStats] = []
     for window in range(windows):
         texts = [[*rng.integers(0, EOT, LENGTH).tolist(), EOT] for _ in range(rows)]
-        session = ScriptedBackend(logits_of_texts(texts), 2 * LENGTH, clock=clock, cost=pass_s).open_session(
-            None, range(rows), 2 * LENGTH
-        )
+        backend = ScriptedBackend(logits_of_texts(texts), 2 * LENGTH, clock=clock, cost=pass_s)
+        session = backend.open_session(None, range(rows), 2 * LENGTH)
         logits = session.extend([[0]] * rows)
         draft = FakeCandidateGenerator(
             texts, right(window), claim=0.9, clock=clock, step_s=step_s, setup_s=setup_s
         )
-        drafts.make = lambda rows, draft=draft: [draft]
-        draft_session = drafts.open_draft_session(range(rows), [[0]] * rows, [[]] * rows, unrestricted_rules())
+        drafts = open_drafts(draft, rows=rows, controller=controller, counters=[counter])
         start_s = clock.now_s
         active = [Row(1, LENGTH + 1, EotOrLimit(EOT)) for _ in range(rows)]
-        generate(session, active, logits, unrestricted_rules(), pick_best, draft_session=draft_session)
+        generate(session, active, logits, unrestricted_rules(), pick_best, draft_session=drafts)
         assert [row.tokens for row in active] == texts
         ratios.append((clock.now_s - start_s) / (LENGTH * cost(rows, 1)))
-        stats.append(draft_session.stats)
+        stats.append(drafts.stats)
     return Timing(np.array(ratios), stats)
 
 
@@ -146,21 +93,17 @@ def skipped_share(stats: list[DecodeStats]) -> float:
 @pytest.mark.parametrize(
     ("right", "costs"),
     [
-        (always_wrong, {}),
-        (always_wrong, {"step_s": 0.0}),
-        (always_wrong, {"step_s": 3.0}),
-        (always_wrong, {"setup_s": 20.0}),
-        (always_wrong, {"rows": 3, "windows": 8}),
+        (WRONG, {}),
+        (WRONG, {"step_s": 3.0}),
+        (WRONG, {"setup_s": 20.0}),
+        (WRONG, {"rows": 3, "windows": 8}),
         (correct_with_probability(0.9), {"step_s": 1.2}),
         (correct_with_probability(0.9), {"setup_s": 300.0}),
-        (correct_with_probability(0.4), {"step_s": 0.3}),
         (correct_with_probability(0.3), {"cost": jumpy}),
-        (correct_with_probability(0.3), {"cost": jumpy, "step_s": 0.0}),
-        (correct_with_probability(0.5), {"cost": steep, "step_s": 0.0}),
         (correct_with_probability(0.95), {"cost": steep, "step_s": 0.0}),
     ],
 )
-def test_useless_draft_stays_within_the_budget(right: Right, costs: dict[str, float]) -> None:
+def test_useless_draft_stays_within_the_budget(right: Right, costs: dict[str, Any]) -> None:
     """At most 3 % over a long decode, and the budget at its start."""
     timing = decode(lambda window: right, **costs)
     windows = len(timing.ratios)
@@ -174,7 +117,7 @@ def test_useless_draft_stays_within_the_budget(right: Right, costs: dict[str, fl
     ("costs", "most"),
     [({}, 0.45), ({"step_s": 0.0}, 0.3), ({"setup_s": 20.0}, 0.6), ({"cost": jumpy}, 0.6)],
 )
-def test_good_draft_is_used(costs: dict[str, float], most: float) -> None:
+def test_good_draft_is_used(costs: dict[str, Any], most: float) -> None:
     timing = decode(lambda window: correct_with_probability(0.9), windows=8, **costs)
     assert timing.ratios.mean() < most
     assert skipped_share(timing.stats) < 0.05
@@ -182,7 +125,7 @@ def test_good_draft_is_used(costs: dict[str, float], most: float) -> None:
 
 def test_draft_that_turns_is_dropped_and_used_again() -> None:
     good = correct_with_probability(0.9)
-    timing = decode(lambda window: always_wrong if 4 <= window < 12 else good, windows=28)
+    timing = decode(lambda window: WRONG if 4 <= window < 12 else good, windows=28)
     assert timing.ratios[:4].mean() < 0.45
     assert timing.ratios[4:12].sum() * LENGTH < 8 * LENGTH * 1.02 + BUDGET_STEPS
     assert timing.ratios[24:].mean() < 0.45
@@ -190,7 +133,7 @@ def test_draft_that_turns_is_dropped_and_used_again() -> None:
 
 @pytest.mark.parametrize(
     ("right", "least_skipped", "most_skipped", "most"),
-    [(correct_with_probability(0.8), 0.0, 0.05, 0.75), (always_wrong, 0.8, 1.0, 1.03 * 1.2 + 0.02)],
+    [(correct_with_probability(0.8), 0.0, 0.05, 0.75), (WRONG, 0.8, 1.0, 1.03 * 1.2 + 0.02)],
     ids=["good", "bad"],
 )
 def test_noise_neither_stops_a_good_draft_nor_keeps_a_bad_one(

@@ -1,8 +1,9 @@
-"""Tests of the hotword bias: the share of the bonus of each token after a text."""
+"""Hotwords: the share of the bonus of each token after a text, and what a published model transcribes with them."""
 
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from harken.decoding import make_logit_rules
 from harken.decoding.logit_rules import HotwordBias, make_hotword_bias
 from harken.errors import OptionError
 from harken.text import Tokenizer
+from harken.types import SAMPLE_RATE
+from real_models import EXAMPLE, SHARED, recognizer
 from tiny_models import TOKENIZER
 
 ENGLISH = Tokenizer.builtin(51864)
@@ -167,3 +170,45 @@ def test_every_token_of_a_hotword_gets_a_bonus(words: list[str], context: list[i
         if bias is None or len(spelled) <= upto:
             continue
         assert bias.bonuses([*context, *spelled[:upto]], [spelled[upto]]) == {spelled[upto]: bias.strength}
+
+
+# --- tiny.en ----------------------------------------------------------------------------------------------
+
+NAMES = ("Lynde", "Avonlea", "d'Artagnan", "Nuzhat", "Fuegians", "Cavell", "Steventon", "Merneptah", "Ilyin")
+FIRST: dict[str, Any] = {"vad": False, "hallucination_threshold": None, "temperatures": (0.0,)}
+"""Options for the first attempt at every window, speech or not."""
+UNFILTERED: dict[str, Any] = {**FIRST, "no_speech_threshold": None, "compression_ratio_threshold": None}
+"""The same, without any filter for silence or repetition."""
+
+
+def transcribe(audio: Any, *hotwords: str, **options: Any) -> str:
+    return recognizer("int8").transcribe(audio, hotwords=hotwords, **options).text
+
+
+@pytest.mark.real
+def test_spoken_hotwords_are_transcribed() -> None:
+    path = SHARED / "audio" / "librispeech-train-clean" / "103-1240-0000.flac"
+    if not path.is_file():
+        pytest.skip(f"{path} is missing")
+    without, within = transcribe(path, **FIRST), transcribe(path, *NAMES, **FIRST)
+    assert without.count("Lynde") == without.count("Avonlea") == 0
+    assert within.count("Lynde") == 2
+    assert within.count("Avonlea") == 1
+
+
+@pytest.mark.real
+def test_unspoken_hotwords_change_nothing() -> None:
+    assert transcribe(EXAMPLE, *NAMES, **FIRST) == transcribe(EXAMPLE, **FIRST)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", ["silence", "hiss", "hum"])
+def test_no_hotword_is_transcribed_without_speech(kind: str) -> None:
+    time_s = np.arange(6 * SAMPLE_RATE) / SAMPLE_RATE
+    recordings = {
+        "silence": np.zeros(len(time_s)),
+        "hiss": np.random.default_rng(0).standard_normal(len(time_s)) / 20,
+        "hum": np.sin(2 * np.pi * 100 * time_s) / 10,
+    }
+    text = transcribe(recordings[kind].astype(np.float32), *NAMES, **UNFILTERED)
+    assert not [name for name in NAMES if name.lower() in text.lower()]

@@ -1,15 +1,19 @@
-"""Tests of decoding partial windows, with table models whose logits and attention are known."""
+"""Partial windows: where their text ends, on tables of known attention, and the same text whatever the draft."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fakes.backends import FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
-from harken.contract import Floats
+from harken.contract import Backend, Features, Floats
 from harken.decoding import (
     LogitRules,
     PartialHypothesis,
@@ -17,8 +21,10 @@ from harken.decoding import (
     decode_partial,
     make_logit_rules,
     make_prompt,
+    partial_window,
 )
-from tiny_models import DIMS, TOKENIZER
+from harken.decoding.alignment_attention import alignment_matrix
+from tiny_models import DIMS, TOKENIZER, make_mel
 
 EOT = TOKENIZER.eot
 PROMPT = make_prompt(
@@ -28,26 +34,22 @@ POSITIONS, THRESHOLD = 300, 8
 BACK = 50
 """Positions by which a token may go back behind the latest attended one: a second."""
 SPOKEN = tuple(b"to be or not")
-LOGPROB = 12 - math.log(DIMS.n_vocab - 1 + math.exp(12))
-"""Log-probability of each token of a table model, before any is suppressed."""
-AttendedPosition = Callable[[int, int], int]
-"""The position attended to when a token is picked, by window and index of the token, committed ones counted."""
+AttendedPosition = Callable[[int], int]
+"""The position attended to when a token is picked, by the index of the token, committed ones counted."""
 
 
-def in_steps(window: int, index: int) -> int:
+def in_steps(index: int) -> int:
     """Return positions for a token every 0.2 s."""
     return 10 * index
 
 
 class AttentiveTable(ScriptedBackend):
-    """A table model with given attended positions."""
+    """A model of one text, with given attended positions."""
 
     def __init__(
-        self, *texts: Sequence[int], attended: AttendedPosition = in_steps, n_text_ctx: int = 64
+        self, text: Sequence[int], attended: AttendedPosition = in_steps, n_text_ctx: int = 64
     ) -> None:
-        super().__init__(
-            logits_of_texts([[*text, EOT] for text in texts], len(PROMPT), DIMS.n_vocab), n_text_ctx
-        )
+        super().__init__(logits_of_texts([[*text, EOT]] * 2, len(PROMPT), DIMS.n_vocab), n_text_ctx)
         self.attended = attended
 
     def open_session(
@@ -62,94 +64,85 @@ class AttentiveSession(ScriptedBackendSession):
     """A session in which the prompt attends to all positions alike, and each token behind it to 7 of them."""
 
     def attention(self, row: int) -> Floats:
-        window, seen = self.rows[row]
+        _, seen = self.rows[row]
         weights = np.full((1, len(seen), POSITIONS), 1 / POSITIONS, np.float32)
         for index in range(len(seen) - len(PROMPT) + 1):
-            position = self._backend.attended(window, index)
+            position = self._backend.attended(index)
             weights[0, len(PROMPT) - 1 + index] = 0
             weights[0, len(PROMPT) - 1 + index, position : position + 7] = 1 / 7
         return weights
 
 
-def rules(*, blank: bool = False) -> LogitRules:
+def plain_rules(*, blank: bool = False) -> LogitRules:
     return make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_blank=blank)
 
 
-def partial(
-    committed: Sequence[int] = (),
-    draft: Sequence[int] = (),
-    *,
-    window_index: int = 0,
-    frame_threshold: int = 0,
-    n_positions: int = POSITIONS,
-    speech: int = 0,
-) -> PartialWindow:
+def partial(committed: Sequence[int] = (), draft: Sequence[int] = (), **options: Any) -> PartialWindow:
+    given = {"window_index": 0, "n_positions": POSITIONS, "frame_threshold": 0, **options}
     return PartialWindow(
-        window_index=window_index,
         prompt=PROMPT,
         committed=tuple(committed),
         draft_tokens=tuple(draft),
-        n_positions=n_positions,
-        frame_threshold=frame_threshold,
         committed_end=10 * len(committed),
-        speech=np.arange(n_positions) < speech,
+        **given,
     )
 
 
+def decode_table(
+    backend: AttentiveTable, window: PartialWindow, rules: LogitRules | None = None
+) -> PartialHypothesis:
+    rules = rules or plain_rules()
+    (hypothesis,) = decode_all(backend, FakeFeatures(1), [window], rules)
+    assert len(hypothesis.logprobs) == len(hypothesis.tokens)
+    assert len(hypothesis.attended_positions) == hypothesis.attention.shape[1] == len(hypothesis.tokens) + 1
+    return hypothesis
+
+
 def decode_all(
-    backend: AttentiveTable, *windows: PartialWindow, blank: bool = False
+    backend: Backend, features: Features, windows: Sequence[PartialWindow], rules: LogitRules
 ) -> list[PartialHypothesis]:
-    hypotheses, _ = decode_partial(backend, FakeFeatures(len(windows)), windows, rules(blank=blank), TOKENIZER)
-    return hypotheses
+    return decode_partial(backend, features, windows, rules, TOKENIZER)[0]
 
 
-# --- one window --------------------------------------------------------------------------------------------
-
-
-REST = tuple(b" not to be that is")
-BROKEN_OFF = (*SPOKEN[:5], EOT, *REST)
-"""A text whose most probable end is before its sixth token."""
-FORCED = 0
-"""The token of a table model where the most probable one may not be picked."""
-
-
-@pytest.mark.parametrize(("speech", "goes_on"), [(0, False), (40 + 25 + 49, False), (40 + 25 + 50, True)])
-def test_text_that_ends_a_second_before_the_speech_goes_on(speech: int, goes_on: bool):
-    (hypothesis,) = decode_all(AttentiveTable(BROKEN_OFF), partial(speech=speech))
-    whole = (*SPOKEN[:5], FORCED, *REST)
-    assert hypothesis.tokens == (whole if goes_on else SPOKEN[:5])
-    assert hypothesis.reached_eot
-    n_tokens = len(hypothesis.tokens)
-    assert hypothesis.attended_positions.tolist() == [10 * index for index in range(n_tokens + 1)]
-    assert hypothesis.attention.shape == (1, n_tokens + 1, POSITIONS)
-    assert len(hypothesis.logprobs) == n_tokens
-
-
-def test_speech_without_any_text_stays_without():
-    """The model hears no words in it."""
-    (hypothesis,) = decode_all(AttentiveTable((EOT, *SPOKEN)), partial(speech=POSITIONS))
-    assert hypothesis.tokens == ()
-
-
-def test_improbable_text_does_not_go_on():
-    (hypothesis,) = decode_all(AttentiveTable((*SPOKEN[:5], EOT, EOT)), partial(speech=POSITIONS))
-    assert hypothesis.tokens == SPOKEN[:5]
+# --- where a text ends -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("frame_threshold", "n_accepted"), [(0, 12), (199, 11), (200, 10), (201, 10), (210, 9), (300, 0)]
+    ("text", "speech", "expected"),
+    [
+        # Its most probable end is before the sixth token, a second before the speech ends or less.
+        (b"to be\xff not to be that is", 0, b"to be"),
+        (b"to be\xff not to be that is", 40 + 25 + 49, b"to be"),
+        (b"to be\xff not to be that is", 40 + 25 + 50, b"to be\0 not to be that is"),
+        (b"\xffto be or not", POSITIONS, b""),  # the model hears no words in it
+        (b"to be\xff\xff", POSITIONS, b"to be"),  # what would follow is improbable
+    ],
 )
-def test_token_within_frame_threshold_is_not_accepted(frame_threshold: int, n_accepted: int):
-    (hypothesis,) = decode_all(AttentiveTable(SPOKEN), partial(frame_threshold=frame_threshold))
+def test_text_that_ends_a_second_before_the_speech_goes_on(text: bytes, speech: int, expected: bytes) -> None:
+    """Here, 255 is the end of text; where it may not be picked, the token of a table is 0."""
+    tokens = [EOT if byte == 255 else byte for byte in text]
+    hypothesis = decode_table(AttentiveTable(tokens), partial(speech=np.arange(POSITIONS) < speech))
+    assert bytes(hypothesis.tokens) == expected
+    assert hypothesis.reached_eot
+
+
+@pytest.mark.parametrize(
+    ("options", "n_accepted"),
+    [
+        *(
+            ({"frame_threshold": n}, left)
+            for n, left in {0: 12, 199: 11, 200: 10, 201: 10, 210: 9, 300: 0}.items()
+        ),
+        # Half of a token's attention lies in the padding; the rest lies in the last positions with audio.
+        ({"n_positions": 54, "frame_threshold": THRESHOLD}, 5),
+    ],
+)
+def test_token_within_frame_threshold_is_not_accepted(options: dict[str, int], n_accepted: int) -> None:
+    hypothesis = decode_table(AttentiveTable(SPOKEN), partial(**options))
     assert hypothesis.tokens == SPOKEN[:n_accepted]
     assert hypothesis.reached_eot == (n_accepted == len(SPOKEN))
-    assert hypothesis.attended_positions.tolist() == [10 * index for index in range(n_accepted + 1)]
-
-
-def test_attention_to_padding_does_not_count():
-    """Half of a token's attention lies in the padding; the rest lies in the last positions with audio."""
-    (hypothesis,) = decode_all(AttentiveTable(SPOKEN), partial(n_positions=54, frame_threshold=THRESHOLD))
-    assert hypothesis.tokens == SPOKEN[:5]
+    if "n_positions" not in options:
+        assert hypothesis.attended_positions.tolist() == [10 * index for index in range(n_accepted + 1)]
 
 
 STEPS = [10 * index for index in range(8)]
@@ -164,14 +157,11 @@ STEPS = [10 * index for index in range(8)]
         ([10, 20, 120, 30, 40], 12),  # a single token that attends far ahead does not count
     ],
 )
-def test_token_beyond_rewind_threshold_is_not_accepted(attended: list[int], n_accepted: int):
-    backend = AttentiveTable(SPOKEN, attended=lambda window, index: attended[min(index, len(attended) - 1)])
-    (hypothesis,) = decode_all(backend, partial())
+def test_token_beyond_rewind_threshold_is_not_accepted(attended: list[int], n_accepted: int) -> None:
+    backend = AttentiveTable(SPOKEN, attended=lambda index: attended[min(index, len(attended) - 1)])
+    hypothesis = decode_table(backend, partial())
     assert hypothesis.tokens == SPOKEN[:n_accepted]
     assert hypothesis.reached_eot == (n_accepted == len(SPOKEN))
-
-
-# --- loops -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,27 +170,24 @@ def test_token_beyond_rewind_threshold_is_not_accepted(attended: list[int], n_ac
         (100, 0, 200, 16 + 20),
         (130, 0, 200, 16 + 26),
         (100, 30, 200, 6),
-        (100, 36, 200, 0),
         (100, 40, 200, 0),
         (100, 0, len(PROMPT) + 9, 9),
         (100, 5, len(PROMPT) + 9, 4),
         (100, 9, len(PROMPT) + 9, 0),
     ],
 )
-@pytest.mark.parametrize("n_draft", [0, 3, 99])
 def test_tokens_are_limited_by_audio_and_context(
-    n_positions: int, n_committed: int, n_text_ctx: int, n_accepted: int, n_draft: int
-):
+    n_positions: int, n_committed: int, n_text_ctx: int, n_accepted: int
+) -> None:
     """Even if all tokens attend to one position; a draft does not exceed the context either."""
     text = tuple(np.random.default_rng(0).integers(97, 123, 999).tolist())
     rest = text[n_committed:]
-    backend = AttentiveTable(text, attended=lambda window, index: 20, n_text_ctx=n_text_ctx)
-    (hypothesis,) = decode_all(
-        backend, partial(text[:n_committed], rest[:n_draft], n_positions=n_positions, frame_threshold=THRESHOLD)
-    )
-    assert hypothesis.tokens == rest[:n_accepted]
-    assert len(hypothesis.logprobs) == len(hypothesis.attended_positions) - 1 == n_accepted
-    assert not hypothesis.reached_eot
+    for n_draft in (0, 3, 99):
+        backend = AttentiveTable(text, attended=lambda index: 20, n_text_ctx=n_text_ctx)
+        window = partial(text[:n_committed], rest[:n_draft], n_positions=n_positions, frame_threshold=THRESHOLD)
+        hypothesis = decode_table(backend, window)
+        assert hypothesis.tokens == rest[:n_accepted]
+        assert not hypothesis.reached_eot
 
 
 @pytest.mark.parametrize(
@@ -216,67 +203,165 @@ def test_tokens_are_limited_by_audio_and_context(
         (b"0123456789+" * 3, b"0123456789+" * 3),
     ],
 )
-@pytest.mark.parametrize("n_draft", [0, 5, 8, 9, 20])
-def test_loop_is_cut_to_one_repetition(text: bytes, expected: bytes, n_draft: int):
-    (hypothesis,) = decode_all(
-        AttentiveTable(text, attended=lambda window, index: index), partial(draft=text[:n_draft])
-    )
-    assert bytes(hypothesis.tokens) == expected
-    assert hypothesis.reached_eot == (bytes(hypothesis.tokens) == text or text.startswith((b"01", b"sing")))
-    assert (
-        len(hypothesis.logprobs)
-        == len(hypothesis.attended_positions) - 1
-        == hypothesis.attention.shape[1] - 1
-        == len(expected)
-    )
+def test_loop_is_cut_to_one_repetition(text: bytes, expected: bytes) -> None:
+    for n_draft in (0, 5, 8, 9, 20):
+        hypothesis = decode_table(AttentiveTable(text, attended=int), partial(draft=text[:n_draft]))
+        assert bytes(hypothesis.tokens) == expected
+        assert hypothesis.reached_eot == (expected == text or text.startswith((b"01", b"sing")))
 
 
 @pytest.mark.parametrize(
     ("committed", "expected"), [(b"ah ", b""), (b"ah a", b""), (b"a", b"h "), (b"ah ah ah ", b"")]
 )
-def test_committed_tokens_count_for_loops_and_stay(committed: bytes, expected: bytes):
-    (hypothesis,) = decode_all(
-        AttentiveTable(b"ah " * 6, attended=lambda window, index: index), partial(committed)
-    )
+def test_committed_tokens_count_for_loops_and_stay(committed: bytes, expected: bytes) -> None:
+    hypothesis = decode_table(AttentiveTable(b"ah " * 6, attended=int), partial(committed))
     assert bytes(hypothesis.tokens) == expected
+
+
+def test_logit_rules_see_committed_tokens() -> None:
+    """A text may begin with neither a blank nor eot; behind committed text it may."""
+    rules = plain_rules(blank=True)
+    assert len(decode_table(AttentiveTable(()), partial(), rules).tokens) > 0
+    behind = decode_table(AttentiveTable(b"x"), partial(b"x"), rules)
+    assert (behind.tokens, behind.reached_eot) == ((), True)
+    assert decode_table(AttentiveTable(b"x"), partial(draft=b" "), rules).tokens == (ord("x"),)
 
 
 # --- drafts ------------------------------------------------------------------------------------------------
 
 
-def passes(backend: AttentiveTable) -> list[tuple[int, ...]]:
-    """Return the tokens read in each forward pass of a single window."""
-    (session,) = backend.sessions
-    return [row for (row,) in session.read]
-
-
-def test_draft_is_dropped_from_the_first_difference_on():
+def test_draft_is_dropped_from_the_first_difference_on() -> None:
     backend = AttentiveTable(SPOKEN)
-    (hypothesis,) = decode_all(backend, partial(draft=[*SPOKEN[:5], ord("X"), *SPOKEN[6:]]))
+    hypothesis = decode_table(backend, partial(draft=[*SPOKEN[:5], ord("X"), *SPOKEN[6:]]))
     assert hypothesis.tokens == SPOKEN
-    assert hypothesis.logprobs == pytest.approx([LOGPROB] * len(SPOKEN), abs=1e-3)
-    assert [len(read) for read in passes(backend)] == [len(PROMPT) + len(SPOKEN), *[1] * (len(SPOKEN) - 5)]
-    assert [read[0] for read in passes(backend)[1:]] == [*SPOKEN[5:]]
+    (session,) = backend.sessions
+    passes = [row for (row,) in session.read]
+    assert [len(read) for read in passes] == [len(PROMPT) + len(SPOKEN), *[1] * (len(SPOKEN) - 5)]
+    assert [read[0] for read in passes[1:]] == [*SPOKEN[5:]]
 
 
-def test_logit_rules_see_committed_tokens():
-    """A text may begin with neither a blank nor eot; behind committed text it may."""
-    (first,) = decode_all(AttentiveTable(()), partial(), blank=True)
-    assert len(first.tokens) > 0
-    (second,) = decode_all(AttentiveTable(b"x"), partial(b"x"), blank=True)
-    assert second.tokens == ()
-    assert second.reached_eot
-    (third,) = decode_all(AttentiveTable(b"x"), partial(draft=b" "), blank=True)
-    assert third.tokens == (ord("x"),)
-
-
-# --- batches -----------------------------------------------------------------------------------------------
-
-
-def test_stats_of_decode_partial():
+def test_stats_of_decode_partial() -> None:
     windows = [partial(SPOKEN[:2], SPOKEN[2:5]), partial(draft=b"toX")]
-    _, stats = decode_partial(AttentiveTable(SPOKEN), FakeFeatures(2), windows, rules(), TOKENIZER)
+    _, stats = decode_partial(AttentiveTable(SPOKEN), FakeFeatures(2), windows, plain_rules(), TOKENIZER)
     assert (stats.windows, stats.prompt_tokens) == (2, 2 * len(PROMPT) + 2)
     assert (stats.drafted, stats.accepted) == (6, 5)
     assert stats.sampled_tokens == 2 * len(SPOKEN) - 2
     assert stats.forwards == 1 + len(SPOKEN) - 2
+
+
+# --- any draft in any batch --------------------------------------------------------------------------------
+
+TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
+LENGTHS = (DIMS.n_audio_ctx, 9, 17, 12)
+"""Number of positions of each stream."""
+
+
+def make_rules(kept: Sequence[int]) -> LogitRules:
+    suppressed = sorted(set(range(DIMS.n_vocab)) - {*kept})
+    return make_logit_rules(
+        TOKENIZER, timestamps=False, suppress_tokens=suppressed, hotwords=("Ron", "sienna tae")
+    )
+
+
+RULES = (make_rules([*TEXT, EOT]), make_rules(TEXT), make_rules([*TEXT[::2], EOT]))
+token = st.sampled_from(TEXT)
+anything = st.one_of(token, token, token, st.integers(0, DIMS.n_vocab - 1))
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> PartialWindow:
+    prompt = make_prompt(
+        TOKENIZER,
+        DIMS.n_text_ctx,
+        language=draw(st.sampled_from(["en", "jw"])),
+        task="transcribe",
+        timestamps=False,
+        previous_tokens=draw(st.lists(token, max_size=8)),
+    )
+    window_index = draw(st.integers(0, len(LENGTHS) - 1))
+    return PartialWindow(
+        window_index=window_index,
+        prompt=prompt,
+        committed=tuple(draw(st.lists(token, max_size=6))),
+        draft_tokens=tuple(draw(st.lists(anything, max_size=30))),
+        n_positions=draw(st.integers(8, LENGTHS[window_index])),
+        frame_threshold=draw(st.integers(0, 4)),
+    )
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A backend with streams of different length, and the tolerance between batches."""
+
+    backend: Backend
+    features: Features
+    tolerance: float
+
+
+@pytest.fixture(scope="module", params=["numpy", "onnx-fp32", "native-int8"])
+def engine(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> Engine:
+    backend = open_backend(request.param)
+    encoders = [backend.open_encoder(8) for _ in LENGTHS]
+    for encoder, length, mel in zip(encoders, LENGTHS, make_mel(len(LENGTHS)), strict=True):
+        backend.encode_chunk([encoder], mel[None, :, :13], 8)
+        backend.encode_chunk([encoder], mel[None, :, 8 : 2 * length], 2 * length - 8)
+    tolerance = 0.0 if request.param == "native-int8" else 1e-4
+    return Engine(backend=backend, features=backend.stream_features(encoders), tolerance=tolerance)
+
+
+@settings(max_examples=15)
+@given(
+    drawn=st.lists(windows(), min_size=1, max_size=4),
+    rules=st.sampled_from(RULES),
+    back=st.integers(2, DIMS.n_audio_ctx),
+    known=st.lists(st.integers(0, 40), min_size=4, max_size=4),
+)
+def test_any_draft_in_any_batch_gives_the_text_without_one(
+    engine: Engine, drawn: list[PartialWindow], rules: LogitRules, back: int, known: list[int]
+) -> None:
+    # The windows of a tiny model are shorter than a second.
+    with patch.object(partial_window, "REWIND_THRESHOLD", back):
+        plain = [
+            decode_all(engine.backend, engine.features, [replace(window, draft_tokens=())], rules)[0]
+            for window in drawn
+        ]
+        drafted = [
+            replace(window, draft_tokens=(*hypothesis.tokens[:n], *window.draft_tokens))
+            for window, hypothesis, n in zip(drawn, plain, known, strict=False)
+        ]
+        together = decode_all(engine.backend, engine.features, drafted, rules)
+    for window, one, other in zip(drawn, together, plain, strict=True):
+        assert_same(one, other, engine.tolerance)
+        assert_follows(engine, window, other, rules)
+
+
+def assert_same(ours: PartialHypothesis, plain: PartialHypothesis, tolerance: float) -> None:
+    assert (ours.tokens, ours.reached_eot) == (plain.tokens, plain.reached_eot)
+    np.testing.assert_array_equal(ours.attended_positions, plain.attended_positions)
+    np.testing.assert_allclose(ours.logprobs, plain.logprobs, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(ours.attention, plain.attention, rtol=0, atol=max(tolerance, 1e-6))
+    assert (ours.no_speech_prob or 0) == pytest.approx(plain.no_speech_prob or 0, rel=tolerance, abs=0)
+
+
+def assert_follows(
+    engine: Engine, window: PartialWindow, hypothesis: PartialHypothesis, rules: LogitRules
+) -> None:
+    """Check that each token is the best one behind those before it, with the attention of one pass over all."""
+    session = engine.backend.open_session(
+        engine.features, [window.window_index], DIMS.n_text_ctx, attention=True
+    )
+    start = [*window.prompt, *window.committed]
+    logits = session.extend([[*start, *hypothesis.tokens]], len(hypothesis.tokens) + 1)
+    attention = session.attention(0)
+    ends = range(len(hypothesis.tokens) + 1)
+    rules.apply(logits, [(*window.committed, *hypothesis.tokens[:end]) for end in ends])
+    ids, logprobs = logits.top(1)
+    assert tuple(ids[:-1, 0]) == hypothesis.tokens
+    np.testing.assert_allclose(logprobs[:-1, 0], hypothesis.logprobs, atol=1e-4)
+    np.testing.assert_allclose(attention[:, len(start) - 1 :], hypothesis.attention, atol=1e-5)
+    attended = alignment_matrix(attention, window.n_positions)[len(start) - 1 :].argmax(axis=1)
+    np.testing.assert_array_equal(np.maximum.accumulate(attended), hypothesis.attended_positions)
+    session.rewind([0])
+    logits = session.extend([window.prompt[: window.prompt.index(TOKENIZER.sot) + 1]])
+    no_speech = float(logits.probability(TOKENIZER.no_speech)[0])
+    assert hypothesis.no_speech_prob == (None if window.committed else pytest.approx(no_speech, rel=1e-4))

@@ -22,20 +22,18 @@ def prompt(**changes: object) -> tuple[int, ...]:
 DE = TOKENIZER.language_tokens["de"]
 
 
+START = (TOKENIZER.sot, DE, TOKENIZER.transcribe)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, (TOKENIZER.sot, DE, TOKENIZER.transcribe)),
+        ({}, START),
         ({"task": "translate"}, (TOKENIZER.sot, DE, TOKENIZER.translate)),
-        ({"timestamps": False}, (TOKENIZER.sot, DE, TOKENIZER.transcribe, TOKENIZER.no_timestamps)),
-        ({"previous_tokens": (65, 66)}, (TOKENIZER.sot_prev, 65, 66, TOKENIZER.sot, DE, TOKENIZER.transcribe)),
-        (
-            {"initial_prompt_tokens": (65, 66)},
-            (TOKENIZER.sot_prev, 65, 66, TOKENIZER.sot, DE, TOKENIZER.transcribe),
-        ),
+        ({"timestamps": False}, (*START, TOKENIZER.no_timestamps)),
         (
             {"initial_prompt_tokens": [8], "previous_tokens": [7], "timestamps": False},
-            (TOKENIZER.sot_prev, 8, 7, TOKENIZER.sot, DE, TOKENIZER.transcribe, TOKENIZER.no_timestamps),
+            (TOKENIZER.sot_prev, 8, 7, *START, TOKENIZER.no_timestamps),
         ),
     ],
 )
@@ -49,8 +47,8 @@ def test_english_only_prompt_has_no_language_or_task() -> None:
     assert make_prompt(ENGLISH, N_CTX, timestamps=False, **options) == (ENGLISH.sot, ENGLISH.no_timestamps)
 
 
-@pytest.mark.parametrize("n_initial", [0, 1, ROOM - 1, ROOM, ROOM + 1, 900])
-@pytest.mark.parametrize("n_previous", [0, 1, ROOM - 1, ROOM, ROOM + 1, 900])
+@pytest.mark.parametrize("n_initial", [0, 1, ROOM - 1, ROOM, 900])
+@pytest.mark.parametrize("n_previous", [0, 1, ROOM - 1, ROOM, 900])
 @pytest.mark.parametrize("timestamps", [True, False])
 def test_initial_prompt_stays_and_previous_text_loses_its_oldest_tokens(
     n_initial: int, n_previous: int, timestamps: bool

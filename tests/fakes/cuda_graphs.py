@@ -15,7 +15,7 @@ SYNCHRONIZING_OPERATORS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzer
 
 
 class FakeGraphCapture:
-    """`harken.backends.torch.cuda_graphs.GraphCapture` that replays operator by operator.
+    """`harken.backends.torch.static_cache.GraphCapture` that replays operator by operator.
 
     A recording is a list of operators with the tensors that they were given. A replay runs them over these very
     tensors and writes each result to where it was when recorded; nothing of the Python around them runs again.

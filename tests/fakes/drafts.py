@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fakes.backends import EOT, N_VOCAB
 from fakes.clock import FakeClock
+from harken.decoding import SpeculativeDecoder
 from harken.decoding.candidate_generator import CandidateGenerator, DraftRequest, DraftTokens
 from harken.decoding.draft_controller import MIN_MEASUREMENTS, AcceptanceCounter, DraftController
 from harken.decoding.logit_rules import LogitRules
@@ -33,6 +35,32 @@ def measured_controller(clock: Callable[[], float] = float) -> DraftController:
     for _ in range(MIN_MEASUREMENTS):
         controller.record_step(n_rows=1, width=1, n_new_tokens=1, verify_s=0.0, draft_s=0.0)
     return controller
+
+
+def eager_decoder(clock: Callable[[], float] = float, **sources: Any) -> SpeculativeDecoder:
+    """Make a decoder that drafts whenever it can, on a clock that stands still."""
+    decoder = SpeculativeDecoder(clock, **sources)
+    decoder.greedy.controller, decoder.sampling.controller = (
+        measured_controller(clock),
+        measured_controller(clock),
+    )
+    return decoder
+
+
+def open_drafts(
+    *generators: CandidateGenerator,
+    rows: int = 1,
+    controller: DraftController | None = None,
+    counters: Sequence[AcceptanceCounter] = (),
+    most: int = MAX_DRAFT_TOKENS,
+) -> DraftSession:
+    """Open drafting by generators in the order in which they are asked, with what was counted of each before."""
+    counters = counters or [AcceptanceCounter() for _ in generators]
+    sources = [
+        _CalibratedGenerator(generator, counter, rows, max_tokens=most)
+        for generator, counter in zip(generators, counters, strict=True)
+    ]
+    return DraftSession(controller or measured_controller(), sources)
 
 
 class FakeCandidateGenerator:
@@ -89,47 +117,6 @@ class FakeCandidateGenerator:
         return DraftTokens(tuple(tokens), (self.claim,) * len(tokens))
 
 
-def always_wrong(row: int, index: int) -> bool:
-    """Return False: no guess is correct."""
-    return False
-
-
-def correct_with_probability(probability: float, seed: int = 0) -> Callable[[int, int], bool]:
+def correct_with_probability(probability: float) -> Callable[[int, int], bool]:
     """Make guesses that are correct at a random share of all indices, always the same ones."""
-    return lambda row, index: bool(np.random.default_rng((seed, row, index)).random() < probability)
-
-
-@dataclass
-class FakeDraftContext:
-    """`harken.decoding.speculation.DraftContext` with candidate generators of the test.
-
-    Parameters
-    ----------
-    make : callable
-        Maps the number of rows to the generators, in the order in which they are asked.
-    controller : DraftController
-    counters : list of AcceptanceCounter
-        Acceptance of each generator; kept from one decode to the next.
-    most : int
-        Largest number of draft tokens.
-    """
-
-    make: Callable[[int], Sequence[CandidateGenerator]]
-    controller: DraftController = field(default_factory=measured_controller)
-    counters: list[AcceptanceCounter] = field(default_factory=lambda: [AcceptanceCounter() for _ in range(4)])
-    most: int = MAX_DRAFT_TOKENS
-
-    def open_draft_session(
-        self,
-        row_windows: Sequence[int],
-        prompts: Sequence[Sequence[int]],
-        previous_hypotheses: Sequence[Sequence[int]],
-        logit_rules: LogitRules,
-        *,
-        sampling: bool = False,
-    ) -> DraftSession:
-        sources = [
-            _CalibratedGenerator(generator, tally, len(row_windows), max_tokens=self.most)
-            for generator, tally in zip(self.make(len(row_windows)), self.counters, strict=False)
-        ]
-        return DraftSession(self.controller, sources)
+    return lambda row, index: bool(np.random.default_rng((0, row, index)).random() < probability)

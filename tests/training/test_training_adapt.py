@@ -15,8 +15,11 @@ torch = pytest.importorskip("torch")
 from checkpoint_files import random_weights  # noqa: E402
 from harken.api import Recognizer  # noqa: E402
 from harken.audio import load_audio  # noqa: E402
-from harken.backends.numpy.backend import NumpyBackend, NumpyFeatures  # noqa: E402
-from harken.backends.numpy.streaming_encoder import NumpyEncoderState  # noqa: E402
+from harken.backends.numpy.backend import (  # noqa: E402
+    NumpyBackend,
+    NumpyEncoderState,
+    NumpyFeatures,
+)
 from harken.checkpoints.adapter import adapted_names  # noqa: E402
 from harken.errors import OptionError  # noqa: E402
 from harken.streaming import SpeechEnded, SpeechStarted  # noqa: E402

@@ -1,4 +1,4 @@
-"""What the CPU engines share before the decoder: windows and streams are encoded, and projected for the decoder."""
+"""What backends share before the decoder: their checks of callers, and encoding by the CPU engines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
-from harken.backends.checks import NO_ENCODER
 from harken.contract import Features, Floats, SparsePositions, StreamingEncoderState
+
+NO_ENCODER = "this backend has no encoder: use reuse_encoder_output"
+
+OwnState = TypeVar("OwnState")
+
+
+def own_states(states: Sequence[StreamingEncoderState], state_type: type[OwnState]) -> list[OwnState]:
+    """Return the states; none may have been opened by a backend of another kind."""
+    own: list[OwnState] = []
+    for state in states:
+        assert isinstance(state, state_type), "encoder states come from this backend's own open_encoder"
+        own.append(state)
+    return own
 
 
 class EncodedWindows:

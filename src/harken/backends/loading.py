@@ -1,22 +1,24 @@
-"""Loading parts of a model in threads; the calling thread waits in such a way that a signal ends the waiting at once.
+"""Loading parts of a model in threads, and the errors with which runtimes report that memory is short, as one kind.
 
-A runtime compiles a graph for seconds without returning to Python, which handles signals in the main thread only, and a
-`ThreadPoolExecutor` waits for its threads whatever happens.
+The calling thread waits in such a way that a signal ends the waiting at once: a runtime compiles a graph for seconds
+without returning to Python, which handles signals in the main thread only, and a `ThreadPoolExecutor` waits for its
+threads whatever happens.
 """
 
 from __future__ import annotations
 
 import atexit
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import contextmanager
 from functools import partial
 from threading import Event, Thread
 from typing import Any
 
 from numpy.typing import NDArray
 
-from harken.backends.memory import reporting_memory
-from harken.errors import OutOfMemory
+from harken.errors import HarkenError, OutOfMemory
 
 POLL_S = 0.1
 """Longest wait at once: on Windows a wait without an end is not interrupted by Ctrl-C."""
@@ -110,3 +112,32 @@ def _start(function: Callable[[], Any], future: Future[Any]) -> None:
     except OutOfMemory:
         atexit.unregister(finish)
         raise
+
+
+_SIGNS = re.compile(
+    r"bad_alloc|bad allocation|out of memory"
+    r"|(unable to|failed to|can't|cannot) allocate"
+    r"|failed to map segment"  # of a shared library
+    r"|Resource temporarily unavailable|can't start new thread",  # no room for the stack of another thread
+    re.IGNORECASE,
+)
+
+
+@contextmanager
+def reporting_memory(work: str) -> Iterator[None]:
+    """Convert the errors of a block that say that memory is short to `OutOfMemory`.
+
+    Parameters
+    ----------
+    work : str
+        The work of the block, for the message: "loading PATH".
+    """
+    try:
+        yield
+    except HarkenError:
+        raise
+    except Exception as error:
+        sign = _SIGNS.search(str(error))
+        if sign is None and not isinstance(error, MemoryError):
+            raise
+        raise OutOfMemory(f"not enough memory for {work}{f' ({sign[0]})' if sign else ''}") from error

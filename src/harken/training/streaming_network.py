@@ -1,9 +1,9 @@
 """The encoder of a stream in PyTorch, for training: what `Backend.encode_chunk` computes chunk by chunk, all at once.
 
-The chunks are concatenated, as in the reference backend (`harken.backends.numpy.streaming_encoder`): each position
-attends to its own chunk and to the final positions of earlier chunks within the history. A chunk of which nothing
-becomes final, and that is not the last one, influences nothing and is left out; so are, in the last layer, the
-look-ahead positions of all chunks but the last one.
+The chunks are concatenated, as in the reference backend (`harken.backends.numpy.backend`): each position attends to its
+own chunk and to the final positions of earlier chunks within the history. A chunk of which nothing becomes final, and
+that is not the last one, influences nothing and is left out; so are, in the last layer, the look-ahead positions of all
+chunks but the last one.
 """
 
 from __future__ import annotations

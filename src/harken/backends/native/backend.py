@@ -9,8 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from harken.backends.checks import own_states
-from harken.backends.encoding import EncodingBackend
+from harken.backends.encoding import EncodingBackend, own_states
 from harken.backends.loading import load_parts
 from harken.backends.native.decoder import NativeDecoder, NativeFeatures
 from harken.backends.native.encoder import NativeEncoder, NativeEncoderState

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.checks import own_states
+from harken.backends.encoding import own_states
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
 from harken.backends.native.library import NO_MEMORY, Chunk, Encoder, EncoderLayer
 from harken.backends.native.weights import EncoderWeights

@@ -1,4 +1,4 @@
-"""The decoding state of the native decoder: rows in the library, their lengths here."""
+"""The decoding state of the native decoder, whose rows are in the library and their lengths here, and its logits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from itertools import chain
 
 import numpy as np
 
+from harken.backends.host_logits import HostLogits
 from harken.backends.native.decoder import NativeDecoder, NativeFeatures, close_when_collected
 from harken.backends.native.library import NO_MEMORY
-from harken.backends.native.logits import NativeLogits
-from harken.contract import Floats
+from harken.contract import Floats, Ints, TokenRange
 from harken.errors import OutOfMemory
+
+NO_PREFERENCE = -1
+MOST_INSERTED = 256
+"""Most columns that the library chooses: it inserts each among the best so far, and numpy sorts."""
+_NO_TOKENS = np.empty(0, np.int64)
 
 
 class NativeSession:
@@ -93,3 +98,118 @@ class NativeSession:
         """Call a function on this session that can run out of memory."""
         if self._decoder.call(function, self._handle, *arguments) == NO_MEMORY:
             raise OutOfMemory("not enough memory for computing")
+
+
+class NativeLogits(HostLogits):
+    """`harken.contract.Logits` over an array of the native decoder.
+
+    Parameters
+    ----------
+    decoder : NativeDecoder
+    padded : ndarray of shape (P, stride), float32
+        Logits, and numbers without a meaning behind them; owned and changed by this object.
+    n_columns : int
+        Number of logits at a position.
+    token_ids : ndarray of shape (n_columns,), int64, or None
+        Ascending ids of the tokens of the columns; None is the whole vocabulary.
+    """
+
+    def __init__(
+        self, decoder: NativeDecoder, padded: Floats, n_columns: int, token_ids: Ints | None = None
+    ) -> None:
+        assert padded.flags.c_contiguous
+        super().__init__(padded[:, :n_columns], token_ids)
+        self._decoder, self._padded, self._n_columns = decoder, padded, n_columns
+        self._suppressed: list[Ints] = []
+        self._ranges: list[int] = []  # position, first column, column behind the last; again and again
+        self._timestamp_begin = NO_PREFERENCE
+
+    @property
+    def values(self) -> Floats:
+        """Logits with all rules applied, shape (P, columns)."""
+        self._apply_rules()
+        return self._values
+
+    def select_positions(self, positions: Sequence[int]) -> NativeLogits:
+        self._apply_rules()
+        padded = self._padded[list(positions)]
+        return NativeLogits(self._decoder, padded, self._n_columns, self._token_ids)
+
+    def suppress_ranges(self, token_ranges: Sequence[Sequence[TokenRange]]) -> None:
+        self._apply_preference()
+        for position, ranges in zip(range(len(self)), token_ranges, strict=True):
+            for start, stop in ranges:
+                columns = self._columns(start, stop)
+                self._ranges += (
+                    position,
+                    *(min(end, self._n_columns) for end in (columns.start, columns.stop)),
+                )
+
+    def suppress_tokens(self, tokens: Ints) -> None:
+        self._apply_preference()
+        self._suppressed.append(self._token_columns(tokens))
+
+    def prefer_timestamps(self, timestamp_begin: int) -> None:
+        self._apply_preference()
+        first = self._columns(timestamp_begin, timestamp_begin).start
+        self._timestamp_begin = min(first, self._n_columns)
+
+    def top(self, k: int) -> tuple[Ints, Floats]:
+        if k > MOST_INSERTED:
+            return super().top(k)
+        self._apply_rules()
+        shape = (len(self), min(k, self._n_columns))
+        best, logprobs = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        self._call("harken_logits_top", shape[1], best.ctypes.data, logprobs.ctypes.data)
+        return self._to_token_ids(best), logprobs
+
+    def sample(self, temperature: float, uniforms: Sequence[float]) -> tuple[Ints, Floats]:
+        self._apply_rules()
+        numbers = np.array(uniforms, np.float64)
+        assert len(numbers) == len(self), "one number a position"
+        drawn, logprobs = np.empty(len(self), np.int64), np.empty(len(self), np.float32)
+        self._call(
+            "harken_logits_sample", temperature, numbers.ctypes.data, drawn.ctypes.data, logprobs.ctypes.data
+        )
+        return self._to_token_ids(drawn), logprobs
+
+    def _log_normalizer(self) -> Floats:
+        normalizer = np.empty(len(self), np.float32)
+        self._call("harken_logits_normalizer", normalizer.ctypes.data)
+        return normalizer
+
+    def _apply_preference(self) -> None:
+        """Apply the rules if the preference is one of them: it comes before what is suppressed from now on."""
+        if self._timestamp_begin != NO_PREFERENCE:
+            self._apply_rules()
+
+    def _apply_rules(self) -> None:
+        """Apply the rules that were collected."""
+        if not (self._suppressed or self._ranges or self._timestamp_begin != NO_PREFERENCE):
+            return
+        suppressed = np.concatenate([_NO_TOKENS, *self._suppressed])
+        if len(suppressed) and not 0 <= suppressed.min() <= suppressed.max() < self._n_columns:
+            raise IndexError(f"{suppressed.tolist()} are not all ids of tokens")
+        ranges = array("i", self._ranges)
+        self._call(
+            "harken_logits_suppress",
+            suppressed.ctypes.data,
+            len(suppressed),
+            ranges.buffer_info()[0],
+            len(ranges) // 3,
+            self._timestamp_begin,
+        )
+        self._suppressed, self._ranges, self._timestamp_begin = [], [], NO_PREFERENCE
+
+    def _call(self, name: str, *arguments: float) -> None:
+        """Call a function of the library on these logits."""
+        decoder = self._decoder
+        decoder.call(
+            getattr(decoder.library, name),
+            decoder.handle,
+            self._padded.ctypes.data,
+            len(self._padded),
+            self._n_columns,
+            self._padded.shape[1],
+            *arguments,
+        )

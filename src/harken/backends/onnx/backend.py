@@ -8,8 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from harken.backends.checks import own_states
-from harken.backends.encoding import EncodingBackend
+from harken.backends.encoding import EncodingBackend, own_states
 from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession

@@ -7,7 +7,7 @@ from threading import Lock
 
 import numpy as np
 
-from harken.backends.checks import NO_ENCODER, own_states
+from harken.backends.encoding import NO_ENCODER, own_states
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.runtimes import Arrays, Graph
 from harken.backends.onnx.session import MASKED, OnnxFeatures

@@ -23,7 +23,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.memory import reporting_memory
+from harken.backends.loading import reporting_memory
 from harken.errors import BackendUnavailable, OptionError, install_hint
 
 OPENVINO_TELEMETRY = "openvino_telemetry"

@@ -11,14 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harken.backends.checks import NO_ENCODER, own_states
-from harken.backends.torch.cuda_graphs import CudaGraphCapture, GraphCapture
+from harken.backends.encoding import NO_ENCODER, own_states
 from harken.backends.torch.device import DTYPES, choose_device, describe_device
-from harken.backends.torch.layers import AttentionFunction, attend
-from harken.backends.torch.logits import LogitVocabulary
-from harken.backends.torch.model import WhisperModel
-from harken.backends.torch.session import TorchFeatures, TorchSession
-from harken.backends.torch.static_cache import StaticCachePool
+from harken.backends.torch.model import AttentionFunction, WhisperModel, attend
+from harken.backends.torch.session import LogitVocabulary, TorchFeatures, TorchSession
+from harken.backends.torch.static_cache import CudaGraphCapture, GraphCapture, StaticCachePool
 from harken.backends.torch.streaming_encoder import PAD_MULTIPLE, TorchEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState

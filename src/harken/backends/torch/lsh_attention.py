@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harken.backends.torch.layers import attend
+from harken.backends.torch.model import attend
 
 HASHES = 16
 """Values of a hash: the largest of 8 random directions, or the opposite of one."""
@@ -31,7 +31,7 @@ MASKED_SCORE = -1e30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LSHAttention:
-    """`harken.backends.torch.layers.AttentionFunction` by locality-sensitive hashing.
+    """`harken.backends.torch.model.AttentionFunction` by locality-sensitive hashing.
 
     Time and memory for a query grow with `rounds` and `bucket_size`, not with the number of keys: each round compares
     it with three buckets of keys. If there are no more keys than that, it attends to all of them.

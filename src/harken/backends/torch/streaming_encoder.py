@@ -11,8 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from harken.backends.torch.device import upload
-from harken.backends.torch.layers import AttentionFunction
-from harken.backends.torch.model import WhisperModel
+from harken.backends.torch.model import AttentionFunction, WhisperModel
 from harken.backends.torch.session import TorchFeatures
 from harken.contract import Floats
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES

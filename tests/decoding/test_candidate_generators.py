@@ -1,21 +1,25 @@
-"""Tests of `PromptLookup`: the matches it finds, and the tokens that it drafts."""
+"""Sources of drafts: the tokens that they propose, and what an assistant model reads for them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.decoding.candidate_generator import (
-    DraftRequest,
-    PromptLookup,
-)
+from fakes.backends import EOT, FakeFeatures, ScriptedBackend, logits_of_texts
+from fakes.drafts import unrestricted_rules
+from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest, PromptLookup
 from harken.decoding.logit_rules import make_logit_rules
 from tiny_models import TOKENIZER
 
+# --- lookup in earlier text --------------------------------------------------------------------------------
 
-def request(prefix: str, limit: int = 4, row: int = 0, **more: float) -> DraftRequest:
-    return DraftRequest(row=row, prefix=[ord(char) for char in prefix], max_tokens=limit, **more)
+
+def request(prefix: str | Sequence[int], limit: int = 4, row: int = 0) -> DraftRequest:
+    tokens = [ord(char) for char in prefix] if isinstance(prefix, str) else prefix
+    return DraftRequest(row=row, prefix=tokens, max_tokens=limit)
 
 
 def drafted(lookup: PromptLookup, *requests: DraftRequest) -> list[str]:
@@ -89,7 +93,7 @@ def test_lookup_in_a_hypothesis_without_timestamps(source: str, prefix: str, exp
         return [ord(char) + 1000 * char.isdigit() for char in text]
 
     lookup = PromptLookup([timed(source)], same_audio=True, min_ngram_size=1, timestamp_begin=1000)
-    (proposal,) = lookup.propose([DraftRequest(row=0, prefix=timed(prefix), max_tokens=4)])
+    (proposal,) = lookup.propose([request(timed(prefix))])
     assert "".join(chr(token % 1000) for token in proposal.tokens) == expected
 
 
@@ -115,8 +119,68 @@ def test_lookup_stops_at_a_banned_token() -> None:
     stamp = TOKENIZER.timestamp_begin
     source = (stamp, 5, 6, 7, 8)
     lookup = PromptLookup([source, (stamp, 5, TOKENIZER.sot, 6)], same_audio=True, allows=rules.allows)
-    first, second = lookup.propose(
-        [DraftRequest(row=0, prefix=(), max_tokens=9), DraftRequest(row=1, prefix=(stamp,), max_tokens=9)]
-    )
+    first, second = lookup.propose([request("", 9), request([stamp], 9, row=1)])
     assert first.tokens == (stamp, 5, 6)
     assert second.tokens == (5,)
+
+
+# --- an assistant model ------------------------------------------------------------------------------------
+
+ASSISTED = [(1, 2, 3, 4, 5, 6, EOT), (6, 5, EOT), (2, 2, 2, 2, 2, 2, EOT)]
+
+
+class Assisted:
+    """An assistant of some texts, which counts how often it encodes."""
+
+    def __init__(self, texts: Sequence[Sequence[int]] = ASSISTED, prompt: Sequence[int] = (0,)) -> None:
+        self.backend, self.encoded = ScriptedBackend(logits_of_texts(texts, len(prompt)), 40), 0
+        rows = range(len(texts))
+        self.generator = AssistedCandidateGenerator(
+            self.backend, self.encode, rows, [prompt] * len(texts), unrestricted_rules()
+        )
+
+    def encode(self) -> FakeFeatures:
+        self.encoded += 1
+        return FakeFeatures(3)
+
+    def propose(self, *requests: DraftRequest) -> list[tuple[int, ...]]:
+        return [proposal.tokens for proposal in self.generator.propose(requests)]
+
+    @property
+    def read(self) -> list[list[tuple[int, ...]]]:
+        (session,) = self.backend.sessions
+        return session.read
+
+
+def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones() -> None:
+    assistant = Assisted(ASSISTED[:1], (0, 0, 0))
+    assert assistant.propose(request([1], 2)) == [(2, 3)]
+    assert assistant.read == [[(0, 0, 0, 1)], [(2,)]]
+    # All were accepted, and one more came from verification; the last token of the draft was never read.
+    assert assistant.propose(request([1, 2, 3, 4], 2)) == [(5, 6)]
+    assert assistant.read[2:] == [[(3, 4)], [(5,)]]
+    # The 5, which was read, was wrong.
+    assistant.propose(request([1, 2, 3, 4, 6], 1))
+    assert assistant.read[4:] == [[(6,)]]
+    assert assistant.generator.forwards == 5
+
+
+def test_finished_row_is_dropped() -> None:
+    assistant = Assisted()
+    assistant.propose(request([1], 2), request([6], 2, row=1), request([2], 2, row=2))
+    assert assistant.propose(request([2, 2], 2, row=2)) == [(2, 2)]
+    assert assistant.read[2:] == [[(2,)], [(2,)]]
+
+
+def test_assistant_does_not_encode_before_the_first_request() -> None:
+    assistant = Assisted(ASSISTED[:1])
+    assert assistant.propose(request([1], 0)) == [()]
+    assert (assistant.encoded, assistant.backend.sessions) == (0, [])
+    assistant.propose(request([1], 1))
+    assistant.propose(request([1, 2], 1))
+    assert assistant.encoded == 1
+
+
+def test_draft_ends_at_end_of_text_and_at_limit() -> None:
+    requests = request([1], 99), request([6], 99, row=1), request([2], 2, row=2)
+    assert Assisted().propose(*requests) == [(2, 3, 4, 5, 6, EOT), (5, EOT), (2, 2)]
