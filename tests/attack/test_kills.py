@@ -6,6 +6,7 @@ process is at that time, so a seed repeats it only in the statistical sense.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,21 +15,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
-from processes import HARKEN, damaged_cache_entries, environment, files_of, run, speech
 
 from audio_files import AUDIO_FORMATS
+from processes import files_of, run, speech, started
 from real_models import CACHE, model_path
 from training_data import write_model, write_speech
 
 pytestmark = pytest.mark.timeout(600)  # several processes in turn, on a machine that may do other work
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process in one way only")
-KILLS = int(os.environ.get("HARKEN_KILLS", "3"))
+KILLS = int(os.environ.get("HARKEN_KILLS", "2"))
 GENTLE = (signal.SIGTERM, signal.SIGINT) if sys.platform != "win32" else ()
 HARD = signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM  # Windows: TerminateProcess
 BYTES_A_SECOND = 32_000
@@ -42,7 +44,7 @@ class Killer:
     """Runs a command, kills it at a random time, and checks how it ended."""
 
     def __init__(self, arguments: list[object], folder: Path, cache: Path) -> None:
-        self.arguments, self.folder, self.cache = [*map(str, arguments)], folder, cache
+        self.arguments, self.folder, self.cache = arguments, folder, cache
         self.rng = random.Random(7)
         began = time.monotonic()
         self.run_whole()
@@ -56,14 +58,9 @@ class Killer:
     def kill(self, feed: Callable[[subprocess.Popen[bytes]], None] | None = None) -> signal.Signals | None:
         """Return the signal, or None if the process ended before."""
         number = self.rng.choice([HARD, *GENTLE])
-        with subprocess.Popen(
-            [*HARKEN, *self.arguments],
-            cwd=self.folder,
-            env=environment(self.cache),
-            stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        ) as process:
+        stdin = subprocess.PIPE if feed else subprocess.DEVNULL
+        streams = {"stdin": stdin, "stdout": subprocess.DEVNULL}
+        with started(self.arguments, self.folder, self.cache, **streams) as process:
             feeder = threading.Thread(target=feed, args=(process,)) if feed else None
             if feeder:
                 feeder.start()
@@ -72,7 +69,6 @@ class Killer:
                 return None
             except subprocess.TimeoutExpired:
                 process.send_signal(number)
-            assert process.stderr
             err = process.stderr.read().decode(errors="replace")
             code = process.wait(60)
             if feeder:
@@ -85,18 +81,35 @@ class Killer:
         return number
 
 
+def cache_faults(cache: Path, *, leftovers: bool) -> list[str]:
+    """Return the entries of a cache that are not whole, and with `leftovers` those of processes that were killed."""
+    faults = []
+    for entry in sorted((cache / "graphs").glob("*")):
+        if entry.name.startswith("."):
+            faults += [f"left: {entry.name}"] if leftovers else []
+            continue
+        faults += [f"empty: {file}" for file in sorted(entry.glob("*")) if not file.stat().st_size]
+        checksums = json.loads((entry / "checksums.json").read_text())
+        for name, checksum in checksums.items():
+            if isinstance(checksum, int) and crc32((entry / name).read_bytes()) != checksum:
+                faults.append(f"damaged: {entry.name}/{name}")
+    return faults
+
+
+def remove(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        (folder / name).unlink()
+
+
 def test_killed_transcription_goes_on_and_loses_nothing(tmp_path: Path) -> None:
     work, cache = tmp_path / "work", tmp_path / "cache"
     work.mkdir()
-    for name, kind, start_s, duration_s in (("one", "wav s16", 0.0, 3.0), ("two", "flac", 3.0, 3.0)):
-        AUDIO_FORMATS[kind].write(work / name, samples=speech(start_s, duration_s, AUDIO_FORMATS[kind].rate))
+    for name, kind, start_s in (("one", "wav s16", 0.0), ("two", "flac", 3.0)):
+        AUDIO_FORMATS[kind].write(work / name, samples=speech(start_s, 3.0, AUDIO_FORMATS[kind].rate))
     inputs = files_of(work)
     model = write_model(tmp_path / "model").path
-    killer = Killer(
-        ["transcribe", "--resume", "-f", "srt,json,txt", "-m", model, "--temperatures", "0", *inputs],
-        work,
-        cache,
-    )
+    options = ["--resume", "-f", "srt,json,txt", "-m", model, "--temperatures", "0"]
+    killer = Killer(["transcribe", *options, *inputs], work, cache)
     reference = files_of(work)
     for _ in range(KILLS):
         remove(work, reference.keys() - inputs.keys())
@@ -108,10 +121,10 @@ def test_killed_transcription_goes_on_and_loses_nothing(tmp_path: Path) -> None:
             for name in files.keys() - inputs.keys():
                 hidden = name.startswith(".harken-") and (number == HARD or name in before)
                 assert hidden or name.endswith(KEPT) or files[name] == reference.get(name), (name, number)
-            assert not damaged_cache_entries(cache, leftovers=False)
+            assert not cache_faults(cache, leftovers=False)
         killer.run_whole()
         assert files_of(work) == reference
-        assert not damaged_cache_entries(cache)
+        assert not cache_faults(cache, leftovers=True)
 
 
 @posix
@@ -124,16 +137,13 @@ def test_sound_of_a_killed_live_session_is_on_the_disk(tmp_path: Path) -> None:
 
     def feed(process: subprocess.Popen[bytes]) -> None:
         """Write the sound in real time, as a microphone would, until nobody reads it."""
-        assert process.stdin
         size, began = round(BLOCK_S * BYTES_A_SECOND), time.monotonic()
-        try:
+        with suppress(OSError, ValueError):  # nobody reads it, or it is closed
             for start in range(0, len(sound), size):
                 time.sleep(max(0.0, began + start / BYTES_A_SECOND - time.monotonic()))
                 process.stdin.write(sound[start : start + size])
                 process.stdin.flush()
                 times.append(time.monotonic())
-        except (OSError, ValueError):  # nobody reads it, or it is closed
-            return
 
     AUDIO_FORMATS["wav s16"].write(tmp_path / "talk", samples=speech(0, 1))
     killer = Killer(["listen", "talk.wav", "-q"], tmp_path, CACHE)
@@ -162,39 +172,21 @@ def test_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     lines = [f'{{"audio": "{i}.wav", "text": "ask not {i}", "language": "en"}}\n' for i in range(6)]
     (tmp_path / "speech" / "manifest.jsonl").write_text("".join(lines))
     inputs = files_of(tmp_path)
-    killer = Killer(
-        [
-            *(
-                "finetune",
-                "model",
-                "--data",
-                "speech/manifest.jsonl",
-                "--out",
-                "out",
-                "--epochs",
-                2,
-                "--threads",
-                1,
-            ),
-            *("--batch-size", 4, "--eval-steps", 2, "--held-out-fraction", 0.3, "--shuffles", 1),
-        ],
-        tmp_path,
-        tmp_path / "cache",
+    line = (
+        "finetune model --data speech/manifest.jsonl --out out --epochs 2 --threads 1 "
+        "--batch-size 4 --eval-steps 2 --held-out-fraction 0.3 --shuffles 1"
     )
+    killer = Killer(line.split(), tmp_path, tmp_path / "cache")
     reference = weights(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")
     for _ in range(KILLS):
         killer.kill()
     killer.run_whole()
     assert weights(tmp_path / "out") == reference
-    assert {name: content for name, content in files_of(tmp_path).items() if name in inputs} == inputs
+    files = files_of(tmp_path)
+    assert {name: files[name] for name in inputs} == inputs
     assert not [*(tmp_path / "out").rglob(".harken-*")]
 
 
 def weights(folder: Path) -> dict[str, bytes]:
     return {name: content for name, content in files_of(folder).items() if name.endswith(".safetensors")}
-
-
-def remove(folder: Path, names: object) -> None:
-    for name in {*names}:  # type: ignore[misc]
-        (folder / name).unlink()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import HARKEN, Ended, environment, error_faults, run, speech
 
 from audio_files import AUDIO_FORMATS
+from cli_runner import eventually
+from processes import ended, error_faults, run, speech, started
 from real_models import CACHE, model_path
 
 pytestmark = [
@@ -61,7 +60,6 @@ ALL = [
     for arguments in LONG.values()
     for point, times in (("handlers set", 1), ("cache begun", 1), ("model mapped", 1), ("model mapped", 3))
 ]
-CASES = [*QUICK, *(pytest.param(case, marks=pytest.mark.attack) for case in ALL)]
 
 
 @pytest.fixture(scope="module")
@@ -77,37 +75,29 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case", [*QUICK, *(pytest.param(case, marks=pytest.mark.attack) for case in ALL)], ids=str
+)
 def test_signal_ends_the_command_in_one_line_and_keeps_what_was_done(
     recordings: Path, tmp_path: Path, case: Case
 ) -> None:
     cache = tmp_path / "cache" if case.point == "cache begun" else CACHE
     before = {*recordings.iterdir()}
-    with subprocess.Popen(
-        [*HARKEN, *case.arguments],
-        cwd=recordings,
-        env=environment(cache),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            wait_for(case.point, recordings, cache, process)
-            for _ in range(case.times):
-                process.send_signal(case.number)
-            out, err = process.communicate(timeout=LIMIT_S)
-        finally:
-            process.kill()
-    ended = Ended(code=process.returncode, out=out.decode(), err=err.decode())
+    with started(case.arguments, recordings, cache) as process:
+        assert eventually(lambda: process.poll() is not None or is_at(case.point, recordings, cache, process))
+        assert process.poll() is None, f"ended before: {case.point}"
+        for _ in range(case.times):
+            process.send_signal(case.number)
+        outcome = ended(process, limit_s=LIMIT_S)
     left = {path.name: path for path in {*recordings.iterdir()} - before}
     for path in left.values():
         path.unlink()
     # Several signals at once are one for the system, or reach the process where it has begun to end.
-    assert ended.code in ({128 + case.number, -case.number} if case.times > 1 else {128 + case.number})
-    early = case.point == "handlers set" and not ended.err  # there is nothing to say or to save
-    assert early or ended.code < 0 or not error_faults(ended)
+    assert outcome.code in ({128 + case.number, -case.number} if case.times > 1 else {128 + case.number})
+    early = case.point == "handlers set" and not outcome.err  # there is nothing to say or to save
+    assert early or outcome.code < 0 or not error_faults(outcome)
     if case.times == 1:
-        assert early or len(ended.err.splitlines()) == 1
+        assert early or len(outcome.err.splitlines()) == 1
         assert not [name for name in left if name.startswith(".")]
     assert "long.srt" not in left, "a transcript that is not whole has the name of one that is"
     if case.point == "windows decoded":
@@ -116,23 +106,18 @@ def test_signal_ends_the_command_in_one_line_and_keeps_what_was_done(
         assert {"film.srt", "film.srt.partial"} & {*left}
 
 
-def wait_for(point: str, folder: Path, cache: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process is at a point that can be seen from outside."""
-    journal = folder / "long.resume.jsonl"
-    reached: dict[str, Callable[[], bool]] = {
-        "handlers set": lambda: handles_signals(process),
-        "cache begun": lambda: any(cache.rglob("*")),
-        "model mapped": lambda: str(cache) in Path(f"/proc/{process.pid}/maps").read_text(),
-        # The head and two windows: the segments of the first have been taken over when the second is decoded.
-        "windows decoded": lambda: journal.exists() and journal.read_bytes().count(b"\n") > 2,
-        "file begun": lambda: any(path.stat().st_size > 1 << 20 for path in folder.glob(".harken-*")),
-    }
-    while not reached[point]():
-        assert process.poll() is None, f"ended before: {point}"
-        time.sleep(0.002)
-
-
-def handles_signals(process: subprocess.Popen[bytes]) -> bool:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
-    return bool(caught >> (signal.SIGTERM - 1) & 1)
+def is_at(point: str, folder: Path, cache: Path, process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a process is at a point that can be seen from outside."""
+    match point:
+        case "handlers set":
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1)
+        case "cache begun":
+            return any(cache.rglob("*"))
+        case "model mapped":
+            return str(cache) in Path(f"/proc/{process.pid}/maps").read_text()
+        case "windows decoded":  # the head and two windows: the segments of the first have been taken over
+            journal = folder / "long.resume.jsonl"
+            return journal.exists() and journal.read_bytes().count(b"\n") > 2
+        case _:  # file begun
+            return any(path.stat().st_size > 1 << 20 for path in folder.glob(".harken-*"))

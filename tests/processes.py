@@ -5,97 +5,86 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from zlib import crc32
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cli_runner import Outcome
 from harken.cli.exits import EXITS, UNEXPECTED
 
 HARKEN = (sys.executable, "-m", "harken")
-SOURCE = Path(__file__).parents[2] / "src"
+SOURCE = Path(__file__).parents[1] / "src"
 CODES = {exit.code for exit in EXITS} - {UNEXPECTED}
 PATIENCE_S = 120
 """Time after which a process counts as hanging."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """The end of a process.
-
-    Parameters
-    ----------
-    code : int
-        Exit code; negative if a signal ended it.
-    out, err : str
-    """
-
-    code: int
-    out: str
-    err: str
-
-
 def environment(cache: Path, **more: str) -> dict[str, str]:
     """Return the environment of a process with a cache of its own and without access to the hub."""
-    paths = [str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]
     own = {
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUTF8": "1",
         "HARKEN_CACHE": str(cache),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    return os.environ | own | more
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("HARKEN_DEBUG", "PYTHONUNBUFFERED")
+    }
+    return kept | own | more
+
+
+@contextmanager
+def started(
+    arguments: Sequence[object],
+    folder: Path,
+    cache: Path,
+    *,
+    program: Sequence[str] = HARKEN,
+    more: dict[str, str] | None = None,
+    **settings: Any,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start ``harken``, or a program in its place, in a folder; it is killed at the end of the block."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(
+        [*program, *(argument if isinstance(argument, bytes) else str(argument) for argument in arguments)],
+        cwd=folder,
+        env=environment(cache, **(more or {})),
+        **(streams | settings),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(
+    process: subprocess.Popen[bytes], stdin: bytes | None = None, *, limit_s: float = PATIENCE_S
+) -> Outcome:
+    """Wait for the end of a process; the code is negative if a signal ended it."""
+    written = [stream or b"" for stream in process.communicate(stdin, timeout=limit_s)]
+    out, err = (text.decode(errors="replace").replace("\r\n", "\n") for text in written)
+    return Outcome(code=process.returncode, out=out, err=err)
 
 
 def run(
-    arguments: Sequence[object],
-    folder: Path,
-    cache: Path,
-    *,
-    stdin: bytes = b"",
-    more: Mapping[str, str] | None = None,
-) -> Ended:
+    arguments: Sequence[object], folder: Path, cache: Path, *, stdin: bytes = b"", **settings: Any
+) -> Outcome:
     """Run ``harken`` in a folder to its end."""
-    return run_program(HARKEN, arguments, folder, cache, stdin=stdin, more=more)
+    with started(arguments, folder, cache, stdin=subprocess.PIPE, **settings) as process:
+        return ended(process, stdin)
 
 
-def run_program(
-    program: Sequence[str],
-    arguments: Sequence[object],
-    folder: Path,
-    cache: Path,
-    *,
-    stdin: bytes = b"",
-    more: Mapping[str, str] | None = None,
-) -> Ended:
-    """Run a program that becomes ``harken``, as `run` does."""
-    done = subprocess.run(
-        [*program, *map(_argument, arguments)],
-        cwd=folder,
-        env=environment(cache, **(more or {})),
-        input=stdin,
-        capture_output=True,
-        timeout=PATIENCE_S,
-    )
-    return Ended(
-        code=done.returncode, out=done.stdout.decode(errors="replace"), err=done.stderr.decode(errors="replace")
-    )
-
-
-def _argument(argument: object) -> str | bytes:
-    return argument if isinstance(argument, bytes) else str(argument)
-
-
-def error_faults(ended: Ended, typed: str = "") -> list[str]:
+def error_faults(ended: Outcome, typed: str = "") -> list[str]:
     """Return what is wrong with the exit code and standard error of a process that ended by itself.
 
     Parameters
     ----------
-    ended : Ended
+    ended : Outcome
     typed : str
         The command line: "nan" may be in a message if the user typed it.
     """
@@ -117,33 +106,6 @@ def error_faults(ended: Ended, typed: str = "") -> list[str]:
 def is_control(character: str) -> bool:
     """Return whether a character steers a terminal; ends of lines and tabs do no harm."""
     return character not in "\n\t\r" and (ord(character) < 32 or 127 <= ord(character) < 160)
-
-
-def damaged_cache_entries(cache: Path, *, leftovers: bool = True) -> list[str]:
-    """Return the entries of a cache that are not whole, and with `leftovers` those of processes that were killed."""
-    faults = []
-    for entry in sorted((cache / "graphs").glob("*")):
-        if entry.name.startswith("."):
-            faults += [f"left in the cache: {entry.name}"] if leftovers else []
-            continue
-        faults += [
-            f"damaged in the cache: {file}" for file in sorted(entry.glob("*")) if not file.stat().st_size
-        ]
-        faults += _checksum_faults(entry)
-    return faults
-
-
-def _checksum_faults(entry: Path) -> list[str]:
-    import json
-
-    file = entry / "checksums.json"
-    if not file.is_file():
-        return [f"in the cache without checksums: {entry.name}"]
-    return [
-        f"damaged in the cache: {entry.name}/{name}"
-        for name, checksum in json.loads(file.read_text()).items()
-        if isinstance(checksum, int) and crc32((entry / name).read_bytes()) != checksum
-    ]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
