@@ -107,6 +107,12 @@ _HOURS = {
     "processor time a minute of audio, s": "{cpu_s_a_minute:.2f}",
     "memory, MB": "{resident_mb:.0f}",
 }
+_PARITY = {
+    "search": "{search}",
+    "set": "{set}",
+    "recordings": "{recordings:d}",
+    "with the same tokens": "{equal:d}",
+}
 TABLES = {
     "engines": Table(_ENGINES),
     "engines-small": Table(_ENGINES),
@@ -160,14 +166,9 @@ TABLES = {
             "right, %": "{right_percent:.1f}",
         }
     ),
-    "parity": Table(
-        {
-            "search": "{search}",
-            "set": "{set}",
-            "recordings": "{recordings:d}",
-            "with the same tokens": "{equal:d}",
-        }
-    ),
+    "parity": Table(_PARITY),
+    "parity-base": Table(_PARITY),
+    "parity-small": Table(_PARITY),
     "memory": Table(
         {
             "recording": "{recording}",

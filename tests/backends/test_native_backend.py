@@ -108,3 +108,13 @@ def test_stream_packed_chunk_by_chunk_is_the_stream_packed_at_once(
     sessions = [backend.open_session(backend.stream_features([state]), [0], 8) for state in (often, once)]
     one, other = (session.extend([[65, 66, 67]]).top(3) for session in sessions)
     np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("token", [-1, DIMS.n_vocab])
+def test_token_outside_of_the_vocabulary_is_refused(open_native: Open, token: int) -> None:
+    backend = open_native("int8")
+    features = backend.encode(np.zeros((1, DIMS.n_mels, 20), np.float32))
+    logits = backend.open_session(features, [0], 8).extend([[65]])
+    logits.suppress_tokens(np.array([3, token]))
+    with pytest.raises(IndexError, match="not all ids"):
+        logits.top(1)

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 import harken
-from harken.errors import OptionError
 from real_models import EXAMPLE, recognizer
 
 NO_TORCH = """
@@ -41,9 +40,3 @@ def test_missing_pytorch_is_reported_with_its_install_command() -> None:
     done = subprocess.run([sys.executable, "-c", NO_TORCH], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("PyTorch cannot be imported")
     assert done.stdout.strip().endswith("pip install '.[torch]' in a clone of harken")
-
-
-@pytest.mark.parametrize("backend", ["onnx", "numpy"])
-def test_other_backends_refuse_a_gpu(backend: str) -> None:
-    with pytest.raises(OptionError, match=f"device='cuda': allowed is auto or cpu with backend='{backend}'"):
-        harken.load("tiny.en", backend=backend, device="cuda")

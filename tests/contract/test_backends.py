@@ -6,12 +6,13 @@ What extends, rewinds and reorders sessions in any order is in test_session_prog
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from pairs import PROMPT, BackendPair, decode, log_probabilities
 
-from tiny_models import DIMS, N_WINDOWS, make_mel
+from tiny_models import DIMS, N_WINDOWS, make_backend, make_mel
 
 HEADS = (DIMS.n_text_layer - DIMS.n_text_layer // 2) * DIMS.n_text_head
 MIN_DIFFERENCE = 5.0
@@ -169,3 +170,21 @@ def test_attention_is_a_distribution_and_changes_no_logits(backends: BackendPair
         weights = pair.attention(row)
         assert weights.shape == (HEADS, tokens, DIMS.n_audio_ctx)
         np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
+
+
+def test_part_of_the_vocabulary_is_the_whole_with_all_other_tokens_suppressed(
+    backends: BackendPair, tmp_path: Path
+) -> None:
+    """Prompts may hold tokens outside of the part."""
+    part = np.sort(np.random.default_rng(0).choice(DIMS.n_vocab, 300, replace=False))
+    others = np.setdiff1d(np.arange(DIMS.n_vocab), part)
+    backend = make_backend(backends.name, tmp_path, shares_encoder=True, vocab_subset=part)
+    features = backend.reuse_encoder_output(backends.features)
+    sessions = backend.open_session(features, [0, 2], 48), backends.open_session([0, 2], 48).tested
+    for prompt in (PROMPT, others[:7].tolist(), [*part[:2].tolist(), int(others[90])]):
+        own, whole = (session.extend([prompt] * 2, last_n=3) for session in sessions)
+        whole.suppress_tokens(others)
+        (ids, logprobs), (expected_ids, expected) = own.top(len(part) + 9), whole.top(len(part))
+        np.testing.assert_array_equal(ids, expected_ids)
+        np.testing.assert_allclose(logprobs, expected, atol=1e-5 * np.abs(expected).max(), rtol=0)
+    assert len(sessions[0].extend([[], []])) == 0

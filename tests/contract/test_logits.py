@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -32,28 +33,26 @@ def make_torch_logits(table: np.ndarray, token_ids: np.ndarray | None = None) ->
     return TorchLogits(torch.tensor(table[:, ids]), LogitVocabulary(ids, torch.device("cpu")))
 
 
-def native_logits_maker(backend: Backend) -> MakeLogits:
-    """Return a function that makes logits of the native decoder, with larger numbers in the padding."""
-    from harken.backends.native.session import NativeLogits
-
-    def make_native_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
-        table = table if token_ids is None else table[:, token_ids]
-        padding = np.full((len(table), -table.shape[1] % 16), 1e9, np.float32)
-        padded = np.ascontiguousarray(np.hstack([table, padding]))
-        return NativeLogits(backend._decoder, padded, table.shape[1], token_ids)
-
-    return make_native_logits
-
-
 @pytest.fixture(scope="module", params=["host", "native", "torch"])
 def make_logits(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> MakeLogits:
     """Make logits of a table over all ids, or over the given ones; in host memory, natively, then in PyTorch."""
     if request.param == "host":
         return make_host_logits
-    if request.param == "native":
-        return native_logits_maker(open_backend("native-int8"))
-    pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
-    return make_torch_logits
+    if request.param == "torch":
+        pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
+        return make_torch_logits
+    from harken.backends.native.session import NativeLogits
+
+    decoder: Any = open_backend("native-int8")._decoder
+
+    def make_native_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
+        """Make logits with larger numbers in the padding."""
+        table = table if token_ids is None else table[:, token_ids]
+        padding = np.full((len(table), -table.shape[1] % 16), 1e9, np.float32)
+        padded = np.ascontiguousarray(np.hstack([table, padding]))
+        return NativeLogits(decoder, padded, table.shape[1], token_ids)
+
+    return make_native_logits
 
 
 @st.composite
@@ -167,8 +166,12 @@ def test_prefer_timestamps_suppresses_text_that_timestamps_outweigh(
 def test_sample_inverts_the_cumulative_distribution(
     make_logits: MakeLogits, table: np.ndarray, temperature: float, uniforms: list[float]
 ) -> None:
-    uniforms = uniforms[: len(table)]
-    ids, logprobs = make_logits(table).sample(temperature, uniforms)
+    assert_sampled(make_logits(table), table, temperature, uniforms[: len(table)])
+
+
+def assert_sampled(logits: Logits, table: np.ndarray, temperature: float, uniforms: list[float]) -> None:
+    """Check that the sampled ids are those at which the cumulative distribution passes the uniform numbers."""
+    ids, logprobs = logits.sample(temperature, uniforms)
     mass = np.exp(log_softmax(table / np.float32(temperature))).cumsum(axis=1)
     for row, (token, uniform) in enumerate(zip(ids, uniforms, strict=True)):
         below = mass[row, token - 1] if token else 0
@@ -210,95 +213,90 @@ def test_logits_without_positions(make_logits: MakeLogits) -> None:
     assert logits.probability(3).shape == (0,)
 
 
-# --- subset of the vocabulary ------------------------------------------------------------------------------
+# --- any rules in any order, over a part of the vocabulary -------------------------------------------------
 
 
 @st.composite
-def subsets(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """A table with -inf at all ids but some, at least one of which is left in each row; and these ids."""
+def subsets(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray | None]:
+    """A table, and the ids that its logits cover or None for all; others are -inf, and one is left in each row."""
     table = draw(tables())
-    width = table.shape[1]
-    covered = draw(hnp.arrays(bool, width, fill=st.booleans()))
-    covered[draw(st.integers(0, width - 1))] = True
+    if draw(st.integers(0, 3)) == 0:
+        return table, None
+    covered = draw(hnp.arrays(bool, table.shape[1], fill=st.booleans()))
+    covered[draw(st.integers(0, table.shape[1] - 1))] = True
     table[:, ~covered] = -INF
     table[np.isneginf(table).all(axis=1), np.flatnonzero(covered)[0]] = 0
     return table, np.flatnonzero(covered)
 
 
-def assert_same_top(subset: Logits, full: Logits, k: int) -> None:
-    ids, logprobs = subset.top(k)
-    expected_ids, expected_logprobs = full.top(ids.shape[1])
+ID = st.integers(0, 400)
+RULES: dict[str, Callable[[int], st.SearchStrategy[Any]]] = {
+    "suppress_tokens": lambda rows: st.lists(ID, max_size=9),
+    "suppress_ranges": lambda rows: st.lists(
+        st.lists(st.tuples(ID, ID), max_size=2), min_size=rows, max_size=rows
+    ),
+    "bias": lambda rows: st.lists(
+        st.dictionaries(ID, st.sampled_from([1.5, -4.0]), max_size=3), min_size=rows, max_size=rows
+    ),
+    "prefer_timestamps": lambda rows: ID,
+    "probability": lambda rows: ID,
+    "top": lambda rows: st.integers(1, 400),
+}
+
+
+def within(arguments: Any, width: int) -> Any:
+    """Return the arguments of a rule with all ids in the vocabulary."""
+    match arguments:
+        case int():
+            return arguments % width
+        case [dict(), *_]:
+            return [{token % width: bonus for token, bonus in bonuses.items()} for bonuses in arguments]
+        case [list(), *_]:
+            return arguments
+        case _:
+            return np.array([token % width for token in arguments], np.int64)
+
+
+@settings(max_examples=120)
+@given(subsets(), st.data(), st.floats(0.05, 10), UNIFORMS)
+def test_rules_in_any_order_are_those_of_the_suppressed_whole_vocabulary(
+    make_logits: MakeLogits,
+    drawn: tuple[np.ndarray, np.ndarray | None],
+    data: st.DataObject,
+    temperature: float,
+    uniforms: list[float],
+) -> None:
+    """A preference depends on what was suppressed before it, not on what is suppressed after it."""
+    table, ids = drawn
+    width = table.shape[1]
+    own, whole = make_logits(table, ids), make_host_logits(table)
+    for name in data.draw(st.lists(st.sampled_from([*RULES]), max_size=6)):
+        if not np.isfinite(values(whole)).any(axis=1).all():
+            break
+        arguments = data.draw(RULES[name](len(table)))
+        if name in ("probability", "top"):
+            getattr(own, name)(arguments % width + 1 if name == "top" else arguments % width)
+        elif name != "prefer_timestamps" or not near_tie(values(whole), arguments % width):
+            for logits in (own, whole):
+                getattr(logits, name)(within(arguments, width))
+    np.testing.assert_array_equal(values(own), values(whole)[:, slice(None) if ids is None else ids])
+    if not np.isfinite(values(whole)).any(axis=1).all():
+        return
+    order = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=4))
+    for k in (1, 5, width):
+        assert_same_top(own, whole, k)
+        assert_same_top(own.select_positions(order), whole.select_positions(order), k)
+    for token in (0, width // 2, width - 1):
+        np.testing.assert_allclose(own.probability(token), whole.probability(token), rtol=1e-5, atol=1e-7)
+    assert_sampled(own, values(whole), temperature, uniforms[: len(table)])
+
+
+def assert_same_top(own: Logits, whole: Logits, k: int) -> None:
+    ids, logprobs = own.top(k)
+    expected_ids, expected_logprobs = whole.top(ids.shape[1])
     possible = np.isfinite(expected_logprobs)
     np.testing.assert_array_equal(ids[possible], expected_ids[possible])
     np.testing.assert_allclose(logprobs, expected_logprobs, atol=1e-5)
-
-
-@given(subsets(), st.integers(1, 400))
-def test_top_of_a_subset(make_logits: MakeLogits, drawn: tuple[np.ndarray, np.ndarray], k: int) -> None:
-    table, ids = drawn
-    subset = make_logits(table, ids)
-    assert_same_top(subset, make_logits(table), k)
-    assert subset.top(k)[0].shape[1] == min(k, len(ids))
-
-
-@given(subsets(), st.floats(0.05, 10), UNIFORMS)
-def test_samples_of_a_subset(
-    make_logits: MakeLogits, drawn: tuple[np.ndarray, np.ndarray], temperature: float, uniforms: list[float]
-) -> None:
-    table, token_ids = drawn
-    ids, logprobs = make_logits(table, token_ids).sample(temperature, uniforms[: len(table)])
-    expected_ids, expected_logprobs = make_logits(table).sample(temperature, uniforms[: len(table)])
-    np.testing.assert_array_equal(ids, expected_ids)
-    np.testing.assert_allclose(logprobs, expected_logprobs, atol=1e-5)
-
-
-@given(subsets(), st.integers(0, 10**6))
-def test_probabilities_of_a_subset(
-    make_logits: MakeLogits, drawn: tuple[np.ndarray, np.ndarray], token: int
-) -> None:
-    table, ids = drawn
-    token %= table.shape[1]
-    np.testing.assert_allclose(
-        make_logits(table, ids).probability(token), make_logits(table).probability(token), rtol=1e-5, atol=1e-7
-    )
-
-
-RANGES = st.lists(st.tuples(st.integers(0, 800), st.integers(0, 800)), max_size=3)
-TOKENS = st.lists(st.integers(0, 800), max_size=9)
-
-
-@given(subsets(), st.data())
-def test_changes_of_a_subset(
-    make_logits: MakeLogits, drawn: tuple[np.ndarray, np.ndarray], data: st.DataObject
-) -> None:
-    table, ids = drawn
-    subset, full, width = make_logits(table, ids), make_logits(table), table.shape[1]
-    ranges = [data.draw(RANGES) for _ in table]
-    tokens = np.array([token % width for token in data.draw(TOKENS)], np.int64)
-    bonuses = [{token % width: 0.5 * token for token in data.draw(TOKENS)} for _ in table]
-    order = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=4))
-    for logits in (subset, full):
-        logits.suppress_ranges(ranges)
-        logits.suppress_tokens(tokens)
-        logits.bias(bonuses)
-    np.testing.assert_array_equal(values(subset), values(full)[:, ids])
-    assume(np.isfinite(values(full)).any(axis=1).all())
-    assert_same_top(subset, full, width)
-    assert_same_top(subset.select_positions(order), full.select_positions(order), width)
-
-
-@given(subsets(), st.integers(0, 300))
-def test_prefer_timestamps_in_a_subset(
-    make_logits: MakeLogits, drawn: tuple[np.ndarray, np.ndarray], timestamp_begin: int
-) -> None:
-    table, ids = drawn
-    timestamp_begin = min(timestamp_begin, table.shape[1])
-    assume(not near_tie(table, timestamp_begin))
-    subset, full = make_logits(table, ids), make_logits(table)
-    subset.prefer_timestamps(timestamp_begin)
-    full.prefer_timestamps(timestamp_begin)
-    np.testing.assert_array_equal(values(subset), values(full)[:, ids])
-    assert_same_top(subset, full, table.shape[1])
 
 
 def test_changes_outside_of_the_subset_have_no_effect(make_logits: MakeLogits) -> None:

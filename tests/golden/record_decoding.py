@@ -5,7 +5,7 @@ Run from the root of the repository, with openai-whisper installed::
     PYTHONPATH=tests python tests/golden/record_decoding.py
 
 It writes tests/golden/decoding.json. Inputs are drawn from seeds by the functions that the test uses too
-(`decoding_inputs.py`); only the output of the reference is stored.
+(`test_decoding_golden.py`); only the output of the reference is stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import whisper.version
-from decoding_inputs import (
+from test_decoding_golden import (
     BEAM_EOT,
     BEAM_LIMIT,
     BEAM_SEEDS,

@@ -2,7 +2,7 @@
 
 Run with torch and torchaudio installed, and with the wheel of modelscope, which has the network's code, unpacked:
 
-    python tests/golden/record_speakers.py DIRECTORY/modelscope campplus_cn_en_common.pt
+    PYTHONPATH=tests python tests/golden/record_speakers.py DIRECTORY/modelscope campplus_cn_en_common.pt
 
 The filter bank is computed as 3D-Speaker's `FBank(80, sample_rate=16000, mean_nor=True)` does
 (speakerlab/process/processor.py).
@@ -20,7 +20,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import torch
 import torchaudio
-from speaker_inputs import INPUTS
+from test_speakers_golden import INPUTS
 from torchaudio.compliance import kaldi
 
 GOLDEN = Path(__file__).parent / "data" / "speakers.npz"
@@ -66,7 +66,7 @@ def main() -> None:
             f"modelscope {(package / 'version.py').read_text().split(chr(39))[1]} models.audio.sv.DTDNN.CAMPPlus",
             f"torchaudio {torchaudio.__version__} compliance.kaldi, torch {torch.__version__}",
             f"sha256 of {weights.name} {hashlib.sha256(weights.read_bytes()).hexdigest()}",
-            "python tests/golden/record_speakers.py",
+            "PYTHONPATH=tests python tests/golden/record_speakers.py",
         ]
     )
     np.savez_compressed(GOLDEN, **recorded)

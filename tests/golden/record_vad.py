@@ -2,7 +2,7 @@
 
 Run with onnx and onnxruntime installed, and the package's wheel unpacked or installed:
 
-    python tests/golden/record_vad.py DIRECTORY/silero_vad
+    PYTHONPATH=tests python tests/golden/record_vad.py DIRECTORY/silero_vad
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx
 import onnxruntime
 from numpy.typing import NDArray
 from onnx.numpy_helper import to_array
-from vad_inputs import INPUTS
+from test_vad_golden import INPUTS
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = ROOT / "src" / "harken" / "audio" / "data" / "silero_vad_6.2.npz"
@@ -44,7 +44,7 @@ def main() -> None:
             [
                 f"onnxruntime {onnxruntime.__version__}, silero_vad_16k_sequence.onnx of silero-vad 6.2.3",
                 f"sha256 {hashlib.sha256(graph.read_bytes()).hexdigest()}",
-                "python tests/golden/record_vad.py",
+                "PYTHONPATH=tests python tests/golden/record_vad.py",
             ]
         ),
     )

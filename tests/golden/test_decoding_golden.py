@@ -7,16 +7,46 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decoding_inputs import BEAM_EOT, BEAM_LIMIT, FILTERS, PROMPTS, beam_logits, filter_logits
 
 from fakes.backends import ScriptedSession
 from harken.backends.host_logits import HostLogits
-from harken.contract import Backend
+from harken.contract import Backend, Floats
 from harken.decoding import Beam, LogitRules, make_logit_rules
 from harken.decoding.beam import beam_search
 from tiny_models import DIMS, TOKENIZER, make_mel
 
 GOLDEN = json.loads(Path(__file__).with_name("decoding.json").read_text())
+FILTERS = (
+    {"suppress_blank": True, "timestamps": True, "last_initial": 50},
+    {"suppress_blank": False, "timestamps": True, "last_initial": None},
+    {"suppress_blank": True, "timestamps": True, "last_initial": 3},
+    {"suppress_blank": True, "timestamps": False, "last_initial": None},
+)
+
+BEAMS = ((1, 1.0), (2, 1.0), (5, 1.0), (3, 2.0), (4, 0.5), (5, 1.5))
+BEAM_SEEDS = 6
+BEAM_EOT = 7
+BEAM_LIMIT = 8
+
+PROMPTS = (
+    (TOKENIZER.sot_prev, 72, 101, 108, TOKENIZER.sot, 300, TOKENIZER.transcribe),
+    (TOKENIZER.sot, 280, 90),
+)
+
+
+def filter_logits(seed: int, step: int) -> Floats:
+    """Draw logits over the tiny vocabulary; in about half of them the timestamps together outweigh the text."""
+    rng = np.random.default_rng((seed, step))
+    logits = 8 * rng.random(TOKENIZER.n_vocab, np.float32)
+    logits[TOKENIZER.timestamp_begin :] -= 12 * rng.random(dtype=np.float32)
+    return logits
+
+
+def beam_logits(seed: int, prefix: tuple[int, ...]) -> Floats:
+    """Draw logits over eight ids after a prefix, the last of them the end of text; no text is empty."""
+    logits = 5 * np.random.default_rng((seed, *prefix)).random(BEAM_EOT + 1, np.float32)
+    logits[BEAM_EOT] -= 0 if prefix else np.inf
+    return logits
 
 
 @pytest.mark.parametrize("case", GOLDEN["filters"], ids=lambda case: case["seed"])

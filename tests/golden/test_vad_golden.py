@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from vad_inputs import INPUTS
 
+from harken.audio import load_audio
 from harken.audio.silero import SileroDetector
+from harken.contract import Floats
+from real_models import EXAMPLE
 
 TOLERANCE = 1e-5
 """Both round in float32, and the LSTM accumulates it. The largest difference seen is 2e-6."""
+
+
+def tones() -> Floats:
+    """Return two seconds of an intermittent vowel-like tone, clipped, with an incomplete last chunk."""
+    time = np.arange(2 * 16000 + 77) / 16000
+    voice = sum(np.sin(2 * np.pi * 140 * k * time) / k for k in range(1, 20))
+    return np.clip(voice * (np.sin(2 * np.pi * 1.5 * time) > 0), -1, 1).astype(np.float32)
+
+
+INPUTS: dict[str, Callable[[], Floats]] = {
+    "jfk": lambda: load_audio(EXAMPLE),
+    "jfk_quiet": lambda: load_audio(EXAMPLE)[40000:100000] * np.float32(0.003),
+    "tones": tones,
+    "silence": lambda: np.zeros(16000, np.float32),
+}
 
 
 def detect(samples):

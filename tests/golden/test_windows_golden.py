@@ -56,8 +56,10 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
     return build
 
 
-def real(model: str) -> list[pytest.MarkDecorator]:
-    return [] if model in RANDOM else [pytest.mark.real]
+def real(model: str, recording: str) -> list[pytest.MarkDecorator]:
+    """Mark what needs published weights, and recordings of which others have the like."""
+    nightly = [pytest.mark.nightly] * (recording in ("french", "dutch", "russian"))
+    return [] if model in RANDOM else [pytest.mark.real, *nightly]
 
 
 @pytest.mark.parametrize("reference", ["openai", "transformers"])
@@ -80,7 +82,7 @@ def test_features_and_logits_equal_those_of_the_references(
 
 @pytest.mark.parametrize(
     ("model", "recording", "expected"),
-    [pytest.param(*case, marks=real(case[0]), id=f"{case[0]}, {case[1]}") for case in GOLDEN["languages"]],
+    [pytest.param(*case, marks=real(*case[:2]), id=f"{case[0]}, {case[1]}") for case in GOLDEN["languages"]],
 )
 def test_language_probabilities_equal_those_of_whisper(
     load: Load, model: str, recording: str, expected: dict[str, float]
@@ -101,7 +103,7 @@ def engine_cases() -> list[Any]:
         ("numpy", name) for name, case in CASES.items() if case.model in RANDOM and not case.beam
     ]
     pairs = [*(("onnx", name) for name in CASES), *reference_cases]
-    return [pytest.param(*pair, marks=real(CASES[pair[1]].model)) for pair in pairs]
+    return [pytest.param(*pair, marks=real(CASES[pair[1]].model, CASES[pair[1]].recording)) for pair in pairs]
 
 
 @pytest.mark.parametrize(("engine", "name"), engine_cases())
