@@ -34,9 +34,8 @@ class Terminal(io.StringIO):
         return super().write(text)
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    """A terminal that is both standard output and standard error."""
+def one_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Make standard output and standard error the same terminal, and return it."""
     stream = Terminal()
     monkeypatch.setattr("sys.stdout", stream)
     monkeypatch.setattr("sys.stderr", stream)
@@ -53,12 +52,14 @@ def terminal(monkeypatch):
         (write_stdout, '{"text": "\x9b\udcff"}\n', '{"text": "\\u009b\\udcff"}\n'),  # JSON stays JSON
     ],
 )
-def test_what_steers_a_terminal_is_written_as_escapes(terminal, write, text, written):
+def test_what_steers_a_terminal_is_written_as_escapes(monkeypatch, write, text, written):
+    terminal = one_terminal(monkeypatch)
     write(text)
     assert terminal.getvalue() == written
 
 
-def test_colours_of_harken_and_directions_of_text_stay_on_standard_output(terminal):
+def test_colours_of_harken_and_directions_of_text_stay_on_standard_output(monkeypatch):
+    terminal = one_terminal(monkeypatch)
     text = "\x1b[31m[-a-]\x1b[0m\x1b[32m{+b+}\x1b[0m \u202b\u05d0\u202c\n"
     write_stdout(text)
     assert terminal.getvalue() == text
@@ -74,7 +75,8 @@ def test_heading_and_line_of_a_segment_are_harmless():
     assert printable("Größe 漢字 a\nb\t\x1b.mp3") == r"Größe 漢字 a\u000ab\u0009\u001b.mp3"
 
 
-def test_bar_and_what_is_printed_above_it_are_harmless(terminal):
+def test_bar_and_what_is_printed_above_it_are_harmless(monkeypatch):
+    terminal = one_terminal(monkeypatch)
     with Screen(show_progress=True) as screen:
         screen.show_status(HOSTILE)
         screen.track(HOSTILE, 10.0)(5.0, False)
@@ -89,7 +91,8 @@ def test_bar_and_what_is_printed_above_it_are_harmless(terminal):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EBADF])
-def test_standard_output_that_cannot_be_written_is_an_output_error(terminal, code):
+def test_standard_output_that_cannot_be_written_is_an_output_error(monkeypatch, code):
+    terminal = one_terminal(monkeypatch)
     terminal.error = OSError(code, os.strerror(code))
     with pytest.raises(OutputError, match=f"^standard output: cannot be written: {os.strerror(code)}$"):
         write_stdout("text")
@@ -102,7 +105,8 @@ def test_closed_standard_output_is_an_output_error(monkeypatch):
     write_stdout("")  # nothing is lost
 
 
-def test_reader_that_went_away_stops_the_work(terminal):
+def test_reader_that_went_away_stops_the_work(monkeypatch):
+    terminal = one_terminal(monkeypatch)
     terminal.error = BrokenPipeError(errno.EPIPE, "Broken pipe")
     with pytest.raises(Stop) as stopped:
         write_stdout("text")
@@ -110,7 +114,8 @@ def test_reader_that_went_away_stops_the_work(terminal):
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "gone"), None])
-def test_standard_error_that_cannot_be_written_changes_nothing(terminal, monkeypatch, error):
+def test_standard_error_that_cannot_be_written_changes_nothing(monkeypatch, error):
+    terminal = one_terminal(monkeypatch)
     failing = Terminal()
     failing.error = error
     monkeypatch.setattr("sys.stderr", failing if error else None)
@@ -152,7 +157,8 @@ def test_pace_is_shown_once_it_means_something(done_s, total_s, elapsed_s, shown
     assert format_pace(done_s, total_s, elapsed_s) == shown
 
 
-def test_clock_of_the_pace_starts_where_the_work_before_ended(terminal, monkeypatch):
+def test_clock_of_the_pace_starts_where_the_work_before_ended(monkeypatch):
+    terminal = one_terminal(monkeypatch)
     now_s = 100.0
     monkeypatch.setattr("harken.cli.terminal.perf_counter", lambda: now_s)
     screen = Screen(show_progress=True)
