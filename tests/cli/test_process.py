@@ -1,205 +1,179 @@
-"""The process of the command: its end at a signal, whatever it does, and its standard streams."""
+"""The process of the command, over a model of known texts: its end at a signal, whatever it does, and its streams."""
 
 from __future__ import annotations
 
+import array
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from signal import SIG_IGN, SIGINT, SIGTERM, signal
 
 import pytest
 
 from audio_files import AUDIO_FORMATS
+from cli_runner import Outcome, eventually
+from harken.cli.exits import SIGNALS
+from processes import HARKEN, ended, run, started
+from real_models import EXAMPLE
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
+if sys.platform == "win32":
+    pytest.skip("sends POSIX signals", allow_module_level=True)
+
+from signal import SIGHUP
 
 LIMIT_S = 20.0
 """A process that lives longer after its signal hangs; docs/reliability.md has what was measured."""
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-
 PREPARED = """
 import sys, time
-import numpy as np
-from harken import __main__
-from harken.cli import options
 sys.path.insert(0, {tests!r})
 from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
+from harken import __main__
 from harken.api import Recognizer
+from harken.audio.ffmpeg_input import FFmpegInput
+from harken.cli import options
 from tiny_models import TOKENIZER
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
 
 class Backend(TranscriptBackend):
     def encode(self, mel, positions):
         if len(self.mels) == 2:
-            print("third window", file=sys.stderr, flush=True)
             {busy}
         return super().encode(mel)
 
+def asked(self, size, read=FFmpegInput.read):
+    {asked}
+    return read(self, size)
+
+FFmpegInput.read = asked
 backend = Backend(*[window_text(0, word, WINDOW_POSITIONS) for word in ("one", "two", "three", "four")])
 options.load = lambda **given: Recognizer(backend, TOKENIZER, "fake")
 __main__.run()
 """
-"""The command with a model of known texts that is busy with the third window."""
-
-IN_PYTHON = "while True: time.sleep(0.01)"
-IN_A_FINALIZER = "type('Slow', (), {'__del__': lambda self: time.sleep(60)})(); time.sleep(60)"
-IN_A_CALL = "import ctypes; ctypes.CDLL(None).usleep(60_000_000)"
-
-
-@pytest.fixture
-def environment():
-    return {name: value for name, value in os.environ.items() if name != "HARKEN_DEBUG"}
+IN_PYTHON = "say('third window'); exec('while True: time.sleep(0.01)')"
+IN_A_CALL = "import hashlib; say('third window'); hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+IN_A_FINALIZER = (
+    "say('third window'); type('Slow', (), {'__del__': lambda self: time.sleep(60)})(); time.sleep(60)"
+)
+TALK = ("transcribe", "talk.wav", "--language", "en", "--no-vad")
 
 
 @pytest.fixture
-def talk(tmp_path):
+def talk(tmp_path: Path) -> Path:
+    """A recording of four windows."""
     return AUDIO_FORMATS["wav s16"].write(tmp_path / "talk", 0.48 * 4)
 
 
-def start(
-    command: Sequence[str], folder: Path, environment: dict[str, str], **streams: int
-) -> subprocess.Popen[str]:
-    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-    return subprocess.Popen([sys.executable, *command], cwd=folder, env=environment, text=True, **given)  # type: ignore[call-overload,no-any-return]
-
-
-def end(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str]:
-    """Send a signal; return the exit code and standard error."""
-    process.send_signal(number)
-    try:
-        _, err = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
-    return process.returncode, err
-
-
-def prepared(busy: str) -> list[str]:
-    return ["-c", PREPARED.format(tests=str(Path(__file__).parents[1]), busy=busy)]
+def prepared(busy: str = "pass", asked: str = "pass") -> list[str]:
+    """Return a program that is ``harken`` over known texts, busy with the third window."""
+    return [sys.executable, "-c", PREPARED.format(tests=str(Path(__file__).parents[1]), busy=busy, asked=asked)]
 
 
 @pytest.mark.parametrize(
-    "busy",
-    [IN_PYTHON, IN_A_CALL, IN_A_FINALIZER],
-    ids=["in Python", "in a call of C", "where Python drops exceptions"],
+    ("busy", "number"),
+    [(IN_PYTHON, SIGHUP), (IN_A_CALL, SIGINT), (IN_A_CALL, SIGTERM), (IN_A_FINALIZER, SIGINT)],
 )
-@pytest.mark.parametrize("number", SIGNALS)
-def test_first_signal_ends_the_command_and_keeps_what_was_done(talk, environment, busy, number):
-    command = ["transcribe", "talk.wav", "-f", "txt", "--language", "en", "--no-vad"]
-    with start([*prepared(busy), *command], talk.parent, environment) as process:
-        assert process.stderr
-        assert process.stderr.readline() == "third window\n"
-        code, err = end(process, number)
-    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}[number]
-    assert code == 128 + number
-    assert err == f"harken: talk.wav: {word} at 00:00.960; what was done is in talk.txt.partial\n"
-    assert (talk.parent / "talk.txt.partial").read_text() == "one\ntwo\n"
-    assert sorted(os.listdir(talk.parent)) == ["talk.txt.partial", "talk.wav"]
+def test_first_signal_ends_the_command_and_keeps_what_was_done(talk, busy, number):
+    folder = talk.parent
+    with started([*TALK, "-f", "txt"], folder, folder, program=prepared(busy)) as process:
+        assert process.stderr.readline() == b"third window\n"
+        process.send_signal(number)
+        outcome = ended(process, limit_s=LIMIT_S)
+    saved = "at 00:00.960; what was done is in talk.txt.partial"
+    assert outcome == Outcome(code=128 + number, out="", err=f"harken: talk.wav: {SIGNALS[number]} {saved}\n")
+    assert (folder / "talk.txt.partial").read_text() == "one\ntwo\n"
+    assert sorted(os.listdir(folder)) == ["talk.txt.partial", "talk.wav"]
 
 
-def test_ignored_signals_stay_ignored(talk, environment):
+def test_ignored_signals_stay_ignored(talk):
     """As under nohup."""
-    command = [
-        *(
-            "-c",
-            "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(*eval(sys.argv[1]))",
-        ),
-        repr(
-            (
-                sys.executable,
-                [
-                    sys.executable,
-                    *prepared("time.sleep(1)"),
-                    "transcribe",
-                    "talk.wav",
-                    "--language",
-                    "en",
-                    "--no-vad",
-                ],
-            )
-        ),
-    ]
-    with start(command, talk.parent, environment) as process:
-        assert process.stderr
-        assert process.stderr.readline() == "third window\n"
-        code, err = end(process, signal.SIGHUP)
-    assert (code, err) == (0, "")
+    program = prepared("say('third window'); sys.stdin.read(1)")
+    given = {"stdin": subprocess.PIPE, "preexec_fn": lambda: signal(SIGHUP, SIG_IGN)}
+    with started(TALK, talk.parent, talk.parent, program=program, **given) as process:
+        assert process.stderr.readline() == b"third window\n"
+        process.send_signal(SIGHUP)
+        outcome = ended(process, b"go on", limit_s=LIMIT_S)
+    assert (outcome.code, outcome.err) == (0, "")
 
 
-FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-CLOSED = "import os, sys; [os.close(fd) for fd in eval(sys.argv[1])]; os.execv(*eval(sys.argv[2]))"
+def waits_for_input(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a process has read what was sent to it, and sleeps, where the platform shows that."""
+    import fcntl
+    import termios
+
+    unread = array.array("i", [0])
+    fcntl.ioctl(process.stdin, termios.FIONREAD, unread)
+    status = Path(f"/proc/{process.pid}/stat")
+    return not unread[0] and (not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "S")
 
 
-def run_with_closed(
-    descriptors: tuple[int, ...], arguments: Sequence[str], folder: Path, environment: dict[str, str]
-) -> int:
-    command = (sys.executable, [sys.executable, *prepared("pass"), *arguments])
-    return subprocess.run(
-        [sys.executable, "-c", CLOSED, repr(descriptors), repr(command)],
-        cwd=folder,
-        env=environment,
-        timeout=60,
-    ).returncode
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "sent_bytes", "number"),
+    [("transcribe -", 0, SIGTERM), ("plot - -o unused.html", 30, SIGINT), ("decode -", 9_000, SIGINT)],
+    ids=["nothing is sent", "a part of the header", "the header and a little sound"],
+)
+def test_first_signal_ends_the_wait_for_standard_input(tmp_path, line, sent_bytes, number):
+    program = prepared(asked="say('asked')")
+    with started(line.split(), tmp_path, tmp_path, program=program, stdin=subprocess.PIPE) as process:
+        process.stdin.write(EXAMPLE.read_bytes()[:sent_bytes])
+        process.stdin.flush()
+        assert process.stderr.readline() == b"asked\n"
+        assert eventually(lambda: waits_for_input(process))
+        process.send_signal(number)
+        code = process.wait(LIMIT_S)
+        err = process.stderr.read().decode().replace("asked\n", "")
+        process.stdin.close()
+    assert (code, err) == (128 + number, f"harken: {SIGNALS[number]}\n")
+    assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("descriptors", [(1,), (1, 2), (0, 1, 2)])
-def test_transcript_for_a_closed_standard_output_is_an_error(talk, environment, descriptors):
-    assert (
-        run_with_closed(
-            descriptors, ["transcribe", "talk.wav", "--language", "en", "--no-vad"], talk.parent, environment
-        )
-        == 5
-    )
+@pytest.mark.parametrize(
+    ("closed", "options", "code"),
+    [((1,), ["--help"], 5), ((0, 1, 2), TALK, 5), ((0, 1, 2), [*TALK, "-f", "txt", "-v"], 0)],
+)
+def test_closed_streams_are_an_error_only_for_what_is_written_there(talk, closed, options, code):
+    def close():
+        for descriptor in closed:
+            os.close(descriptor)
+
+    outcome = run(options, talk.parent, talk.parent, program=prepared(), preexec_fn=close)
+    assert outcome.code == code
+    if code == 0:
+        assert (talk.parent / "talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
 
-@pytest.mark.parametrize("descriptors", [(2,), (1, 2), (0, 1, 2)])
-def test_files_are_written_whatever_streams_are_closed(talk, environment, descriptors):
-    arguments = ["transcribe", "talk.wav", "--language", "en", "--no-vad", "-f", "txt", "-v"]
-    assert run_with_closed(descriptors, arguments, talk.parent, environment) == 0
-    assert (talk.parent / "talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
-
-
-@FULL
-def test_full_standard_output_is_an_error_of_one_line(talk, environment):
-    with open("/dev/full", "w") as full:
-        command = [*prepared("pass"), "transcribe", "talk.wav", "--language", "en", "--no-vad"]
-        with start(command, talk.parent, environment, stdout=full.fileno()) as process:
-            _, err = process.communicate(timeout=60)
-    assert process.returncode == 5
-    assert err.replace("third window\n", "") == (
-        "harken: standard output: cannot be written: No space left on device\n"
-    )
-
-
-def test_help_into_a_pipe_that_was_closed_ends_with_141(tmp_path, environment):
+@pytest.mark.parametrize("options", [["--help"], TALK])
+def test_reader_that_went_away_ends_the_command_quietly_with_141(talk, options):
     reader, writer = os.pipe()
     os.close(reader)
-    with start(["-m", "harken", "--help"], tmp_path, environment, stdout=writer) as process:
-        _, err = process.communicate(timeout=60)
-    os.close(writer)
-    assert (process.returncode, err) == (141, "")
-
-
-def test_help_for_a_closed_standard_output_is_an_error(tmp_path, environment):
-    assert run_with_closed((1,), ["--help"], tmp_path, environment) == 5
+    program = HARKEN if options == ["--help"] else prepared()
+    with started(options, talk.parent, talk.parent, program=program, stdout=writer) as process:
+        os.close(writer)
+        outcome = ended(process)
+    assert (outcome.code, outcome.err) == (141, "")
 
 
 FORKING = """
-import os, signal, sys, time
+import os, signal, time
 from harken.cli import signals
+signals.ANSWER_S = 0.2
 signals.watch_signals()
+reader, writer = os.pipe()
 child = os.fork()
 if not child:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    os.write(writer, b"!")
     time.sleep(20)
-time.sleep(0.3)
+os.read(reader, 1)
 os.kill(child, signal.SIGTERM)
 os.waitpid(child, 0)
 time.sleep(2 * signals.ANSWER_S)
 """
 
 
-def test_signal_for_a_child_does_not_end_its_parent(environment):
-    done = subprocess.run([sys.executable, "-c", FORKING], env=environment, timeout=60, capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
+def test_signal_for_a_child_does_not_end_its_parent(tmp_path):
+    outcome = run(["-c", FORKING], tmp_path, tmp_path, program=[sys.executable])
+    assert outcome == Outcome(code=0, out="", err="")
