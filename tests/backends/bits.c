@@ -380,7 +380,7 @@ int main(void) {
         char names[HARKEN_NAMES_BYTES];
         harken_instruction_sets(names);
         for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
-            for (int32_t threads = 1; threads <= 3; threads++) {
+            for (int32_t threads = 1; threads <= (name == names ? 3 : 1); threads++) {
                 print(decoders[i], run(&model, threads, name), name, threads);
                 if (encoders[i])
                     print(encoders[i], encode(&model, &encoder, bits == 32 ? fewer_frames : frames, 5, threads, name),

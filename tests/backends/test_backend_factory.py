@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -248,6 +250,25 @@ def test_without_onnx_what_needs_it_names_the_extra(
     assert str(caught.value).startswith(message)
     with pytest.raises(BackendUnavailable, match="backend onnx needs ONNX Runtime: pip install"):
         BackendFactory(backend="onnx").make_backend(open_checkpoint(fitting))
+
+
+NO_TORCH = """
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+import harken
+from harken.errors import BackendUnavailable
+try:
+    harken.load("tiny.en", backend="torch", download=False)
+except BackendUnavailable as error:
+    print(error)
+"""
+
+
+@pytest.mark.real
+def test_missing_pytorch_is_reported_with_its_install_command() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_TORCH], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("PyTorch cannot be imported")
+    assert done.stdout.strip().endswith("pip install '.[torch]' in a clone of harken")
 
 
 def test_native_says_why_it_is_not_available(

@@ -113,7 +113,6 @@ def test_editable_installation_has_a_new_library_beside_the_modules(project: Pat
         ("macosx_11_0_arm64", "HARKEN_NO_NATIVE", "HARKEN_NO_NATIVE was set at installation"),
     ],
 )
-@pytest.mark.parametrize("version", ["standard", "editable"])
 def test_wheel_of_python_alone_says_why_and_is_for_every_platform(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,7 +120,6 @@ def test_wheel_of_python_alone_says_why_and_is_for_every_platform(
     platform: str,
     variable: str | None,
     reason: str,
-    version: str,
 ) -> None:
     use_platforms(monkeypatch, [platform])
     if variable:
@@ -130,27 +128,29 @@ def test_wheel_of_python_alone_says_why_and_is_for_every_platform(
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     stale = project / "src" / NATIVE / "_harken.so"
     stale.touch()
-    tag, files = build(project, version)
-    assert tag == "py3-none-any"
-    assert not any(name.endswith((".so", ".c", ".h")) for name in files)
-    written = (
-        files[f"{NATIVE}/_not_built.txt"]
-        if version == "standard"
-        else stale.with_name("_not_built.txt").read_bytes()
-    )
-    assert written.decode() == f"{reason}\n"
-    assert stale.exists() == (version == "standard")
-    reported = capfd.readouterr().err
-    assert reported.endswith(
-        f"The compiled engine was not built: {reason}. The extra 'onnx' has an engine that does without it.\n"
-    )
-    assert ("warning: odd" in reported) == (variable == "REFUSE")
+    for version in ("standard", "editable"):
+        tag, files = build(project, version)
+        assert tag == "py3-none-any"
+        assert not any(name.endswith((".so", ".c", ".h")) for name in files)
+        reported = capfd.readouterr().err
+        assert reported.endswith(
+            f"The compiled engine was not built: {reason}. The extra 'onnx' has an engine that does without it.\n"
+        )
+        assert ("warning: odd" in reported) == (variable == "REFUSE")
+        if version == "standard":
+            assert files[f"{NATIVE}/_not_built.txt"].decode() == f"{reason}\n"
+            assert stale.exists()
+    assert stale.with_name("_not_built.txt").read_text() == f"{reason}\n"
+    assert not stale.exists()
 
 
 def test_compiler_is_a_dependency_of_the_build_where_there_is_something_to_compile(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert WheelBuilder(str(project)).config.dependencies == [hatch_build.ZIGLANG]
+    """The same version as in the extra of those who change the sources."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (compiler,) = WheelBuilder(str(project)).config.dependencies
+    assert compiler in extras["optional-dependencies"]["native"]
     use_platforms(monkeypatch, ["linux_riscv64"])
     assert WheelBuilder(str(project)).config.dependencies == []
     use_platforms(monkeypatch, ["macosx_11_0_arm64"])
@@ -196,11 +196,6 @@ def test_target_is_the_one_whose_wheels_the_interpreter_takes(
             hatch_build.choose_target()
 
 
-def test_compiler_has_one_version() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert hatch_build.ZIGLANG in settings["project"]["optional-dependencies"]["native"]
-
-
 def library_of(format_name: str, number: int) -> bytes:
     """Return the beginning of a library of a format, for a processor."""
     if format_name == "elf":
@@ -213,7 +208,7 @@ def library_of(format_name: str, number: int) -> bytes:
 @pytest.mark.parametrize(
     ("format_name", "number", "processor"),
     [
-        *(("elf", 62, "x86_64"), ("elf", 183, "aarch64"), ("elf", 243, "processor 243")),
+        *(("elf", 62, "x86_64"), ("elf", 243, "processor 243")),
         *(("mach-o", 0x01000007, "x86_64"), ("mach-o", 0x0100000C, "aarch64")),
         *(("pe", 0x8664, "x86_64"), ("pe", 0xAA64, "aarch64")),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +124,6 @@ def test_interpreter_does_not_cut_a_thread_that_loads() -> None:
     assert done.stdout == "loaded\n"
 
 
-def test_no_thread_is_left_when_loading_has_ended() -> None:
-    load_parts(WEIGHTS, lambda weights: None, lambda weights: None)
-    deadline = time.monotonic() + 60
-    while any(thread.name == "harken-loading" for thread in threading.enumerate()):
-        assert time.monotonic() < deadline
-
-
 THREADS_RUN_OUT = """
 import os, threading
 import harken.backends.loading as module
@@ -142,7 +134,7 @@ class Thread(threading.Thread):
 
     def start(self):
         if Thread.n_started == 2:
-            raise ERROR
+            raise RuntimeError("can't start new thread")
         Thread.n_started += 1
         super().start()
 
@@ -162,18 +154,9 @@ except BaseException as error:
 """
 
 
-@pytest.mark.parametrize(
-    ("error", "reported"),
-    [
-        (
-            """RuntimeError("can't start new thread")""",
-            "OutOfMemory not enough memory for a thread that loads the model (can't start new thread)",
-        ),
-        ("KeyboardInterrupt", "KeyboardInterrupt"),
-    ],
-)
-def test_threads_are_abandoned_if_the_next_one_cannot_be_started(error: str, reported: str) -> None:
-    code = THREADS_RUN_OUT.replace("ERROR", error)
+def test_threads_are_abandoned_if_the_next_one_cannot_be_started() -> None:
+    code = THREADS_RUN_OUT
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert sorted(map(str.strip, done.stdout.splitlines())) == sorted([reported, "abandoned", "abandoned"])
+    reported = "OutOfMemory not enough memory for a thread that loads the model (can't start new thread)"
+    assert sorted(map(str.strip, done.stdout.splitlines())) == [reported, "abandoned", "abandoned"]
     assert done.stderr == ""

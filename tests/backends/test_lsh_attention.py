@@ -41,8 +41,8 @@ def mask_first_keys(batch: int, first: int) -> Tensor:
     return mask
 
 
-@pytest.mark.parametrize("queries", [1, 7, 40, KEYS])
-@pytest.mark.parametrize("rounds", [0, 1, 5])
+@pytest.mark.parametrize("queries", [1, 40, KEYS])
+@pytest.mark.parametrize("rounds", [0, 5])
 def test_output_is_the_softmax_over_the_attended_keys(queries: int, rounds: int) -> None:
     query, key = 3 * draw(3, queries, KEYS), draw(3, KEYS, KEYS, seed=1)
     for mask in (None, mask_first_keys(3, 30)):

@@ -31,10 +31,8 @@ REPORTS = [
 
 @pytest.mark.parametrize("report", REPORTS, ids=str)
 def test_every_report_becomes_one_error_of_one_line(report: Exception) -> None:
-    with (
-        pytest.raises(OutOfMemory, match="not enough memory for loading x") as caught,
-        reporting_memory("loading x"),
-    ):
+    expected = pytest.raises(OutOfMemory, match="not enough memory for loading x")
+    with expected as caught, reporting_memory("loading x"):
         raise report
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, MemoryError)

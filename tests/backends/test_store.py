@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +89,10 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "truncated": lambda folder: os.truncate(folder / "large", LARGE_BYTES - 1),
     "empty": lambda folder: (folder / "large").write_bytes(b""),
     "flipped": lambda folder: flip(folder / "large"),
-    "other flipped": lambda folder: flip(folder / "small"),
     "missing": lambda folder: (folder / "large").unlink(),
     "checksums missing": lambda folder: (folder / CHECKSUM_FILE).unlink(),
-    "checksums empty": lambda folder: (folder / CHECKSUM_FILE).write_bytes(b""),
     "checksums of bytes": lambda folder: (folder / CHECKSUM_FILE).write_bytes(b"\xff\xfe\x00"),
     "checksums of another kind": lambda folder: (folder / CHECKSUM_FILE).write_text("[1, 2]"),
-    "checksums without values": lambda folder: (folder / CHECKSUM_FILE).write_text("{}"),
     "checksums cut": lambda folder: (folder / CHECKSUM_FILE).write_text('{"small": 1'),
     "all missing": lambda folder: [path.unlink() for path in folder.iterdir()],
 }
@@ -145,7 +142,8 @@ def test_full_disk_is_reported_with_the_way_out(root: Path, temporary: Path, cod
         (folder / "large").write_bytes(b"half")
         raise OSError(code, "reason of the system")
 
-    with pytest.raises(OutputError, match=r"graphs: .*reason of the system.*HARKEN_CACHE") as error:
+    message = r"graphs: .*\(reason of the system\).*temporary files \(reason of the system\).*HARKEN_CACHE"
+    with pytest.raises(OutputError, match=message) as error:
         get(root, make=lambda: fail)
     assert str(root) in str(error.value)
     files = [path for place in (root, temporary) for path in place.rglob("*") if path.is_file()]
@@ -187,48 +185,6 @@ def test_files_that_do_not_fit_are_whole_in_the_temporary_directory(
     assert path.is_relative_to(temporary)
     assert value_in(path) == 1
     assert names(root) == set()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """A function that mounts a disk of some bytes."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("only the superuser of Linux can mount a disk")
-    mounted: list[Path] = []
-
-    def mount(size: int) -> Path:
-        folder = tmp_path / f"disk{len(mounted)}"
-        folder.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False)
-        if done.returncode:
-            pytest.skip("this container cannot mount a disk")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", "-l", folder], check=True)  # the lock of a temporary directory is open
-
-
-@pytest.mark.parametrize(("size", "fits"), [(4096, False), (20_000, False), (48_000, False), (65_536, True)])
-def test_small_disk_gets_whole_files_or_none(
-    small_disk: Callable[[int], Path], temporary: Path, size: int, fits: bool
-) -> None:
-    root = small_disk(size) / "graphs"
-    path = get(root)
-    assert path.is_relative_to(root if fits else temporary)
-    assert (names(root) if root.exists() else set()) == ({"key"} if fits else set())
-    assert value_in(path) == 1
-
-
-def test_two_full_disks_are_reported(
-    small_disk: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(small_disk(16_384)))
-    with pytest.raises(
-        OutputError, match=r"graphs: .*No space left.*temporary files.*No space left.*HARKEN_CACHE"
-    ):
-        get(small_disk(16_384) / "graphs")
 
 
 def run_and_kill(code: str) -> None:
@@ -274,10 +230,8 @@ def test_default_directory_follows_the_environment(monkeypatch: pytest.MonkeyPat
     assert default_store_directory().parent.name in ("harken", "Cache")
 
 
-@pytest.mark.parametrize("broken", [False, True], ids=["missing", "broken"])
-def test_processes_write_the_same_files_at_once(root: Path, broken: bool) -> None:
-    if broken:
-        flip(get(root) / "large")
+def test_processes_write_the_same_files_at_once(root: Path) -> None:
+    flip(get(root) / "large")
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(4), context.SimpleQueue()
     processes = [context.Process(target=get_at_once, args=(root, barrier, results)) for _ in range(4)]

@@ -1,22 +1,25 @@
-"""Sessions of the GPU engine: captured steps, copies of cache rows, and reuse of caches."""
+"""The GPU engine: steps that are captured once, caches that are used again, and nothing that waits for the device."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tiny_models import DIMS, make_mel, make_weights
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel, make_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
 
-from fakes.cuda_graphs import FakeGraphCapture  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from fakes.cuda_graphs import SYNCHRONIZING_OPERATORS, FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend  # noqa: E402
 from harken.backends.torch.session import TorchLogits  # noqa: E402
-from harken.backends.torch.static_cache import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS, CudaGraphCache  # noqa: E402
-from harken.errors import OptionError  # noqa: E402
+from harken.backends.torch.static_cache import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS  # noqa: E402
+from harken.backends.torch.streaming_encoder import TorchEncoderState  # noqa: E402
 
 PROMPT = [1, 2, 3]
 
@@ -56,22 +59,6 @@ def test_step_is_captured_once_for_all_sessions_of_its_shape() -> None:
     assert count_captures(lambda: decode(make_backend(), [0], PROMPT, [4])) == 0  # on the CPU
 
 
-def test_longer_past_needs_another_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harken.backends.torch.static_cache.MIN_PAST_POSITIONS", 8)
-    captured, plain = (
-        backend.open_session(backend.encode(make_mel()), [0, 2], DIMS.n_text_ctx)
-        for backend in (make_backend(graph_capture=FakeGraphCapture), make_backend())
-    )
-
-    def compare_all_steps() -> None:
-        for token in range(DIMS.n_text_ctx):
-            step = [[token], [token + 100]]
-            actual, expected = (log_probabilities(session.extend(step)) for session in (captured, plain))
-            np.testing.assert_allclose(actual, expected, atol=1e-4)
-
-    assert count_captures(compare_all_steps) == 4  # up to 8, 16, 32 and 48 positions
-
-
 def test_reused_cache_does_not_leak_an_earlier_session() -> None:
     backend = make_backend(graph_capture=FakeGraphCapture)
     session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
@@ -93,31 +80,6 @@ def test_next_step_does_not_overwrite_logits() -> None:
     torch.testing.assert_close(logits.values, before, rtol=0, atol=0)
 
 
-def test_cache_is_not_reallocated_by_steps_rewinds_and_permutations() -> None:
-    session = (backend := make_backend()).open_session(backend.encode(make_mel()), [0, 1], DIMS.n_text_ctx)
-    address = session._cache.kv_cache.kv.data_ptr()
-    session.extend([PROMPT] * 2)
-    for token in range(20):
-        session.extend([[token]] * 2)
-    session.rewind([2, 5])
-    session.reorder([1, 0])
-    session.extend([[9]] * 2)
-    assert session._cache.kv_cache.kv.data_ptr() == address
-
-
-@pytest.mark.parametrize(
-    ("parents", "copies"), [([0, 1, 2], 0), ([2, 0, 1], 0), ([2, 2, 0], 1), ([1, 1, 1], 2)]
-)
-def test_reorder_copies_only_rows_with_several_continuations(parents: list[int], copies: int) -> None:
-    session = (backend := make_backend()).open_session(backend.encode(make_mel()), [0, 0, 0], DIMS.n_text_ctx)
-    session.extend([PROMPT] * 3)
-    before = [row.cache_row for row in session._rows]
-    session.reorder(parents)
-    after = [row.cache_row for row in session._rows]
-    assert len(set(after)) == 3
-    assert sum(row != before[parent] for row, parent in zip(after, parents, strict=True)) == copies
-
-
 def test_pool_keeps_few_idle_caches() -> None:
     backend = make_backend()
     for rows in ([0], [0, 1], [0, 0], [0, 1, 2], [0] * 4):
@@ -126,53 +88,103 @@ def test_pool_keeps_few_idle_caches() -> None:
     assert [cache.cache_rows for cache in backend._cache_pool._idle] == [3, 4]
 
 
-def test_least_recently_used_graph_is_evicted() -> None:
+def test_graphs_are_kept_up_to_a_number() -> None:
+    backend = make_backend(graph_capture=FakeGraphCapture)
+    session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)
+    cache = session._cache._cuda_graphs
     captured: list[int] = []
 
-    def capture(step: Callable, static_input: torch.Tensor) -> tuple[Callable[[], None], torch.Tensor]:
-        captured.append(int(static_input))
-        output = torch.zeros(1)
-        return lambda: output.copy_(step(static_input)), output
-
-    cache = CudaGraphCache(capture)
-
     def run(key: int) -> None:
-        result = cache(key, lambda x: x + 0.5, torch.tensor([float(key)]))
-        assert result.item() == key + 0.5
+        cache(key, lambda x: captured.append(key) or x + 0.5, torch.tensor([float(key)]))
 
-    for key in range(MAX_CUDA_GRAPHS):
+    for key in (*range(MAX_CUDA_GRAPHS), 0, MAX_CUDA_GRAPHS, 0):
         run(key)
-    run(0)
-    run(MAX_CUDA_GRAPHS)
-    run(0)
-    assert len(captured) == MAX_CUDA_GRAPHS + 1
-    run(1)
+    assert captured == [*range(MAX_CUDA_GRAPHS + 1)]
+    run(1)  # which was used least recently
     assert captured[-1] == 1
-    assert len(captured) == MAX_CUDA_GRAPHS + 2
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"device": "tpu"}, r"device='tpu': allowed is auto, .*cpu"),
-        ({"device": "cuda:99"}, r"device='cuda:99': allowed is auto, .*cpu"),
-        ({"device": "cpu", "precision": "int8"}, "precision='int8': allowed is auto, fp32, fp16, bf16"),
-    ],
-)
-def test_unavailable_device_or_precision_is_refused(options: dict[str, str], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        TorchBackend(DIMS, make_weights(), **options)
+def test_drafts_of_any_length_use_few_captured_steps() -> None:
+    backend = make_backend(graph_capture=FakeGraphCapture)
+    session = backend.open_session(backend.encode(make_mel(1)), [0], DIMS.n_text_ctx)
+    session.extend([PROMPT])
+    before = FakeGraphCapture.made
+    for width in [*range(1, 18), *range(17, 0, -1)]:
+        assert len(session.extend([[65] * width], last_n=width)) == width
+        session.rewind([len(PROMPT)])
+    assert FakeGraphCapture.made - before <= len(CAPTURED_STEP_TOKENS) == 6
 
 
-def test_default_precision_on_the_cpu_is_fp32() -> None:
+class WaitProbe(TorchDispatchMode):
+    """A probe of the operators that bring a number to the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += {func.overloadpacket.__name__} & SYNCHRONIZING_OPERATORS
+        return func(*args, **(kwargs or {}))
+
+
+def test_host_does_not_wait_before_tokens_are_chosen() -> None:
     backend = make_backend()
-    assert (backend.capabilities.device, backend.capabilities.precision) == ("cpu", "fp32")
-    assert f"torch {torch.__version__} fp32 on CPU" in backend.capabilities.detail
+    session = backend.open_session(backend.encode(make_mel()), range(N_WINDOWS), DIMS.n_text_ctx)
+    with WaitProbe() as waits:
+        session.extend([PROMPT] * N_WINDOWS)
+        logits = session.extend([[65, 66]] * N_WINDOWS, last_n=2)
+        logits.suppress_tokens(np.array([3, 4]))
+        logits.suppress_ranges([[(5, 9)], []] * N_WINDOWS)
+        logits.bias([{70: 1.0}, {}] * N_WINDOWS)
+        logits.prefer_timestamps(TOKENIZER.timestamp_begin)
+        logits.select_positions([1, 0]).top(1)
+        session.rewind([len(PROMPT)] * N_WINDOWS)
+    assert waits.seen == []
 
 
-def test_read_only_half_precision_weights_are_loaded() -> None:
-    weights = {name: value.astype(np.float16) for name, value in make_weights().items()}
-    for value in weights.values():
-        value.flags.writeable = False
-    backend = TorchBackend(DIMS, weights, device="cpu", precision="fp16")
-    assert backend.encode(make_mel(1)).cross_kv.dtype == torch.float16
+# --- streams -----------------------------------------------------------------------------------------------
+
+MEL = make_mel(1)[0]
+
+
+def encode_chunks(
+    backend: TorchBackend, state: TorchEncoderState, chunk_frames: int, final_frames: int
+) -> Iterator[int]:
+    """Encode all whole chunks of `MEL`, and yield the number of positions after each."""
+    while 2 * state.final_positions + chunk_frames < MEL.shape[1]:
+        first = 2 * state.final_positions
+        backend.encode_chunk([state], MEL[None, :, first : first + chunk_frames + 1], final_frames)
+        yield state.positions
+
+
+def test_history_of_a_stream_stops_growing_at_its_length() -> None:
+    state = (backend := make_backend()).open_encoder(12)
+    lengths = [state._past_kv.shape[1] for _ in encode_chunks(backend, state, 12, 4)]
+    assert lengths == [2, 4, 6, 6, 6, 6, 6, 6, 6]
+
+
+def test_captured_steps_are_reused_by_later_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harken.backends.torch.backend.PAD_MULTIPLE", 10)
+    captured, plain = make_backend(graph_capture=FakeGraphCapture), make_backend()
+    captured_state, plain_state = captured.open_encoder(12), plain.open_encoder(12)
+    captures, positions = [], []
+    for count, _ in zip(
+        encode_chunks(captured, captured_state, 12, 4), encode_chunks(plain, plain_state, 12, 4), strict=True
+    ):
+        before = FakeGraphCapture.made
+        sessions = [
+            backend.open_session(backend.stream_features([state]), [0], DIMS.n_text_ctx, attention=True)
+            for backend, state in ((captured, captured_state), (plain, plain_state))
+        ]
+        for session in sessions:
+            session.extend([PROMPT])
+        logprobs = [session.extend([[4]]).values.log_softmax(1).numpy() for session in sessions]
+        np.testing.assert_allclose(*logprobs, atol=1e-4)
+        attention = [session.attention(0) for session in sessions]
+        assert attention[0].shape[2] == count
+        np.testing.assert_allclose(*attention, atol=1e-5)
+        captures.append(FakeGraphCapture.made - before)
+        positions.append(count)
+        del session, sessions
+    assert positions == [6, 8, 10, 12, 14, 16, 18, 20, 22]  # padded to 10, 20 and 24
+    assert captures == [2, 0, 0, 2, 0, 0, 0, 0, 2]

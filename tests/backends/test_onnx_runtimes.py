@@ -1,0 +1,225 @@
+"""What the ONNX engine computes with: the runtimes and precisions of each processor, and integers that saturate."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harken.backends.onnx import OnnxBackend, graph_loader, runtimes
+from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
+from harken.backends.onnx.graph_loader import DEPTH, LARGEST_ACTIVATION, probe_graph, probe_weights, weight_bits
+from harken.backends.onnx.linear import quantise_rows
+from harken.backends.onnx.runtimes import (
+    OnnxRuntimeGraph,
+    bfloat16_is_faster,
+    has_amx,
+    import_onnxruntime,
+    make_runtime_plan,
+    openvino_capabilities,
+)
+from harken.errors import BackendUnavailable, OptionError, OutOfMemory
+from tiny_models import DIMS, make_mel, make_weights
+
+# --- plans -------------------------------------------------------------------------------------------------
+
+WITHOUT_OPENVINO: frozenset[str] = frozenset()
+WITHOUT_BF16 = frozenset({"FP32", "INT8"})
+WITH_BF16 = WITHOUT_BF16 | {"BF16"}
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that sets what OpenVINO reports of the processor, and whether its bfloat16 is fast."""
+
+    def report(capabilities: frozenset[str], *, fast: bool = True) -> None:
+        monkeypatch.setattr(runtimes, "openvino_capabilities", lambda: capabilities)
+        monkeypatch.setattr(runtimes, "bfloat16_is_faster", lambda: fast)
+
+    return report
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "fast", "requested", "precision", "encoder", "decoder"),
+    [
+        (WITH_BF16, True, "auto", "int8", "openvino bf16", "onnxruntime int8"),
+        (WITH_BF16, True, "int8", "int8", "openvino bf16", "onnxruntime int8"),
+        (WITH_BF16, True, "int4", "int4", "openvino bf16", "onnxruntime int4"),
+        (WITH_BF16, True, "bf16", "bf16", "openvino bf16", "onnxruntime fp32"),
+        (WITH_BF16, True, "fp32", "fp32", "openvino f32", "onnxruntime fp32"),
+        # Slow bfloat16 is used only where it is asked for.
+        (WITH_BF16, False, "auto", "int8", "openvino f32", "onnxruntime int8"),
+        (WITH_BF16, False, "bf16", "bf16", "openvino bf16", "onnxruntime fp32"),
+        (WITHOUT_BF16, True, "auto", "int8", "openvino f32", "onnxruntime int8"),
+        (WITHOUT_OPENVINO, True, "auto", "int8", "onnxruntime fp32", "onnxruntime int8"),
+        (WITHOUT_OPENVINO, True, "fp32", "fp32", "onnxruntime fp32", "onnxruntime fp32"),
+    ],
+)
+def test_plan_follows_precision_and_processor(
+    processor: Any,
+    capabilities: frozenset[str],
+    fast: bool,
+    requested: str,
+    precision: str,
+    encoder: str,
+    decoder: str,
+) -> None:
+    processor(capabilities, fast=fast)
+    plan = make_runtime_plan(requested)
+    assert plan.precision == precision
+    assert str(plan) == f"encoder {encoder}, decoder {decoder}"
+
+
+@pytest.mark.parametrize("capabilities", [WITHOUT_BF16, WITHOUT_OPENVINO])
+def test_precision_that_the_processor_or_the_engine_lacks_is_refused(
+    processor: Any, capabilities: frozenset[str]
+) -> None:
+    processor(capabilities)
+    with pytest.raises(OptionError, match=r"precision='bf16'.*fp32 or int8"):
+        make_runtime_plan("bf16")
+    with pytest.raises(OptionError, match=r"precision='fp16'.*auto, fp32, bf16, int8"):
+        make_runtime_plan("fp16")
+
+
+@pytest.mark.parametrize(
+    ("description", "amx", "faster"),
+    [
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512_bf16 avx512_fp16", False, False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512_bf16 amx_bf16 amx_tile amx_int8", True, True),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu not_amx_bf16 amx_tile", False, False),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx512_bf16", False, True),
+        ("Features\t: fp asimd bf16 sme", False, True),
+        (None, False, True),
+    ],
+)
+def test_bfloat16_is_slower_on_intel_without_matrix_units(
+    tmp_path: Path, description: str | None, amx: bool, faster: bool
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    if description:
+        cpuinfo.write_text(description)
+    assert (has_amx(cpuinfo), bfloat16_is_faster(cpuinfo)) == (amx, faster)
+
+
+def test_missing_runtime_is_no_capability_or_named_with_its_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert openvino_capabilities() == frozenset()
+    with pytest.raises(BackendUnavailable, match=r"pip install .\.\[onnx\]"):
+        import_onnxruntime()
+
+
+# --- loading -----------------------------------------------------------------------------------------------
+
+
+class WithoutBfloat16(OnnxRuntimeGraph):
+    """OpenVINO where it reports bfloat16 arithmetic, but cannot compile for it."""
+
+    error: Exception = RuntimeError("Supported primitive descriptors list is empty")
+
+    def __init__(self, path: Path, threads: int, precision: str) -> None:
+        if precision == "bf16":
+            raise self.error
+        super().__init__(path, threads)
+
+
+@pytest.fixture
+def openvino(processor: Any, monkeypatch: pytest.MonkeyPatch) -> type[WithoutBfloat16]:
+    processor(WITH_BF16)
+    monkeypatch.setattr(graph_loader, "OpenVinoGraph", WithoutBfloat16)
+    return WithoutBfloat16
+
+
+@pytest.mark.parametrize("precision", ["auto", "int4"])
+def test_encoder_computes_in_float32_where_bfloat16_fails(
+    tmp_path: Path, openvino: type[WithoutBfloat16], precision: str
+) -> None:
+    backend = OnnxBackend(DIMS, make_weights(), "d", precision=precision, threads=1, cache=tmp_path)
+    assert backend.plan.encoder == ("openvino", "f32")
+    assert "encoder openvino f32" in backend.capabilities.detail
+    backend.encode_chunk([backend.open_encoder(8)], make_mel(1)[:, :, :12], 8)
+
+
+def test_bfloat16_that_was_asked_for_fails(tmp_path: Path, openvino: type[WithoutBfloat16]) -> None:
+    with pytest.raises(RuntimeError, match="primitive descriptors"):
+        OnnxBackend(DIMS, make_weights(), "d", precision="bf16", threads=1, cache=tmp_path)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("cannot be opened"), OutOfMemory("std::bad_alloc")], ids=str)
+def test_other_errors_do_not_change_the_precision(
+    tmp_path: Path, openvino: type[WithoutBfloat16], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(openvino, "error", error)
+    with pytest.raises(type(error), match=str(error).rpartition(":")[2]):
+        OnnxBackend(DIMS, make_weights(), "d", precision="auto", threads=1, cache=tmp_path)
+
+
+# --- integers that saturate --------------------------------------------------------------------------------
+
+LIMIT = 2**15 - 1
+
+
+def sum_exactly(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return x.astype(np.int64) @ weights.astype(np.int64)
+
+
+def sum_pairs_with_saturation(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Pairs of products added in 16 bits with saturation, as `pmaddubsw` does."""
+    products = x.astype(np.int64)[:, :, None] * weights.astype(np.int64)
+    return np.clip(products[:, ::2] + products[:, 1::2], -LIMIT - 1, LIMIT).sum(axis=1)
+
+
+def saturate_with_several_rows(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return (sum_exactly if len(x) == 1 else sum_pairs_with_saturation)(x, weights)
+
+
+class FakeGraph:
+    """The probe graph on a machine with the given way to sum."""
+
+    def __init__(self, sum_products: Any) -> None:
+        self._sum_products = sum_products
+
+    def __call__(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+        outputs["sums"][:] = self._sum_products(inputs["x"], probe_weights())
+
+
+@pytest.mark.parametrize(
+    ("sum_products", "bits"),
+    [(sum_exactly, 8), (sum_pairs_with_saturation, 7), (saturate_with_several_rows, 7)],
+)
+def test_saturating_machine_gets_weights_of_seven_bits(sum_products: Any, bits: int) -> None:
+    assert weight_bits(FakeGraph(sum_products)) == bits
+
+
+def test_seven_bits_do_not_saturate() -> None:
+    weights, _ = quantise_rows(np.random.default_rng(0).standard_normal((40, DEPTH), np.float32), 7)
+    largest = np.full((3, DEPTH), LARGEST_ACTIVATION)
+    np.testing.assert_array_equal(
+        sum_pairs_with_saturation(largest, weights.T), sum_exactly(largest, weights.T)
+    )
+
+
+def test_probe_runs_on_this_machine(tmp_path: Path) -> None:
+    write_graph(probe_graph(), tmp_path)
+    assert weight_bits(OnnxRuntimeGraph(tmp_path / MODEL_FILE, threads=1)) in (7, 8)
+
+
+@pytest.mark.parametrize("bits", [7, 8])
+def test_graphs_of_seven_and_eight_bits_are_stored_separately(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int
+) -> None:
+    monkeypatch.setattr(graph_loader, "weight_bits", lambda graph: bits)
+    quantised = OnnxBackend(DIMS, make_weights(), "tiny", precision="int8", threads=1, cache=tmp_path)
+    (graph,) = tmp_path.glob("tiny-decoder-*")
+    assert f"-int{bits}-" in graph.name
+    logits = quantised.open_session(quantised.encode(make_mel(1)), [0], 8).extend([[1, 2, 3]])
+    plain = OnnxBackend(DIMS, make_weights(), "tiny", precision="fp32", threads=1, cache=tmp_path)
+    expected = plain.open_session(plain.encode(make_mel(1)), [0], 8).extend([[1, 2, 3]])
+    error = np.abs(logits.values - expected.values).max() / expected.values.std()
+    assert 0 < error < 0.5
