@@ -70,19 +70,16 @@ def test_reused_output_gives_the_logits_of_the_same_encoder(assistant: BackendPa
 def test_shares_encoder_drops_the_encoder_of_a_whole_model(
     backends: BackendPair, assistant: BackendPair, graphs: Path
 ) -> None:
+    """Its features may be those of a decoder, and a model may reuse its own."""
     backend = make_backend(backends.name, graphs, make_assistant_weights(), shares_encoder=True)
     assert backend.dims == DIMS.without_encoder()
-    actual = decode(backend, backend.reuse_encoder_output(backends.features), [2])
-    np.testing.assert_array_equal(actual, decode(assistant.tested, assistant.features, [2]))
-
-
-def test_features_can_be_reused_by_their_own_model_and_again(
-    backends: BackendPair, assistant: BackendPair
-) -> None:
-    expected = decode(backends.tested, backends.features, ALL)
+    expected = decode(assistant.tested, assistant.features, [2])
     for features in (backends.features, assistant.features):
-        again = backends.tested.reuse_encoder_output(features)
-        np.testing.assert_array_equal(decode(backends.tested, again, ALL), expected)
+        actual = decode(backend, backend.reuse_encoder_output(features), [2])
+        np.testing.assert_array_equal(actual, expected)
+    again = backends.tested.reuse_encoder_output(assistant.features)
+    own = decode(backends.tested, backends.features, ALL)
+    np.testing.assert_array_equal(decode(backends.tested, again, ALL), own)
 
 
 def test_decoder_with_fewer_layers_reuses_the_encoder_output(backends: BackendPair, graphs: Path) -> None:

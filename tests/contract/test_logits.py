@@ -309,10 +309,3 @@ def test_changes_outside_of_the_subset_have_no_effect(make_logits: MakeLogits) -
     logits.suppress_tokens(np.array([8, 9]))
     logits.bias([{2: 1.5}])
     np.testing.assert_array_equal(values(logits), np.float32([[1.5, -INF, -INF]]))
-
-
-def test_tokens_outside_of_the_subset_have_no_probability(make_logits: MakeLogits) -> None:
-    subset = make_logits(np.zeros((2, 6), np.float32), np.array([1, 4]))
-    probabilities = [subset.probability(token).tolist() for token in (0, 1, 2, 5)]
-    assert probabilities == [[0, 0], pytest.approx([0.5, 0.5]), [0, 0], [0, 0]]
-    np.testing.assert_array_equal(subset.select_positions([1]).top(2)[0], [[1, 4]])

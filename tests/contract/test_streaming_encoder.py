@@ -1,110 +1,163 @@
-"""Streams encoded chunk by chunk: every backend against the reference, and both against the offline encoder."""
+"""Streams encoded chunk by chunk: every backend against the reference, and that against the offline encoder."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
-from pairs import PROMPT, BackendPair, decode
-from streams import Streams, decode_alone, make_mels
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pairs import PROMPT, BackendPair, SessionPair, decode
 
-from harken.backends.numpy import model
-from harken.backends.numpy.backend import NumpyFeatures
+from harken.backends.numpy import NumpyBackend, model
+from harken.contract import Floats
 from tiny_models import BACKENDS, DIMS, make_backend, make_weights
 
 WHOLE = 2 * DIMS.n_audio_ctx
+MAX_STREAMS = 3
+"""Most streams of a program."""
 
 
-def close(actual: np.ndarray, expected: np.ndarray, backends: BackendPair) -> None:
-    """Compare results of two ways to compute, in which even the reference adds in another order."""
-    tolerance = max(backends.tolerance, BACKENDS["onnx-fp32"].tolerance)
-    np.testing.assert_allclose(actual, expected, atol=tolerance * expected.std(), rtol=0)
+def make_mels(streams: int, seed: int = 5) -> Floats:
+    """Draw log-mel, different in each stream, of one frame more than there are positions for."""
+    frames = 2 * DIMS.n_audio_ctx + 1
+    return np.random.default_rng(seed).standard_normal((streams, DIMS.n_mels, frames), np.float32)
 
 
-def test_one_chunk_of_the_whole_stream_equals_the_offline_encoder(backends: BackendPair) -> None:
-    streams = Streams(backends, 2, history_frames=0)
-    streams.encode([0, 1], WHOLE, WHOLE, end=True)
-    offline = backends.reference.encode(streams.mels[:, :, :WHOLE])
-    whole = decode(backends.reference, offline, [0, 1], last_n=len(PROMPT))
-    close(streams.compare([0, 1]), whole, backends)
+class Streams:
+    """Some streams, each encoded by the backend under test and by the reference backend."""
+
+    def __init__(self, backends: BackendPair, count: int, history_frames: int) -> None:
+        self._backends = backends
+        self.mels = make_mels(count)
+        self.states = [backends.tested.open_encoder(history_frames) for _ in range(count)]
+        self.reference_states = [backends.reference.open_encoder(history_frames) for _ in range(count)]
+
+    def encode(
+        self, streams: Sequence[int], chunk_frames: int, final_frames: int, *, end: bool = False
+    ) -> None:
+        """Encode the next `chunk_frames` of some streams, and pass the frame behind them unless they end here."""
+        mel = np.stack([self._next_frames(stream, chunk_frames + (not end)) for stream in streams])
+        untouched = mel.copy()
+        self._backends.tested.encode_chunk([self.states[stream] for stream in streams], mel, final_frames)
+        self._backends.reference.encode_chunk(
+            [self.reference_states[stream] for stream in streams], mel, final_frames
+        )
+        np.testing.assert_array_equal(mel, untouched)
+        for state, expected in zip(self.states, self.reference_states, strict=True):
+            assert (state.final_positions, state.positions) == (expected.final_positions, expected.positions)
+
+    def positions_left(self, stream: int) -> int:
+        """Return how many more positions the stream can have."""
+        return DIMS.n_audio_ctx - self.reference_states[stream].final_positions
+
+    def open_sessions(self, streams: Sequence[int], *, attention: bool = False) -> SessionPair:
+        """Open a session with a row for each of some streams."""
+        tested, reference = self._backends.tested, self._backends.reference
+        features = tested.stream_features([self.states[stream] for stream in streams])
+        expected = reference.stream_features([self.reference_states[stream] for stream in streams])
+        assert features.n_windows == expected.n_windows == len(streams)
+        rows = range(len(streams))
+        return SessionPair(
+            tested.open_session(features, rows, DIMS.n_text_ctx, attention=attention),
+            reference.open_session(expected, rows, DIMS.n_text_ctx, attention=attention),
+            self._backends.tolerance,
+        )
+
+    def compare(self, streams: Sequence[int]) -> Floats:
+        """Compare what is decoded, and return the log-probabilities after each token of `PROMPT`."""
+        pair = self.open_sessions(streams, attention=True)
+        decoded = pair.extend([PROMPT] * len(streams), last_n=len(PROMPT))
+        for row in range(len(streams)):
+            pair.attention(row)
+        return decoded
+
+    def _next_frames(self, stream: int, frames: int) -> Floats:
+        first = 2 * self.reference_states[stream].final_positions
+        chunk = self.mels[stream, :, first : first + frames]
+        assert chunk.shape[1] == frames, "the test asks for more frames than the stream has"
+        return chunk
+
+
+@st.composite
+def draw_programs(draw: st.DrawFn) -> tuple[int, list[tuple[list[int], int, int, bool]]]:
+    """Draw a history and some steps: streams, frames of their chunks, final frames, and whether they end."""
+    history_frames = 2 * draw(st.integers(0, DIMS.n_audio_ctx))
+    positions_left, open_streams, steps = [DIMS.n_audio_ctx] * MAX_STREAMS, set(range(MAX_STREAMS)), []
+    for _ in range(draw(st.integers(1, 8))):
+        candidates = sorted(stream for stream in open_streams if positions_left[stream])
+        if not candidates:
+            break
+        streams = draw(st.lists(st.sampled_from(candidates), min_size=1, unique=True))
+        positions = draw(st.integers(1, min(positions_left[stream] for stream in streams)))
+        final, end = draw(st.integers(0, positions)), draw(st.sampled_from([False] * 5 + [True]))
+        steps.append((streams, 2 * positions, 2 * final, end))
+        for stream in streams:
+            positions_left[stream] -= final
+        open_streams -= set(streams if end else ())
+    return history_frames, steps
+
+
+def test_streams_used_in_any_order_stay_in_step_with_the_reference(backends: BackendPair) -> None:
+    @settings(max_examples=40 if backends.name.endswith("fp32") else 8)
+    @given(draw_programs(), st.randoms(use_true_random=False))
+    def run(program: tuple[int, list[tuple[list[int], int, int, bool]]], random: Random) -> None:
+        history_frames, steps = program
+        streams = Streams(backends, MAX_STREAMS, history_frames)
+        encoded: set[int] = set()
+        for step_streams, chunk_frames, final_frames, end in steps:
+            streams.encode(step_streams, chunk_frames, final_frames, end=end)
+            encoded |= set(step_streams)
+        order = sorted(encoded)
+        random.shuffle(order)
+        streams.compare(order)
+
+    run()
+
+
+# --- the reference -----------------------------------------------------------------------------------------
+
+
+def encode_chunks(backend: NumpyBackend, history_frames: int, *chunks: tuple[int, int]) -> Floats:
+    """Encode chunks of a stream, each of some frames of which the first ones are final; return all positions."""
+    state, mel = backend.open_encoder(history_frames), make_mels(1)
+    for frames, final_frames in chunks:
+        first = 2 * state.final_positions
+        behind = first + frames + (first + frames < WHOLE)
+        backend.encode_chunk([state], mel[:, :, first:behind], final_frames)
+    return backend.stream_features([state]).encoder_output[0]
+
+
+def test_one_chunk_of_the_whole_stream_equals_the_offline_encoder(reference_backend: NumpyBackend) -> None:
+    offline = reference_backend.encode(make_mels(1)[:, :, :WHOLE]).encoder_output[0]
+    np.testing.assert_allclose(encode_chunks(reference_backend, 0, (WHOLE, WHOLE)), offline, atol=1e-4)
 
 
 @pytest.mark.parametrize("history_frames", [0, 4, 10, WHOLE])
 def test_chunks_without_look_ahead_equal_the_offline_encoder_under_a_block_mask(
-    backends: BackendPair, history_frames: int
+    reference_backend: NumpyBackend, history_frames: int
 ) -> None:
-    block_frames = (6, 2, 10, 6, 16, 8)
-    streams = Streams(backends, 1, history_frames)
-    for frames in block_frames:
-        streams.encode([0], frames, frames, end=streams.positions_left(0) == frames // 2)
-    streams.compare([0])
-
-    block = np.repeat(np.arange(len(block_frames)), block_frames)[::2]
-    block_start = np.repeat(np.cumsum((0, *block_frames[:-1])), block_frames)[::2] // 2
+    frames = (6, 2, 10, 6, 16, 8)
+    actual = encode_chunks(reference_backend, history_frames, *zip(frames, frames, strict=True))
+    block = np.repeat(np.arange(len(frames)), frames)[::2]
+    block_start = np.repeat(np.cumsum((0, *frames[:-1])), frames)[::2] // 2
     keys = np.arange(DIMS.n_audio_ctx)
     mask = (block <= block[:, None]) & (keys >= block_start[:, None] - history_frames // 2)
-    x = model.stem(streams.mels[0, :, :WHOLE], make_weights())
-    offline = NumpyFeatures.from_windows([model.encoder_blocks(x, make_weights(), DIMS, mask)])
-    expected = decode(backends.reference, offline, last_n=len(PROMPT))
-    close(decode_alone(backends, streams.states[0]), expected, backends)
+    x = model.stem(make_mels(1)[0, :, :WHOLE], make_weights())
+    np.testing.assert_allclose(actual, model.encoder_blocks(x, make_weights(), DIMS, mask), atol=1e-4)
 
 
-def test_chunk_may_be_look_ahead_only(backends: BackendPair) -> None:
-    streams = Streams(backends, 1, history_frames=8)
-    streams.encode([0], 10, 4)
-    streams.encode([0], 10, 4)
-    before = decode_alone(backends, streams.states[0])
-    streams.encode([0], 16, 0)
-    streams.compare([0])
-    streams.encode([0], 6, 0, end=True)
-    streams.compare([0])
-    streams.encode([0], 4, 4)
-    streams.compare([0])
-    assert streams.states[0].final_positions == 6
-    assert not np.allclose(decode_alone(backends, streams.states[0]), before, atol=1e-3)
-
-
-def test_repeated_look_ahead_leaves_no_trace(backends: BackendPair) -> None:
+def test_repeated_look_ahead_leaves_no_trace(reference_backend: NumpyBackend) -> None:
     """Frames may be encoded any number of times as look-ahead before they become final."""
-    plain, repeated = Streams(backends, 1, history_frames=10), Streams(backends, 1, history_frames=10)
-    for _ in range(3):
-        plain.encode([0], 12, 8)
-        repeated.encode([0], 6, 0)
-        repeated.encode([0], 20, 0)
-        repeated.encode([0], 12, 8)
-    close(repeated.compare([0]), plain.compare([0]), backends)
+    plain = encode_chunks(reference_backend, 10, *[(12, 8)] * 3)
+    repeated = encode_chunks(reference_backend, 10, *[(6, 0), (20, 0), (12, 8)] * 3)
+    np.testing.assert_allclose(repeated, plain, atol=1e-4)
 
 
-def test_batch_of_streams_equals_each_stream_alone(backends: BackendPair) -> None:
-    """The streams have histories of different length, shorter and as long as `history_frames`."""
-    mels = make_mels(3)
-    together = Streams(backends, 3, history_frames=12, mels=mels)
-    separate = [Streams(backends, 1, history_frames=12, mels=mels[i : i + 1]) for i in range(3)]
-    for stream, hops in enumerate((0, 1, 4)):
-        for _ in range(hops):
-            together.encode([stream], 10, 6)
-            separate[stream].encode([0], 10, 6)
-    for _ in range(2):
-        together.encode([2, 0, 1], 12, 8)
-        for stream in range(3):
-            separate[stream].encode([0], 12, 8)
-    batched = together.compare([0, 1, 2])
-    for stream, logits in enumerate(np.split(batched, 3)):
-        close(decode_alone(backends, separate[stream].states[0]), logits, backends)
-
-
-def test_attention_is_zero_behind_the_end_of_a_shorter_stream(backends: BackendPair) -> None:
-    streams = Streams(backends, 2, history_frames=8)
-    streams.encode([0, 1], 10, 6)
-    streams.encode([1], 20, 6)
-    pair = streams.open_sessions([0, 1], attention=True)
-    pair.extend([PROMPT] * 2)
-    short, long = pair.attention(0), pair.attention(1)
-    assert short.shape[2] == long.shape[2] == 13
-    assert not short[:, :, 5:].any()
-    np.testing.assert_allclose(short.sum(axis=2), 1, atol=1e-5)
-    assert (long[:, :, 5:] > 0).any(axis=2).all()
+# --- sessions over streams ---------------------------------------------------------------------------------
 
 
 def test_rows_over_streams_of_different_length_extend_rewind_and_reorder(backends: BackendPair) -> None:
@@ -116,6 +169,7 @@ def test_rows_over_streams_of_different_length_extend_rewind_and_reorder(backend
     pair = streams.open_sessions([2, 1, 0], attention=True)
     pair.extend([PROMPT, PROMPT[:2], PROMPT[:5]], last_n=2)
     pair.extend([[65, 66], [67], []], last_n=2)
+    assert [int((pair.attention(row) > 0).any(axis=(0, 1)).sum()) for row in range(3)] == [12, 18, 6]
     for rows in ([0, 1, 2, 2], [3, 1, 0, 0], [0, 0, 1], [2, 0], [1]):
         pair.reorder(rows)
         pair.extend([[70 + row] for row in range(len(rows))])
@@ -142,7 +196,9 @@ def test_decoder_without_encoder_reuses_the_output_of_streams(backends: BackendP
     decoder = make_backend(backends.name, tmp_path, shares_encoder=True)
     features = decoder.reuse_encoder_output(backends.tested.stream_features(streams.states))
     decoded = decode(decoder, features, [0, 1], last_n=len(PROMPT))
-    close(decoded, streams.compare([0, 1]), backends)
+    expected = streams.compare([0, 1])
+    tolerance = max(backends.tolerance, BACKENDS["onnx-fp32"].tolerance)
+    np.testing.assert_allclose(decoded, expected, atol=tolerance * expected.std(), rtol=0)
 
 
 class ForeignState:
