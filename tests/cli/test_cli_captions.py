@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from rich.cells import get_character_cell_size
 from rich.console import Console
 
+from fakes.live_sessions import final_segment, interim_text, speech_ended, speech_started
 from harken.cli.captions import CaptionRenderer
-from harken.results import Segment
-from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
+from harken.streaming import Event
 
 ESCAPES = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|(.|\n)", re.DOTALL)
+STARTED, ENDED = speech_started(0.0), speech_ended(1.0)
+TEXT = "And so my fellow Americans ask not what your country can do for you"
 
 
 class Terminal(io.StringIO):
@@ -82,40 +84,24 @@ class Terminal(io.StringIO):
 
 
 def make_renderer(terminal: Terminal) -> CaptionRenderer:
+    size = {"width": terminal.width, "height": terminal.height}
     console = Console(
         file=terminal,
         force_terminal=True,
         color_system="standard",
         highlight=False,
-        width=terminal.width,
-        height=terminal.height,
         legacy_windows=False,
+        **size,
     )
     return CaptionRenderer(lambda segment: segment.text.strip(), console)
 
 
-def interim(committed: str, tentative: str = "") -> Interim:
-    return Interim(audio_s=1.0, emitted_samples=16_000, compute_s=0.0, committed=committed, tentative=tentative)
+def interim(committed: str, tentative: str = "") -> Event:
+    return interim_text(1.0, committed, tentative)
 
 
-def final(text: str) -> FinalSegment:
-    segment = Segment(
-        index=0,
-        start_s=0.0,
-        end_s=1.0,
-        text=text,
-        tokens=(),
-        temperature=0.0,
-        avg_logprob=0.0,
-        compression_ratio=1.0,
-        no_speech_prob=0.0,
-        seek_s=0.0,
-    )
-    return FinalSegment(audio_s=1.0, emitted_samples=16_000, compute_s=0.0, segment=segment)
-
-
-STARTED = SpeechStarted(audio_s=0.0, emitted_samples=0, compute_s=0.0)
-ENDED = SpeechEnded(audio_s=1.0, emitted_samples=16_000, compute_s=0.0, reason="silence")
+def final(text: str) -> Event:
+    return final_segment(1.0, text)
 
 
 def show(events: Sequence[Event], width: int = 30, height: int = 10) -> Terminal:
@@ -131,10 +117,7 @@ def test_committed_text_is_plain_and_tentative_text_dim():
     terminal = show([STARTED, interim(" ask not", " what your")])
     assert terminal.text == "ask not what your\n"
     assert terminal.dimmed == " what your"
-
-
-def test_tentative_text_alone_has_no_leading_space():
-    assert show([interim("", " ask")]).text == "ask\n"
+    assert show([interim("", " ask")]).text == "ask\n"  # without the space that leads
 
 
 def test_live_text_is_rewritten_in_place():
@@ -146,17 +129,13 @@ def test_final_line_replaces_live_text():
     events = [interim(" ask not", " what your country can do for you today"), final(" Ask not."), ENDED]
     assert show(events).text == "Ask not.\n"
     assert show([*events, interim("", " what"), final(" What?"), ENDED]).text == "Ask not.\nWhat?\n"
-
-
-def test_utterance_without_segments_is_erased():
-    assert show([interim("", " thanks for watching"), ENDED]).text == ""
+    assert show([interim("", " thanks for watching"), ENDED]).text == ""  # no segment came of it
 
 
 def test_long_text_wraps_between_words():
-    text = "And so my fellow Americans ask not what your country can do for you"
     broken = "And so my fellow Americans\nask not what your country\ncan do for you"
-    assert show([interim(" And so"), interim(text)]).text == f"{broken}\n"
-    assert show([interim(" And so", text), final(text)]).text.replace("\n", " ").split() == text.split()
+    assert show([interim(" And so"), interim(TEXT)]).text == f"{broken}\n"
+    assert show([interim(" And so", TEXT), final(TEXT)]).text.replace("\n", " ").split() == TEXT.split()
 
 
 def test_end_of_text_longer_than_the_screen_is_shown():
@@ -181,11 +160,10 @@ def test_narrowed_terminal_is_erased_completely():
 
 
 def test_ctrl_c_sign_is_erased():
-    text = "And so my fellow Americans ask not what your country can do for you"
-    for length in range(len(text)):
+    for length in range(len(TEXT)):
         terminal = Terminal(30, 10)
         renderer = make_renderer(terminal)
-        renderer.show(interim("", text[:length]))
+        renderer.show(interim("", TEXT[:length]))
         terminal.write("^C")
         renderer.show(final("<end>"))
         terminal.write("^C")
@@ -193,21 +171,17 @@ def test_ctrl_c_sign_is_erased():
         assert terminal.text == "<end>\n"
 
 
-def test_message_is_written_above_live_text(monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+def test_message_is_written_above_live_text_unless_it_goes_elsewhere(monkeypatch, capsys):
     terminal = Terminal(30, 10)
     renderer = make_renderer(terminal)
+    renderer.write_stderr("harken: 2.0 s behind")
+    assert (terminal.text, capsys.readouterr().err) == ("", "harken: 2.0 s behind\n")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     renderer.show(interim(" ask", " not"))
     renderer.write_stderr("harken: 2.0 s behind")
     assert terminal.text == "harken: 2.0 s behind\nask not"
     renderer.show(interim(" ask not", " what"))
     assert terminal.text == "harken: 2.0 s behind\nask not what"
-
-
-def test_message_goes_to_redirected_standard_error(capsys):
-    terminal = Terminal(30, 10)
-    make_renderer(terminal).write_stderr("harken: 2.0 s behind")
-    assert (terminal.text, capsys.readouterr().err) == ("", "harken: 2.0 s behind\n")
 
 
 texts = st.lists(

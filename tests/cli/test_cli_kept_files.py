@@ -26,22 +26,32 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def kept(*pieces: bytes, name: str = "a", beginning: bytes = b"head") -> KeptFile:
+    """Return a file that grows by pieces."""
+    file = KeptFile(Path(name), beginning)
+    for piece in pieces:
+        file.append(piece)
+    return file
+
+
 def finished(file: KeptFile, **how: object) -> KeptFile:
     file.finish()
     file.keep(**how)
     return file
 
 
+def content(name: str) -> bytes:
+    return Path(name).read_bytes()
+
+
 def test_content_is_under_a_visible_name_while_it_grows():
     Path("a").write_text("before")
-    file = KeptFile(Path("a"), b"head ")
-    file.append(b"one ")
-    part = Path("a.part")
-    assert eventually(lambda: part.read_bytes() == b"head one ")
-    assert Path("a").read_text() == "before"
+    file = kept(b"one ")
+    assert eventually(lambda: content("a.part") == b"headone ")
+    assert content("a") == b"before"
     file.append(b"two")
-    assert finished(file).location == Path("a")
-    assert (Path("a").read_bytes(), file.error, os.listdir()) == (b"head one two", None, ["a"])
+    assert finished(file, beginning=b"HEAD").location == Path("a")
+    assert (content("a"), file.error, os.listdir()) == (b"HEADone two", None, ["a"])
 
 
 def test_content_reaches_the_disk_while_it_grows(monkeypatch):
@@ -49,74 +59,63 @@ def test_content_reaches_the_disk_while_it_grows(monkeypatch):
     sync = os.fsync
     monkeypatch.setattr(kept_files, "_SYNC_S", 0.01)
     monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(descriptor), sync(descriptor)))
-    file = KeptFile(Path("a"), b"head")
+    file = kept()
     assert eventually(lambda: len(synced) >= 3)
     finished(file)
     assert len({*synced}) == 1
 
 
-def test_beginning_is_replaced_at_the_end():
-    file = KeptFile(Path("a"), b"????")
-    file.append(b"rest")
-    finished(file, beginning=b"head")
-    assert Path("a").read_bytes() == b"headrest"
-
-
 def test_discarded_file_leaves_what_was_there():
     Path("a").write_text("before")
-    file = KeptFile(Path("a"), b"head")
+    file = kept()
     file.finish()
     file.discard()
-    assert (os.listdir(), Path("a").read_text(), file.location) == (["a"], "before", None)
+    assert (os.listdir(), content("a"), file.location) == (["a"], b"before", None)
 
 
 def test_part_of_another_session_is_left_alone():
     Path("a.part").write_text("an hour of speech")
     Path("a.2.part").write_text("another")
-    file = KeptFile(Path("a"), b"head")
+    file = kept()
     assert file.location == Path("a.3.part")
     assert file.others == (Path("a.part"), Path("a.2.part"))
     finished(file)
-    assert Path("a.part").read_text() == "an hour of speech"
-    assert Path("a.2.part").read_text() == "another"
-    assert Path("a").read_bytes() == b"head"
+    assert (content("a.part"), content("a.2.part"), content("a")) == (b"an hour of speech", b"another", b"head")
 
 
 def test_two_sessions_with_one_target_lose_nothing():
     Path("a").write_text("before")
-    one, other = KeptFile(Path("a"), b"one"), KeptFile(Path("a"), b"other")
+    one, other = kept(beginning=b"one"), kept(beginning=b"other")
     finished(one)
     finished(other)
     assert (one.location, other.location) == (Path("a"), Path("a.2.part"))
-    assert Path("a").read_bytes() == b"one"
-    assert Path("a.2.part").read_bytes() == b"other"
-    assert not other.has_own_name
+    assert (content("a"), content("a.2.part"), other.has_own_name) == (b"one", b"other", False)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="symbolic links need a privilege on Windows")
 def test_symbolic_link_is_followed(folder):
     (folder / "disk").mkdir()
     Path("a").symlink_to("disk/b")
-    file = KeptFile(Path("a"), b"head")
+    file = kept()
     assert os.listdir("disk") == ["b.part"]
     finished(file)
     assert Path("a").is_symlink()
-    assert (os.listdir("disk"), Path("disk/b").read_bytes()) == (["b"], b"head")
+    assert (os.listdir("disk"), content("disk/b")) == (["b"], b"head")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_device_is_written_directly():
-    assert finished(KeptFile(Path(os.devnull), b"head")).error is None
+    assert finished(kept(name=os.devnull)).error is None
     with pytest.raises(OutputError, match=r"^/dev/full: cannot be written: No space left on device$"):
-        KeptFile(Path("/dev/full"), b"head")
+        kept(name="/dev/full")
 
 
 def test_file_that_cannot_be_written_fails_at_once(monkeypatch):
     with pytest.raises(OutputError, match="a: cannot be written: there is no folder none"):
-        KeptFile(Path("none/a"), b"head")
+        kept(name="none/a")
     SmallDisk(monkeypatch, room=3)
     with pytest.raises(OutputError, match=r"^a: cannot be written: No space left on device$"):
-        KeptFile(Path("a"), b"head")
+        kept()
     assert os.listdir() == []
 
 
@@ -126,50 +125,40 @@ class TestFullDisk:
         return SmallDisk(monkeypatch, room=10)
 
     def test_file_ends_with_a_whole_piece(self, disk):
-        file = KeptFile(Path("a"), b"head")
-        for piece in (b"1234", b"5678", b"9"):
-            file.append(piece)
+        file = kept(b"1234", b"5678", b"9")
         assert eventually(lambda: file.error is not None)
         finished(file, usable_if_cut=True)
         assert (file.error.errno, file.size, file.pieces) == (errno.ENOSPC, 8, 2)
-        assert (os.listdir(), Path("a").read_bytes()) == (["a"], b"head1234")
+        assert (os.listdir(), content("a")) == (["a"], b"head1234")
 
-    def test_cut_file_replaces_nothing(self, disk):
+    def test_cut_file_replaces_nothing_and_keeps_the_other_name_if_it_needs_its_end(self, disk):
+        finished(kept(b"12345678", name="b"))
         Path("a").write_text("before")
-        file = KeptFile(Path("a"), b"head")
-        file.append(b"12345678")
-        finished(file, usable_if_cut=True)
+        disk.room += 4
+        file = finished(kept(b"12345678"), usable_if_cut=True)
         assert file.location == Path("a.part")
-        assert (Path("a").read_text(), Path("a.part").read_bytes()) == ("before", b"head")
-
-    def test_cut_file_that_needs_its_end_keeps_the_other_name(self, disk):
-        file = KeptFile(Path("a"), b"head")
-        file.append(b"12345678")
-        finished(file)
-        assert os.listdir() == ["a.part"]
+        assert (sorted(os.listdir()), content("a"), content("a.part")) == (
+            ["a", "a.part", "b.part"], b"before", b"head",
+        )  # fmt: skip
 
     def test_nothing_is_missing_when_there_is_space_again(self, disk):
-        file = KeptFile(Path("a"), b"head")
-        file.append(b"1234")
-        file.append(b"5678")
+        file = kept(b"1234", b"5678")
         assert eventually(lambda: file.error is not None)
         disk.room = 100
         assert eventually(lambda: file.error is None)
         file.append(b"9")
         finished(file)
-        assert Path("a").read_bytes() == b"head123456789"
+        assert content("a") == b"head123456789"
 
     def test_what_waits_has_a_limit_and_leaves_no_gap(self, disk, monkeypatch):
         monkeypatch.setattr(kept_files, "_MAX_WAITING_BYTES", 8)
-        file = KeptFile(Path("a"), b"head")
-        for piece in (b"1234", b"5678", b"9012", b"3456"):
-            file.append(piece)
+        file = kept(b"1234", b"5678", b"9012", b"3456")
         assert eventually(lambda: file._loss is not None)
         disk.room = 100
         assert eventually(lambda: file.size == 16)
         file.append(b"7890")
         finished(file, usable_if_cut=True)
-        assert Path("a").read_bytes() == b"head123456789012"
+        assert content("a") == b"head123456789012"
         assert file.error is not None
 
     def test_audio_makes_room_for_text(self, disk, monkeypatch):
@@ -186,8 +175,7 @@ class TestFullDisk:
         audio.make_room_for(text)
         audio.keep(usable_if_cut=True)
         text.keep()
-        assert (Path("text").read_bytes(), text.error) == (b"text", None)
-        assert Path("audio").read_bytes() == b"A" + b"aa" * 3
+        assert (content("text"), text.error, content("audio")) == (b"text", None, b"A" + b"aa" * 3)
 
     def test_disk_that_cannot_be_synced_is_reported(self, monkeypatch):
         def fail(descriptor):
@@ -195,16 +183,14 @@ class TestFullDisk:
 
         monkeypatch.setattr(os, "fsync", fail)
         number = errno.EINVAL  # a file system without this
-        assert finished(KeptFile(Path("a"), b"head")).error is None
+        assert finished(kept()).error is None
         number = errno.EIO
-        assert finished(KeptFile(Path("b"), b"head")).error.errno == errno.EIO
+        assert finished(kept(name="b")).error.errno == errno.EIO
 
 
 @pytest.mark.parametrize(("pieces", "left"), [([], []), ([b"audio"], ["a.part"])])
 def test_process_that_is_stopped_leaves_a_file_only_if_it_has_content(pieces, left):
-    file = KeptFile(Path("a"), b"head")
-    for piece in pieces:
-        file.append(piece)
+    file = kept(*pieces)
     remove_own()
     assert os.listdir() == left
     file.finish()
@@ -221,5 +207,5 @@ def test_signal_while_a_file_is_created_leaves_none_behind(monkeypatch):
 
     monkeypatch.setattr(kept_files, "_create_part", create_and_stop)
     with pytest.raises(Stop), keeping_stop():
-        KeptFile(Path("a"), b"head")
+        kept()
     assert os.listdir() == []
