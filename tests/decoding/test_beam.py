@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.backends import LogitsFunction, ScriptedSession
+from fakes.backends import FakeSession, LogitsFunction
 from harken.decoding import Beam, Hypothesis, LogitRules
 from harken.decoding.beam import beam_search
 
@@ -27,7 +27,7 @@ RULES = LogitRules(
 def run(
     script: LogitsFunction, beam: Beam, limits: Sequence[int] = (10,), windows: Sequence[int] | None = None
 ) -> list[list[Hypothesis]]:
-    session = ScriptedSession(script, range(len(limits)) if windows is None else windows)
+    session = FakeSession(script, range(len(limits)) if windows is None else windows)
     return beam_search(session, session.logits, RULES, beam, limits, lambda step: None)[0]
 
 

@@ -29,14 +29,7 @@ WINDOW_S = WINDOW_POSITIONS * 0.02
 
 @dataclass(frozen=True, slots=True)
 class FakeFeatures:
-    """`harken.contract.Features` without any numbers.
-
-    Parameters
-    ----------
-    n_windows : int
-    encode_call : int
-        Index of the `encode` call that returned them.
-    """
+    """`harken.contract.Features` without any numbers; `encode_call` counts the calls of `encode` before theirs."""
 
     n_windows: int = 1
     encode_call: int = field(default=0, repr=False)
@@ -45,21 +38,8 @@ class FakeFeatures:
 class FakeSession:
     """`harken.contract.Session` that records the tokens given to it.
 
-    Parameters
-    ----------
-    next_logits : callable
-        A `LogitsFunction`.
-    windows : sequence
-        Window of each row, in whatever form `next_logits` takes it.
-    capacity : int or None
-        Largest length of a row.
-
-    Attributes
-    ----------
-    rows : list of (window, tuple of int)
-        Window and tokens of each row.
-    read : list of list of tuple of int
-        New tokens of each row, for each forward pass.
+    Windows have whatever form `next_logits` takes. `rows` holds the window and the tokens of each row, `read` the new
+    tokens of each row for each forward pass.
     """
 
     vocabulary: Ints | None = None
@@ -75,6 +55,11 @@ class FakeSession:
     @property
     def lengths(self) -> tuple[int, ...]:
         return tuple(len(tokens) for _, tokens in self.rows)
+
+    @property
+    def logits(self) -> HostLogits:
+        """Logits after the tokens of each row."""
+        return HostLogits(np.array([self._next_logits(*row) for row in self.rows], np.float32))
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         self.read.append([tuple(new) for new in tokens])
@@ -113,22 +98,9 @@ class FakeBackend:
 
 
 class ScriptedBackend(FakeBackend):
-    """`harken.contract.Backend` with the logits of a function, and with a cost on a clock.
+    """`harken.contract.Backend` with the logits of a function, over all ids or some, and with a cost on a clock.
 
-    Parameters
-    ----------
-    next_logits : callable
-        A `LogitsFunction`.
-    n_text_ctx : int
-    vocabulary : ndarray of int64, or None
-        Ids that logits cover.
-    clock : FakeClock or None
-    cost : callable
-        Maps rows and new tokens of the longest row to the seconds of a forward pass.
-
-    Attributes
-    ----------
-    sessions : list of ScriptedBackendSession
+    The cost in seconds of a forward pass follows from the rows and the new tokens of the longest one.
     """
 
     def __init__(
@@ -174,32 +146,10 @@ class ScriptedBackendSession(FakeSession):
         return np.array([[[hash((window, seen[: n + 1])) % 997] for n in range(len(seen))]], np.float32)
 
 
-class ScriptedSession(FakeSession):
-    """`FakeSession` without a backend, for search algorithms that take one token a row."""
-
-    @property
-    def logits(self) -> HostLogits:
-        """Logits after the tokens of each row."""
-        return HostLogits(
-            np.array([self._next_logits(window, tokens) for window, tokens in self.rows], np.float32)
-        )
-
-    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
-        assert last_n == 1
-        assert all(tokens), "no row may be left out"
-        return super().extend(tokens, last_n)
-
-
 def logits_of_texts(texts: Sequence[Sequence[int]], prompt: int = 1, n_vocab: int = N_VOCAB) -> LogitsFunction:
-    """Make logits under which each window has one text, whatever tokens a row already holds.
+    """Make logits under which each window has one text behind its prompt, whatever tokens a row already holds.
 
-    Parameters
-    ----------
-    texts : sequence of sequence of int
-        Tokens of each window; behind them comes the last id of the vocabulary.
-    prompt : int
-        Number of tokens of the prompt.
-    n_vocab : int
+    Behind the text comes the last id of the vocabulary.
     """
 
     def next_logits(window: int, seen: tuple[int, ...]) -> Floats:
@@ -214,11 +164,7 @@ def logits_of_texts(texts: Sequence[Sequence[int]], prompt: int = 1, n_vocab: in
 def random_logits(share: float = 0.0, *, n_vocab: int = DIMS.n_vocab) -> LogitsFunction:
     """Make random logits that depend on the window, the last two tokens and the length.
 
-    Parameters
-    ----------
-    share : float
-        Weight of a second random table: a draft model with another share agrees in part.
-    n_vocab : int
+    The share is the weight of a second random table: a draft model with another share agrees in part.
     """
     one, other = (np.random.default_rng(seed).standard_normal((3, 64, n_vocab), np.float32) for seed in (0, 5))
     tables = np.float32(3 * (1 - share)) * one + np.float32(3 * share) * other
@@ -273,21 +219,8 @@ def window_text(
 class TranscriptBackend(FakeBackend):
     """`harken.contract.Backend` with a fixed text for each `encode` call, or one for each attempt to decode it.
 
-    Parameters
-    ----------
-    windows : sequence of WindowText, or a WindowText
-        The last one serves all later attempts, and all later windows.
-    n_text_ctx : int
-        Context of the decoder.
-
-    Attributes
-    ----------
-    prompts : list of tuple of int
-        Prompt of each session.
-    mels : list of ndarray
-        Log-mel of each `encode` call.
-    steps : int
-        Forward passes of the decoder.
+    The last one serves all later attempts, and all later windows. `prompts` are those of each session, `mels` those of
+    each `encode` call, and `steps` counts forward passes of the decoder.
     """
 
     def __init__(self, *windows: WindowText | Sequence[WindowText], n_text_ctx: int = DIMS.n_text_ctx) -> None:

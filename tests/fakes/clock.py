@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class FakeClock:
-    """A clock in seconds that moves only when a test or a fake spends time, and by `tick_s` at each reading.
-
-    Parameters
-    ----------
-    tick_s : float
-        Duration of a reading.
-    """
+    """A clock in seconds that moves only when a test or a fake spends time, and by `tick_s` at each reading."""
 
     tick_s: float = 0.0
     now_s: float = 0.0

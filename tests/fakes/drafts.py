@@ -64,18 +64,10 @@ def open_drafts(
 
 
 class FakeCandidateGenerator:
-    """`harken.decoding.candidate_generator.CandidateGenerator` that is given the texts, and may be wrong.
+    """A `CandidateGenerator` that is given the texts with their ends, and may be wrong.
 
-    Parameters
-    ----------
-    texts : sequence of sequence of int
-        Tokens to come in each row, the end of text included.
-    is_correct : callable
-        Maps a row and an index to whether the guess there is correct; a wrong guess is a neighbouring id.
-    claim : float
-        Probability reported for every guess.
-    clock, step_s, setup_s
-        Cost of a forward pass on a clock, and of the first one in addition.
+    A wrong guess, by row and index, is a neighbouring id; every guess claims the same probability. A forward pass takes
+    `step_s` on the clock, the first one `setup_s` in addition.
     """
 
     def __init__(

@@ -30,22 +30,7 @@ class FlushableSession(FakeLiveSession):
 
 
 class LiveRecognizer:
-    """`harken.Recognizer` as far as live streams use it.
-
-    Parameters
-    ----------
-    languages : tuple of str
-        Languages that it knows.
-    on_feed : callable
-        As for `FakeLiveSession`.
-
-    Attributes
-    ----------
-    sessions : list of FlushableSession
-        Those opened so far.
-    options : list of TranscribeOptions
-        Theirs.
-    """
+    """`harken.Recognizer` as far as live streams use it, with the sessions opened so far and their options."""
 
     def __init__(
         self, languages: tuple[str, ...] = ("en",), on_feed: Callable[[int], object] = lambda samples: None

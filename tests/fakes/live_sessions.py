@@ -29,17 +29,7 @@ FakeSession = TypeVar("FakeSession", bound="FakeLiveSession | ScriptedLiveSessio
 class FakeLiveSession:
     """`harken.streaming.LiveSession` with a word for each tenth of a second; its utterances have five words.
 
-    Parameters
-    ----------
-    on_feed : callable, optional
-        Called with the number of samples fed so far, before a block is processed.
-
-    Attributes
-    ----------
-    blocks : list of ndarray
-        The blocks fed.
-    closed : bool
-    plan : LatencyPlan
+    `on_feed` is called with the number of samples fed so far, before a block is processed.
     """
 
     plan = LatencyPlan(
@@ -127,15 +117,7 @@ def hears(monkeypatch: pytest.MonkeyPatch, session: FakeSession) -> FakeSession:
 class ScriptedLiveSession:
     """A live session that emits each event of a script once enough samples are fed, and the rest when closed.
 
-    Parameters
-    ----------
-    script : iterable of Event
-        In order of `emitted_samples`.
-
-    Attributes
-    ----------
-    blocks : list of int
-        Number of samples of each call.
+    `blocks` holds the number of samples of each call.
     """
 
     config = StreamingConfig()

@@ -27,26 +27,10 @@ class _Worker:
 
 
 class SimulatedWorkers:
-    """Workers of a cluster.
+    """Workers of a cluster, of which each is lost after so many hours in the mean; another one takes its place.
 
-    Parameters
-    ----------
-    n_workers : int
-    hours_to_loss : float
-        Mean hours until a worker is lost; another one takes its place.
-    progress_s : float
-        Time between two messages of progress.
-
-    Attributes
-    ----------
-    now_s : float
-        The time of the cluster.
-    busy_s, wasted_s, absent_s : float
-        Time of workers in shards that were done; in shards in which they were lost; and before they were there.
-    lost : int
-        Number of workers that were lost.
-    done : Counter
-        Number of times that each recording was done, by its id.
+    Workers are busy in shards that were done, waste the time in shards in which they were lost, and are absent before
+    they are there. `done` counts how often each recording was done, by its id.
     """
 
     def __init__(self, n_workers: int, *, hours_to_loss: float = 24.0, progress_s: float = math.inf) -> None:

@@ -12,14 +12,9 @@ from harken.cli import kept_files
 
 
 class SmallDisk:
-    """A disk with room for a number of bytes in all files together.
+    """A disk with room for a number of bytes in all files together; a test may change it.
 
-    Attributes
-    ----------
-    room : int
-        Number of bytes; a test may change it.
-    is_full : bool
-        Whether a file was cut because a write failed.
+    `is_full` says whether a file was cut because a write failed.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:

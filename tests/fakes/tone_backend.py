@@ -46,14 +46,7 @@ _MIN_CONTRAST = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ToneSpeech:
-    """Audio, and the words in it.
-
-    Parameters
-    ----------
-    samples : ndarray of shape (samples,), float32, 16 kHz
-    words : tuple of (str, float, float)
-        Text, start and end in seconds.
-    """
+    """Audio at 16 kHz, and the words in it: text, start and end in seconds."""
 
     samples: Floats
     words: tuple[tuple[str, float, float], ...]
@@ -102,17 +95,7 @@ def _tone(word: int, seconds: float) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class ToneWindow:
-    """The text of a window.
-
-    Parameters
-    ----------
-    tokens : tuple of int
-        Text and the end of text.
-    attended : tuple of int
-        First position that each token attends to.
-    positions : int
-        Length of the window.
-    """
+    """The text of a window with its end, the first position that each token attends to, and the window's length."""
 
     tokens: tuple[int, ...]
     attended: tuple[int, ...]
@@ -143,24 +126,10 @@ class ToneEncoderState:
 
 
 class ToneBackend(ScriptedBackend):
-    """`harken.contract.Backend` that transcribes `ToneSpeech`.
+    """`harken.contract.Backend` that transcribes `ToneSpeech` in windows of at most so many positions.
 
-    Parameters
-    ----------
-    positions : int
-        Longest window.
-    unstable : bool
-        Whether words of the last half second are confused with others, differently in each window.
-    clock : FakeClock or None
-    encode_s : float
-        Cost of encoding a window on the clock, in a stream and out of one.
-
-    Attributes
-    ----------
-    stream_frames : list of int
-        Length of each window of a stream.
-    encoded_frames : list of int
-        Length of each window encoded as a whole.
+    An unstable one confuses words of the last half second with others, differently in each window. Encoding a window
+    takes `encode_s` on the clock. `stream_frames` are the lengths of windows of streams, `encoded_frames` of others.
     """
 
     def __init__(

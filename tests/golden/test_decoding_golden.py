@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fakes.backends import ScriptedSession
+from fakes.backends import FakeSession
 from harken.backends.host_logits import HostLogits
 from harken.contract import Backend, Floats
 from harken.decoding import Beam, LogitRules, make_logit_rules
@@ -61,7 +61,7 @@ def test_rules_allow_the_tokens_that_the_filters_of_whisper_allow(case: dict) ->
 
 @pytest.mark.parametrize("case", GOLDEN["beams"], ids=lambda case: "{width}-{patience}-{seed}".format(**case))
 def test_beam_search_finds_the_hypotheses_of_whisper(case: dict) -> None:
-    session = ScriptedSession(lambda _, prefix: beam_logits(case["seed"], prefix), [0])
+    session = FakeSession(lambda _, prefix: beam_logits(case["seed"], prefix), [0])
     rules = LogitRules(
         eot=BEAM_EOT,
         timestamp_begin=BEAM_EOT + 1,
