@@ -44,16 +44,6 @@ def content(name: str) -> bytes:
     return Path(name).read_bytes()
 
 
-def test_content_is_under_a_visible_name_while_it_grows():
-    Path("a").write_text("before")
-    file = kept(b"one ")
-    assert eventually(lambda: content("a.part") == b"headone ")
-    assert content("a") == b"before"
-    file.append(b"two")
-    assert finished(file, beginning=b"HEAD").location == Path("a")
-    assert (content("a"), file.error, os.listdir()) == (b"HEADone two", None, ["a"])
-
-
 def test_content_reaches_the_disk_while_it_grows(monkeypatch):
     synced: list[int] = []
     sync = os.fsync
@@ -79,17 +69,8 @@ def test_part_of_another_session_is_left_alone():
     file = kept()
     assert file.location == Path("a.3.part")
     assert file.others == (Path("a.part"), Path("a.2.part"))
-    finished(file)
-    assert (content("a.part"), content("a.2.part"), content("a")) == (b"an hour of speech", b"another", b"head")
-
-
-def test_two_sessions_with_one_target_lose_nothing():
-    Path("a").write_text("before")
-    one, other = kept(beginning=b"one"), kept(beginning=b"other")
-    finished(one)
-    finished(other)
-    assert (one.location, other.location) == (Path("a"), Path("a.2.part"))
-    assert (content("a"), content("a.2.part"), other.has_own_name) == (b"one", b"other", False)
+    finished(file, beginning=b"HEAD")
+    assert (content("a.part"), content("a.2.part"), content("a")) == (b"an hour of speech", b"another", b"HEAD")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="symbolic links need a privilege on Windows")
@@ -124,32 +105,6 @@ class TestFullDisk:
     def disk(self, monkeypatch):
         return SmallDisk(monkeypatch, room=10)
 
-    def test_file_ends_with_a_whole_piece(self, disk):
-        file = kept(b"1234", b"5678", b"9")
-        assert eventually(lambda: file.error is not None)
-        finished(file, usable_if_cut=True)
-        assert (file.error.errno, file.size, file.pieces) == (errno.ENOSPC, 8, 2)
-        assert (os.listdir(), content("a")) == (["a"], b"head1234")
-
-    def test_cut_file_replaces_nothing_and_keeps_the_other_name_if_it_needs_its_end(self, disk):
-        finished(kept(b"12345678", name="b"))
-        Path("a").write_text("before")
-        disk.room += 4
-        file = finished(kept(b"12345678"), usable_if_cut=True)
-        assert file.location == Path("a.part")
-        assert (sorted(os.listdir()), content("a"), content("a.part")) == (
-            ["a", "a.part", "b.part"], b"before", b"head",
-        )  # fmt: skip
-
-    def test_nothing_is_missing_when_there_is_space_again(self, disk):
-        file = kept(b"1234", b"5678")
-        assert eventually(lambda: file.error is not None)
-        disk.room = 100
-        assert eventually(lambda: file.error is None)
-        file.append(b"9")
-        finished(file)
-        assert content("a") == b"head123456789"
-
     def test_what_waits_has_a_limit_and_leaves_no_gap(self, disk, monkeypatch):
         monkeypatch.setattr(kept_files, "_MAX_WAITING_BYTES", 8)
         file = kept(b"1234", b"5678", b"9012", b"3456")
@@ -160,22 +115,6 @@ class TestFullDisk:
         finished(file, usable_if_cut=True)
         assert content("a") == b"head123456789012"
         assert file.error is not None
-
-    def test_audio_makes_room_for_text(self, disk, monkeypatch):
-        monkeypatch.setattr(kept_files, "_ROOM_BYTES", 4)
-        disk.room = 20
-        audio, text = KeptFile(Path("audio"), b"A"), KeptFile(Path("text"), b"")
-        for _ in range(10):
-            audio.append(b"aa")
-        assert eventually(lambda: audio.error is not None)
-        text.append(b"text")
-        audio.finish()
-        text.finish()
-        assert text.error is not None
-        audio.make_room_for(text)
-        audio.keep(usable_if_cut=True)
-        text.keep()
-        assert (content("text"), text.error, content("audio")) == (b"text", None, b"A" + b"aa" * 3)
 
     def test_disk_that_cannot_be_synced_is_reported(self, monkeypatch):
         def fail(descriptor):

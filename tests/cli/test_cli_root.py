@@ -91,19 +91,6 @@ def test_version(cli):
     assert cli.run("--version").out == f"harken {harken.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("fly", "harken: No such command 'fly'; see 'harken --help'\n"),
-        ("transcribe", "harken: Missing argument 'FILE...'; see 'harken transcribe --help'\n"),
-        ("models show", "harken: Missing argument 'MODEL'; see 'harken models show --help'\n"),
-    ],
-)
-def test_usage_error_points_to_the_help(cli, line, message):
-    outcome = cli.run(*line.split())
-    assert (outcome.code, outcome.err) == (2, message)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
 def test_signal_stops_unless_it_is_ignored_and_handlers_are_restored(run, number, word):

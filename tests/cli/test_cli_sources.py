@@ -22,26 +22,21 @@ BLOCK = np.ones(800, np.float32)
 
 
 class EndlessSource:
-    """A source that never ends.
-
-    Attributes
-    ----------
-    made : int
-        Number of blocks so far.
-    closed : bool
-        Whether the reader has closed it.
-    """
+    """A source that never ends; `reached` is set once it has made a number of blocks."""
 
     name, lost_s = "endless", 0.0
 
-    def __init__(self, *, live: bool, before: Callable[[int], None] = lambda made: None) -> None:
+    def __init__(self, *, live: bool, until: int = 0, act: Callable[[], None] = lambda: None) -> None:
         self.live, self.made, self.closed = live, 0, False
-        self._before = before
+        self.reached = threading.Event()
+        self._until, self._act = until, act
 
     def blocks(self) -> Generator[Floats]:
         try:
             while True:
-                self._before(self.made)
+                if self.made == self._until:
+                    self._act()
+                    self.reached.set()
                 self.made += 1
                 yield BLOCK * self.made
         finally:
@@ -55,55 +50,42 @@ def wait_for_threads() -> None:
             assert not thread.is_alive()
 
 
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 @pytest.mark.parametrize(("live", "blocks"), [(False, 600), (True, 12_000)])
 def test_reader_buffers_30_s_of_a_file_and_10_minutes_of_a_live_source(live, blocks):
-    full = threading.Event()
-
-    def before(made):
-        if made == blocks + 2:
-            full.set()
-
-    source = EndlessSource(live=live, before=before)
+    source = EndlessSource(live=live, until=blocks + 2)
     with AudioReader(source) as reader:
         assert [block[0] for block in islice(reader, 2)] == [1, 2]
-        assert full.wait(30)
+        assert source.reached.wait(30)
         assert source.made <= blocks + 3
     wait_for_threads()
     assert source.closed
 
 
 def test_source_error_comes_after_its_blocks():
-    def before(made):
-        if made == 3:
-            raise AudioError("gone")
+    def fail():
+        raise AudioError("gone")
 
-    with AudioReader(EndlessSource(live=True, before=before)) as reader:
+    with AudioReader(EndlessSource(live=True, until=3, act=fail)) as reader:
         blocks = iter(reader)
         assert len([*islice(blocks, 3)]) == 3
         with pytest.raises(AudioError, match="gone"):
             next(blocks)
 
 
-def test_live_audio_is_recorded_however_far_behind_the_caller_is():
-    recorded: list[float] = []
-    twenty = threading.Event()
-    source = EndlessSource(live=True, before=lambda made: twenty.set() if made == 20 else None)
-    with AudioReader(source, lambda block: recorded.append(float(block[0]))) as reader:
-        assert len([*islice(reader, 1)]) == 1
-        assert twenty.wait(5)
-    wait_for_threads()
-    assert len(recorded) >= 20
-    assert recorded == [*range(1, len(recorded) + 1)]
-
-
-def test_file_is_recorded_as_far_as_it_is_read():
-    recorded: list[float] = []
-    twenty = threading.Event()
-    source = EndlessSource(live=False, before=lambda made: twenty.set() if made == 20 else None)
-    with AudioReader(source, lambda block: recorded.append(float(block[0]))) as reader:
-        assert len([*islice(reader, 2)]) == 2
-        assert twenty.wait(5)
-    assert recorded == [1, 2]
+def test_live_audio_is_recorded_however_far_behind_the_caller_is_and_a_file_as_far_as_it_is_read():
+    for live in (True, False):
+        recorded: list[float] = []
+        source = EndlessSource(live=live, until=20)
+        with AudioReader(source, lambda block, to=recorded: to.append(float(block[0]))) as reader:
+            assert len([*islice(reader, 2)]) == 2
+            assert source.reached.wait(5)
+        wait_for_threads()
+        assert recorded == ([*range(1, len(recorded) + 1)] if live else [1, 2])
+        assert len(recorded) >= 20 or not live
 
 
 def test_empty_blocks_are_skipped():
@@ -117,29 +99,18 @@ def test_empty_blocks_are_skipped():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals to send")
 class TestSignals:
-    @staticmethod
-    def interrupted(*, live: bool) -> tuple[list[float], EndlessSource, AudioReader]:
-        """Return the blocks read if the signal arrives at the second block, when ten have been made."""
-        ten = threading.Event()
-        source = EndlessSource(live=live, before=lambda made: ten.set() if made == 10 else None)
-        blocks_read = []
+    @pytest.mark.parametrize("live", [True, False])
+    def test_signal_keeps_blocks_of_a_live_source_and_drops_the_rest_of_a_file(self, live):
+        source, blocks_read = EndlessSource(live=live, until=10), []
         with AudioReader(source) as reader:
             for block in reader:
                 blocks_read.append(float(block[0]))
                 if len(blocks_read) == 2:
-                    assert ten.wait(5)
-                    os.kill(os.getpid(), signal.SIGINT)
-        return blocks_read, source, reader
-
-    def test_signal_keeps_blocks_of_a_live_source(self):
-        blocks_read, source, reader = self.interrupted(live=True)
+                    assert source.reached.wait(5)
+                    interrupt()
         assert reader.stop.code == 130
-        assert 10 <= len(blocks_read) <= source.made
-        assert blocks_read == [*range(1, len(blocks_read) + 1)]
-
-    def test_signal_drops_the_rest_of_a_file(self):
-        blocks_read, source, reader = self.interrupted(live=False)
-        assert (reader.stop.code, blocks_read) == (130, [1, 2])
+        assert blocks_read == ([*range(1, len(blocks_read) + 1)] if live else [1, 2])
+        assert 10 <= len(blocks_read) <= source.made or not live
         wait_for_threads()
         assert source.closed
 
@@ -149,7 +120,7 @@ class TestSignals:
         with AudioReader(source, lambda block: recorded.append(float(block[0]))) as reader:
             blocks = iter(reader)
             blocks_read = [float(next(blocks)[0])]
-            os.kill(os.getpid(), signal.SIGINT)
+            interrupt()
             wait_for_threads()  # the caller takes no block meanwhile
             assert source.closed
             blocks_read += [float(block[0]) for block in blocks]
@@ -157,31 +128,30 @@ class TestSignals:
 
     def test_second_signal_raises_stop(self):
         with AudioReader(EndlessSource(live=True)) as reader:
-            os.kill(os.getpid(), signal.SIGINT)
+            interrupt()
             with pytest.raises(Stop):
-                os.kill(os.getpid(), signal.SIGINT)
+                interrupt()
         assert reader.stop.code == 130
 
     def test_signal_during_a_long_call_ends_the_audio(self):
         source = EndlessSource(live=True)
         with AudioReader(source) as reader:
-            assert [listen(signal.SIGINT) for listen in signal_listeners] == [
-                True
-            ]  # as the thread that watches does
+            (listen,) = signal_listeners
+            assert listen(signal.SIGINT)  # as the thread that watches does
             wait_for_threads()
             assert source.closed
-            os.kill(os.getpid(), signal.SIGINT)  # the main thread handles the same signal after the call
+            interrupt()  # the main thread handles the same signal after the call
             assert reader.stop.code == 130
-            assert [listen(signal.SIGINT) for listen in signal_listeners] == [False]
+            assert not listen(signal.SIGINT)
             with pytest.raises(Stop):
-                os.kill(os.getpid(), signal.SIGINT)
+                interrupt()
         assert not signal_listeners
 
     def test_ignored_signal_stays_ignored(self):
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             with AudioReader(EndlessSource(live=True)) as reader:
-                os.kill(os.getpid(), signal.SIGINT)
+                interrupt()
                 assert len([*islice(reader, 3)]) == 3
                 assert reader.stop is None
         finally:
