@@ -15,7 +15,7 @@ import pytest
 
 import checkpoint_files as files
 import harken
-from harken import backend_factory, compiled_library
+from harken import backend_factory
 from harken.backend_factory import BackendFactory
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.contract import Backend
@@ -269,28 +269,6 @@ def test_missing_pytorch_is_reported_with_its_install_command() -> None:
     done = subprocess.run([sys.executable, "-c", NO_TORCH], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("PyTorch cannot be imported")
     assert done.stdout.strip().endswith("pip install '.[torch]' in a clone of harken")
-
-
-def test_native_says_why_it_is_not_available(
-    library: Any, monkeypatch: pytest.MonkeyPatch, fitting: Path, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(compiled_library, "library_path", lambda: tmp_path / "_harken.so")
-    monkeypatch.setattr(compiled_library, "load_library", compiled_library.load_library.__wrapped__)
-    monkeypatch.setattr(library, "load_library", library.load_library.__wrapped__)
-    with pytest.raises(BackendUnavailable, match=r"was not built: there is no .*_harken\.so") as caught:
-        BackendFactory(backend="native", cache=tmp_path / "cache").make_backend(open_checkpoint(fitting))
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "cache").exists()
-
-
-def test_native_refuses_a_model_that_does_not_fit_its_kernels(models: Models, tmp_path: Path) -> None:
-    with pytest.raises(
-        OptionError,
-        match="n_text_state=32, n_text_head=4, n_audio_state=32, n_audio_head=2: native takes",
-    ) as caught:
-        BackendFactory(backend="native", cache=tmp_path).make_backend(open_checkpoint(models["small"]))
-    assert caught.value.field == "backend"
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -59,16 +59,6 @@ def test_quantised_products_are_close_to_float32(tmp_path: Path, scheme: str, to
         assert np.abs(actual - expected).std() < tolerance * expected.std()
 
 
-def test_number_of_rows_does_not_change_a_product(tmp_path: Path) -> None:
-    x = RNG.standard_normal((17, COLUMNS), np.float32) * np.float32(10) ** np.arange(-8, 9)[:, None]
-    x = x.astype(np.float32)
-    together = multiply(INTEGER_SCHEMES["int8"], x, WEIGHT, tmp_path)
-    for rows in (1, 2, 5, 16):
-        some = multiply(INTEGER_SCHEMES["int8"], x[:rows], WEIGHT, tmp_path)
-        for one, other in zip(some, together, strict=True):
-            np.testing.assert_array_equal(one, other[:rows])
-
-
 def test_input_row_of_zeros_gives_zeros(tmp_path: Path) -> None:
     x = RNG.standard_normal((3, COLUMNS), np.float32)
     x[1] = 0

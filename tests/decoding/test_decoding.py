@@ -200,7 +200,7 @@ def test_text_steps_and_stats_belong_to_the_tokens(batch: tuple[list[Window], Lo
     batch=st.lists(windows(timestamps=False), min_size=1, max_size=4),
     rules=st.sampled_from([RULES[False], ENDLESS]),
 )
-def test_attention_is_that_which_picked_each_token_and_changes_nothing_else(
+def test_logprobs_and_attention_are_those_that_picked_each_token(
     strategy: Strategy, batch: list[Window], rules: LogitRules
 ) -> None:
     plain, captured = (run(batch, rules, strategy, attention=on) for on in (False, True))
@@ -209,8 +209,11 @@ def test_attention_is_that_which_picked_each_token_and_changes_nothing_else(
     for window, result in zip(batch, captured[0], strict=True):
         hypothesis = result.hypothesis
         session = BACKEND.open_session(FEATURES, [window.window_index], DIMS.n_text_ctx, attention=True)
-        n_read = len(window.prompt) + len(hypothesis.logprobs) - 1
-        session.extend([[*window.prompt, *hypothesis.tokens][:n_read]])
+        picked = [*hypothesis.tokens, EOT][: len(hypothesis.logprobs)]
+        logits = session.extend([[*window.prompt, *picked[:-1]]], len(picked))
+        rules.apply(logits, [picked[:index] for index in range(len(picked))])
+        chances = [logits.select_positions([i]).probability(token)[0] for i, token in enumerate(picked)]
+        np.testing.assert_allclose(hypothesis.logprobs, np.log(chances), atol=1e-4)
         np.testing.assert_array_equal(hypothesis.attention, session.attention(0)[:, len(window.prompt) - 1 :])
 
 

@@ -107,43 +107,20 @@ def test_hotword_without_case_needs_no_space_before_it() -> None:
         assert bias.bonuses([*before, *spelled[:index]], [spelled[index]]) == {spelled[index]: bias.strength}
 
 
-def test_special_tokens_get_no_bonus() -> None:
-    lynde = biased("Lynde")
-    assert lynde.bonuses([token(" Ly")], [ENGLISH.eot, ENGLISH.sot, BEGIN, ENGLISH.n_vocab - 1]) == {}
-
-
-def logits(**values: float) -> HostLogits:
-    """Make logits of -30 but for the given ones; underscores stand for spaces."""
+@pytest.mark.parametrize(
+    ("logit", "suppressed", "expected"), [(-6.0, [], "nd"), (-8.1, [], "nn"), (0.0, ["nd"], "nn")]
+)
+def test_bonus_makes_a_plausible_token_win_that_is_not_banned(
+    logit: float, suppressed: list[str], expected: str
+) -> None:
+    rules = make_logit_rules(
+        ENGLISH, timestamps=False, suppress_tokens=[token(text) for text in suppressed], hotwords=["Lynde"]
+    )
     table = np.full((1, ENGLISH.n_vocab), -30, np.float32)
-    for text, value in values.items():
-        table[0, token(text.replace("_", " "))] = value
-    return HostLogits(table)
-
-
-def best(table: HostLogits) -> str:
-    return ENGLISH.decode(table.top(1)[0][0].tolist())
-
-
-def test_bonus_makes_a_plausible_token_win() -> None:
-    table = logits(nn=0.0, nd=-6.0)
-    biased("Lynde").apply(table, [[token(" Ly")]])
-    assert best(table) == "nd"
-
-
-def test_implausible_token_gets_no_bonus() -> None:
-    bias = biased("Lynde")
-    table = logits(nn=0.0, nd=-bias.max_logprob_gap - 0.1)
-    before = table.values.copy()
-    bias.apply(table, [[token(" Ly")]])
-    np.testing.assert_array_equal(table.values, before)
-
-
-def test_bonus_does_not_lift_a_ban() -> None:
-    rules = make_logit_rules(ENGLISH, timestamps=False, suppress_tokens=[token("nd")], hotwords=["Lynde"])
-    table = logits(nn=0.0, nd=0.0)
-    rules.apply(table, [[token(" Ly")]])
-    assert table.values[0, token("nd")] == -np.inf
-    assert best(table) == "nn"
+    table[0, [token("nn"), token("nd")]] = 0.0, logit
+    logits = HostLogits(table)
+    rules.apply(logits, [[token(" Ly")]])
+    assert ENGLISH.decode(logits.top(1)[0][0].tolist()) == expected
 
 
 STAMP = TOKENIZER.timestamp_begin

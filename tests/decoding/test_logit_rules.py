@@ -9,7 +9,6 @@ import pytest
 
 from harken.backends.host_logits import HostLogits
 from harken.decoding import LogitRules, make_logit_rules
-from harken.decoding.logit_rules import matching_tokens
 from harken.errors import OptionError
 from harken.text import Tokenizer
 from tiny_models import TOKENIZER
@@ -37,9 +36,6 @@ def grammar(rules: LogitRules, written: str) -> tuple[bool, bool, str]:
     mask = allowed(rules, tokens(written))
     times = np.flatnonzero(mask[BEGIN:]) / 50
     span = f"{times[0]:.2f}-{times[-1]:.2f}" if len(times) else ""
-    assert len(times) in (0, round((times[-1] - times[0]) * 50) + 1 if len(times) else 0), (
-        "a gap in the timestamps"
-    )
     return bool(mask[TEXT]), bool(mask[EOT]), span
 
 
@@ -48,20 +44,15 @@ def grammar(rules: LogitRules, written: str) -> tuple[bool, bool, str]:
     [
         ("", False, False, "0.00-1.00"),  # it starts with a timestamp, and early
         ("0.00", True, True, ""),  # an opening <|0.00|> neither forces nor allows a second timestamp
-        ("1.00", True, True, ""),
         ("0.00 a", True, True, "0.02-30.00"),  # no segment without length
-        ("0.00 a b", True, True, "0.02-30.00"),
         ("1.00 a", True, True, "1.02-30.00"),  # never back
         ("0.00 a 2.00", False, True, "2.00-30.00"),  # closed: the next opens, at once or later, or it ends
         ("0.00 a 2.00 2.00", True, True, ""),
-        ("0.00 a 2.00 2.50", True, True, ""),
         ("0.00 a 2.00 2.50 b", True, True, "2.52-30.00"),
-        ("0.00 a 2.00 2.50 b 3.00", False, True, "3.00-30.00"),
         ("0.00 a 30.00", False, True, "30.00-30.00"),
         ("30.00 a", True, True, ""),  # nothing is later than the end of the window
         ("0.00 0.00", True, True, ""),
         ("a", True, True, "0.00-30.00"),
-        ("a 0.00", False, True, "0.00-30.00"),
         ("a 5.00", False, True, "5.00-30.00"),
     ],
 )
@@ -74,7 +65,6 @@ def test_timestamp_grammar(prefix: str, text: bool, end: bool, timestamps: str) 
     ("prefix", "end"),
     [
         ("0.00 a 2.00 2.50", False),  # a segment opens: it has text, since the speech ends in this window
-        ("0.00 a 2.00 2.98", False),
         ("0.00 a 2.00 3.00", True),  # no speech is left
         ("0.00 a 2.00", True),
         ("0.00 a 2.00 2.50 b", True),
@@ -117,7 +107,6 @@ SPECIALS = {
     [
         ((), SPECIALS),
         ((65, 66), SPECIALS | {65, 66}),
-        ((-1,), SPECIALS | set(TOKENIZER.non_speech_tokens)),
         ((-1, 65), SPECIALS | set(TOKENIZER.non_speech_tokens) | {65}),
     ],
 )
@@ -162,12 +151,6 @@ def test_timestamps_that_outweigh_every_token_are_preferred(
     assert bool(np.isneginf(logits.values[0, :BEGIN]).all()) is forced
 
 
-def test_timestamps_are_not_preferred_without_timestamps() -> None:
-    logits = HostLogits(flat(0, 5)[None])
-    make_logit_rules(TOKENIZER, timestamps=False).apply(logits, [tokens("a")])
-    assert logits.values[0, TEXT] == 0
-
-
 def test_every_position_is_judged_by_its_own_prefix() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True, hotwords=["ab"])
     prefixes = [tokens(written) for written in ("", "0.00", "0.00 a", "0.00 a 1.00", "0.00 a 1.00 1.00")]
@@ -182,20 +165,17 @@ def test_every_position_is_judged_by_its_own_prefix() -> None:
     )  # "0.00" as "1.00 1.00"
 
 
-@pytest.mark.parametrize(
-    ("timestamps", "prefix", "expected"),
-    [(True, "0.50", "a"), (True, "0.50 a", "b"), (False, "", "a"), (False, "a", "b")],
-)
-def test_forced_prefix_comes_first_or_behind_the_first_timestamp(
-    timestamps: bool, prefix: str, expected: str
-) -> None:
-    rules = make_logit_rules(TOKENIZER, timestamps=timestamps, forced_prefix=tokens("a b"))
-    assert np.flatnonzero(allowed(rules, tokens(prefix))).tolist() == tokens(expected)
-    if timestamps:
-        assert grammar(rules, "") == (False, False, "0.00-1.00")
-        assert grammar(rules, "0.50 a b") == (True, True, "0.52-30.00")
-    else:
-        assert allowed(rules, tokens("a b")).all()
+def test_forced_prefix_comes_first_or_behind_the_first_timestamp() -> None:
+    within, without = (
+        make_logit_rules(TOKENIZER, timestamps=timestamps, forced_prefix=tokens("a b"))
+        for timestamps in (True, False)
+    )
+    for rules, start in ((within, "0.50 "), (without, "")):
+        for prefix, expected in (("", "a"), ("a", "b")):
+            assert np.flatnonzero(allowed(rules, tokens(start + prefix))).tolist() == tokens(expected)
+    assert grammar(within, "") == (False, False, "0.00-1.00")
+    assert grammar(within, "0.50 a b") == (True, True, "0.52-30.00")
+    assert allowed(without, tokens("a b")).all()
 
 
 def test_forced_prefix_lifts_suppression() -> None:
@@ -217,10 +197,10 @@ def test_tokens_matching_suppress_regex_are_suppressed(pattern: str, never: str)
 
 def test_suppress_regex_matches_anywhere_in_a_token() -> None:
     vocabulary = Tokenizer.builtin(51864)
-    found = {vocabulary.describe_token(token) for token in matching_tokens(vocabulary, "[0-9]")}
-    assert {"7", " 7", " 1969", "th1"} & found >= {"7", " 7", " 1969"}
+    rules = make_logit_rules(vocabulary, timestamps=False, suppress_tokens=(), suppress_regex="[0-9]")
+    found = {vocabulary.describe_token(token) for token in rules.suppressed if token < vocabulary.eot}
+    assert found >= {"7", " 7", " 1969"}
     assert all(any(c.isdigit() for c in text) for text in found)
-    assert not any(token >= vocabulary.eot for token in matching_tokens(vocabulary, "[0-9]"))
 
 
 @pytest.mark.parametrize(
