@@ -15,11 +15,8 @@ from harken.errors import AudioError, BackendUnavailable
 
 @pytest.fixture
 def portaudio(monkeypatch):
-    portaudio = PortAudio(
-        device(0, "Built-in Microphone"),
-        device(1, "Speakers", inputs=0),
-        device(2, "USB Audio", 44_100, inputs=2),
-    )
+    speakers = device(1, "Speakers", inputs=0)
+    portaudio = PortAudio(device(0, "Built-in Microphone"), speakers, device(2, "USB Audio", 44_100, inputs=2))
     monkeypatch.setitem(sys.modules, "sounddevice", portaudio)
     return portaudio
 
@@ -40,9 +37,8 @@ def test_samples_are_unchanged_at_16_khz(portaudio):
     samples = record(microphone, 20)
     assert len(samples) == 16_000
     assert np.abs(samples - tone_samples()[:16_000]).max() <= 1 / 32768
-    assert portaudio.opened[0] | {"latency": 0} == {
-        "device": 0, "channels": 1, "samplerate": 16_000, "dtype": "int16", "latency": 0,
-    }  # fmt: skip
+    (opened,) = portaudio.opened
+    assert (opened["device"], opened["channels"], opened["samplerate"]) == (0, 1, 16_000)
     assert (microphone.lost_s, portaudio.closed) == (0.0, 1)
 
 
@@ -68,36 +64,29 @@ def test_disconnected_device_is_an_error(portaudio):
     portaudio.breaks = 3
     blocks = Microphone().blocks()
     assert sum(map(len, islice(blocks, 3))) == 2_400
-    with pytest.raises(AudioError) as gone:
+    with pytest.raises(AudioError, match=r"^microphone Built-in Microphone: Unanticipated host error$"):
         next(blocks)
-    assert str(gone.value) == "microphone Built-in Microphone: Unanticipated host error"
     assert portaudio.closed == 1
 
 
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (
-            "7",
-            "microphone '7': Error querying device 7; 'harken listen --list-microphones' lists them",
-        ),
-        ("Speakers", "microphone 'Speakers': No input device matching 'Speakers'; 'harken listen"),
-        ("i", "microphone 'i': Multiple input device matching 'i'; "),
+        ("7", "'7': Error querying device 7; 'harken listen --list-microphones' lists them"),
+        ("Speakers", "'Speakers': No input device matching 'Speakers'; 'harken listen"),
+        ("i", "'i': Multiple input device matching 'i'; "),
     ],
 )
 def test_unknown_device_is_an_error(portaudio, given, reason):
-    with pytest.raises(AudioError) as missing:
+    with pytest.raises(AudioError, match=f"^microphone {reason}"):
         Microphone(given)
-    assert str(missing.value).startswith(reason)
 
 
 def test_unsupported_format_is_an_error(portaudio):
     portaudio.formats = set()
-    with pytest.raises(AudioError) as refused:
+    reason = "Built-in Microphone: cannot be opened: Error opening: Invalid sample rate"
+    with pytest.raises(AudioError, match=f"^microphone {reason}$"):
         Microphone()
-    assert str(refused.value) == (
-        "microphone Built-in Microphone: cannot be opened: Error opening: Invalid sample rate"
-    )
 
 
 def test_machine_without_microphone_is_an_error(portaudio):
@@ -115,22 +104,18 @@ def test_table_lists_input_devices(portaudio):
     ]
 
 
-def test_missing_sounddevice_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sounddevice", None)
-    with pytest.raises(BackendUnavailable, match=r"sounddevice is not installed, .*: pip install '\.\[mic\]'"):
-        Microphone()
-
-
-def test_missing_portaudio_is_reported(monkeypatch):
+def test_missing_sounddevice_names_the_extra_and_missing_portaudio_the_package(monkeypatch):
     class Finder:
         @staticmethod
         def find_spec(name, path=None, target=None):
             if name == "sounddevice":
                 raise OSError("PortAudio library not found")
 
-    monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    with pytest.raises(BackendUnavailable, match=r"sounddevice is not installed, .*: pip install '\.\[mic\]'"):
+        Microphone()
+    monkeypatch.delitem(sys.modules, "sounddevice")
     monkeypatch.setattr(sys, "meta_path", [Finder])
-    with pytest.raises(
-        BackendUnavailable, match=r"not installed \(PortAudio library not found\): apt install lib"
-    ):
+    reason = r"not installed \(PortAudio library not found\): apt install lib"
+    with pytest.raises(BackendUnavailable, match=reason):
         Microphone()

@@ -12,7 +12,8 @@ import click
 import pytest
 
 from harken.api import load
-from harken.cli.options import Command, decoding_options, layout_options, model_options, option_error_line
+from harken.cli.model_options import model_options
+from harken.cli.options import Command, decoding_options, layout_options, option_error_line
 from harken.errors import OptionError
 from harken.formats import Layout
 from harken.option_types import options_from

@@ -11,16 +11,13 @@ from pathlib import Path
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from cli_runner import CliRunner
 from harken.errors import install_hint
 from real_models import CACHE, EXAMPLE, model_path
 
 
-@pytest.fixture
-def cli(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(EXAMPLE, tmp_path)
-    return CliRunner(capsys, monkeypatch)
+@pytest.fixture(autouse=True)
+def example(cli):
+    shutil.copy(EXAMPLE, "jfk.flac")
 
 
 @pytest.mark.real
@@ -28,6 +25,7 @@ class TestDrawn:
     @pytest.fixture(autouse=True)
     def tiny(self, cli, monkeypatch):
         model_path("tiny.en")
+        cli.loaders.clear()
         monkeypatch.setenv("HARKEN_CACHE", str(CACHE))
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
@@ -50,7 +48,6 @@ class TestDrawn:
 
 class TestRefused:
     def test_picture_does_not_replace_its_recording(self, cli):
-        cli.use_texts()
         shutil.move("jfk.flac", "jfk.html")
         os.link("jfk.html", "other.html")
         before = Path("jfk.html").read_bytes()
@@ -63,7 +60,6 @@ class TestRefused:
         assert cli.loaded == []
 
     def test_recording_shorter_than_a_frame_is_refused(self, cli):
-        cli.use_texts()
         AUDIO_FORMATS["wav s16"].write(Path("one"), 1 / 16000)
         outcome = cli.run("plot", "one.wav")
         assert (outcome.code, outcome.out) == (3, "")

@@ -31,7 +31,7 @@ from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
 from harken import __main__
 from harken.api import Recognizer
 from harken.audio.ffmpeg_input import FFmpegInput
-from harken.cli import options
+from harken.cli import model_options
 from tiny_models import TOKENIZER
 
 def say(text):
@@ -49,7 +49,7 @@ def asked(self, size, read=FFmpegInput.read):
 
 FFmpegInput.read = asked
 backend = Backend(*[window_text(0, word, WINDOW_POSITIONS) for word in ("one", "two", "three", "four")])
-options.load = lambda **given: Recognizer(backend, TOKENIZER, "fake")
+model_options.load = lambda **given: Recognizer(backend, TOKENIZER, "fake")
 __main__.run()
 """
 IN_PYTHON = "say('third window'); exec('while True: time.sleep(0.01)')"

@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fakes.measured import KnownTextRecognizer, known_text_recognizer
-from harken.cli import options
+from harken.cli import model_options
 
 
 class Stuck(KnownTextRecognizer):
@@ -27,7 +27,7 @@ def load(**given):
     return recognizer
 
 
-options.load = load
+model_options.load = load
 
 if __name__ == "__main__":
     from harken.__main__ import run

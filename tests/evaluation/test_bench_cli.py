@@ -48,7 +48,7 @@ def replace_model(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Recognize
         loaded.append(given)
         return make()
 
-    monkeypatch.setattr("harken.cli.options.load", load)
+    monkeypatch.setattr("harken.cli.model_options.load", load)
     return loaded
 
 

@@ -215,7 +215,7 @@ OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--halluc
 
 def bench(cli: CliRunner, *arguments: str, texts: Sequence[str] = TEXTS) -> tuple[Any, KnownTextRecognizer]:
     recognizer = known_text_recognizer(texts)
-    cli.monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer)
+    cli.monkeypatch.setattr("harken.cli.model_options.load", lambda **given: recognizer)
     return cli.run("bench", "talks", "--streaming", "--repeat", "1", *OPTIONS, *arguments), recognizer
 
 

@@ -108,7 +108,7 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(
     page.click(".play")
 
     saved = page.download('button[aria-label="Download jfk.srt"]')
-    monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer("int8"))
+    monkeypatch.setattr("harken.cli.model_options.load", lambda **given: recognizer("int8"))
     options = ("--word-timestamps", "--no-progress", "--quiet", "-f", "srt", "-o", str(tmp_path))
     assert main(["transcribe", str(EXAMPLE), *options]) == 0
     assert saved == (tmp_path / "jfk.srt").read_bytes()

@@ -126,7 +126,7 @@ def test_logprobs_are_those_of_the_words(client: openai.OpenAI) -> None:
 
 def transcribe_file(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> Transcript:
     """Run ``harken transcribe`` for the example, with the model of the server."""
-    monkeypatch.setattr("harken.cli.options.load", lambda **given: recognizer("int8"))
+    monkeypatch.setattr("harken.cli.model_options.load", lambda **given: recognizer("int8"))
     command = ["transcribe", str(EXAMPLE), "-f", "json,srt,vtt", "-o", str(folder), "--no-progress", "-q"]
     assert main([*command, *arguments]) == 0
     return from_json((folder / "jfk.json").read_text(encoding="utf-8"))

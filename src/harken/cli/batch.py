@@ -15,6 +15,7 @@ from harken.batch import BatchOptions, BatchState, BatchSummary, plan_batch, run
 from harken.batch.options import BATCH_SIZE
 from harken.batch.plan import Plan
 from harken.cli.exits import EPILOGUE, SOME_FAILED
+from harken.cli.model_options import model_options, model_params
 from harken.cli.options import (
     Command,
     FilePath,
@@ -22,8 +23,6 @@ from harken.cli.options import (
     decoding_options,
     layout_options,
     list_option,
-    model_options,
-    model_params,
     parse_text,
     single_option,
 )

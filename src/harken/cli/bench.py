@@ -15,21 +15,18 @@ import click
 from harken.api import Recognizer
 from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_measurement, live_stream_options
-from harken.cli.effects import without_flag
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s, refuse_overwriting
 from harken.cli.measuring import Measurement, Report, Row, measure, table_rows
+from harken.cli.model_options import load_model_with_status, model_files, model_options, model_params
 from harken.cli.options import (
     Command,
     FilePath,
     NumberRange,
     dataclass_options,
     decoding_options,
-    load_model_with_status,
-    model_files,
-    model_options,
-    model_params,
     single_option,
+    without_flag,
 )
 from harken.cli.terminal import Screen, format_table, format_time, pluralize, write_stderr
 from harken.decoding import SpeculativeDecoder

@@ -13,14 +13,8 @@ import click
 
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import recording_duration_s
-from harken.cli.options import (
-    Command,
-    FilePath,
-    decoding_options,
-    load_model,
-    model_options,
-    single_option,
-)
+from harken.cli.model_options import load_model, model_options
+from harken.cli.options import Command, FilePath, decoding_options, single_option
 from harken.cli.terminal import format_time, format_timed_text, write_stdout
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError

@@ -13,17 +13,14 @@ from harken.api import load_diarizer
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import refuse_overwriting
 from harken.cli.measuring import Measurement, Report, format_percent, format_rate, format_speed, measure
-from harken.cli.options import (
-    Command,
-    FilePath,
+from harken.cli.model_options import (
     chosen_loader,
-    decoding_options,
     load_model_with_status,
     model_files,
     model_options,
     model_params,
-    single_option,
 )
+from harken.cli.options import Command, FilePath, decoding_options, single_option
 from harken.cli.terminal import Screen, format_table, pluralize, write_stderr
 from harken.evaluation.error_rate import AlignmentChunk, ErrorCounts, ErrorRate, align_words
 from harken.evaluation.evaluate import evaluate_entries

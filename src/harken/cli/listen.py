@@ -19,15 +19,14 @@ from harken.api import Recognizer
 from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, LiveDisplay, SpeakerMark
 from harken.cli.exits import EPILOGUE, Stop
 from harken.cli.inputs import STDIN, refuse_overwriting
-from harken.cli.options import (
-    WORD_FORMATS,
-    Command,
-    dataclass_options,
+from harken.cli.model_options import (
+    live_speaker_options,
+    load_diarizer_with_status,
     load_model_with_status,
     model_files,
     model_options,
-    single_option,
 )
+from harken.cli.options import WORD_FORMATS, Command, dataclass_options, single_option
 from harken.cli.outputs import Outputs, Recording, SettlingSegments, TranscriptFile, make_transcript
 from harken.cli.signals import saving_on_stop
 from harken.cli.sources import (
@@ -40,7 +39,6 @@ from harken.cli.sources import (
     RealTimeSource,
     microphone_table,
 )
-from harken.cli.speaker_options import live_speaker_options, load_diarizer_with_status
 from harken.cli.terminal import Screen, format_time, format_timed_text, write_stdout
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json

@@ -1,44 +1,31 @@
-"""The options of the commands, derived from dataclasses and from `harken.load`, and the types of their values."""
+"""The options of the commands: the types of their values, their headings, and those that are given in vain."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
 from functools import reduce
 from itertools import chain
 from math import isfinite, isnan
-from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
 
-from harken.api import Recognizer, load
-from harken.backend_factory import ATTENTIONS, AUTO, BACKENDS, LSH_BUCKET_SIZE, LSH_ROUNDS, PRECISIONS
-from harken.cli.effects import NO_EFFECT, NoEffect
-from harken.cli.signals import keeping_stop
 from harken.errors import OptionError
 from harken.formats import Layout
+from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
-
-if TYPE_CHECKING:
-    from harken.cli.terminal import Screen
-
 
 WORD_FORMATS = {"words.tsv", "html"}
 """Formats that show words, so that word timestamps need not be asked for."""
 
-_MODEL_FILE_PATTERNS = (
-    *("model*.bin", "model*.safetensors*", "pytorch_model*.bin*", "config.json", "generation_config.json"),
-    *("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt", "adapter.safetensors"),
-)
-"""Names of the files of a model in its folder."""
-
 Decorator = Callable[[Any], Any]
 Parse = Callable[[str], Any]
+Given = Mapping[str, Any]
 
 
 class NumberRange(click.FloatRange):
@@ -131,6 +118,96 @@ def abridged(value: object, length: int = 60) -> str:
             shown = str(value)
     half = (length - 3) // 2
     return shown if len(shown) <= length else f"{shown[:half]}...{shown[-half:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """A circumstance in which an option has no effect.
+
+    Parameters
+    ----------
+    circumstance : str
+        In the words of the command line, such as ``"without --streaming"``.
+    holds : callable
+        Called with the values of all parameters; true if they make it so.
+    """
+
+    circumstance: str
+    holds: Callable[[Given], object]
+
+
+def without_flag(name: str) -> NoEffect:
+    """Return that an option has no effect without a flag; a command without the flag is as if it were given."""
+    return NoEffect(f"without --{name.replace('_', '-')}", lambda given: not given.get(name, True))
+
+
+def with_option(name: str) -> NoEffect:
+    """Return that an option has no effect beside another one."""
+    return NoEffect(f"with --{name.replace('_', '-')}", lambda given: given[name])
+
+
+def without_format(*format_names: str) -> NoEffect:
+    """Return that an option has no effect unless a file of one of these formats is written."""
+
+    def none_chosen(given: Given) -> bool:
+        return not {"all", *format_names} & {*given.get("format_names", format_names)}
+
+    return NoEffect(f"without a --format of {', '.join(format_names)}", none_chosen)
+
+
+def _beam_search_is_left_out(given: Given) -> bool:
+    return given["beam_size"] > 1 and 0 not in given["temperatures"]
+
+
+def _language_is_not_voted_on(given: Given) -> object:
+    """Return whether no first windows decide on the language; those of a live stream, which has no --vad, do."""
+    return given["language"] or (given["multilingual"] and "vad" in given)
+
+
+NO_EFFECT: Mapping[str, NoEffect] = {
+    "languages": NoEffect("with --language", lambda given: given["language"] and not given["multilingual"]),
+    **dict.fromkeys(
+        ("language_threshold", "language_windows"),
+        NoEffect("with --language or --multilingual", _language_is_not_voted_on),
+    ),
+    "beam_size": NoEffect("with --temperatures that leave out 0", _beam_search_is_left_out),
+    "patience": NoEffect("with --beam-size 1", lambda given: given["beam_size"] == 1),
+    "best_of": NoEffect("with --temperatures 0 alone", lambda given: not any(given["temperatures"])),
+    "max_initial_timestamp_s": NoEffect("with --no-timestamps", lambda given: not given["timestamps"]),
+    "prompt_reset_temperature": without_flag("condition_on_previous_text"),
+    "carry_initial_prompt": NoEffect("without --initial-prompt", lambda given: not given["initial_prompt"]),
+    **dict.fromkeys(
+        ("vad_threshold", "vad_min_speech_s", "vad_min_silence_s", "vad_speech_pad_s"),
+        NoEffect("with --no-vad", lambda given: not given.get("vad", True)),
+    ),
+    # All that show words make json list them, too.
+    **dict.fromkeys(
+        ("max_line_width", "max_line_count", "max_words_per_line"),
+        without_format("srt", "vtt", "ass", "lrc", "json"),
+    ),
+    "highlight_words": without_format("srt", "vtt", "json"),
+    "karaoke": without_format("vtt", "lrc", "ass", "json"),
+    "embed_audio": without_format("html"),
+    "held_out_fraction": with_option("held_out_data"),
+    "speed_perturbation": NoEffect("with --shuffles 1", lambda given: given["shuffles"] == 1),
+    "revision": NoEffect(
+        "with a model given by its path",
+        lambda given: os.path.exists(given["model"]) and not given.get("init_from"),
+    ),
+    "precision": NoEffect(
+        "with --backend numpy, which computes in fp32",
+        lambda given: given.get("backend") == "numpy" and given["precision"] != "fp32",
+    ),
+    "threads": NoEffect("with --backend numpy", lambda given: given.get("backend") == "numpy"),
+    **dict.fromkeys(
+        ("lsh_rounds", "lsh_bucket_size"),
+        NoEffect("without --attention lsh", lambda given: given.get("attention") != "lsh"),
+    ),
+    # Fields of `StreamOptions` are options of 'listen' too, which has no flag for them.
+    **{field.name: without_flag("streaming") for field in fields(StreamOptions)},
+}
+"""When an option does nothing, by the name of the parameter; for those that several commands derive from one
+declaration. Given in vain, they are refused, as the user expects something of them."""
 
 
 class Option(click.Option):
@@ -239,114 +316,6 @@ def single_option(*names: str, section: str, **settings: Any) -> Decorator:
     return click.option(*names, cls=Option, section=section, show_default=True, **settings)
 
 
-# Arguments of `harken.load`, each with the names and the settings of its option.
-_MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "model": (
-        ("-m", "--model"),
-        {
-            "default": "tiny.en",
-            "type": FilePath(),
-            "metavar": "TEXT",
-            "help": "Name (see 'harken models'), path, or owner/name on Hugging Face.",
-        },
-    ),
-    "assistant": (
-        ("--assistant",),
-        {
-            "type": FilePath(),
-            "metavar": "MODEL|ngram|auto",
-            "help": "Draft model for speculative decoding: the same text in less time.",
-        },
-    ),
-    "adapter": (
-        ("--adapter",),
-        {
-            "type": FilePath(),
-            "metavar": "PATH|none",
-            "help": "Adapter of the model's encoder, from 'harken adapt'; none gives the stock weights.",
-        },
-    ),
-    "precision": (
-        ("--precision",),
-        {
-            "default": "auto",
-            "type": click.Choice((*PRECISIONS[AUTO], "fp16")),
-            "help": (
-                "Number format to compute in; auto is int8, bf16 needs the extra onnx; with "
-                "torch fp16 on a GPU and fp32 on the CPU."
-            ),
-        },
-    ),
-    "threads": (
-        ("--threads",),
-        {"type": int, "help": "CPU threads; by default the processors that harken may use."},
-    ),
-    "backend": (
-        ("--backend",),
-        {
-            "default": "auto",
-            "type": click.Choice(BACKENDS),
-            "help": (
-                "Compiled CPU engine or the one on OpenVINO and ONNX Runtime, PyTorch for a GPU, or the slow numpy "
-                "reference; auto is native where it was built and fits, else onnx."
-            ),
-        },
-    ),
-    "device": (
-        ("--device",),
-        {
-            "default": "auto",
-            "type": Text(empty=False),
-            "help": "Device of torch: cuda, cuda:1, mps, cpu, or auto for the first that is available.",
-        },
-    ),
-    "attention": (
-        ("--attention",),
-        {
-            "default": "full",
-            "type": click.Choice(ATTENTIONS),
-            "help": "Attention of torch's encoder: full, or lsh, an approximation by hashing.",
-        },
-    ),
-    "lsh_rounds": (
-        ("--lsh-rounds",),
-        {"default": LSH_ROUNDS, "type": int, "help": "Hashes of --attention lsh, 0 to 64."},
-    ),
-    "lsh_bucket_size": (
-        ("--lsh-bucket-size",),
-        {"default": LSH_BUCKET_SIZE, "type": int, "help": "Bucket size of --attention lsh, 1 to 1500."},
-    ),
-    "revision": (
-        ("--revision",),
-        {"type": Text(empty=False), "help": "Branch, tag or commit of a Hugging Face repository."},
-    ),
-    "download": (
-        ("--download/--no-download",),
-        {"default": True, "help": "Download a model that is not on this machine."},
-    ),
-}
-
-
-def model_options(command: Any) -> Any:
-    """Add the options that choose the model and its engine: the arguments of `harken.load`."""
-    return add_options(
-        (single_option(*names, section="Model", **settings) for names, settings in _MODEL_OPTIONS.values()),
-        command,
-    )
-
-
-def engine_options(command: Any) -> Any:
-    """Add the options that choose the engine of models that are named by another option."""
-    names = (
-        *("precision", "threads", "backend", "device"),
-        *("attention", "lsh_rounds", "lsh_bucket_size", "download"),
-    )
-    return add_options(
-        (single_option(*_MODEL_OPTIONS[name][0], section="Model", **_MODEL_OPTIONS[name][1]) for name in names),
-        command,
-    )
-
-
 def decoding_options(command: Any) -> Any:
     """Add an option for every field of `TranscribeOptions`."""
     return add_options(_options_from_fields(TranscribeOptions), command)
@@ -360,44 +329,6 @@ def layout_options(command: Any) -> Any:
 def dataclass_options(options_class: type[Any], *, exclude: Collection[str] = ()) -> Decorator:
     """Add an option for every field of a dataclass of options, except those excluded."""
     return lambda command: add_options(_options_from_fields(options_class, exclude), command)
-
-
-def load_model(params: Mapping[str, Any]) -> Recognizer:
-    """Load the model that `model_options` chose."""
-    with keeping_stop():
-        recognizer: Recognizer = chosen_loader("load", load)(**model_params(params))
-        return recognizer
-
-
-def chosen_loader(name: str, default: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of that name that `harken.cli.main` was given, or the default."""
-    context = click.get_current_context(silent=True)
-    loader: Callable[..., Any] = ((context and context.obj) or {}).get(name, default)
-    return loader
-
-
-def load_model_with_status(screen: Screen, params: Mapping[str, Any]) -> Recognizer:
-    """Load the model that `model_options` chose, with a status line if the screen shows progress."""
-    if not screen.show_progress:
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    screen.show_status("loading the model ...")
-    try:
-        return load_model(params)
-    finally:
-        screen.show_status("")
-
-
-def model_files(*models: str | None) -> Iterator[Path]:
-    """Yield the files of the models that are given by their paths, to protect them from being overwritten."""
-    for path in (Path(model) for model in models if model and os.path.exists(model)):
-        folder = path if path.is_dir() else path.parent
-        yield from [path] if path.is_file() else []
-        yield from (file for pattern in _MODEL_FILE_PATTERNS for file in folder.glob(pattern))
-
-
-def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) -> dict[str, Any]:
-    """Return the values of `model_options`, except those excluded."""
-    return {name: params[name] for name in _MODEL_OPTIONS if name not in exclude}
 
 
 def _options_from_fields(options_class: type[Any], exclude: Collection[str] = ()) -> Iterator[Decorator]:

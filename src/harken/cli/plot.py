@@ -11,16 +11,8 @@ import click
 
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, recording_duration_s, refuse_overwriting
-from harken.cli.options import (
-    Command,
-    FilePath,
-    NumberRange,
-    dataclass_options,
-    load_model,
-    model_files,
-    model_options,
-    single_option,
-)
+from harken.cli.model_options import load_model, model_files, model_options
+from harken.cli.options import Command, FilePath, NumberRange, dataclass_options, single_option
 from harken.cli.terminal import write_stderr
 from harken.files import open_atomic
 from harken.option_types import options_from

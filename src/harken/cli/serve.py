@@ -15,14 +15,8 @@ import click
 import harken
 from harken.api import Recognizer, load
 from harken.cli.exits import EPILOGUE, TERMINATED, Stop
-from harken.cli.options import (
-    Command,
-    dataclass_options,
-    engine_options,
-    list_option,
-    model_params,
-    parse_text,
-)
+from harken.cli.model_options import engine_options, model_params
+from harken.cli.options import Command, dataclass_options, list_option, parse_text
 from harken.cli.signals import handling_signals, keeping_stop
 from harken.cli.terminal import write_stderr
 from harken.errors import BackendUnavailable, OptionError, install_hint

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from harken.api import Recognizer, load
-from harken.cli.effects import with_option
 from harken.cli.exits import EPILOGUE, Stop, signal_stop
 from harken.cli.inputs import make_folder, refuse_writing_into
+from harken.cli.model_options import chosen_loader, model_files
 from harken.cli.options import (
     Command,
     FilePath,
     Text,
     add_options,
-    chosen_loader,
     dataclass_options,
     list_option,
-    model_files,
     single_option,
+    with_option,
 )
 from harken.cli.signals import finishing_calls, handling_signals
 from harken.cli.terminal import ProgressBar, write_stderr, write_stdout

@@ -12,7 +12,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from harken.cli.effects import with_option
 from harken.cli.exits import EPILOGUE
 from harken.cli.file_transcriber import FileTranscriber
 from harken.cli.inputs import (
@@ -23,6 +22,13 @@ from harken.cli.inputs import (
     recording_reference,
     refuse_overwriting,
 )
+from harken.cli.model_options import (
+    load_diarizer_with_status,
+    load_model_with_status,
+    model_files,
+    model_options,
+    speaker_options,
+)
 from harken.cli.options import (
     WORD_FORMATS,
     Command,
@@ -30,12 +36,9 @@ from harken.cli.options import (
     decoding_options,
     layout_options,
     list_option,
-    load_model_with_status,
-    model_files,
-    model_options,
     single_option,
+    with_option,
 )
-from harken.cli.speaker_options import load_diarizer_with_status, speaker_options
 from harken.cli.terminal import Screen, TimestampedLines, is_terminal, pluralize
 from harken.cli.transcript_files import TranscriptFiles, all_exist
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer

@@ -1,0 +1,288 @@
+"""The options that choose the models, of speech and of speakers, and the loading of what they choose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harken.api import Recognizer, load, load_diarizer
+from harken.backend_factory import ATTENTIONS, AUTO, BACKENDS, LSH_BUCKET_SIZE, LSH_ROUNDS, PRECISIONS
+from harken.cli.options import FilePath, Text, add_options, single_option, without_flag
+from harken.cli.signals import keeping_stop
+from harken.cli.terminal import Screen
+from harken.errors import OptionError
+from harken.speakers.diarizer import Diarizer
+from harken.speakers.live import DEFAULT_DELAY_S, MAX_DELAY_S
+from harken.speakers.voices import read_voices, write_voices
+
+_MODEL_FILE_PATTERNS = (
+    *("model*.bin", "model*.safetensors*", "pytorch_model*.bin*", "config.json", "generation_config.json"),
+    *("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt", "adapter.safetensors"),
+)
+"""Names of the files of a model in its folder."""
+
+# Arguments of `harken.load`, each with the names and the settings of its option.
+_MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "model": (
+        ("-m", "--model"),
+        {
+            "default": "tiny.en",
+            "type": FilePath(),
+            "metavar": "TEXT",
+            "help": "Name (see 'harken models'), path, or owner/name on Hugging Face.",
+        },
+    ),
+    "assistant": (
+        ("--assistant",),
+        {
+            "type": FilePath(),
+            "metavar": "MODEL|ngram|auto",
+            "help": "Draft model for speculative decoding: the same text in less time.",
+        },
+    ),
+    "adapter": (
+        ("--adapter",),
+        {
+            "type": FilePath(),
+            "metavar": "PATH|none",
+            "help": "Adapter of the model's encoder, from 'harken adapt'; none gives the stock weights.",
+        },
+    ),
+    "precision": (
+        ("--precision",),
+        {
+            "default": "auto",
+            "type": click.Choice((*PRECISIONS[AUTO], "fp16")),
+            "help": (
+                "Number format to compute in; auto is int8, bf16 needs the extra onnx; with "
+                "torch fp16 on a GPU and fp32 on the CPU."
+            ),
+        },
+    ),
+    "threads": (
+        ("--threads",),
+        {"type": int, "help": "CPU threads; by default the processors that harken may use."},
+    ),
+    "backend": (
+        ("--backend",),
+        {
+            "default": "auto",
+            "type": click.Choice(BACKENDS),
+            "help": (
+                "Compiled CPU engine or the one on OpenVINO and ONNX Runtime, PyTorch for a GPU, or the slow numpy "
+                "reference; auto is native where it was built and fits, else onnx."
+            ),
+        },
+    ),
+    "device": (
+        ("--device",),
+        {
+            "default": "auto",
+            "type": Text(empty=False),
+            "help": "Device of torch: cuda, cuda:1, mps, cpu, or auto for the first that is available.",
+        },
+    ),
+    "attention": (
+        ("--attention",),
+        {
+            "default": "full",
+            "type": click.Choice(ATTENTIONS),
+            "help": "Attention of torch's encoder: full, or lsh, an approximation by hashing.",
+        },
+    ),
+    "lsh_rounds": (
+        ("--lsh-rounds",),
+        {"default": LSH_ROUNDS, "type": int, "help": "Hashes of --attention lsh, 0 to 64."},
+    ),
+    "lsh_bucket_size": (
+        ("--lsh-bucket-size",),
+        {"default": LSH_BUCKET_SIZE, "type": int, "help": "Bucket size of --attention lsh, 1 to 1500."},
+    ),
+    "revision": (
+        ("--revision",),
+        {"type": Text(empty=False), "help": "Branch, tag or commit of a Hugging Face repository."},
+    ),
+    "download": (
+        ("--download/--no-download",),
+        {"default": True, "help": "Download a model that is not on this machine."},
+    ),
+}
+
+
+def model_options(command: Any) -> Any:
+    """Add the options that choose the model and its engine: the arguments of `harken.load`."""
+    return add_options(
+        (single_option(*names, section="Model", **settings) for names, settings in _MODEL_OPTIONS.values()),
+        command,
+    )
+
+
+def engine_options(command: Any) -> Any:
+    """Add the options that choose the engine of models that are named by another option."""
+    names = (
+        *("precision", "threads", "backend", "device"),
+        *("attention", "lsh_rounds", "lsh_bucket_size", "download"),
+    )
+    return add_options(
+        (single_option(*_MODEL_OPTIONS[name][0], section="Model", **_MODEL_OPTIONS[name][1]) for name in names),
+        command,
+    )
+
+
+def load_model(params: Mapping[str, Any]) -> Recognizer:
+    """Load the model that `model_options` chose."""
+    with keeping_stop():
+        recognizer: Recognizer = chosen_loader("load", load)(**model_params(params))
+        return recognizer
+
+
+def chosen_loader(name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of that name that `harken.cli.main` was given, or the default."""
+    context = click.get_current_context(silent=True)
+    loader: Callable[..., Any] = ((context and context.obj) or {}).get(name, default)
+    return loader
+
+
+def load_model_with_status(screen: Screen, params: Mapping[str, Any]) -> Recognizer:
+    """Load the model that `model_options` chose, with a status line if the screen shows progress."""
+    if not screen.show_progress:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    screen.show_status("loading the model ...")
+    try:
+        return load_model(params)
+    finally:
+        screen.show_status("")
+
+
+def model_files(*models: str | None) -> Iterator[Path]:
+    """Yield the files of the models that are given by their paths, to protect them from being overwritten."""
+    for path in (Path(model) for model in models if model and os.path.exists(model)):
+        folder = path if path.is_dir() else path.parent
+        yield from [path] if path.is_file() else []
+        yield from (file for pattern in _MODEL_FILE_PATTERNS for file in folder.glob(pattern))
+
+
+def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) -> dict[str, Any]:
+    """Return the values of `model_options`, except those excluded."""
+    return {name: params[name] for name in _MODEL_OPTIONS if name not in exclude}
+
+
+speaker_option = partial(single_option, section="Speakers")
+dependent_option = partial(speaker_option, no_effect=without_flag("speakers"))
+
+speaker_model_option = partial(
+    speaker_option,
+    "--speaker-model",
+    type=FilePath(),
+    metavar="DIR",
+    help="Folder with segmentation-3.0.onnx and campplus_cn_en_common.pt; by default they are downloaded once.",
+)
+
+
+max_speakers_option = partial(dependent_option, "--max-speakers", type=click.INT, help="Most speakers.")
+voice_options = (
+    dependent_option(
+        "--speaker-sample",
+        "speaker_samples",
+        type=Text(empty=False),
+        multiple=True,
+        metavar="NAME=FILE",
+        help="Some seconds of the speech of somebody who may be in the recording; may be given repeatedly.",
+    ),
+    dependent_option(
+        "--voices",
+        type=FilePath(),
+        metavar="FILE",
+        help="File of known voices, without sound; those of --speaker-sample are added to it.",
+    ),
+    speaker_model_option(no_effect=without_flag("speakers")),
+)
+
+
+def speaker_options(command: Any) -> Any:
+    """Add the options of diarization of whole recordings."""
+    decorators = (
+        speaker_option(
+            "--speakers",
+            is_flag=True,
+            help="Tell speakers apart, and write who said each word. Then the transcript comes at the end.",
+        ),
+        dependent_option("--num-speakers", type=click.INT, help="Number of speakers, if it is known."),
+        dependent_option("--min-speakers", type=click.INT, help="Fewest speakers."),
+        max_speakers_option(),
+        *voice_options,
+    )
+    return add_options(decorators, command)
+
+
+def live_speaker_options(command: Any) -> Any:
+    """Add the options of diarization of live streams."""
+    decorators = (
+        speaker_option("--speakers", is_flag=True, help="Tell speakers apart, and show who speaks."),
+        dependent_option(
+            "--speaker-delay",
+            type=click.FLOAT,
+            default=DEFAULT_DELAY_S,
+            metavar="SECONDS",
+            help=f"Time after which the speakers of a word do not change any more, from 1 to {MAX_DELAY_S:.0f}.",
+        ),
+        max_speakers_option(),
+        *voice_options,
+    )
+    return add_options(decorators, command)
+
+
+def load_diarizer_with_status(screen: Screen, params: Mapping[str, Any]) -> Diarizer | None:
+    """Load what tells speakers apart, with a status line if the screen shows progress; None without --speakers."""
+    if not params["speakers"]:
+        return None
+    screen.show_status("loading the models of speakers ...")
+    try:
+        with keeping_stop():
+            diarizer = chosen_loader("load_diarizer", load_diarizer)(
+                params["speaker_model"],
+                num_speakers=params.get("num_speakers"),
+                min_speakers=params.get("min_speakers"),
+                max_speakers=params["max_speakers"],
+                download=params["download"],
+            )
+            return _with_voices(diarizer, params)
+    finally:
+        screen.show_status("")
+
+
+def _with_voices(diarizer: Diarizer, params: Mapping[str, Any]) -> Diarizer:
+    """Return a diarizer that knows the voices of the file and of the samples, which are added to the file."""
+    samples, path = _samples(params["speaker_samples"]), params["voices"]
+    if path and (os.path.exists(path) or not samples):
+        diarizer = diarizer.with_voices(read_voices(path))
+    if samples:
+        try:
+            diarizer = diarizer.with_voices(samples)
+        except OptionError as error:
+            raise click.UsageError(f"--speaker-sample {error.value}: allowed is {error.allowed}") from error
+        if path:
+            write_voices(path, diarizer.voices)
+    return diarizer
+
+
+def _samples(given: Sequence[str]) -> dict[str, str]:
+    """Return the files of samples by name.
+
+    Raises
+    ------
+    click.UsageError
+        If one has no name or no file, or a name is given twice.
+    """
+    samples: dict[str, str] = {}
+    for text in given:
+        name, _, file = text.partition("=")
+        if not (name and file) or name in samples:
+            raise click.UsageError(f"--speaker-sample {text}: allowed is NAME=FILE, each name once")
+        samples[name] = file
+    return samples
