@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import multiprocessing
 import os
 import subprocess
@@ -150,38 +149,14 @@ def test_full_disk_is_reported_with_the_way_out(root: Path, temporary: Path, cod
     assert [path for path in files if path.suffix != ".part"] == []
 
 
-class FullDisk(io.BytesIO):
-    """A file on a disk that has room for some bytes."""
-
-    def __init__(self, path: Path, room: int) -> None:
-        super().__init__()
-        self._path, self._room = path, room
-
-    def write(self, data: Any) -> int:
-        self._room -= memoryview(data).nbytes
-        if self._room < 0:
+def test_files_that_do_not_fit_are_whole_in_the_temporary_directory(root: Path, temporary: Path) -> None:
+    def write(folder: Path) -> None:
+        prepare()(folder)
+        if folder.is_relative_to(root):
+            os.truncate(folder / "large", LARGE_BYTES // 2)
             raise OSError(errno.ENOSPC, "No space left on device")
-        return super().write(data)
 
-    def close(self) -> None:
-        if not self.closed:
-            with open(self._path, "wb") as file:
-                file.write(self.getvalue())
-        super().close()
-
-
-@pytest.mark.parametrize("room", [0, LARGE_BYTES - 1])
-def test_files_that_do_not_fit_are_whole_in_the_temporary_directory(
-    root: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
-    open_path = Path.open
-
-    def open_on_full_disk(path: Path, mode: str = "r", **options: Any) -> Any:
-        full = path.is_relative_to(root) and path.name == "large" and mode == "wb"
-        return FullDisk(path, room) if full else open_path(path, mode, **options)
-
-    monkeypatch.setattr(Path, "open", open_on_full_disk)
-    path = get(root)
+    path = get(root, make=lambda: write)
     assert path.is_relative_to(temporary)
     assert value_in(path) == 1
     assert names(root) == set()

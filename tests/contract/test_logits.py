@@ -16,7 +16,7 @@ from harken.contract import Backend, Logits
 
 INF = np.inf
 WIDTHS = (1, 2, 7, TOPK_BLOCK - 1, TOPK_BLOCK, TOPK_BLOCK + 1, 300, 3 * TOPK_BLOCK + 5)
-UNIFORMS = st.lists(st.floats(0, 1, exclude_max=True), min_size=3, max_size=3)
+UNIFORMS = st.lists(st.floats(0, 1, exclude_max=True) | st.just(np.nextafter(1, 0)), min_size=3, max_size=3)
 MakeLogits = Callable[..., Logits]
 
 
@@ -178,18 +178,6 @@ def assert_sampled(logits: Logits, table: np.ndarray, temperature: float, unifor
         assert np.isfinite(table[row, token])
         assert below - 1e-6 <= uniform <= mass[row, token] + 1e-6
         assert logprobs[row] == pytest.approx(log_softmax(table)[row, token], abs=1e-5)
-
-
-@pytest.mark.parametrize("temperature", [0.01, 0.2, 1, 10])
-def test_sample_never_draws_a_suppressed_id(make_logits: MakeLogits, temperature: float) -> None:
-    rng = np.random.default_rng(0)
-    table = 20 * rng.standard_normal((20, 400), np.float32)
-    suppressed = rng.random(table.shape) < 0.9
-    suppressed[:, [0, -1]], suppressed[:, 200] = True, False
-    table[suppressed] = -INF
-    for uniform in (0.0, 0.5, np.nextafter(1, 0)):
-        ids, _ = make_logits(table).sample(temperature, [uniform] * 20)
-        assert np.isfinite(np.take_along_axis(table, ids[:, None], axis=1)).all()
 
 
 def test_selected_positions_are_copies_in_order(make_logits: MakeLogits) -> None:

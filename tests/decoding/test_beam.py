@@ -22,9 +22,9 @@ RULES = LogitRules(
 )
 
 
-def run(script: LogitsFunction, width: int, limit: int) -> list[Hypothesis]:
-    session = FakeSession(script, [0])
-    (found,), _ = beam_search(session, session.logits, RULES, Beam(width=width), [limit], lambda step: None)
+def run(script: LogitsFunction, width: int, limit: int, patience: float = 1.0) -> list[Hypothesis]:
+    session, beam = FakeSession(script, [0]), Beam(width=width, patience=patience)
+    (found,), _ = beam_search(session, session.logits, RULES, beam, [limit], lambda step: None)
     return found
 
 
@@ -37,6 +37,13 @@ def test_unfinished_hypotheses_fill_the_beam_at_the_limit(limit: int) -> None:
     assert found[0].tokens == (A,) * limit
     totals = [hypothesis.sum_logprob for hypothesis in found]
     assert totals == sorted(totals, reverse=True)
+
+
+def test_beam_is_full_behind_texts_that_end() -> None:
+    """The end of text is likeliest everywhere; it takes the place of no text that goes on."""
+    logits = np.log([0.3, 0.2, 0.1, 0.4])
+    found = run(lambda window, prefix: logits, 2, 2, patience=2.0)
+    assert [hypothesis.tokens for hypothesis in found] == [(), (A,), (B,)]
 
 
 def random_script(seed: int) -> LogitsFunction:
