@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-import struct
-import zlib
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
@@ -186,20 +185,8 @@ class TestFigure:
         assert render_png(data, dots_per_inch=40).startswith(b"\x89PNG\r\n\x1a\n")
 
 
-class TestHelpers:
-    def test_png_contains_its_pixels(self) -> None:
-        pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
-        data = encode_png(pixels)
-        chunks = {}
-        at = 8
-        while at < len(data):
-            size, kind = struct.unpack(">I4s", data[at : at + 8])
-            chunks[kind] = data[at + 8 : at + 8 + size]
-            assert struct.unpack(">I", data[at + 8 + size : at + 12 + size])[0] == zlib.crc32(
-                kind + chunks[kind]
-            )
-            at += 12 + size
-        assert list(chunks) == [b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"]
-        assert chunks[b"IHDR"] == struct.pack(">IIBBBBB", 3, 2, 8, 3, 0, 0, 0)
-        assert chunks[b"PLTE"] == PALETTE.tobytes()
-        assert zlib.decompress(chunks[b"IDAT"]) == b"\0\0\1\2\0\3\4\5"
+def test_png_contains_its_pixels() -> None:
+    pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    with av.open(io.BytesIO(encode_png(pixels)), format="png_pipe") as container:
+        (frame,) = container.decode(video=0)
+    assert np.array_equal(frame.to_ndarray(format="rgb24"), PALETTE[pixels])
