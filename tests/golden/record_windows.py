@@ -21,8 +21,7 @@ import numpy as np
 import torch
 import transformers
 import whisper.version
-from provenance import provenance
-from reference_model import reference_model, transformers_model
+from references import provenance, reference_model, transformers_model
 from whisper.audio import log_mel_spectrogram
 from whisper.decoding import DecodingOptions, DecodingTask
 from window_inputs import (

@@ -1,4 +1,4 @@
-"""Logit rules, beam search and the reference backend against openai-whisper (see record_decoding.py)."""
+"""Logit rules, beam search and the reference backend against openai-whisper (see record_whisper.py)."""
 
 from __future__ import annotations
 

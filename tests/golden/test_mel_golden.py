@@ -1,4 +1,4 @@
-"""Log-mel compared with that of openai-whisper, as recorded by record_mel.py."""
+"""Log-mel compared with that of openai-whisper, as recorded by record_whisper.py."""
 
 from __future__ import annotations
 

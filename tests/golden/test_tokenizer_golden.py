@@ -1,4 +1,4 @@
-"""The tokenizer compared with that of openai-whisper (recorded by record_tokenizer.py)."""
+"""The tokenizer compared with that of openai-whisper (recorded by record_whisper.py)."""
 
 from __future__ import annotations
 

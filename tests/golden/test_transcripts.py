@@ -1,4 +1,4 @@
-"""Whole transcriptions against those of openai-whisper (see record_transcripts.py)."""
+"""Whole transcriptions against those of openai-whisper (see record_whisper.py)."""
 
 from __future__ import annotations
 

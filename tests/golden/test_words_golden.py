@@ -1,4 +1,4 @@
-"""Words and their times, against those of openai-whisper (see record_words.py)."""
+"""Words and their times, against those of openai-whisper (see record_whisper.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs of `record_transcripts.py` for openai-whisper, and of `test_transcripts.py` for harken."""
+"""Inputs of `record_whisper.py` for openai-whisper, and of `test_transcripts.py` for harken."""
 
 from __future__ import annotations
 

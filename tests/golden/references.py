@@ -1,10 +1,15 @@
-"""harken's weights in the models of openai-whisper and transformers, for the scripts that record."""
+"""What recorders share: harken's weights in the models of the references, and the head of every recorded file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import platform
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +21,24 @@ from checkpoint_files import huggingface_name
 from harken.checkpoints import open_checkpoint
 from harken.types import Dims
 from real_models import model_path
+
+
+def provenance(**references: str | dict[str, str]) -> dict[str, Any]:
+    """Return the head of a recorded file; computing goes on in one thread, with the same random numbers."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return {
+        **references,
+        "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
+        "command": "PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/"
+        + Path(sys.argv[0]).name,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def sha256(paths: Iterable[Path]) -> str:
+    """Return the SHA-256 of concatenated files."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def reference_model(dims: Dims, weights: Mapping[str, Any]) -> Whisper:
