@@ -148,7 +148,7 @@ def test_sound_of_a_killed_live_session_is_on_the_disk(tmp_path: Path) -> None:
     AUDIO_FORMATS["wav s16"].write(tmp_path / "talk", samples=speech(0, 1))
     killer = Killer(["listen", "talk.wav", "-q"], tmp_path, CACHE)
     killer.arguments = ["listen", "-", "--pcm", "-q", "--record", "x.wav", "-o", "x.srt"]
-    killer.longest_s += 4.0
+    killer.longest_s += 2.0
     for _ in range(KILLS):
         times.clear()
         number = killer.kill(feed)
