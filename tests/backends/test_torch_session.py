@@ -59,6 +59,19 @@ def test_step_is_captured_once_for_all_sessions_of_its_shape() -> None:
     assert count_captures(lambda: decode(make_backend(), [0], PROMPT, [4])) == 0  # on the CPU
 
 
+def test_longer_past_needs_another_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harken.backends.torch.static_cache.MIN_PAST_POSITIONS", 8)
+    captured, plain = (
+        backend.open_session(backend.encode(make_mel()), [0, 2], DIMS.n_text_ctx)
+        for backend in (make_backend(graph_capture=FakeGraphCapture), make_backend())
+    )
+    for token in range(DIMS.n_text_ctx):
+        actual, expected = (
+            log_probabilities(session.extend([[token], [token + 100]])) for session in (captured, plain)
+        )
+        np.testing.assert_allclose(actual, expected, atol=1e-4)
+
+
 def test_reused_cache_does_not_leak_an_earlier_session() -> None:
     backend = make_backend(graph_capture=FakeGraphCapture)
     session = backend.open_session(backend.encode(make_mel()), [0], DIMS.n_text_ctx)

@@ -10,9 +10,8 @@ import pytest
 
 from harken.audio import LogMel, load_audio, log_mel, normalize
 from harken.types import WINDOW_SAMPLES
+from real_models import EXAMPLE
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "jfk.flac"
 TOLERANCE = 1e-4
 """Both round in float32. The largest difference seen is 5e-5, in quiet bands of frames with one strong band."""
 

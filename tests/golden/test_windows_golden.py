@@ -124,14 +124,11 @@ def test_window_is_decoded_to_the_tokens_of_the_references(load: Load, engine: s
 
 def decode_case(recognizer: harken.Recognizer, case: Case) -> DecodingResult:
     features = recognizer.backend.encode(window(case.recording, recognizer.dims.n_mels))
+    windows = [Window(window_index=0, prompt=prompt(recognizer, case))]
     (decoded,), _ = decode(
-        recognizer.backend,
-        features,
-        [Window(window_index=0, prompt=prompt(recognizer, case))],
-        tokenizer=recognizer.tokenizer,
-        logit_rules=rules(recognizer, case),
-        strategy=case.beam or Greedy(),
-    )
+        recognizer.backend, features, windows, tokenizer=recognizer.tokenizer,
+        logit_rules=rules(recognizer, case), strategy=case.beam or Greedy(),
+    )  # fmt: skip
     return decoded
 
 

@@ -13,9 +13,8 @@ import pytest
 from harken.audio import load_audio
 from harken.contract import Floats
 from harken.types import SAMPLE_RATE
-from real_models import SHARED
+from real_models import EXAMPLE, SHARED
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
 PAUSE = np.zeros(SAMPLE_RATE * 3 // 10, np.float32)
 
 AS_REFERENCE: dict[str, Any] = {
@@ -30,16 +29,7 @@ AS_REFERENCE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One transcription, at temperature 0.
-
-    Parameters
-    ----------
-    recording : str
-        See `samples`.
-    model : {"tiny.en", "tiny", "base", "small"}
-    options : dict
-        Options of harken.
-    """
+    """One transcription by harken's options, at temperature 0."""
 
     recording: str
     model: str = "tiny.en"
@@ -128,13 +118,5 @@ def longer(speech: Floats) -> Floats:
     """Repeat speech at several volumes with gaps to make 50 s."""
     # Computed from integers, so that it is equal on every machine.
     hum = (np.arange(8 * SAMPLE_RATE) * 7919 % 65 - 32).astype(np.float32) / 32768
-    parts = [
-        speech,
-        hum[: 2 * SAMPLE_RATE],
-        speech / 4,
-        hum,
-        speech[: 7 * SAMPLE_RATE],
-        hum[:8000],
-        speech / 16,
-    ]
-    return np.concatenate(parts)
+    quiet, short = hum[: 2 * SAMPLE_RATE], hum[:8000]
+    return np.concatenate([speech, quiet, speech / 4, hum, speech[: 7 * SAMPLE_RATE], short, speech / 16])

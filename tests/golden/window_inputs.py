@@ -39,20 +39,9 @@ RANDOM = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A window and the options of its decoding.
+    """A window, the first 30 s of a recording, and the options of its decoding: greedy, or by a beam.
 
-    Parameters
-    ----------
-    model : {"large-v3", "distilled", "tiny"}
-    recording : str
-        See `transcript_inputs.files`; the first 30 s of the first file are the window.
-    language : str
-    task : {"transcribe", "translate"}
-    timestamps : bool
-    previous, prefix : str
-        Text before the window, and forced text at its beginning.
-    beam : Beam or None
-        None is greedy.
+    There may be text before the window, and forced text at its beginning.
     """
 
     model: str
