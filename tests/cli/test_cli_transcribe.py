@@ -7,14 +7,13 @@ import os
 import re
 import signal
 import sys
-import wave
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from audio_files import AUDIO_FORMATS, VIDEO_ONLY, tone
+from audio_files import AUDIO_FORMATS, tone
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
 from harken.cli import file_transcriber, transcript_files
 from harken.cli.exits import Stop
@@ -225,50 +224,25 @@ class TestTerminal:
         assert (outcome.out, outcome.err) == (lines(*shown), "")
 
 
-def wav_without_samples(path: Path) -> None:
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, 16_000, 0, "NONE", ""))
-
-
-def nan_wav(path: Path) -> None:
-    samples = tone(LENGTH_S)
-    samples[len(samples) * 3 // 4 :] = np.nan
-    AUDIO_FORMATS["wav float"].write(path, samples=samples)
-
-
-def truncated_mp4(path: Path) -> None:
-    AUDIO_FORMATS["m4a"].write(path, 4.0)
-    path.with_suffix(".m4a").rename(path)
-    path.write_bytes(path.read_bytes()[:-2000])
-
-
-# name, function that writes the file, text in the message; the exit code is 3
-BAD = {
-    "missing.mp3": (lambda path: None, "no such file"),
-    "empty.wav": (lambda path: path.touch(), "is empty (0 bytes)"),
-    "nothing.wav": (wav_without_samples, "holds no audio samples"),
-    "text.mp3": (lambda path: path.write_text("Dear diary,\n" * 99), "is not a recording that FFmpeg can read"),
-    "cut.mp4": (truncated_mp4, "cut short"),
-    "mute.mp4": (lambda path: VIDEO_ONLY.write(path), "has no sound, only video"),
-    "nan.wav": (nan_wav, "a sample is nan or infinite"),
-    "folder": (lambda path: path.mkdir(), "is a directory"),
-}
-
-
 class TestFailures:
-    @pytest.mark.parametrize("name", BAD)
-    def test_bad_input_is_one_line_and_code_3(self, cli, transcribe, name):
-        make, reason = BAD[name]
-        make(Path(name))
+    """The messages of recordings that cannot be read are in tests/audio/test_audio_errors.py."""
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [("missing.mp3", "no such file"), ("text.mp3", "is not a recording"), ("folder", "is a directory")],
+    )
+    def test_bad_input_is_one_line_and_code_3_before_a_model_is_loaded(self, cli, transcribe, name, reason):
+        Path("text.mp3").write_text("Dear diary,\n" * 99)
+        Path("folder").mkdir()
         outcome = transcribe(name, "-f", "txt", "-o", "out")
         assert (outcome.code, outcome.err.count("\n")) == (3, 1)
-        assert outcome.err.startswith(f"harken: {name}: ")
-        assert reason in outcome.err
-        assert not os.listdir("out") or name == "nan.wav"  # which begins well
-        assert not cli.loaded or name in ("nan.wav", "nothing.wav")
+        assert outcome.err.startswith(f"harken: {name}: {reason}")
+        assert (os.listdir("out"), cli.loaded) == ([], [])
 
     def test_text_before_damaged_audio_is_written_beside_a_whole_transcript(self, transcribe):
-        nan_wav(Path("nan.wav"))
+        samples = tone(LENGTH_S)
+        samples[len(samples) * 3 // 4 :] = np.nan
+        AUDIO_FORMATS["wav float"].write(Path("nan"), samples=samples)
         Path("nan.txt").write_text("whole")
         outcome = transcribe("nan.wav", "-f", "txt,json")
         assert (outcome.code, outcome.out) == (3, "")
