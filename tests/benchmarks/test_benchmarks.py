@@ -22,7 +22,7 @@ PARTS = {
 """Modules, and programs that are tested otherwise or take a peer."""
 LIMITED = "--limit 1 --set arctic"
 RUNS = {
-    "compare": f"{LIMITED} --repeats 1 --busy 0 1 --beam 1 2",
+    "compare": f"{LIMITED} --repeats 1",
     "errors": f"{LIMITED} --engines harken --model tiny.en",
     "fleet overhead": f"{LIMITED} --repeats 1 --ways in-process",
     "fleet scaling": f"{LIMITED} --repeats 1",
@@ -52,8 +52,11 @@ NEEDS = {
     "hashing": ("torch",),
     "diarization": ("onnxruntime",),
 }
-NIGHTLY = {"serving soak", "fleet kills", "fleet scaling", "diarization peers"}
-"""Runs of ten seconds and more, of which another subcommand of the same program runs by day."""
+NIGHTLY = {
+    *("serving soak", "serving live", "serving beside"),
+    *("fleet kills", "fleet scaling", "hashing errors", "live sets", "live many", "diarization peers"),
+}
+"""Runs of seconds, of which another subcommand of the same program runs by day."""
 ENDLESS = {"live hours", "diarization hours"}
 """Subcommands that take an hour of audio at least."""
 

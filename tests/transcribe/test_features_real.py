@@ -45,7 +45,7 @@ class WindowResults:
 
 @pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.nightly), "int8"])
 def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> None:
-    samples = joined(recordings("librispeech-train-clean")[:8])
+    samples = joined(recordings("librispeech-train-clean")[:5])
     results_by_size = {1: WindowResults(), 8: WindowResults()}
     texts = {
         size: recognizer(precision)
@@ -105,7 +105,14 @@ def speech_s(path: Path) -> list[tuple[float, float]]:
     return [(start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND) for start, end in found]
 
 
-@pytest.mark.parametrize("folder", [pytest.param("long-form", marks=pytest.mark.nightly), "noisy", "telephone"])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        pytest.param("long-form", marks=pytest.mark.nightly),
+        "noisy",
+        pytest.param("telephone", marks=pytest.mark.nightly),
+    ],
+)
 def test_voice_activity_detection_and_guard_lose_no_words(folder: str) -> None:
     jiwer = pytest.importorskip("jiwer")
     model = recognizer("int8")
@@ -160,7 +167,7 @@ def test_a_mixed_recording_keeps_the_language_of_each_part() -> None:
 
 def test_translation_is_in_english() -> None:
     model = larger_recognizer("base")
-    german = joined(recordings("german")[:3])
+    german = joined(recordings("german")[:2])
     found = model.transcribe(german, task="translate").result()
     assert (found.language, found.task) == ("de", "translate")
     assert {"the", "is", "of", "and", "a", "to", "in"} & set(words(found.text))

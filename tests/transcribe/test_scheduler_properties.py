@@ -75,7 +75,7 @@ options = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(many=st.lists(recordings, min_size=2, max_size=4), options=options, batch_size=st.integers(2, 6))
 def test_batch_size_does_not_change_the_transcripts_of_several_recordings(
     recognizer: Recognizer, many: list[Floats], options: dict[str, Any], batch_size: int

@@ -190,7 +190,7 @@ class Forgetful(TranscriptBackend):
 
 
 @pytest.mark.slow
-def test_memory_of_an_hour_equals_that_of_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_half_an_hour_equals_that_of_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mel_windows, "LogMel", SilentMel)
     minute = noise_and_silence(0.4, 1.6, 0.4, 27.6, 0.4, 29.6)
     text = window_text(0, "hello", WINDOW_POSITIONS)
@@ -210,4 +210,4 @@ def test_memory_of_an_hour_equals_that_of_ten_minutes(monkeypatch: pytest.Monkey
             tracemalloc.stop()
 
     # Only speech regions and dropped segments may grow.
-    assert peak_bytes(60) < 1.1 * peak_bytes(10)
+    assert peak_bytes(30) < 1.1 * peak_bytes(10)
