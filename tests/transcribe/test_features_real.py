@@ -45,7 +45,7 @@ class WindowResults:
 
 @pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.nightly), "int8"])
 def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> None:
-    samples = joined(recordings("librispeech-train-clean")[:5])
+    samples = joined(recordings("librispeech-train-clean")[:8])
     results_by_size = {1: WindowResults(), 8: WindowResults()}
     texts = {
         size: recognizer(precision)
