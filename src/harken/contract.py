@@ -19,6 +19,7 @@ encodes the next chunks of some streams together, and ``stream_features`` makes 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -48,26 +49,38 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class SparsePositions:
-    """Positions of a window of which only some are encoded, each in place of itself and others.
+    """Positions of a window that ends in padding: the first are encoded, and some stand frozen for all others.
 
-    The logarithm of that number is added to the scores of the position's key, in the encoder and in the
-    cross-attention, so attention is what it would be if all these positions had the same keys and values.
+    Frozen positions have the keys, values and encoder output of a window that holds a second of speech
+    (`harken.backends.encoding.short_speech_window`). The logarithm of the number of positions that each stands for is
+    added to the scores of its key, in the encoder and in the cross-attention.
 
     Parameters
     ----------
-    numbers : tuple of int
-        The encoded positions, ascending.
-    counts : tuple of float
-        Number of positions that each stands for.
+    encoded : int
+        Number of positions that are encoded, from the first on.
+    sample : tuple of int
+        Positions of a window, ascending; those that are not encoded are frozen, and there is at least one.
+    window_positions : int
+        Number of positions of the window.
     """
 
-    numbers: tuple[int, ...]
-    counts: tuple[float, ...]
+    encoded: int
+    sample: tuple[int, ...]
+    window_positions: int
+
+    @property
+    def frozen(self) -> tuple[int, ...]:
+        """The frozen positions; features have them behind those that are encoded."""
+        return self.sample[bisect_left(self.sample, self.encoded) :]
 
     @property
     def key_bias(self) -> Floats:
-        """The logarithm of the counts, float32."""
-        return np.log(np.array(self.counts, np.float32))
+        """What is added to the scores of each position's key, float32."""
+        n_frozen = len(self.frozen)
+        bias = np.zeros(self.encoded + n_frozen, np.float32)
+        bias[self.encoded :] = np.log((self.window_positions - self.encoded) / n_frozen)
+        return bias
 
 
 class Features(Protocol):
@@ -221,7 +234,7 @@ class Backend(Protocol):
             Normalised log10 mel. The number of frames is even and at most ``2 * n_audio_ctx``; a shorter window has
             fewer positions.
         positions : SparsePositions, optional
-            The position of each two frames in the whole window; only where ``capabilities.sparse_positions`` is true.
+            What the frames are the beginning of; only where ``capabilities.sparse_positions`` is true.
         """
         ...
 

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from harken.contract import Features, Floats, SparsePositions, StreamingEncoderState
+import numpy as np
 
+from harken import audio
+from harken.audio.mel import log_mel, normalize, pad_or_trim
+from harken.contract import Features, Floats, SparsePositions, StreamingEncoderState
+from harken.types import FRAMES_PER_POSITION, Dims
+
+SHORT_SPEECH = Path(audio.__file__).parent / "data" / "short_speech.npz"
 NO_ENCODER = "this backend has no encoder: use reuse_encoder_output"
 
 OwnState = TypeVar("OwnState")
@@ -22,6 +30,19 @@ def own_states(states: Sequence[StreamingEncoderState], state_type: type[OwnStat
     return own
 
 
+@cache
+def short_speech_window(dims: Dims) -> Floats:
+    """Return the log-mel of a window with 0.9 s of speech, shape (n_mels, window_frames), whose padding is frozen.
+
+    With longer speech positions that are frozen would be speech, and a window of silence is no good: its padding
+    differs from that after speech (docs/experiments/fidelity.md).
+    """
+    with np.load(SHORT_SPEECH) as archive:
+        samples = archive["samples"].astype(np.float32) / 32768
+    mel = log_mel(samples, dims.n_mels)
+    return pad_or_trim(normalize(mel, float(mel.max())), FRAMES_PER_POSITION * dims.n_audio_ctx)
+
+
 class EncodedWindows:
     """The encoder's output for some windows, which any decoder of a CPU engine can reuse.
 
@@ -31,7 +52,7 @@ class EncodedWindows:
     lengths : sequence of int, or None
         Number of positions of each window, where they differ; after them the array holds any finite values.
     sparse_positions : SparsePositions, optional
-        What the positions of all windows stand for.
+        Those of all windows.
     """
 
     def __init__(

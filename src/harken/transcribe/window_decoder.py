@@ -1,8 +1,8 @@
 """The window decoder: encodes windows, detects their languages, and decodes those of one length together.
 
 Whisper learned on windows of 30 s. After short audio most of a window is padding, which the encoder cannot do without:
-windows that end earlier cost words (docs/decisions/fidelity.md). But positions of padding resemble one another, so
-blocks of neighbours stand for those around them: of the padding a part is encoded, and counts for all of it.
+windows that end earlier cost words (docs/decisions/fidelity.md). But the padding of one window resembles that of any other:
+so it is not encoded, and some positions of a window that was encoded once stand for it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class EncodedBatch:
     is_first, is_gap : bool
         True if each window is.
     partial : bool
-        True if only some positions of each window were encoded.
+        True if only the first positions of each window were encoded.
     encode_s : float
         Seconds that encoding took.
     draft_context : DraftContext or None
@@ -152,41 +152,40 @@ class DecodePass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddingSample:
-    """The part of the padding that is encoded, in positions.
+    """The positions that stand for the padding of a window.
 
     Parameters
     ----------
     block, period : int
-        Of every `period` positions, `block` neighbours in their middle are encoded. Neighbours, since some heads attend
-        to the positions beside their own.
+        Of every `period` positions, `block` neighbours in their middle. Neighbours, since some heads attend to the
+        positions beside their own.
     min_dense : int
-        Positions behind the audio that are all encoded.
+        Positions behind the audio that are encoded.
     dense_step : int
-        The positions that are all encoded end at a multiple of this: windows with the same are decoded together.
+        The encoded positions end at a multiple of this: windows with the same are decoded together.
     max_share : float
         Where a greater share of the window would be encoded, all of it is.
     """
 
-    block: int = 24
+    block: int = 8
     period: int = 64
     min_dense: int = 16
     dense_step: int = 50
     max_share: float = 2 / 3
 
     def positions(self, content_frames: int, window_positions: int) -> SparsePositions | None:
-        """Return the positions to encode of a window that holds so many frames of audio; None is all."""
+        """Return the positions of a window that holds so many frames of audio; None if all are to be encoded."""
         content_positions = -(-content_frames // FRAMES_PER_POSITION)
-        dense = -(-(content_positions + self.min_dense) // self.dense_step) * self.dense_step
-        numbers, counts = [*range(dense)], [1.0] * dense
-        for start in range(dense, window_positions, self.period):
-            period = min(self.period, window_positions - start)
-            block = max(1, period * self.block // self.period)
-            first = start + (period - block) // 2
-            numbers += range(first, first + block)
-            counts += [period / block] * block
-        if len(numbers) > self.max_share * window_positions:
-            return None
-        return SparsePositions(tuple(numbers), tuple(counts))
+        encoded = -(-(content_positions + self.min_dense) // self.dense_step) * self.dense_step
+        positions = SparsePositions(encoded, self._sample(window_positions), window_positions)
+        return positions if encoded <= self.max_share * window_positions and positions.frozen else None
+
+    def _sample(self, window_positions: int) -> tuple[int, ...]:
+        before = (self.period - self.block) // 2
+        blocks = range(before, window_positions, self.period)
+        return tuple(
+            number for first in blocks for number in range(first, min(first + self.block, window_positions))
+        )
 
 
 @dataclass(slots=True)
@@ -205,7 +204,7 @@ class WindowDecoder:
     speech_detector : callable
         Makes the detector of the speech of one recording or stream.
     padding : PaddingSample
-        The part of the padding that is encoded, unless windows are exact.
+        What stands for the padding, unless windows are exact.
 
     Attributes
     ----------
@@ -267,7 +266,7 @@ class WindowDecoder:
         )
 
     def encode(self, windows: Sequence[AudioWindow]) -> list[EncodedWindow]:
-        """Encode windows; of the padding of each only a sample, unless windows are exact."""
+        """Encode windows without their padding, unless windows are exact."""
         return self._encode(windows, [self.positions_to_encode(window.content_frames) for window in windows])
 
     def positions_to_encode(self, content_frames: int) -> SparsePositions | None:
@@ -339,7 +338,7 @@ class WindowDecoder:
     def _encode(
         self, windows: Sequence[AudioWindow], positions_of_windows: Sequence[SparsePositions | None]
     ) -> list[EncodedWindow]:
-        """Encode some positions of each window, or all where it has None; those of equal positions together."""
+        """Encode the first positions of each window, or all where it has None; those of equal positions together."""
         groups: dict[tuple[SparsePositions | None, bool, bool], list[int]] = {}
         for i, (window, positions) in enumerate(zip(windows, positions_of_windows, strict=True)):
             groups.setdefault((positions, window.is_first, window.is_gap), []).append(i)
@@ -456,4 +455,4 @@ def frames_to_encode(mel: Floats, positions: SparsePositions | None) -> Floats:
     positions : SparsePositions or None
         None is all.
     """
-    return mel if positions is None else mel[:, :, : FRAMES_PER_POSITION * len(positions.numbers)]
+    return mel if positions is None else mel[:, :, : FRAMES_PER_POSITION * positions.encoded]

@@ -15,7 +15,7 @@ from harken.backends.native.decoder import NativeDecoder, NativeFeatures
 from harken.backends.native.encoder import NativeEncoder, NativeEncoderState
 from harken.backends.native.library import chosen_instruction_set
 from harken.backends.native.matrices import GROUP
-from harken.backends.native.packed_file import load_packed
+from harken.backends.native.packed_file import PackedContents, load_packed
 from harken.backends.native.session import NativeSession
 from harken.backends.native.weights import DecoderWeights, EncoderWeights
 from harken.backends.store import FileStore, default_store_directory
@@ -100,6 +100,10 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         self.threads = threads or usable_processors()
         store = FileStore(cache or default_store_directory())
         load = partial(load_packed, digest=digest, store=store, check_unchanged=check_unchanged)
+
+        def load_padding(contents: PackedContents) -> Mapping[str, NDArray[Any]]:
+            return load_packed({}, contents=contents, digest=digest, store=store, check_unchanged=lambda: None)
+
         decoder_weights = DecoderWeights(dims=self.dims, bits=BITS[precision], vocab_subset=vocab_subset)
         encoder_weights = EncoderWeights(self.dims, max(decoder_weights.bits, 16))
         parts = (decoder_weights, encoder_weights) if self.dims.has_encoder else (decoder_weights,)
@@ -108,7 +112,9 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             arrays[0], contents=decoder_weights, alignment_heads=self.alignment_heads, threads=self.threads
         )
         self._encoder = (
-            NativeEncoder(arrays[1], encoder_weights, self._decoder) if self.dims.has_encoder else None
+            NativeEncoder(arrays[1], encoder_weights, self._decoder, load_padding)
+            if self.dims.has_encoder
+            else None
         )
         encoder = f"native {NAMES[encoder_weights.bits]}" if self.dims.has_encoder else "shared output"
         decoder = f"native {NAMES[decoder_weights.bits]} ({self._decoder.instruction_set})"

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_int32
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from threading import Lock
 from typing import Any
@@ -76,7 +76,7 @@ class NativeFeatures(EncodedWindows):
     lengths : sequence of int, or None
         Number of positions of each window, where they differ.
     sparse_positions : SparsePositions, optional
-        What the positions of all windows stand for.
+        Those of all windows.
     """
 
     def __init__(
@@ -88,13 +88,12 @@ class NativeFeatures(EncodedWindows):
     ) -> None:
         super().__init__(encoder_output, lengths, sparse_positions)
         self.windows = windows
-        self.key_bias = padded_key_bias(sparse_positions) if sparse_positions else None
+        self.key_bias = padded_key_bias(sparse_positions.key_bias) if sparse_positions else None
 
 
-@cache
-def padded_key_bias(positions: SparsePositions) -> Floats:
+def padded_key_bias(key_bias: Floats) -> Floats:
     """Return the bias of the keys of some positions, rounded up to whole groups as the library reads it."""
-    return np.pad(positions.key_bias, (0, -len(positions.counts) % GROUP))
+    return np.pad(key_bias, (0, -len(key_bias) % GROUP))
 
 
 class NativeDecoder:

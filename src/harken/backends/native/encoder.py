@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.encoding import own_states
+from harken.backends.encoding import own_states, short_speech_window
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
 from harken.backends.native.library import NO_MEMORY, Chunk, Encoder, EncoderLayer
+from harken.backends.native.packed_file import ArrayShape, PackedContents, Put, Weights
 from harken.backends.native.weights import EncoderWeights
 from harken.contract import Floats, SparsePositions, StreamingEncoderState
 from harken.errors import OutOfMemory
@@ -32,33 +35,64 @@ class NativeEncoder:
         Their contents.
     decoder : NativeDecoder
         The decoder on whose threads it runs; the two never run at the same time.
+    load_padding : callable
+        Maps packed contents; packs them first if they are not in the store.
     """
 
     def __init__(
-        self, arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights, decoder: NativeDecoder
+        self,
+        arrays: Mapping[str, NDArray[Any]],
+        contents: EncoderWeights,
+        decoder: NativeDecoder,
+        load_padding: Callable[[PackedContents], Mapping[str, NDArray[Any]]],
     ) -> None:
         self._arrays = arrays  # the model points to them
-        self._dims = contents.dims
+        self.dims = contents.dims
         self._decoder = decoder
         self._model = _make_model(arrays, contents)
+        self._bits = contents.bits
+        self._load_padding = load_padding
+        self._padding: dict[tuple[int, ...], Mapping[str, NDArray[Any]]] = {}
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
         n_windows, _, frames = mel.shape
-        encoder_output = np.empty((n_windows, frames // FRAMES_PER_POSITION, self._model.n_state), np.float32)
+        encoded = frames // FRAMES_PER_POSITION
+        frozen = self._frozen(positions.sample, positions.frozen) if positions else None
+        n_frozen = frozen.positions if frozen else 0
+        encoder_output = np.empty((n_windows, encoded + n_frozen, self._model.n_state), np.float32)
         chunk = Chunk()
-        if positions:
-            embeddings, key_bias = (
-                self._arrays["positions"][list(positions.numbers)],
-                padded_key_bias(positions),
-            )
-            assert len(embeddings) == encoder_output.shape[1], "a number for each position"
-            chunk.embeddings, chunk.key_bias = embeddings.ctypes.data, key_bias.ctypes.data
+        if positions and frozen:
+            assert encoded == positions.encoded
+            own = np.empty((self.dims.n_audio_layer, encoded, 2 * self._model.n_state), np.float32)
+            keys_values = np.concatenate([frozen.keys_values, own], axis=1)
+            key_bias = padded_key_bias(np.roll(positions.key_bias, n_frozen))
+            chunk.keys_values, chunk.layer_stride = keys_values.ctypes.data, keys_values[0].size
+            chunk.n_history, chunk.key_bias = n_frozen, key_bias.ctypes.data
+            encoder_output[:, encoded:] = frozen.encoder_output
         for window, output in zip(mel, encoder_output, strict=True):
-            self._encode(chunk, np.pad(window, ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES))), output)
+            padded = np.pad(window, ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES)))
+            self._encode(chunk, padded, output[:encoded])
         return encoder_output
 
+    def encode_short_speech(self) -> FrozenPositions:
+        """Encode the window whose padding is frozen, and keep the keys and values of all positions."""
+        dims = self.dims
+        keys_values = np.empty((dims.n_audio_layer, dims.n_audio_ctx, 2 * dims.n_audio_state), np.float32)
+        encoder_output = np.empty((dims.n_audio_ctx, dims.n_audio_state), np.float32)
+        chunk = Chunk(keys_values=keys_values.ctypes.data, layer_stride=keys_values[0].size)
+        mel = np.pad(short_speech_window(dims), ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES)))
+        self._encode(chunk, mel, encoder_output)
+        return FrozenPositions(keys_values, encoder_output)
+
+    def _frozen(self, sample: tuple[int, ...], frozen: tuple[int, ...]) -> FrozenPositions:
+        """Return the last positions of a sample of the padding, which is stored beside the packed weights."""
+        if sample not in self._padding:
+            self._padding[sample] = self._load_padding(PaddingContents(self, sample, self._bits))
+        arrays, first = self._padding[sample], len(sample) - len(frozen)
+        return FrozenPositions(arrays["keys_values"][:, first:], arrays["encoder_output"][first:])
+
     def open_encoder(self, history_frames: int) -> NativeEncoderState:
-        return NativeEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
+        return NativeEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
         own = own_states(states, NativeEncoderState)
@@ -72,8 +106,8 @@ class NativeEncoder:
         """Encode a chunk of frames, with those around it, and write its output."""
         mel = np.ascontiguousarray(mel, np.float32)
         positions, frames_around = len(encoder_output), LEFT_CONTEXT_FRAMES + RIGHT_CONTEXT_FRAMES
-        assert mel.shape == (self._dims.n_mels, FRAMES_PER_POSITION * positions + frames_around)
-        assert 0 < chunk.first_position + positions <= self._dims.n_audio_ctx
+        assert mel.shape == (self.dims.n_mels, FRAMES_PER_POSITION * positions + frames_around)
+        assert 0 < chunk.first_position + positions <= self.dims.n_audio_ctx
         chunk.positions, chunk.mel, chunk.encoder_output = (
             positions,
             mel.ctypes.data,
@@ -82,6 +116,52 @@ class NativeEncoder:
         encode = self._decoder.library.harken_encode
         if self._decoder.call(encode, self._decoder.handle, byref(self._model), byref(chunk)) == NO_MEMORY:
             raise OutOfMemory("not enough memory to encode")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrozenPositions:
+    """Positions of a window that is encoded once and for all.
+
+    Parameters
+    ----------
+    keys_values : ndarray of shape (n_audio_layer, positions, 2 n_audio_state), float32
+        The keys of each layer, and behind them its values.
+    encoder_output : ndarray of shape (positions, n_audio_state), float32
+    """
+
+    keys_values: Floats
+    encoder_output: Floats
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+        return len(self.encoder_output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaddingContents:
+    """Frozen positions in a packed file (see `harken.backends.native.packed_file.PackedContents`)."""
+
+    encoder: NativeEncoder
+    sample: tuple[int, ...]
+    bits: int
+
+    @property
+    def key(self) -> str:
+        """The name of these contents among all those of the same weights."""
+        return f"padding-{self.bits}-{zlib.crc32(repr((self.encoder.dims, self.sample)).encode()):08x}"
+
+    def arrays(self) -> Iterator[ArrayShape]:
+        """Yield every array, in the order of the file."""
+        dims, positions = self.encoder.dims, len(self.sample)
+        yield "keys_values", np.float32, (dims.n_audio_layer, positions, 2 * dims.n_audio_state)
+        yield "encoder_output", np.float32, (positions, dims.n_audio_state)
+
+    def write(self, _weights: Weights, put: Put) -> None:
+        """Encode the window, and keep these positions of it."""
+        window, sample = self.encoder.encode_short_speech(), list(self.sample)
+        put("keys_values", window.keys_values[:, sample])
+        put("encoder_output", window.encoder_output[sample])
 
 
 def _make_model(arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights) -> Encoder:

@@ -92,7 +92,6 @@ class Chunk(Structure):
         ("first_position", c_int32),
         ("mel", c_void_p),
         ("encoder_output", c_void_p),
-        ("embeddings", c_void_p),
         ("key_bias", c_void_p),
         ("keys_values", c_void_p),
         ("layer_stride", c_int64),

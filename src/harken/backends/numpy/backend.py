@@ -27,7 +27,7 @@ class NumpyFeatures:
     lengths : sequence of int
         Number of positions of each window.
     sparse_positions : SparsePositions or None
-        What the positions of all windows stand for.
+        Those of all windows.
     """
 
     encoder_output: Floats

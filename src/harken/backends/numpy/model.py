@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.backends.encoding import short_speech_window
 from harken.contract import Floats, Ints, SparsePositions
 from harken.types import Dims
 
@@ -21,10 +22,14 @@ Mask = NDArray[np.bool_]
 
 
 def encode(mel: Floats, weights: Weights, dims: Dims, positions: SparsePositions | None = None) -> Floats:
-    """Encode log-mel of shape (n_mels, 2 n): shape (n, n_audio_state), n up to n_audio_ctx."""
+    """Encode log-mel of shape (n_mels, 2 n): shape (n, n_audio_state), n up to n_audio_ctx; frozen positions follow."""
     if positions is None:
         return encoder_blocks(stem(mel, weights), weights, dims)
-    return encoder_blocks(stem(mel, weights, positions.numbers), weights, dims, key_bias=positions.key_bias)
+    frozen, layer_inputs = list(positions.frozen), list[Floats]()
+    window = encoder_blocks(stem(short_speech_window(dims), weights), weights, dims, layer_inputs=layer_inputs)
+    padding = [layer_input[frozen] for layer_input in layer_inputs]
+    encoded = encoder_blocks(stem(mel, weights), weights, dims, padding=padding, key_bias=positions.key_bias)
+    return np.concatenate([encoded, window[frozen]])
 
 
 def stem(mel: Floats, weights: Weights, positions: Sequence[int] | None = None) -> Floats:
@@ -41,13 +46,27 @@ def stem(mel: Floats, weights: Weights, positions: Sequence[int] | None = None) 
 
 
 def encoder_blocks(
-    x: Floats, weights: Weights, dims: Dims, mask: Mask | None = None, key_bias: Floats | None = None
+    x: Floats,
+    weights: Weights,
+    dims: Dims,
+    mask: Mask | None = None,
+    *,
+    padding: Sequence[Floats] | None = None,
+    key_bias: Floats | None = None,
+    layer_inputs: list[Floats] | None = None,
 ) -> Floats:
-    """Apply the encoder's layers to positions of shape (n, n_audio_state); without a mask, each attends to all."""
+    """Apply the encoder's layers to positions of shape (n, n_audio_state); without a mask, each attends to all.
+
+    Each also attends to the padding, an array a layer, if there is any. `layer_inputs` receives what the attention of
+    each layer reads.
+    """
     for layer in range(dims.n_audio_layer):
         block = f"encoder.blocks.{layer}"
         y = _layer_norm(x, weights, f"{block}.attn_ln")
-        x = x + _attention(y, y, weights, f"{block}.attn", dims.n_audio_head, mask, key_bias)[0]
+        if layer_inputs is not None:
+            layer_inputs.append(y)
+        source = y if padding is None else np.concatenate([y, padding[layer]])
+        x = x + _attention(y, source, weights, f"{block}.attn", dims.n_audio_head, mask, key_bias)[0]
         x = x + _mlp(x, weights, block)
     return _layer_norm(x, weights, "encoder.ln_post")
 

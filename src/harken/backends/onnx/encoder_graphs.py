@@ -7,7 +7,7 @@ from threading import Lock
 
 import numpy as np
 
-from harken.backends.encoding import NO_ENCODER, own_states
+from harken.backends.encoding import NO_ENCODER, own_states, short_speech_window
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.runtimes import Arrays, Graph
 from harken.backends.onnx.session import MASKED, OnnxFeatures
@@ -30,6 +30,7 @@ class EncoderGraphs:
     def __init__(self, dims: Dims, loader: GraphLoader, loaded: Mapping[str, Graph]) -> None:
         self._dims, self._loader, self._loaded = dims, loader, dict(loaded)
         self._lock = Lock()
+        self._short_speech: Arrays = {}
 
     @staticmethod
     def names(dims: Dims) -> tuple[str, ...]:
@@ -80,12 +81,27 @@ class EncoderGraphs:
             state.append_chunk(mel[row], stream_outputs, final_frames // FRAMES_PER_POSITION)
 
     def _encode_sparse(self, mel: Floats, positions: SparsePositions) -> Floats:
-        """Encode some positions of one window, by the graph of streams, which takes positions and a mask."""
-        state = OnnxEncoderState(self._dims, history_positions=1)  # masked; the runtimes take no empty history
+        """Encode the first positions of one window, by the graph of streams, whose history is the frozen positions."""
+        window, frozen = self._short_speech_outputs(), list(positions.frozen)
+        state = OnnxEncoderState(self._dims, len(frozen))
         inputs, outputs = OnnxEncoderState.chunk_inputs([state], mel)
-        inputs["mask"][..., 1:] = positions.key_bias
-        self._graph("streaming_encoder")({**inputs, "positions": np.array([positions.numbers])}, outputs)
-        return outputs["encoder_output"]
+        inputs["mask"][...] = np.roll(positions.key_bias, len(frozen))
+        for i in range(self._dims.n_audio_layer):
+            inputs[f"past_k.{i}"] = window[f"key.{i}"][..., frozen]
+            inputs[f"past_v.{i}"] = window[f"value.{i}"][..., frozen, :]
+        self._graph("streaming_encoder")(inputs, outputs)
+        return np.concatenate([outputs["encoder_output"], window["encoder_output"][:, frozen]], axis=1)
+
+    def _short_speech_outputs(self) -> Arrays:
+        """Return the outputs of the graph of streams for the window whose padding is frozen."""
+        if not self._short_speech:
+            state = OnnxEncoderState(
+                self._dims, history_positions=1
+            )  # masked; the runtimes take no empty history
+            inputs, outputs = OnnxEncoderState.chunk_inputs([state], short_speech_window(self._dims)[None])
+            self._graph("streaming_encoder")(inputs, outputs)
+            self._short_speech = outputs
+        return self._short_speech
 
     def _graph(self, name: str) -> Graph:
         with self._lock:

@@ -62,7 +62,7 @@ class OnnxFeatures(EncodedWindows):
     lengths : sequence of int, or None
         Number of positions of each window, where they differ; behind them the arrays hold any finite values.
     sparse_positions : SparsePositions, optional
-        What the positions of all windows stand for.
+        Those of all windows.
     """
 
     def __init__(

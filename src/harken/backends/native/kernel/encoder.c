@@ -84,8 +84,7 @@ static void embed_positions(void *context, int32_t unused, int32_t begin, int32_
     for (int32_t block = begin; block < end; block++) {
         int32_t first = block * BLOCK_ROWS, n = min(work->chunk->positions - first, BLOCK_ROWS);
         float *x = work->x + first * state;
-        const float *embeddings = work->chunk->embeddings ? work->chunk->embeddings + first * state
-                                                          : model->positions + (work->chunk->first_position + first) * state;
+        const float *embeddings = model->positions + (work->chunk->first_position + first) * state;
         work->kernels->quantise_rows(work->conv_rows + 2 * first * state, 2 * state, n, model->conv2.columns, 0,
                                      &scratch->rows);
         work->kernels->multiply(&model->conv2, &scratch->rows, n, HARKEN_GELU, x, state);

@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 6
+#define HARKEN_ABI_VERSION 7
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -85,7 +85,7 @@ struct harken_chunk {
     /* Where each position stands for some of the window, the embedding of each, shape (positions, n_state), and the
      * logarithm of their number, which is added to the scores of its key; else NULL. The second is rounded up to whole
      * groups. */
-    const float *embeddings, *key_bias;
+    const float *key_bias;
     /* Keys and values of every layer, rows of 2 n_state floats, or NULL where there is no history and none is kept:
      * `n_history` rows of earlier positions, behind which those of the chunk are written. */
     float *keys_values;
