@@ -175,7 +175,7 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     return hash;
 }
 
-/* Encodes windows of different lengths, every other one behind history, some with embeddings and biases of their own, and
+/* Encodes windows of different lengths, every other one behind history, some with biases of their keys, and
  * projects them for the cross-attention. Each number of threads takes them in another order, so nothing may depend on
  * what the window before left in memory. */
 static uint64_t encode(const struct harken_model *model, const struct harken_encoder *encoder, const int32_t *frames,
@@ -192,7 +192,7 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
         seed = (uint64_t)frames[window];
         float *mel = draw_floats((size_t)(2 * positions + 3) * MELS, 1.5f);
         float *keys_values = draw_floats(LAYERS * rows * 2 * STATE, 1);
-        float *embeddings = draw_floats(n, 0.5f), *key_bias = draw_floats(rows + HARKEN_GROUP, 2);
+        float *key_bias = draw_floats(rows + HARKEN_GROUP, 2);
         float *output = malloc(n * sizeof *output);
         void *packed = aligned_alloc(64, packed_bytes);
         memset(output, 0xff, n * sizeof *output); /* NaN, where nothing is written */
@@ -206,7 +206,7 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
         if (history)
             chunk.keys_values = keys_values;
         if (window % 3)
-            chunk.embeddings = embeddings, chunk.key_bias = key_bias;
+            chunk.key_bias = key_bias;
         struct harken_window projected = {packed, positions, HARKEN_MOST_IN_A_PART, positions, NULL};
         if (harken_encode(decoder, encoder, &chunk) || harken_project_window(decoder, output, 0, &projected))
             exit(1);
@@ -215,7 +215,6 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
         hashes[window] = add_bytes(hashes[window], packed, packed_bytes);
         free(mel);
         free(keys_values);
-        free(embeddings);
         free(key_bias);
         free(output);
         free(packed);

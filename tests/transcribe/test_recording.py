@@ -286,21 +286,21 @@ class TestPartialWindows:
 
     def test_accepted_partial_result_is_not_decoded_again(self) -> None:
         lengths, (segment,) = self.lengths(HELLO)
-        assert lengths == [24]  # 6 positions of sound, 2 of padding, and 4 of the other 16
+        assert lengths == [16]  # 6 positions of sound, and 2 of padding
         assert [attempt.reason for attempt in segment.attempts] == [None]
 
     def test_rejected_partial_result_is_decoded_again_with_the_whole_window(self) -> None:
         lengths, (segment,) = self.lengths(UNSURE, HELLO)
-        assert lengths == [24, WINDOW_FRAMES]
+        assert lengths == [16, WINDOW_FRAMES]
         assert segment.text == "hello"
         assert [attempt.temperature for attempt in segment.attempts] == [0, 0]
         assert "below -1.0, in the encoded part of the window" in (segment.attempts[0].reason or "")
 
     def test_silence_is_confirmed_with_the_whole_window(self) -> None:
         lengths, (segment,) = self.lengths(SILENCE, HELLO)
-        assert lengths == [24, WINDOW_FRAMES]
+        assert lengths == [16, WINDOW_FRAMES]
         assert segment.text == "hello"
-        assert self.lengths(SILENCE) == ([24, WINDOW_FRAMES], [])
+        assert self.lengths(SILENCE) == ([16, WINDOW_FRAMES], [])
 
 
 def test_samples_depend_on_the_position_of_the_window_only() -> None:

@@ -94,7 +94,7 @@ def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_enco
         assert probabilities == pytest.approx(whole_or_part, abs=1e-5)
 
 
-@pytest.mark.parametrize(("multilingual", "encoded"), [(True, [30, WINDOW_FRAMES]), (False, [30])])
+@pytest.mark.parametrize(("multilingual", "encoded"), [(True, [24, WINDOW_FRAMES]), (False, [24])])
 def test_only_multilingual_models_get_the_whole_window_for_lack_of_confidence(
     monkeypatch: pytest.MonkeyPatch, multilingual: bool, encoded: list[int]
 ) -> None:

@@ -109,8 +109,8 @@ class TranscribeOptions:
     )
     fidelity: str = _decoding(
         "auto",
-        "exact encodes every position of a window of 30 s, as the reference does; fast encodes a part of those "
-        "behind the end of the audio, which counts for all of them; auto is exact in fp32.",
+        "exact encodes every position of a window of 30 s, as the reference does; fast none of those behind the "
+        "end of the audio, for which stored ones stand; auto is exact in fp32.",
         choices=FIDELITIES,
     )
     suppress_tokens: tuple[int, ...] = _decoding(

@@ -86,10 +86,12 @@ class EncoderGraphs:
         state = OnnxEncoderState(self._dims, len(frozen))
         inputs, outputs = OnnxEncoderState.chunk_inputs([state], mel)
         inputs["mask"][...] = np.roll(positions.key_bias, len(frozen))
-        for i in range(self._dims.n_audio_layer):
-            inputs[f"past_k.{i}"] = window[f"key.{i}"][..., frozen]
-            inputs[f"past_v.{i}"] = window[f"value.{i}"][..., frozen, :]
-        self._graph("streaming_encoder")(inputs, outputs)
+        past = {
+            f"past_{part[0]}.{i}": np.take(window[f"{part}.{i}"], frozen, axis=axis)
+            for i in range(self._dims.n_audio_layer)
+            for part, axis in (("key", 3), ("value", 2))
+        }
+        self._graph("streaming_encoder")({**inputs, **past}, outputs)
         return np.concatenate([outputs["encoder_output"], window["encoder_output"][:, frozen]], axis=1)
 
     def _short_speech_outputs(self) -> Arrays:

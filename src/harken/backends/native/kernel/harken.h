@@ -82,9 +82,7 @@ struct harken_chunk {
     int32_t positions, first_position; /* at least 1; counted from the start of the recording or stream */
     const float *mel;      /* shape (n_mels, 2 positions + 3): two frames before, two for each position, one behind */
     float *encoder_output; /* shape (positions, n_state) */
-    /* Where each position stands for some of the window, the embedding of each, shape (positions, n_state), and the
-     * logarithm of their number, which is added to the scores of its key; else NULL. The second is rounded up to whole
-     * groups. */
+    /* Added to the scores of every key, those of the history first, rounded up to whole groups; or NULL. */
     const float *key_bias;
     /* Keys and values of every layer, rows of 2 n_state floats, or NULL where there is no history and none is kept:
      * `n_history` rows of earlier positions, behind which those of the chunk are written. */
