@@ -1,8 +1,8 @@
 """The window decoder: encodes windows, detects their languages, and decodes those of one length together.
 
 Whisper learned on windows of 30 s. After short audio most of a window is padding, which the encoder cannot do without:
-windows that end earlier cost words (docs/decisions/fidelity.md). But the padding of one window resembles that of another: so
-it is not encoded, and some positions of a window that was encoded once stand for it.
+windows that end earlier cost words (docs/decisions/fidelity.md). But padding resembles that of any other window: so it
+is not encoded, and some positions of a window that was encoded once stand for it.
 """
 
 from __future__ import annotations
