@@ -55,8 +55,8 @@ def write_hugging_face(model: str, folder: Path, tokenizer_json: Path | None = N
         Tokenizer of the same vocabulary, for checkpoints without one (ggml, ``.pt``).
     """
     from harken.checkpoints import open_checkpoint, resolve_model
+    from harken.checkpoints.huggingface import export as write_weights
     from harken.text import Tokenizer
-    from harken.training.export import export as write_weights
 
     checkpoint = open_checkpoint(resolve_model(model))
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)

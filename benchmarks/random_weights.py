@@ -73,8 +73,8 @@ def write_checkpoint(folder: Path, dims: Dims, vocabulary_of: str, n_tokens: int
     """
     from export_genai import generation_config, preprocessor_config, tokenizer_config
     from harken.checkpoints import open_checkpoint, resolve_model
+    from harken.checkpoints.huggingface import export
     from harken.text import Tokenizer
-    from harken.training.export import export
 
     vocabulary = open_checkpoint(resolve_model(vocabulary_of)).vocabulary
     if vocabulary.path is None or vocabulary.path.name != "tokenizer.json":

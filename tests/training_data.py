@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from harken.checkpoints import Checkpoint, open_checkpoint
+from harken.checkpoints.huggingface import export
 from harken.text.bpe import bytes_to_unicode
-from harken.training.example_store import ExampleStore
-from harken.training.examples import Example, TrainingSequence
-from harken.training.export import export
+from harken.training.examples import Example, ExampleStore, TrainingSequence
 from harken.training.windows import SpeechSpan, TrainingWindow
 from real_models import EXAMPLE
 from tiny_models import DIMS, TOKENIZER, make_weights

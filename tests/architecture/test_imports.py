@@ -96,7 +96,7 @@ MAY_USE_CLOCKS_AND_THREADS = (
     "harken.batch",
     "harken.api",
     "harken.transcription",
-    "harken.training.precision",
+    "harken.training.network",
 )
 
 HEAVY_PACKAGES = {

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from audio_files import AUDIO_FORMATS, tone
 from harken.audio import load_audio
-from harken.audio.resample import Resampler
+from harken.audio.io import Resampler
 
 Floats = NDArray[np.float32]
 

@@ -14,10 +14,10 @@ from checkpoint_files import raises_checkpoint_error, random_weights
 from harken.backend_factory import BackendFactory
 from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapter
 from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
+from harken.checkpoints.huggingface import export
 from harken.checkpoints.safetensors import serialize_tensors
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OptionError
-from harken.training.export import export
 from tiny_models import DIMS, TOKENIZER, make_backend, make_mel
 from training_data import write_model
 

@@ -20,9 +20,9 @@ import harken  # noqa: E402
 from checkpoint_files import random_weights  # noqa: E402
 from cli_runner import CliRunner, Outcome  # noqa: E402
 from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
+from harken.checkpoints.huggingface import export  # noqa: E402
 from harken.training import run  # noqa: E402
-from harken.training.example_store import ExampleStore  # noqa: E402
-from harken.training.export import export  # noqa: E402
+from harken.training.examples import ExampleStore  # noqa: E402
 from harken.training.labelling import Teacher  # noqa: E402
 from tiny_models import DIMS, TOKENIZER  # noqa: E402
 from training_data import write_model, write_speech  # noqa: E402

@@ -26,8 +26,11 @@ from harken.streaming import SpeechEnded, SpeechStarted  # noqa: E402
 from harken.streaming.config import PRESETS  # noqa: E402
 from harken.streaming.utterance import TRAILING_SILENCE_FRAMES  # noqa: E402
 from harken.training.adapt import Adaptation, cut_windows, initial_factors  # noqa: E402
-from harken.training.example_store import ExampleStore  # noqa: E402
-from harken.training.examples import Example, TrainingSequence  # noqa: E402
+from harken.training.examples import (  # noqa: E402
+    Example,
+    ExampleStore,
+    TrainingSequence,
+)
 from harken.training.hearing import HeardChunk, hear_update, hear_utterance, hear_whole  # noqa: E402
 from harken.training.loop import TrainingCallbacks, train  # noqa: E402
 from harken.training.network import run_decoder, run_encoder  # noqa: E402

@@ -1,4 +1,4 @@
-"""Tests of harken.training.export: exported weights load in harken and in transformers and compute the same."""
+"""Tests of harken.checkpoints.huggingface: exported weights load in harken and in transformers and compute the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from harken.backends.onnx import OnnxBackend  # noqa: E402
 from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
-from harken.training.export import COPIED_FILES, export  # noqa: E402
+from harken.checkpoints.huggingface import COPIED_FILES, export  # noqa: E402
 from harken.training.network import run_decoder, run_encoder  # noqa: E402
 from harken.training.student import TOKEN_EMBEDDING, copy_decoder_layers, student_dims  # noqa: E402
 from tiny_models import DIMS, TOKENIZER, make_mel, make_weights  # noqa: E402

@@ -18,7 +18,7 @@ from checkpoint_files import random_weights  # noqa: E402
 from harken.errors import CheckpointError, OptionError, OutputError  # noqa: E402
 from harken.training import stitching  # noqa: E402
 from harken.training.acceptance import Acceptance, count_acceptance, count_forward_passes  # noqa: E402
-from harken.training.example_store import ExampleStore  # noqa: E402
+from harken.training.examples import ExampleStore  # noqa: E402
 from harken.training.loop import TrainingCallbacks, count_steps, learning_rate_at, train  # noqa: E402
 from harken.training.network import run_decoder, run_encoder  # noqa: E402
 from harken.training.objective import Distillation, FineTuning, SequenceBatch, mask_time  # noqa: E402

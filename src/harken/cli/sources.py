@@ -16,7 +16,7 @@ import numpy as np
 
 from harken.audio import stream_audio
 from harken.audio.container import NOT_FINITE
-from harken.audio.resample import Resampler
+from harken.audio.io import Resampler
 from harken.cli.exits import Stop, signal_stop
 from harken.cli.inputs import STDIN, recording_duration_s
 from harken.cli.signals import handling_signals, signal_listeners

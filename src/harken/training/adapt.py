@@ -21,14 +21,13 @@ from harken.errors import OptionError
 from harken.files import write_atomic
 from harken.streaming.config import PRESETS
 from harken.training.acceptance import Acceptance
-from harken.training.example_store import ExampleStore
-from harken.training.examples import Example
+from harken.training.examples import Example, ExampleStore
 from harken.training.hearing import HEARINGS, max_live_s
 from harken.training.labelling import Teacher
 from harken.training.loop import TrainingCallbacks
+from harken.training.network import fastest_matmul_dtype
 from harken.training.objective import Distillation, autocast
 from harken.training.options import AdaptDataOptions, AdaptOptions
-from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import MAX_SPEECH_S, find_speech
 from harken.training.run import TrainingTask, prepare_examples, run_training
 from harken.training.streaming_network import run_streaming_encoder

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, encoder_digest
+from harken.checkpoints.huggingface import export
 from harken.text import frequent_token_ids
 from harken.training import stitching
-from harken.training.example_store import ExampleStore, StateMatchedStore
-from harken.training.export import export
+from harken.training.examples import ExampleStore, StateMatchedStore
 from harken.training.labelling import Labeller, Teacher, label_windows
 from harken.training.loop import TrainingCallbacks
+from harken.training.network import fastest_matmul_dtype
 from harken.training.objective import Distillation
 from harken.training.options import DistillOptions
-from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import find_speech
 from harken.training.run import TrainingTask, prepare_examples, run_training
 from harken.training.student import (

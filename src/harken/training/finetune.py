@@ -9,18 +9,16 @@ import numpy as np
 import torch
 
 from harken.api import Recognizer
+from harken.checkpoints.huggingface import export
 from harken.errors import ManifestError
 from harken.manifests import Entry
 from harken.results import Word
-from harken.training.example_store import ExampleStore
-from harken.training.examples import Example, TrainingSequence
-from harken.training.export import export
+from harken.training.examples import Example, ExampleStore, TrainingSequence
 from harken.training.labelling import Labeller, make_prompted_texts, timestamped_tokens, window_log_mel
 from harken.training.loop import TrainingCallbacks
-from harken.training.network import run_encoder
+from harken.training.network import fastest_matmul_dtype, run_encoder
 from harken.training.objective import FineTuning
 from harken.training.options import FineTuneOptions
-from harken.training.precision import fastest_matmul_dtype
 from harken.training.recordings import MAX_SPEECH_S, SpeechFinder, SpeechSegment, find_speech
 from harken.training.run import TrainingTask, prepare_examples, run_training
 from harken.training.windows import TrainingWindow

@@ -14,10 +14,8 @@ from harken.checkpoints import Checkpoint
 from harken.contract import Features, Floats
 from harken.decoding import Greedy, Window, decode, language_probabilities, make_logit_rules, make_prompt
 from harken.text import Tokenizer
-from harken.training.example_store import ExampleStore
-from harken.training.examples import Example, TrainingSequence
-from harken.training.network import run_decoder
-from harken.training.precision import fastest_matmul_dtype
+from harken.training.examples import Example, ExampleStore, TrainingSequence
+from harken.training.network import fastest_matmul_dtype, run_decoder
 from harken.training.recordings import Progress
 from harken.training.windows import TrainingWindow
 from harken.transcribe import TranscribeOptions

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from harken.errors import CheckpointError, OptionError
 from harken.training.acceptance import Acceptance
-from harken.training.example_store import ExampleStore
+from harken.training.examples import ExampleStore
 from harken.training.objective import Objective
 from harken.training.options import TrainOptions
 from harken.training.run_directory import EvalPoint, RunDirectory, snapshot

@@ -19,7 +19,7 @@ except ImportError as error:
 from harken.checkpoints import Checkpoint
 from harken.manifests import Entry
 from harken.text import Tokenizer
-from harken.training.example_store import ExampleStore
+from harken.training.examples import ExampleStore
 from harken.training.labelling import Labeller, label_windows
 from harken.training.loop import TrainingCallbacks, train
 from harken.training.objective import Objective

@@ -19,8 +19,7 @@ from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, Weights
 from harken.contract import Floats
 from harken.errors import OptionError
-from harken.training.example_store import ExampleStore
-from harken.training.examples import Example, HalfFloats
+from harken.training.examples import Example, ExampleStore, HalfFloats
 from harken.training.labelling import Labeller, window_log_mel
 from harken.training.network import run_decoder
 from harken.training.options import MAX_DECODER_LAYERS

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.audio import stream_audio
-from harken.audio.resample import Resampler
+from harken.audio.io import Resampler
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.option_types import check, option
