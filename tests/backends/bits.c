@@ -175,7 +175,7 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
     return hash;
 }
 
-/* Encodes windows of different lengths, every other one behind history, some with biases of their keys, and
+/* Encodes windows of different lengths, every other one behind history, which some keep, some with biases of their keys, and
  * projects them for the cross-attention. Each number of threads takes them in another order, so nothing may depend on
  * what the window before left in memory. */
 static uint64_t encode(const struct harken_model *model, const struct harken_encoder *encoder, const int32_t *frames,
@@ -203,7 +203,9 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
                                      .encoder_output = output,
                                      .layer_stride = (int64_t)rows * 2 * STATE,
                                      .n_history = history};
-        if (history)
+        if (window % 4 == 3)
+            chunk.history = keys_values;
+        else if (history)
             chunk.keys_values = keys_values;
         if (window % 3)
             chunk.key_bias = key_bias;

@@ -167,9 +167,9 @@ class PaddingSample:
         Where a greater share of the window would be encoded, all of it is.
     """
 
-    block: int = 8
+    block: int = 16
     period: int = 64
-    min_dense: int = 16
+    min_dense: int = 50
     dense_step: int = 50
     max_share: float = 2 / 3
 

@@ -63,11 +63,9 @@ class NativeEncoder:
         chunk = Chunk()
         if positions and frozen:
             assert encoded == positions.encoded
-            own = np.empty((self.dims.n_audio_layer, encoded, 2 * self._model.n_state), np.float32)
-            keys_values = np.concatenate([frozen.keys_values, own], axis=1)
             key_bias = padded_key_bias(np.roll(positions.key_bias, n_frozen))
-            chunk.keys_values, chunk.layer_stride = keys_values.ctypes.data, keys_values[0].size
             chunk.n_history, chunk.key_bias = n_frozen, key_bias.ctypes.data
+            chunk.history, chunk.layer_stride = frozen.keys_values.ctypes.data, frozen.layer_stride
             encoder_output[:, encoded:] = frozen.encoder_output
         for window, output in zip(mel, encoder_output, strict=True):
             padded = np.pad(window, ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES)))
@@ -136,6 +134,11 @@ class FrozenPositions:
     def positions(self) -> int:
         """Number of positions."""
         return len(self.encoder_output)
+
+    @property
+    def layer_stride(self) -> int:
+        """Floats from the keys of a layer to those of the next."""
+        return self.keys_values.strides[0] // self.keys_values.itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)

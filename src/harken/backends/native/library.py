@@ -94,6 +94,7 @@ class Chunk(Structure):
         ("encoder_output", c_void_p),
         ("key_bias", c_void_p),
         ("keys_values", c_void_p),
+        ("history", c_void_p),
         ("layer_stride", c_int64),
         ("n_history", c_int32),
     )

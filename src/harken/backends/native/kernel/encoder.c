@@ -102,14 +102,20 @@ static void pack_heads(void *context, int32_t layer, int32_t begin, int32_t end,
     (void)thread;
     for (int32_t item = begin; item < end; item++) {
         int32_t head = item % heads;
-        const float *from = work->keys_values + layer * work->layer_stride + head * work->head_size;
+        int64_t channel = head * work->head_size + (item < heads ? 0 : state);
+        float *from = work->keys_values + layer * work->layer_stride + channel;
         const struct harken_matrix *matrix = item < heads ? &work->keys[head] : &work->values[head];
+        if (work->chunk->history)
+            for (int64_t row = 0; row < work->chunk->n_history; row++)
+                memcpy(from + row * 2 * state,
+                       work->chunk->history + layer * work->chunk->layer_stride + row * 2 * state + channel,
+                       (size_t)work->head_size * sizeof *from);
         if (item < heads)
             work->kernels->pack_keys(from, 2 * state, work->n_keys, work->head_size, (void *)matrix->weights,
                                      (float *)matrix->scales);
         else
-            work->kernels->pack_values(from + state, 2 * state, work->n_keys, work->head_size,
-                                       (void *)matrix->weights, (float *)matrix->scales);
+            work->kernels->pack_values(from, 2 * state, work->n_keys, work->head_size, (void *)matrix->weights,
+                                       (float *)matrix->scales);
     }
 }
 
@@ -185,7 +191,7 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     work->queries = harken_take(arena, positions * state, sizeof(float));
     work->attended = harken_take(arena, positions * state, sizeof(float));
     if (!work->chunk->keys_values)
-        work->keys_values = harken_take(arena, positions * 2 * state, sizeof(float));
+        work->keys_values = harken_take(arena, (size_t)work->n_keys * 2 * state, sizeof(float));
     work->keys = harken_take(arena, (size_t)model->n_heads, sizeof *work->keys);
     work->values = harken_take(arena, (size_t)model->n_heads, sizeof *work->values);
     work->phases = harken_take(arena, FIRST_PHASES + PHASES_A_LAYER * (size_t)model->n_layers, sizeof *work->phases);

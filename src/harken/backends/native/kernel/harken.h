@@ -84,10 +84,11 @@ struct harken_chunk {
     float *encoder_output; /* shape (positions, n_state) */
     /* Added to the scores of every key, those of the history first, rounded up to whole groups; or NULL. */
     const float *key_bias;
-    /* Keys and values of every layer, rows of 2 n_state floats, or NULL where there is no history and none is kept:
-     * `n_history` rows of earlier positions, behind which those of the chunk are written. */
+    /* Keys and values of every layer, rows of 2 n_state floats: `n_history` rows of earlier positions, behind which those
+     * of the chunk are written. NULL where they are not kept; the earlier ones are read from `history` then. */
     float *keys_values;
-    int64_t layer_stride; /* floats from layer to layer */
+    const float *history;
+    int64_t layer_stride; /* floats from layer to layer, of either */
     int32_t n_history;
 };
 
