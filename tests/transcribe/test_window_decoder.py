@@ -94,11 +94,15 @@ def test_language_probabilities_belong_to_their_window_whatever_batch_it_is_enco
         assert probabilities == pytest.approx(whole_or_part, abs=1e-5)
 
 
-@pytest.mark.parametrize(("multilingual", "encoded"), [(True, [24, WINDOW_FRAMES]), (False, [24])])
-def test_only_multilingual_models_get_the_whole_window_for_lack_of_confidence(
-    monkeypatch: pytest.MonkeyPatch, multilingual: bool, encoded: list[int]
+@pytest.mark.parametrize(
+    ("multilingual", "sure_layers", "encoded"),
+    [(True, DIMS.n_audio_layer + 1, [24, WINDOW_FRAMES]), (True, DIMS.n_audio_layer, [24]), (False, 99, [24])],
+)
+def test_only_small_multilingual_models_get_the_whole_window_for_lack_of_confidence(
+    monkeypatch: pytest.MonkeyPatch, multilingual: bool, sure_layers: int, encoded: list[int]
 ) -> None:
     monkeypatch.setattr(window_decoder, "MIN_SPARSE_LOGPROB", 1.0)  # above any
+    monkeypatch.setattr(window_decoder, "SURE_LAYERS", sure_layers)
     tokenizer = Tokenizer.bytes_only(multilingual=multilingual)
     backend = TranscriptBackend(window_text(0, "yes", WINDOW_POSITIONS))
     decoder = WindowDecoder(
@@ -109,7 +113,7 @@ def test_only_multilingual_models_get_the_whole_window_for_lack_of_confidence(
     )
     (result,) = decode_windows(decoder, [audio_window(make_mel(1)[0], 0, 24)])
     assert [mel.shape[-1] for mel in backend.mels] == encoded
-    if multilingual:
+    if len(encoded) == 2:
         assert "below 1.0, in the encoded part of the window" in (result.attempts[0].reason or "")
 
 

@@ -1,4 +1,4 @@
-"""Reading of audio, as a stream in constant memory: files, standard input, file objects, arrays, samples of any rate."""
+"""Reading of audio as a stream in constant memory: files, standard input, file objects and arrays, at any rate."""
 
 from __future__ import annotations
 

@@ -34,8 +34,9 @@ from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.options import Callbacks, TranscribeOptions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-MIN_SPARSE_LOGPROB = -0.5
-"""Average log-probability below which a multilingual model gets the whole window (docs/decisions/fidelity.md)."""
+MIN_SPARSE_LOGPROB, SURE_LAYERS = -0.5, 6
+"""Average log-probability below which a multilingual model with fewer layers in its encoder, which is `tiny`, gets the
+whole window (docs/decisions/fidelity.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -430,7 +431,8 @@ class WindowDecoder:
         if self.options.is_silence(decoded):
             return "no speech"
         avg_logprob = decoded.hypothesis.avg_logprob
-        if self.tokenizer.multilingual and avg_logprob < MIN_SPARSE_LOGPROB:
+        is_tiny = self.tokenizer.multilingual and self.backend.dims.n_audio_layer < SURE_LAYERS
+        if is_tiny and avg_logprob < MIN_SPARSE_LOGPROB:
             return f"average log-probability {avg_logprob:.2f} below {MIN_SPARSE_LOGPROB}"
         return None
 
