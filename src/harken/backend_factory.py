@@ -20,8 +20,8 @@ AUTO, NGRAM = "auto", "ngram"
 BACKENDS = (AUTO, "native", "onnx", "torch", "numpy")
 CPU_ENGINES = (AUTO, "native", "onnx")
 PRECISIONS = {
-    AUTO: ("auto", "fp32", "bf16", "int8"),
-    "native": ("auto", "fp32", "int8"),
+    AUTO: ("auto", "fp32", "bf16", "int16", "int8"),
+    "native": ("auto", "fp32", "int16", "int8"),
     "onnx": ("auto", "fp32", "bf16", "int8"),
     "numpy": ("auto", "fp32"),
 }

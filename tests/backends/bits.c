@@ -48,8 +48,12 @@ static uint16_t *draw_scales(size_t n, float scale) {
 }
 
 static struct harken_matrix draw_blocks(int32_t rows, int32_t columns, int32_t bits) {
-    size_t padded = ((size_t)rows + 15) / 16 * 16, n = padded * (size_t)columns;
-    return (struct harken_matrix){draw_bytes(n * (size_t)bits / 8), draw_scales(n / HARKEN_BLOCK, bits == 8 ? 2e-3f : 2e-2f),
+    size_t padded = ((size_t)rows + 15) / 16 * 16, n = padded * (size_t)columns, n_bytes = bits == 4 ? n / 2 : n;
+    int8_t *weights = draw_bytes(n_bytes);
+    for (size_t i = 0; bits == 7 && i < n_bytes; i++)
+        weights[i] = (int8_t)(weights[i] / 2 + 64);
+    float *scale_of_bits = (float[9]){[4] = 2e-2f, [7] = 4e-3f, [8] = 2e-3f};
+    return (struct harken_matrix){weights, draw_scales(n / HARKEN_BLOCK, scale_of_bits[bits]),
                                   draw_floats(padded, 0.1f), rows, columns, bits};
 }
 
@@ -76,6 +80,8 @@ static struct harken_matrix draw_matrix(int32_t rows, int32_t columns, int32_t b
 }
 
 static struct harken_encoder draw_encoder(int32_t bits) {
+    int32_t wide = bits < 16 ? 16 : bits;
+    struct harken_matrix none = {0};
     struct harken_encoder_layer *layers = malloc(LAYERS * sizeof *layers);
     for (int32_t i = 0; i < LAYERS; i++)
         layers[i] = (struct harken_encoder_layer){draw_matrix(STATE, STATE, bits), draw_matrix(2 * STATE, STATE, bits),
@@ -85,12 +91,14 @@ static struct harken_encoder draw_encoder(int32_t bits) {
                                    HEADS,
                                    STATE,
                                    MELS,
-                                   draw_matrix(STATE, 3 * MELS, bits),
-                                   draw_matrix(STATE, 3 * STATE, bits),
+                                   draw_matrix(STATE, 3 * MELS, wide),
+                                   draw_matrix(STATE, 3 * STATE, wide),
                                    draw_floats(MOST_FRAMES / 2 * STATE, 0.5f),
                                    layers,
                                    draw_floats(STATE, 1),
-                                   draw_floats(STATE, 1)};
+                                   draw_floats(STATE, 1),
+                                   bits < 16 ? draw_matrix(STATE, STATE, 16) : none,
+                                   bits < 16 ? draw_matrix(STATE, STATE, 16) : none};
 }
 
 static const uint64_t EMPTY_HASH = 14695981039346656037u;
@@ -352,12 +360,12 @@ int main(void) {
     for (int32_t i = 0; i < supported.n; i++)
         print("log-mel", transform(supported.list[i]), supported.list[i]->name, 1);
     static const char *const decoders[] = {"4-bit-decoder", "8-bit-decoder", "float-decoder"};
-    static const char *const encoders[] = {NULL, "encoder", "float-encoder"};
+    static const char *const encoders[] = {"8-bit-encoder", "encoder", "float-encoder"};
     static const int32_t frames[] = {2, 96, 98, 1130, 14}, fewer_frames[] = {2, 96, 98, 230, 14};
     for (int32_t i = 0; i < 3; i++) {
         int32_t bits = (int32_t[]){4, 8, 32}[i], wide = bits == 32 ? 32 : 16;
         seed = 5;
-        struct harken_encoder encoder = draw_encoder(wide);
+        struct harken_encoder encoder = draw_encoder(bits == 4 ? 7 : wide);
         seed = 7;
         struct harken_layer layers[LAYERS];
         for (int32_t layer = 0; layer < LAYERS; layer++) {
@@ -383,9 +391,8 @@ int main(void) {
         for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
             for (int32_t threads = 1; threads <= (name == names ? 3 : 1); threads++) {
                 print(decoders[i], run(&model, threads, name), name, threads);
-                if (encoders[i])
-                    print(encoders[i], encode(&model, &encoder, bits == 32 ? fewer_frames : frames, 5, threads, name),
-                          name, threads);
+                print(encoders[i], encode(&model, &encoder, bits == 8 ? frames : fewer_frames, 5, threads, name), name,
+                      threads);
             }
             if (bits == 8)
                 print("longest-window", encode(&model, &encoder, (int32_t[]){MOST_FRAMES}, 1, 2, name), name, 2);

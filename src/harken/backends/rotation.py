@@ -1,4 +1,4 @@
-"""The decoder's weights in rotated coordinates, in which they lose less by quantisation.
+"""The weights of a decoder or an encoder in rotated coordinates, in which they lose less by quantisation.
 
 The channels of a layer's input differ in magnitude, by the gain of the normalisation before it and by the residual
 stream itself, and one scale for all of them is too coarse for most. Therefore the residual stream is multiplied by a
@@ -42,30 +42,42 @@ ROWS_AT_ONCE = 4096
 
 
 class RotatedWeights(Mapping[str, NDArray[Any]]):
-    """The weights of the decoder with its residual stream rotated; each is computed when it is read.
+    """The weights of the decoder, or of the encoder's blocks, with their residual stream rotated; computed when read.
 
-    The projection to the vocabulary no longer shares its weight with the embedding: it is "decoder.head".
+    The decoder's projection to the vocabulary no longer shares its weight with the embedding: it is "decoder.head".
 
     Parameters
     ----------
     weights : mapping of str to ndarray
         By the names of the original state dict.
     dims : Dims
+    part : {"decoder", "encoder"}
     rotates : bool
         False folds the normalisations and rotates nothing: what is not quantised gains nothing by it.
     """
 
-    def __init__(self, weights: Mapping[str, NDArray[Any]], dims: Dims, *, rotates: bool = True) -> None:
+    def __init__(
+        self,
+        weights: Mapping[str, NDArray[Any]],
+        dims: Dims,
+        part: str = "decoder",
+        *,
+        rotates: bool = True,
+    ) -> None:
         self._weights = weights
-        self._rotation = make_rotation(dims.n_text_state) if rotates else None
-        self._state = dims.n_text_state
-        self._compute: dict[str, Callable[[], NDArray[Any]]] = {
-            "decoder.token_embedding.weight": self._embedding,
-            "decoder.positional_embedding": lambda: self._rotate(self._float32("decoder.positional_embedding")),
-        }
-        for layer in range(dims.n_text_layer):
-            self._add_block(f"decoder.blocks.{layer}")
-        self._add_reader(LM_HEAD, "decoder.token_embedding", "decoder.ln")
+        self._state = dims.n_text_state if part == "decoder" else dims.n_audio_state
+        self._rotation = make_rotation(self._state) if rotates else None
+        self._compute: dict[str, Callable[[], NDArray[Any]]] = {}
+        for layer in range(dims.n_text_layer if part == "decoder" else dims.n_audio_layer):
+            self._add_block(f"{part}.blocks.{layer}")
+        if part == "decoder":
+            self._compute |= {
+                "decoder.token_embedding.weight": self._embedding,
+                "decoder.positional_embedding": lambda: self._rotate(
+                    self._float32("decoder.positional_embedding")
+                ),
+            }
+            self._add_reader(LM_HEAD, "decoder.token_embedding", "decoder.ln")
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._compute[name]()
@@ -81,6 +93,8 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
 
     def _add_block(self, block: str) -> None:
         for name, norm in READERS.items():
+            if block.startswith("encoder") and name.startswith("cross_attn"):
+                continue
             self._add_reader(f"{block}.{name}", f"{block}.{name}", f"{block}.{norm}")
         for name in (f"{block}.{writer}.{part}" for writer in WRITERS for part in ("weight", "bias")):
             self._compute[name] = partial(self._rotate_output, name)

@@ -25,10 +25,12 @@ from harken.errors import OptionError, install_hint
 from harken.processors import usable_processors
 from harken.types import Dims
 
-PRECISIONS = ("auto", "fp32", "int8")
-BITS = {"auto": 8, "fp32": 32, "int8": 8, "int4": 4}
+PRECISIONS = ("auto", "fp32", "int16", "int8")
+BITS = {"auto": 8, "fp32": 32, "int16": 8, "int8": 8, "int4": 4}
 """Bits of a weight of the decoder; int4 is for assistants."""
-NAMES = {4: "int4", 8: "int8", 16: "int16", 32: "fp32"}
+LEAST_STATE_OF_INT8 = 768
+"""Width from which on an encoder bears weights of 7 bits: that of `small` (docs/decisions/int8.md)."""
+NAMES = {4: "int4", 7: "int8", 8: "int8", 16: "int16", 32: "fp32"}
 STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 
 
@@ -44,9 +46,10 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         By the names of the original state dict; read only when weights have to be packed.
     digest : str
         Digest of the weights; packed weights are reused where it is the same.
-    precision : {"auto", "fp32", "int8", "int4"}
-        Of the decoder; the encoder computes in float32 with fp32, else in 16-bit integers. "auto" is int8; int4 is for
-        assistants. Results have the same bits on every processor.
+    precision : {"auto", "fp32", "int16", "int8", "int4"}
+        Of the decoder, which has 8-bit weights with int16 too. The encoder computes in float32 with fp32, in 8-bit
+        integers with int8 from the size of `small` on, else in 16-bit integers. "auto" is int8; int4 is for assistants.
+        Results have the same bits on every processor.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
@@ -105,7 +108,9 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             return load_packed({}, contents=contents, digest=digest, store=store, check_unchanged=lambda: None)
 
         decoder_weights = DecoderWeights(dims=self.dims, bits=BITS[precision], vocab_subset=vocab_subset)
-        encoder_weights = EncoderWeights(self.dims, max(decoder_weights.bits, 16))
+        wide = precision == "int16" or self.dims.n_audio_state < LEAST_STATE_OF_INT8
+        encoder_bits = 32 if precision == "fp32" else 16 if wide else 7
+        encoder_weights = EncoderWeights(self.dims, encoder_bits)
         parts = (decoder_weights, encoder_weights) if self.dims.has_encoder else (decoder_weights,)
         arrays = load_parts(weights, *(partial(load, contents=contents) for contents in parts))
         self._decoder = NativeDecoder(

@@ -184,6 +184,7 @@ def _make_model(arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights) ->
         (EncoderLayer * dims.n_audio_layer)(*layers),
         arrays["last_gain"].ctypes.data,
         arrays["last_bias"].ctypes.data,
+        *(matrix.structure(arrays) for matrix in contents.rotations()),
     )
 
 

@@ -81,6 +81,8 @@ class Encoder(Structure):
         ("layers", POINTER(EncoderLayer)),
         ("last_gain", c_void_p),
         ("last_bias", c_void_p),
+        ("rotation", Matrix),
+        ("restoration", Matrix),
     )
 
 

@@ -1,7 +1,7 @@
 """Linear layers in a packed file: their arrays, how these are written, and what the library is told of them.
 
-The library reads 16 rows side by side. With 8 or 4 bits 32 consecutive columns of a row are a block with a scale of its
-own; with 16 bits a row has one scale. The layouts are those of ``kernel/harken.h``, whose vectors hold 16 rows.
+The library reads 16 rows side by side. With 4, 7 or 8 bits 32 consecutive columns of a row are a block with a scale of
+its own; with 16 bits a row has one scale. The layouts are those of ``kernel/harken.h``, whose vectors hold 16 rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from harken.backends.native.packed_file import ArrayShape, Put
 from harken.contract import Floats
 
 GROUP, BLOCK = 16, 32
-_LARGEST_INT8, _SMALLEST_INT4, _LARGEST_INT4, _LARGEST_INT16 = 127, -8, 7, 32767
+_SMALLEST_INT4, _LARGEST_INT16 = -8, 32767
+_RANGES = {4: (_SMALLEST_INT4, 7), 7: (-63, 63), 8: (-127, 127)}
+"""The smallest and the largest integer of a block."""
 
 LARGEST_NORM = 46000.0
 """Largest Euclidean norm of a row of 16-bit integers, before they are rounded."""
@@ -34,7 +36,7 @@ ROWS_AT_ONCE = 64 * GROUP
 
 @dataclass(frozen=True, slots=True)
 class BlockMatrix:
-    """A matrix of integers in blocks with a scale each, for few vectors at a time; `bits` is 8 or 4."""
+    """A matrix of integers in blocks with a scale each; `bits` is 4, 7 or 8."""
 
     name: str
     rows: int
@@ -46,7 +48,7 @@ class BlockMatrix:
         """Yield the arrays of the file."""
         groups = padded_rows(self.rows) // GROUP
         integer = np.int8 if self.bits == 8 else np.uint8
-        yield f"{self.name}.weights", integer, (groups, self.columns * self.bits // 32, GROUP, 4)
+        yield f"{self.name}.weights", integer, (groups, self.columns // (8 if self.bits == 4 else 4), GROUP, 4)
         yield f"{self.name}.scales", np.uint16, (groups, self.columns // BLOCK, GROUP)
         if self.has_bias:
             yield f"{self.name}.bias", np.float32, (groups * GROUP,)
@@ -126,7 +128,7 @@ LinearMatrix = BlockMatrix | Int16Matrix | FloatMatrix
 
 
 def make_matrix(bits: int, name: str, rows: int, columns: int, has_bias: bool = True) -> LinearMatrix:
-    """Return a matrix whose weights have 4, 8, 16 or 32 bits."""
+    """Return a matrix whose weights have 4, 7, 8, 16 or 32 bits."""
     if bits < 16:
         return BlockMatrix(name, rows, columns, bits, has_bias)
     return (Int16Matrix if bits == 16 else FloatMatrix)(name, rows, columns, has_bias)
@@ -155,8 +157,8 @@ def _addresses(matrix: LinearMatrix, arrays: Mapping[str, NDArray[Any]]) -> Iter
 def quantise(weight: Floats, bits: int) -> tuple[Int8, BFloat16]:
     """Quantise blocks of columns to the nearest integers.
 
-    With 8 bits the largest magnitude of a block becomes 127 or -127. With 4 bits it becomes -8, by a scale that may be
-    negative: so all 16 integers are used.
+    The largest magnitude of a block becomes 127 or -127 with 8 bits, 63 or -63 with 7. With 4 bits it becomes -8, by a
+    scale that may be negative: so all 16 integers are used.
 
     Returns
     -------
@@ -165,13 +167,12 @@ def quantise(weight: Floats, bits: int) -> tuple[Int8, BFloat16]:
         bfloat16; a weight is about integer * scale.
     """
     blocks = weight.reshape(len(weight), -1, BLOCK)
-    if bits == 8:
-        exact_scales = np.abs(blocks).max(axis=2) / np.float32(_LARGEST_INT8)
-        smallest, largest = -_LARGEST_INT8, _LARGEST_INT8
-    else:
+    smallest, largest = _RANGES[bits]
+    if bits == 4:
         peaks = np.abs(blocks).argmax(axis=2)[..., None]
-        exact_scales = np.take_along_axis(blocks, peaks, axis=2)[..., 0] / np.float32(_SMALLEST_INT4)
-        smallest, largest = _SMALLEST_INT4, _LARGEST_INT4
+        exact_scales = np.take_along_axis(blocks, peaks, axis=2)[..., 0] / np.float32(smallest)
+    else:
+        exact_scales = np.abs(blocks).max(axis=2) / np.float32(largest)
     scales = to_bfloat16(exact_scales)
     divisors = from_bfloat16(scales)
     divisors[divisors == 0] = 1
@@ -222,15 +223,14 @@ def pack_integers(integers: Int8, bits: int) -> NDArray[np.int8] | NDArray[np.ui
     Returns
     -------
     ndarray of shape (groups, columns / 4, GROUP, 4), int8
-        With 8 bits.
+        With 8 bits; with 7 bits uint8, 64 more than the integers.
     ndarray of shape (groups, columns / 8, GROUP, 4), uint8
         With 4 bits: 8 more than the integers; column j is the lower half of byte j, column j + 4 its upper half.
     """
     rows, columns = integers.shape
-    if bits == 8:
-        return np.ascontiguousarray(
-            integers.reshape(rows // GROUP, GROUP, columns // 4, 4).transpose(0, 2, 1, 3)
-        )
+    if bits > 4:
+        groups = integers.reshape(rows // GROUP, GROUP, columns // 4, 4).transpose(0, 2, 1, 3)
+        return np.ascontiguousarray(groups) if bits == 8 else (groups + np.int8(64)).astype(np.uint8)
     halves = (integers - np.int8(_SMALLEST_INT4)).astype(np.uint8)
     halves = halves.reshape(rows // GROUP, GROUP, columns // 8, 2, 4).transpose(0, 2, 1, 3, 4)
     return halves[..., 0, :] | halves[..., 1, :] << 4

@@ -10,7 +10,7 @@ import numpy as np
 
 from harken.backends.native.matrices import GROUP, LinearMatrix, make_matrix, padded_rows
 from harken.backends.native.packed_file import ArrayShape, Put, Weights
-from harken.backends.rotation import LM_HEAD, RotatedWeights
+from harken.backends.rotation import LM_HEAD, RotatedWeights, make_rotation
 from harken.contract import Floats, Ints
 from harken.types import Dims
 
@@ -42,8 +42,8 @@ class EncoderWeights:
     Parameters
     ----------
     dims : Dims
-    bits : {16, 32}
-        Bits of a weight: integers or float32.
+    bits : {7, 16, 32}
+        Bits of a weight of the blocks: integers, with the residual stream rotated where they are 7, or float32.
     """
 
     dims: Dims
@@ -54,13 +54,21 @@ class EncoderWeights:
         """The name of these contents among all those of the same weights."""
         dims = self.dims
         audio_dims = (dims.n_mels, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
-        return f"encoder-{'' if self.bits == 16 else 'float-'}{zlib.crc32(repr(audio_dims).encode()):08x}"
+        kind = {7: "int7-", 16: "", 32: "float-"}[self.bits]
+        return f"encoder-{kind}{zlib.crc32(repr(audio_dims).encode()):08x}"
 
     def convolutions(self) -> Iterator[LinearMatrix]:
         """Yield the convolutions, whose columns are three frames of all channels, padded to whole groups."""
-        state = self.dims.n_audio_state
-        yield make_matrix(self.bits, "conv1", state, CONVOLVED_FRAMES * padded_rows(self.dims.n_mels))
-        yield make_matrix(self.bits, "conv2", state, CONVOLVED_FRAMES * state)
+        state, bits = self.dims.n_audio_state, max(self.bits, 16)
+        yield make_matrix(bits, "conv1", state, CONVOLVED_FRAMES * padded_rows(self.dims.n_mels))
+        yield make_matrix(bits, "conv2", state, CONVOLVED_FRAMES * state)
+
+    def rotations(self) -> Iterator[LinearMatrix]:
+        """Yield what rotates the residual stream, and what normalises it and turns it back; with 7 bits only."""
+        if self.bits == 7:
+            state = self.dims.n_audio_state
+            yield make_matrix(16, "rotation", state, state, has_bias=False)
+            yield make_matrix(16, "restoration", state, state)
 
     def layer_matrices(self, layer: int) -> Iterator[LinearMatrix]:
         """Yield the matrices of a block in the order of ``struct harken_encoder_layer``."""
@@ -80,7 +88,7 @@ class EncoderWeights:
         yield "positions", np.float32, (dims.n_audio_ctx, dims.n_audio_state)
         yield "last_gain", np.float32, (dims.n_audio_state,)
         yield "last_bias", np.float32, (dims.n_audio_state,)
-        for matrix in self.convolutions():
+        for matrix in (*self.convolutions(), *self.rotations()):
             yield from matrix.arrays()
         for layer in range(dims.n_audio_layer):
             for matrix in self.layer_matrices(layer):
@@ -95,16 +103,31 @@ class EncoderWeights:
             weight, bias = _linear(weights, f"encoder.{convolution.name}")
             padded = np.pad(weight.transpose(0, 2, 1), ((0, 0), (0, 0), (0, -weight.shape[1] % GROUP)))
             convolution.write(put, padded.reshape(len(weight), -1), bias)
+        if rotations := [*self.rotations()]:
+            gain, bias = _linear(weights, "encoder.ln_post")
+            turn = make_rotation(self.dims.n_audio_state)
+            rotations[0].write(put, np.ascontiguousarray(turn.T), None)
+            rotations[1].write(put, gain[:, None] * turn, bias)
+        rotated = RotatedWeights(weights, self.dims, "encoder") if rotations else None
+
+        def linear(name: str, norm: str = "") -> Sequence[Floats]:
+            """Return weight and bias of a layer, which takes over those of the normalisation before it."""
+            if rotated:
+                return rotated[f"{name}.weight"], rotated[f"{name}.bias"]
+            return _folded(weights, name, norm) if norm else _linear(weights, name)
+
         scale = np.float32((self.dims.n_audio_state // self.dims.n_audio_head) ** -0.5)
         for layer in range(self.dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
             query, key_value, out, mlp_in, mlp_out = self.layer_matrices(layer)
-            query.write(put, *(part * scale for part in _folded(weights, block, "attn_ln", "attn.query")))
-            keys, values = (_folded(weights, block, "attn_ln", f"attn.{name}") for name in ("key", "value"))
+            queries, keys, values = (
+                linear(f"{block}.attn.{name}", f"{block}.attn_ln") for name in ("query", "key", "value")
+            )
+            query.write(put, *(part * scale for part in queries))
             key_value.write(put, *(np.concatenate(parts) for parts in zip(keys, values, strict=True)))
-            out.write(put, *_linear(weights, f"{block}.attn.out"))
-            mlp_in.write(put, *_folded(weights, block, "mlp_ln", "mlp.0"))
-            mlp_out.write(put, *_linear(weights, f"{block}.mlp.2"))
+            out.write(put, *linear(f"{block}.attn.out"))
+            mlp_in.write(put, *linear(f"{block}.mlp.0", f"{block}.mlp_ln"))
+            mlp_out.write(put, *linear(f"{block}.mlp.2"))
 
 
 def _linear(weights: Weights, name: str) -> Sequence[Floats]:
@@ -114,10 +137,9 @@ def _linear(weights: Weights, name: str) -> Sequence[Floats]:
     return weight, np.asarray(bias, np.float32)
 
 
-def _folded(weights: Weights, block: str, norm: str, name: str) -> Sequence[Floats]:
-    """Return weight and bias of a layer that takes over those of the normalisation before it."""
-    weight, bias = _linear(weights, f"{block}.{name}")
-    gain, shift = _linear(weights, f"{block}.{norm}")
+def _folded(weights: Weights, name: str, norm: str) -> Sequence[Floats]:
+    weight, bias = _linear(weights, name)
+    gain, shift = _linear(weights, norm)
     # In float64: in float32 the last bits of a product depend on the processor's matrix library.
     return weight * gain, (bias + weight.astype(np.float64) @ shift.astype(np.float64)).astype(np.float32)
 

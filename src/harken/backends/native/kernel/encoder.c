@@ -14,9 +14,10 @@ enum {
 
 /* The working memory of one thread. */
 struct scratch {
-    struct harken_rows rows; /* the input of a product */
-    float *hidden;           /* (48, mlp) */
-    float *scores;           /* (24, k) */
+    struct harken_rows rows;               /* the input of a product */
+    struct harken_activations activations; /* that of one with 7 bits */
+    float *hidden;                         /* (48, mlp) */
+    float *scores;                         /* (24, k) */
 };
 
 /* A chunk in work; p is the number of its positions, k that of all keys, s the state, h the number of heads. */
@@ -35,6 +36,27 @@ struct work {
     struct scratch *scratch;               /* (threads) */
     struct harken_phase *phases;
 };
+
+/* n rows of x as the input of products with matrices like this one. */
+static void quantise(const struct work *work, const struct harken_matrix *matrix, const float *x, int32_t n, int normalise,
+                     struct scratch *scratch) {
+    if (matrix->bits == 7)
+        for (int32_t i = 0; i < n; i++)
+            work->kernels->quantise(x + (int64_t)i * matrix->columns, matrix->columns, normalise, &scratch->activations, i);
+    else
+        work->kernels->quantise_rows(x, matrix->columns, n, matrix->columns, normalise, &scratch->rows);
+}
+
+static void multiply(const struct work *work, const struct harken_matrix *matrix, int32_t n, enum harken_output output,
+                     float *y, int64_t stride, const struct scratch *scratch) {
+    if (matrix->bits == 7) {
+        void *rows[BLOCK_ROWS];
+        for (int32_t i = 0; i < n; i++)
+            rows[i] = y + i * stride;
+        work->kernels->linear(matrix, 0, parts(matrix->rows, HARKEN_GROUP), &scratch->activations, n, output, rows, 0);
+    } else
+        work->kernels->multiply(matrix, &scratch->rows, n, output, y, stride);
+}
 
 /* -- The phases -------------------------------------------------------------------------------------------------- */
 
@@ -69,10 +91,10 @@ static void convolve_frames(void *context, int32_t unused, int32_t begin, int32_
 static void project_qkv(struct work *work, int32_t number, int32_t first, int32_t n, struct scratch *scratch) {
     const struct harken_encoder_layer *layer = &work->model->layers[number];
     int64_t state = work->model->n_state, row = work->chunk->n_history + first;
-    work->kernels->quantise_rows(work->x + first * state, state, n, work->model->n_state, 1, &scratch->rows);
-    work->kernels->multiply(&layer->query, &scratch->rows, n, HARKEN_STORE, work->queries + first * state, state);
-    work->kernels->multiply(&layer->key_value, &scratch->rows, n, HARKEN_STORE,
-                            work->keys_values + number * work->layer_stride + row * 2 * state, 2 * state);
+    quantise(work, &layer->query, work->x + first * state, n, 1, scratch);
+    multiply(work, &layer->query, n, HARKEN_STORE, work->queries + first * state, state, scratch);
+    multiply(work, &layer->key_value, n, HARKEN_STORE, work->keys_values + number * work->layer_stride + row * 2 * state,
+             2 * state, scratch);
 }
 
 static void embed_positions(void *context, int32_t unused, int32_t begin, int32_t end, int32_t thread) {
@@ -90,6 +112,10 @@ static void embed_positions(void *context, int32_t unused, int32_t begin, int32_
         work->kernels->multiply(&model->conv2, &scratch->rows, n, HARKEN_GELU, x, state);
         for (int64_t i = 0; i < n * state; i++)
             x[i] += embeddings[i];
+        if (model->rotation.weights) {
+            quantise(work, &model->rotation, x, n, 0, scratch);
+            multiply(work, &model->rotation, n, HARKEN_STORE, x, state, scratch);
+        }
         project_qkv(work, 0, first, n, scratch);
     }
 }
@@ -140,24 +166,27 @@ static void transform(void *context, int32_t number, int32_t begin, int32_t end,
     struct work *work = context;
     const struct harken_encoder *model = work->model;
     const struct harken_encoder_layer *layer = &model->layers[number];
-    const struct harken_kernels *kernels = work->kernels;
     struct scratch *scratch = &work->scratch[thread];
     int64_t state = model->n_state, mlp = layer->mlp_in.rows;
     for (int32_t block = begin; block < end; block++) {
         int32_t first = block * BLOCK_ROWS, n = min(work->chunk->positions - first, BLOCK_ROWS);
         float *x = work->x + first * state;
-        kernels->quantise_rows(work->attended + first * state, state, n, model->n_state, 0, &scratch->rows);
-        kernels->multiply(&layer->out, &scratch->rows, n, HARKEN_ADD, x, state);
-        kernels->quantise_rows(x, state, n, model->n_state, 1, &scratch->rows);
-        kernels->multiply(&layer->mlp_in, &scratch->rows, n, HARKEN_GELU, scratch->hidden, mlp);
-        kernels->quantise_rows(scratch->hidden, mlp, n, layer->mlp_in.rows, 0, &scratch->rows);
-        kernels->multiply(&layer->mlp_out, &scratch->rows, n, HARKEN_ADD, x, state);
+        quantise(work, &layer->out, work->attended + first * state, n, 0, scratch);
+        multiply(work, &layer->out, n, HARKEN_ADD, x, state, scratch);
+        quantise(work, &layer->mlp_in, x, n, 1, scratch);
+        multiply(work, &layer->mlp_in, n, HARKEN_GELU, scratch->hidden, mlp, scratch);
+        quantise(work, &layer->mlp_out, scratch->hidden, n, 0, scratch);
+        multiply(work, &layer->mlp_out, n, HARKEN_ADD, x, state, scratch);
+        float *output = work->chunk->encoder_output + first * state;
         if (number + 1 < model->n_layers)
             project_qkv(work, number + 1, first, n, scratch);
-        else
+        else if (model->restoration.weights) {
+            quantise(work, &model->restoration, x, n, 1, scratch);
+            multiply(work, &model->restoration, n, HARKEN_STORE, output, state, scratch);
+        } else
             for (int32_t i = 0; i < n; i++)
-                kernels->normalise_row(x + i * state, model->n_state, model->last_gain, model->last_bias,
-                                       work->chunk->encoder_output + (first + i) * state);
+                work->kernels->normalise_row(x + i * state, model->n_state, model->last_gain, model->last_bias,
+                                             output + i * state);
     }
 }
 
@@ -210,9 +239,14 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     size_t numbers = max(BLOCK_ROWS * columns, QUERY_ROWS * padded_keys);
     work->scratch = harken_take(arena, (size_t)threads, sizeof *work->scratch);
     for (int32_t thread = 0; thread < threads; thread++) {
-        struct scratch scratch;
+        struct scratch scratch = {0};
         scratch.rows.values = harken_take(arena, numbers, number);
         scratch.rows.scales = harken_take(arena, BLOCK_ROWS, sizeof(float));
+        if (model->layers[0].mlp_out.bits == 7) {
+            scratch.activations.values = harken_take(arena, BLOCK_ROWS * mlp, sizeof(int8_t));
+            scratch.activations.scales = harken_take(arena, BLOCK_ROWS * mlp / HARKEN_BLOCK, sizeof(float));
+            scratch.activations.offsets = harken_take(arena, BLOCK_ROWS * mlp / HARKEN_BLOCK, sizeof(int32_t));
+        }
         scratch.hidden = harken_take(arena, BLOCK_ROWS * mlp, sizeof(float));
         scratch.scores = harken_take(arena, QUERY_ROWS * keys, sizeof(float));
         if (arena->memory)

@@ -25,11 +25,12 @@ enum { HARKEN_GROUP = 16, HARKEN_BLOCK = 32, HARKEN_MOST_IN_A_PART = 512 };
 
 /* A linear layer, y = W x + b, with W of shape (rows, columns), of which `bits` says how it is stored.
  *
- * rows is any number, and rows_padded is it rounded up to whole groups; columns is a multiple of HARKEN_BLOCK with 4 or 8
- * bits, else of HARKEN_GROUP. A weight is integer * scale.
+ * rows is any number, and rows_padded is it rounded up to whole groups; columns is a multiple of HARKEN_BLOCK with 4, 7 or
+ * 8 bits, else of HARKEN_GROUP. A weight is integer * scale.
  *
  * 8 bits, for few vectors at a time: int8 in -127..127, shape (groups, columns / 4, 16 rows, 4 columns); scales are
  *     bfloat16, one a block, shape (groups, columns / 32, 16 rows).
+ * 7 bits: the same, but unsigned, each w + 64 in 1..127.
  * 4 bits: two in a byte, each w + 8 in 0..15, shape (groups, columns / 8, 16 rows, 4 bytes); byte j of a row holds
  *     column j in its lower half and column j + 4 in its upper half; scales as for 8 bits.
  * 16 bits, for many vectors at a time: shape (groups, columns / 2, 16 rows, 2 columns); the Euclidean norm of a row is at
@@ -62,8 +63,8 @@ struct harken_model {
     const int32_t *alignment_heads; /* pairs of layer and head, sorted */
 };
 
-/* The layers of one block of the encoder, with 16 or 32 bits; keys and then values are one matrix. Normalisations and the queries' scale are
- * folded as above. */
+/* The layers of one block of the encoder, with 7, 16 or 32 bits; keys and then values are one matrix. Normalisations and
+ * the queries' scale are folded as above. */
 struct harken_encoder_layer {
     struct harken_matrix query, key_value, out, mlp_in, mlp_out;
 };
@@ -75,6 +76,9 @@ struct harken_encoder {
     const float *positions;                     /* shape (positions, n_state) */
     const struct harken_encoder_layer *layers;
     const float *last_gain, *last_bias;
+    /* With 7 bits the residual stream is rotated: the first matrix rotates it, the other is the last normalisation, which
+     * turns it back; both have 16 bits. Else they have no weights. */
+    struct harken_matrix rotation, restoration;
 };
 
 /* Positions that are encoded together; they attend to one another, and to earlier ones of the same stream. */

@@ -33,6 +33,25 @@ INLINE void dot_block_8(const int8_t *const *weights, int n_groups, const int8_t
     }
 }
 
+/* The same for weights of 7 bits as unsigned numbers: pairs of their products stay within 16 bits, which AVX2 needs. */
+INLINE void dot_block_7(const int8_t *const *weights, int n_groups, const int8_t *x, int64_t stride, int n,
+                        i32x16 (*sums)[LINEAR_TILE]) {
+    int first = 0;
+#ifdef DOT_BLOCK_PAIR
+    for (; first + 2 <= n; first += 2)
+        for (int g = 0; g < n_groups; g++)
+            dot_block_pair(weights[g], x + first * stride, stride, sums[g] + first);
+#endif
+    for (int column = 0; column < HARKEN_BLOCK; column += 4) {
+        u8x64 loaded[LINEAR_GROUPS];
+        for (int g = 0; g < n_groups; g++)
+            loaded[g] = (u8x64)load_bytes(weights[g] + column * HARKEN_GROUP);
+        for (int i = first; i < n; i++)
+            for (int g = 0; g < n_groups; g++)
+                sums[g][i] = dot_unsigned(sums[g][i], loaded[g], x + i * stride + column);
+    }
+}
+
 INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
     for (int column = 0; column < HARKEN_BLOCK; column += 8) {
         u8x64 both = (u8x64)load_bytes(weights + column * HARKEN_GROUP / 2);
@@ -46,7 +65,7 @@ INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, 
 
 /* The sum of a block starts so that weights count from 0, where they are stored as unsigned numbers. */
 INLINE int32_t first_sum(int32_t offset, int bits) {
-    return bits == 4 ? offset / (128 / 8) : WEIGHTS_ARE_UNSIGNED ? offset : 0;
+    return bits == 4 ? offset / (128 / 8) : bits == 7 ? offset / (128 / 64) : WEIGHTS_ARE_UNSIGNED ? offset : 0;
 }
 
 /* The rows of some groups times vectors `first` to `first + n`. */
@@ -54,7 +73,7 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
                         const struct harken_activations *x, int64_t first, int n, int bits, enum harken_output output,
                         void *const *y, int64_t shift) {
     int64_t n_blocks = matrix->columns / HARKEN_BLOCK;
-    int64_t block_bytes = HARKEN_BLOCK * HARKEN_GROUP * bits / 8;
+    int64_t block_bytes = HARKEN_BLOCK * HARKEN_GROUP / (bits == 4 ? 2 : 1);
     const int8_t *weights[LINEAR_GROUPS];
     const uint16_t *scales[LINEAR_GROUPS];
     const int8_t *values = (const int8_t *)x->values + first * matrix->columns;
@@ -74,6 +93,8 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
                 sums[g][i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
         if (bits == 8)
             dot_block_8(weights, n_groups, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
+        else if (bits == 7)
+            dot_block_7(weights, n_groups, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
         else
             for (int g = 0; g < n_groups; g++)
                 dot_block_4(weights[g], values + block * HARKEN_BLOCK, matrix->columns, n, sums[g]);
@@ -112,6 +133,10 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
                            void *const *y, int64_t shift) {                                                            \
         if (matrix->bits == 4)                                                                                         \
             linear_tile(matrix, group, 1, x, first, n, 4, output, y, shift);                                           \
+        else if (matrix->bits == 7 && n_groups == 1)                                                                   \
+            linear_tile(matrix, group, 1, x, first, n, 7, output, y, shift);                                           \
+        else if (matrix->bits == 7)                                                                                    \
+            linear_tile(matrix, group, LINEAR_GROUPS, x, first, n, 7, output, y, shift);                               \
         else if (n_groups == 1)                                                                                        \
             linear_tile(matrix, group, 1, x, first, n, 8, output, y, shift);                                           \
         else                                                                                                           \
