@@ -107,9 +107,11 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         def load_padding(contents: PackedContents) -> Mapping[str, NDArray[Any]]:
             return load_packed({}, contents=contents, digest=digest, store=store, check_unchanged=lambda: None)
 
-        decoder_weights = DecoderWeights(dims=self.dims, bits=BITS[precision], vocab_subset=vocab_subset)
-        wide = precision == "int16" or self.dims.n_audio_state < LEAST_STATE_OF_INT8
+        wide = precision in ("int4", "int16") or self.dims.n_audio_state < LEAST_STATE_OF_INT8
         encoder_bits = 32 if precision == "fp32" else 16 if wide else 7
+        decoder_weights = DecoderWeights(
+            dims=self.dims, bits=BITS[precision], cross_bits=encoder_bits, vocab_subset=vocab_subset
+        )
         encoder_weights = EncoderWeights(self.dims, encoder_bits)
         parts = (decoder_weights, encoder_weights) if self.dims.has_encoder else (decoder_weights,)
         arrays = load_parts(weights, *(partial(load, contents=contents) for contents in parts))

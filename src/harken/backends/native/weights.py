@@ -153,12 +153,15 @@ class DecoderWeights:
     dims : Dims
     bits : {8, 4, 32}
         Bits of a weight: integers, with the residual stream rotated, or float32.
+    cross_bits : {7, 16, 32}
+        Bits of the weights that read encoder output.
     vocab_subset : ndarray of int64, or None
         Ids of the tokens that get logits; None is all.
     """
 
     dims: Dims
     bits: int
+    cross_bits: int
     vocab_subset: Ints | None = None
 
     @property
@@ -174,7 +177,8 @@ class DecoderWeights:
         checksum = zlib.crc32(repr((*text_dims, dims.n_audio_state)).encode())
         if self.vocab_subset is not None:
             checksum = zlib.crc32(self.vocab_subset.tobytes(), checksum)
-        return f"{'float' if self.bits == 32 else f'int{self.bits}'}-{checksum:08x}"
+        kind = "float" if self.bits == 32 else f"int{self.bits}"
+        return f"{kind}{'-cross7' if self.cross_bits == 7 else ''}-{checksum:08x}"
 
     def layer_matrices(self, layer: int) -> Iterator[LinearMatrix]:
         """Yield the matrices of a block, in the order of ``struct harken_layer``."""
@@ -191,7 +195,7 @@ class DecoderWeights:
     def _cross_matrices(self, layer: int) -> Iterator[LinearMatrix]:
         for name in CROSS_SOURCES:
             shape = self.dims.n_text_state, self.dims.n_audio_state
-            yield make_matrix(max(self.bits, 16), f"layers.{layer}.{name}", *shape, name not in WITHOUT_BIAS)
+            yield make_matrix(self.cross_bits, f"layers.{layer}.{name}", *shape, name not in WITHOUT_BIAS)
 
     @property
     def head(self) -> LinearMatrix:

@@ -72,6 +72,48 @@ static inline int64_t harken_value_offset(const struct harken_model *model, int3
     return harken_key_offset(model, layer, head) + (int64_t)HARKEN_SLAB * model->n_state;
 }
 
+/* Rows of floats as the input of products with a matrix. */
+struct harken_input {
+    const struct harken_kernels *kernels;
+    struct harken_rows rows;
+    struct harken_activations activations; /* instead, where the matrix has 7 bits */
+};
+
+/* Memory for so many numbers, of HARKEN_BLOCK_ROWS rows and matrices like this one or with 16 bits. */
+static inline struct harken_input harken_take_input(struct harken_arena *arena, const struct harken_kernels *kernels,
+                                                    const struct harken_matrix *matrix, size_t numbers) {
+    struct harken_input input = {.kernels = kernels};
+    input.rows.values = harken_take(arena, numbers, (size_t)kernels->number_bytes);
+    input.rows.scales = harken_take(arena, HARKEN_BLOCK_ROWS, sizeof(float));
+    if (matrix->bits == 7) {
+        size_t values = HARKEN_BLOCK_ROWS * (size_t)matrix->columns;
+        input.activations.values = harken_take(arena, values, sizeof(int8_t));
+        input.activations.scales = harken_take(arena, values / HARKEN_BLOCK, sizeof(float));
+        input.activations.offsets = harken_take(arena, values / HARKEN_BLOCK, sizeof(int32_t));
+    }
+    return input;
+}
+
+static inline void harken_read_rows(struct harken_input *input, const struct harken_matrix *matrix, const float *x,
+                                    int64_t stride, int32_t n, int normalise) {
+    if (matrix->bits == 7)
+        for (int32_t i = 0; i < n; i++)
+            input->kernels->quantise(x + i * stride, matrix->columns, normalise, &input->activations, i);
+    else
+        input->kernels->quantise_rows(x, stride, n, matrix->columns, normalise, &input->rows);
+}
+
+static inline void harken_multiply_rows(const struct harken_input *input, const struct harken_matrix *matrix, int32_t n,
+                                        enum harken_output output, float *y, int64_t stride) {
+    if (matrix->bits == 7) {
+        void *rows[HARKEN_BLOCK_ROWS];
+        for (int32_t i = 0; i < n; i++)
+            rows[i] = y + i * stride;
+        input->kernels->linear(matrix, 0, parts(matrix->rows, HARKEN_GROUP), &input->activations, n, output, rows, 0);
+    } else
+        input->kernels->multiply(matrix, &input->rows, n, output, y, stride);
+}
+
 /* The packed keys and values of a window: for each layer and head two matrices of 16-bit integers or of floats, the
  * second in chunks of positions, and then the scales of both if they are integers. */
 struct harken_head_layout {

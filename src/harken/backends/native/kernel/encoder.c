@@ -14,10 +14,9 @@ enum {
 
 /* The working memory of one thread. */
 struct scratch {
-    struct harken_rows rows;               /* the input of a product */
-    struct harken_activations activations; /* that of one with 7 bits */
-    float *hidden;                         /* (48, mlp) */
-    float *scores;                         /* (24, k) */
+    struct harken_input input;
+    float *hidden; /* (48, mlp) */
+    float *scores; /* (24, k) */
 };
 
 /* A chunk in work; p is the number of its positions, k that of all keys, s the state, h the number of heads. */
@@ -36,27 +35,6 @@ struct work {
     struct scratch *scratch;               /* (threads) */
     struct harken_phase *phases;
 };
-
-/* n rows of x as the input of products with matrices like this one. */
-static void quantise(const struct work *work, const struct harken_matrix *matrix, const float *x, int32_t n, int normalise,
-                     struct scratch *scratch) {
-    if (matrix->bits == 7)
-        for (int32_t i = 0; i < n; i++)
-            work->kernels->quantise(x + (int64_t)i * matrix->columns, matrix->columns, normalise, &scratch->activations, i);
-    else
-        work->kernels->quantise_rows(x, matrix->columns, n, matrix->columns, normalise, &scratch->rows);
-}
-
-static void multiply(const struct work *work, const struct harken_matrix *matrix, int32_t n, enum harken_output output,
-                     float *y, int64_t stride, const struct scratch *scratch) {
-    if (matrix->bits == 7) {
-        void *rows[BLOCK_ROWS];
-        for (int32_t i = 0; i < n; i++)
-            rows[i] = y + i * stride;
-        work->kernels->linear(matrix, 0, parts(matrix->rows, HARKEN_GROUP), &scratch->activations, n, output, rows, 0);
-    } else
-        work->kernels->multiply(matrix, &scratch->rows, n, output, y, stride);
-}
 
 /* -- The phases -------------------------------------------------------------------------------------------------- */
 
@@ -80,9 +58,9 @@ static void convolve_frames(void *context, int32_t unused, int32_t begin, int32_
     for (int32_t block = begin; block < end; block++) {
         int32_t first = block * BLOCK_ROWS, n = min(work->frames - 2 - first, BLOCK_ROWS);
         float *rows = work->conv_rows + (int64_t)first * model->n_state;
-        work->kernels->quantise_rows(work->mel_rows + (int64_t)first * work->mel_columns, work->mel_columns, n,
-                                     model->conv1.columns, 0, &scratch->rows);
-        work->kernels->multiply(&model->conv1, &scratch->rows, n, HARKEN_GELU, rows, model->n_state);
+        harken_read_rows(&scratch->input, &model->conv1, work->mel_rows + (int64_t)first * work->mel_columns,
+                         work->mel_columns, n, 0);
+        harken_multiply_rows(&scratch->input, &model->conv1, n, HARKEN_GELU, rows, model->n_state);
         if (first == 0 && work->chunk->first_position == 0) /* before a recording, the second convolution reads zeros */
             memset(rows, 0, (size_t)model->n_state * sizeof *rows);
     }
@@ -91,10 +69,10 @@ static void convolve_frames(void *context, int32_t unused, int32_t begin, int32_
 static void project_qkv(struct work *work, int32_t number, int32_t first, int32_t n, struct scratch *scratch) {
     const struct harken_encoder_layer *layer = &work->model->layers[number];
     int64_t state = work->model->n_state, row = work->chunk->n_history + first;
-    quantise(work, &layer->query, work->x + first * state, n, 1, scratch);
-    multiply(work, &layer->query, n, HARKEN_STORE, work->queries + first * state, state, scratch);
-    multiply(work, &layer->key_value, n, HARKEN_STORE, work->keys_values + number * work->layer_stride + row * 2 * state,
-             2 * state, scratch);
+    harken_read_rows(&scratch->input, &layer->query, work->x + first * state, state, n, 1);
+    harken_multiply_rows(&scratch->input, &layer->query, n, HARKEN_STORE, work->queries + first * state, state);
+    harken_multiply_rows(&scratch->input, &layer->key_value, n, HARKEN_STORE,
+                         work->keys_values + number * work->layer_stride + row * 2 * state, 2 * state);
 }
 
 static void embed_positions(void *context, int32_t unused, int32_t begin, int32_t end, int32_t thread) {
@@ -107,14 +85,13 @@ static void embed_positions(void *context, int32_t unused, int32_t begin, int32_
         int32_t first = block * BLOCK_ROWS, n = min(work->chunk->positions - first, BLOCK_ROWS);
         float *x = work->x + first * state;
         const float *embeddings = model->positions + (work->chunk->first_position + first) * state;
-        work->kernels->quantise_rows(work->conv_rows + 2 * first * state, 2 * state, n, model->conv2.columns, 0,
-                                     &scratch->rows);
-        work->kernels->multiply(&model->conv2, &scratch->rows, n, HARKEN_GELU, x, state);
+        harken_read_rows(&scratch->input, &model->conv2, work->conv_rows + 2 * first * state, 2 * state, n, 0);
+        harken_multiply_rows(&scratch->input, &model->conv2, n, HARKEN_GELU, x, state);
         for (int64_t i = 0; i < n * state; i++)
             x[i] += embeddings[i];
         if (model->rotation.weights) {
-            quantise(work, &model->rotation, x, n, 0, scratch);
-            multiply(work, &model->rotation, n, HARKEN_STORE, x, state, scratch);
+            harken_read_rows(&scratch->input, &model->rotation, x, state, n, 0);
+            harken_multiply_rows(&scratch->input, &model->rotation, n, HARKEN_STORE, x, state);
         }
         project_qkv(work, 0, first, n, scratch);
     }
@@ -156,7 +133,7 @@ static void attend(void *context, int32_t layer, int32_t begin, int32_t end, int
         int64_t channel = (int64_t)head * work->head_size;
         work->kernels->window_attention(work->queries + first * state + channel, state,
                                         min(work->chunk->positions - first, QUERY_ROWS), &work->keys[head],
-                                        &work->values[head], &scratch->rows, scratch->scores,
+                                        &work->values[head], &scratch->input.rows, scratch->scores,
                                         work->attended + first * state + channel, state);
     }
 }
@@ -171,18 +148,18 @@ static void transform(void *context, int32_t number, int32_t begin, int32_t end,
     for (int32_t block = begin; block < end; block++) {
         int32_t first = block * BLOCK_ROWS, n = min(work->chunk->positions - first, BLOCK_ROWS);
         float *x = work->x + first * state;
-        quantise(work, &layer->out, work->attended + first * state, n, 0, scratch);
-        multiply(work, &layer->out, n, HARKEN_ADD, x, state, scratch);
-        quantise(work, &layer->mlp_in, x, n, 1, scratch);
-        multiply(work, &layer->mlp_in, n, HARKEN_GELU, scratch->hidden, mlp, scratch);
-        quantise(work, &layer->mlp_out, scratch->hidden, n, 0, scratch);
-        multiply(work, &layer->mlp_out, n, HARKEN_ADD, x, state, scratch);
+        harken_read_rows(&scratch->input, &layer->out, work->attended + first * state, state, n, 0);
+        harken_multiply_rows(&scratch->input, &layer->out, n, HARKEN_ADD, x, state);
+        harken_read_rows(&scratch->input, &layer->mlp_in, x, state, n, 1);
+        harken_multiply_rows(&scratch->input, &layer->mlp_in, n, HARKEN_GELU, scratch->hidden, mlp);
+        harken_read_rows(&scratch->input, &layer->mlp_out, scratch->hidden, mlp, n, 0);
+        harken_multiply_rows(&scratch->input, &layer->mlp_out, n, HARKEN_ADD, x, state);
         float *output = work->chunk->encoder_output + first * state;
         if (number + 1 < model->n_layers)
             project_qkv(work, number + 1, first, n, scratch);
         else if (model->restoration.weights) {
-            quantise(work, &model->restoration, x, n, 1, scratch);
-            multiply(work, &model->restoration, n, HARKEN_STORE, output, state, scratch);
+            harken_read_rows(&scratch->input, &model->restoration, x, state, n, 1);
+            harken_multiply_rows(&scratch->input, &model->restoration, n, HARKEN_STORE, output, state);
         } else
             for (int32_t i = 0; i < n; i++)
                 work->kernels->normalise_row(x + i * state, model->n_state, model->last_gain, model->last_bias,
@@ -212,8 +189,8 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     size_t frames = (size_t)work->frames, positions = (size_t)work->chunk->positions, state = (size_t)model->n_state;
     size_t mlp = (size_t)model->layers[0].mlp_in.rows;
     int32_t padded_keys = parts(work->n_keys, HARKEN_GROUP) * HARKEN_GROUP;
-    size_t number = (size_t)work->kernels->number_bytes;
-    size_t keys = (size_t)padded_keys, head_numbers = keys * (size_t)work->head_size;
+    size_t number = (size_t)work->kernels->number_bytes, keys = (size_t)padded_keys;
+    size_t head_numbers = keys * (size_t)work->head_size;
     work->mel_rows = harken_take(arena, frames * (size_t)work->mel_columns, sizeof(float));
     work->conv_rows = harken_take(arena, (frames - 2) * state, sizeof(float));
     work->x = harken_take(arena, positions * state, sizeof(float));
@@ -240,13 +217,7 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     work->scratch = harken_take(arena, (size_t)threads, sizeof *work->scratch);
     for (int32_t thread = 0; thread < threads; thread++) {
         struct scratch scratch = {0};
-        scratch.rows.values = harken_take(arena, numbers, number);
-        scratch.rows.scales = harken_take(arena, BLOCK_ROWS, sizeof(float));
-        if (model->layers[0].mlp_out.bits == 7) {
-            scratch.activations.values = harken_take(arena, BLOCK_ROWS * mlp, sizeof(int8_t));
-            scratch.activations.scales = harken_take(arena, BLOCK_ROWS * mlp / HARKEN_BLOCK, sizeof(float));
-            scratch.activations.offsets = harken_take(arena, BLOCK_ROWS * mlp / HARKEN_BLOCK, sizeof(int32_t));
-        }
+        scratch.input = harken_take_input(arena, work->kernels, &model->layers[0].mlp_out, numbers);
         scratch.hidden = harken_take(arena, BLOCK_ROWS * mlp, sizeof(float));
         scratch.scores = harken_take(arena, QUERY_ROWS * keys, sizeof(float));
         if (arena->memory)

@@ -9,7 +9,7 @@ struct work {
     int32_t first, n;            /* the positions to project, from the first of a chunk on */
     const float *encoder_output; /* of these */
     float *keys, *values;        /* of one layer, (n, n_state) each */
-    struct harken_rows *rows;    /* (threads), each (48, n_audio_state) */
+    struct harken_input *inputs; /* (threads), each (48, n_audio_state) */
 };
 
 int64_t harken_window_bytes(const harken_decoder *decoder, int32_t capacity, int32_t part) {
@@ -38,15 +38,14 @@ static void pack_chunks(void *context, int32_t layer, int32_t begin, int32_t end
 /* Items are blocks of positions. */
 static void project_blocks(void *context, int32_t number, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
-    const struct harken_kernels *kernels = work->decoder->kernels;
     const struct harken_layer *layer = &work->decoder->model.layers[number];
-    const struct harken_rows *rows = &work->rows[thread];
+    struct harken_input *input = &work->inputs[thread];
     int64_t columns = layer->cross_key.columns, state = work->decoder->model.n_state;
     for (int32_t first = begin * BLOCK_ROWS; first < end * BLOCK_ROWS; first += BLOCK_ROWS) {
         int32_t n = min(work->n - first, BLOCK_ROWS);
-        kernels->quantise_rows(work->encoder_output + first * columns, columns, n, layer->cross_key.columns, 0, rows);
-        kernels->multiply(&layer->cross_key, rows, n, HARKEN_STORE, work->keys + first * state, state);
-        kernels->multiply(&layer->cross_value, rows, n, HARKEN_STORE, work->values + first * state, state);
+        harken_read_rows(input, &layer->cross_key, work->encoder_output + first * columns, columns, n, 0);
+        harken_multiply_rows(input, &layer->cross_key, n, HARKEN_STORE, work->keys + first * state, state);
+        harken_multiply_rows(input, &layer->cross_value, n, HARKEN_STORE, work->values + first * state, state);
     }
 }
 
@@ -56,14 +55,13 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
     size_t projected = (size_t)work->n * (size_t)model->n_state;
     work->keys = harken_take(arena, projected, sizeof(float));
     work->values = harken_take(arena, projected, sizeof(float));
-    work->rows = harken_take(arena, threads, sizeof *work->rows);
+    work->inputs = harken_take(arena, threads, sizeof *work->inputs);
+    const struct harken_matrix *matrix = &model->layers[0].cross_key;
     for (size_t thread = 0; thread < threads; thread++) {
-        struct harken_rows rows;
-        rows.values = harken_take(arena, BLOCK_ROWS * (size_t)model->layers[0].cross_key.columns,
-                                  (size_t)work->decoder->kernels->number_bytes);
-        rows.scales = harken_take(arena, BLOCK_ROWS, sizeof(float));
+        struct harken_input input =
+            harken_take_input(arena, work->decoder->kernels, matrix, BLOCK_ROWS * (size_t)matrix->columns);
         if (arena->memory)
-            work->rows[thread] = rows;
+            work->inputs[thread] = input;
     }
 }
 
