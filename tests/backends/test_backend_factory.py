@@ -329,7 +329,7 @@ def check_draft(model: Backend, assistant: Backend) -> None:
         ),
         (
             {"backend": "native", "precision": "bf16"},
-            "precision='bf16': allowed is auto or fp32 or int8 with backend='native'",
+            "precision='bf16': allowed is auto or fp32 or int16 or int8 with backend='native'",
         ),
         ({"backend": "torch", "attention": "hashed"}, "attention='hashed': allowed is full or lsh"),
         ({"backend": "native", "attention": "lsh"}, "attention='lsh': allowed is full with backend='native'"),

@@ -59,8 +59,8 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "default": "auto",
             "type": click.Choice((*PRECISIONS[AUTO], "fp16")),
             "help": (
-                "Number format to compute in; auto is int8, bf16 needs the extra onnx; with "
-                "torch fp16 on a GPU and fp32 on the CPU."
+                "Number format to compute in; auto is int8, int16 has an encoder in 16 bits where int8 has not, bf16 "
+                "needs the extra onnx; with torch fp16 on a GPU and fp32 on the CPU."
             ),
         },
     ),
