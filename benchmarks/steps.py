@@ -1,4 +1,4 @@
-"""Time of encoding a window and of a decoder pass, by backend, beside the time that reading the pass's bytes takes.
+"""Time of encoding a window, clips, and of a decoder pass, by backend, beside the time that reading its bytes takes.
 
 A pass appends tokens to rows, of which each has a window of its own and tokens before. Passes over several tokens
 verify drafts; their cost over that of one token, and the rate at which drafts are accepted, decide what speculation
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from harken.contract import Backend, Session
     from harken.types import Dims
 
+POSITIONS_PER_SECOND, WINDOW_S = 50, 30.0
 UNCOUNTED = 0.25
 """Share of a burst that is not counted."""
 BYTES = {"int8": 1, "fp16": 2, "bf16": 2, "fp32": 4}
@@ -41,6 +43,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--precision", "auto", "of all backends")
     add(parser, "--device", "auto", "of the PyTorch backend")
     add(parser, "--positions", 1500, "positions of a window")
+    add(parser, "--clips", (3.0, 8.0), "seconds of clips, whose encoding is compared with that of a window")
     add(parser, "--tokens", (1, 2, 3, 5, 8), "tokens of a pass of one row")
     add(parser, "--rows", (1, 2, 8), "rows of a pass of one token")
     add(parser, "--past", 40, "tokens before a pass")
@@ -49,22 +52,27 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def rows(args: Args) -> Iterator[Row]:
-    """Yield a row for each backend and kind of pass; ``encode_ms`` is that of a window."""
+    """Yield a row for each backend and kind of pass; ``encode_ms`` is that of a window, then come shares of it."""
     backends = {name: load(name, args) for name in args.backend}
     model, cases = args.dims or Path(args.model).name, [(1, n) for n in sorted({1, *args.tokens})]
     cases += [(n, 1) for n in sorted(args.rows) if n > 1]
     seconds: dict[tuple[str, int, int], list[float]] = {}
-    encoding: dict[str, list[float]] = {name: [] for name in backends}
+    lengths = (args.positions / POSITIONS_PER_SECOND, *args.clips)
+    encoding: dict[tuple[str, float], list[float]] = {(name, s): [] for name in backends for s in lengths}
     for n_rows in sorted({n for n, _ in cases}):
         sessions = {name: open_session(backend, n_rows, args) for name, backend in backends.items()}
         for _ in range(args.bursts):
             for name, backend in backends.items():
-                encoding[name].append(timed(lambda backend=backend: encode(backend, 1, args)))  # type: ignore[misc]
+                for clip_s in lengths:
+                    work = partial(encode, backend, 1, args, clip_s)
+                    encoding[name, clip_s].append(timed(work))
                 for n_tokens in (n for own, n in cases if own == n_rows):
                     taken = burst(sessions[name], backend.dims, n_rows, n_tokens, args)
                     seconds.setdefault((name, n_rows, n_tokens), []).extend(taken)
         note(f"{model}, {n_rows} rows: measured")
     for name, backend in backends.items():
+        window_s, *clips_s = (min(encoding[name, length]) for length in lengths)
+        shares = {f"clip {s:g} s": round(own / window_s, 3) for s, own in zip(args.clips, clips_s, strict=True)}
         for n_rows, n_tokens in cases:
             taken, single = seconds[name, n_rows, n_tokens], seconds[name, 1, 1]
             size = pass_bytes(name, backend, n_rows, args)
@@ -74,7 +82,8 @@ def rows(args: Args) -> Iterator[Row]:
                 "precision": backend.capabilities.precision,
                 "rows": n_rows,
                 "tokens": n_tokens,
-                "encode_ms": round(1000 * min(encoding[name]), 3),
+                "encode_ms": round(1000 * window_s, 3),
+                **shares,
                 **spread("ms", [1000 * each for each in taken], 4),
                 "over_one": round(min(taken) / min(single), 3),
                 "floor_ms": round(1000 * reading_s(size), 4),
@@ -106,15 +115,22 @@ def load(name: str, args: Args) -> Backend:
     return NativeBackend(dims, draw_weights(dims), "random", **options | {"precision": "int8"})
 
 
-def encode(backend: Backend, n_windows: int, args: Args) -> Any:
-    """Encode windows of noise."""
+def encode(backend: Backend, n_windows: int, args: Args, clip_s: float | None = None) -> Any:
+    """Encode windows of noise; of so many seconds, behind which there is padding, or whole."""
     import numpy as np
 
-    positions = min(args.positions, backend.dims.n_audio_ctx)
+    from harken.transcribe.window_decoder import PaddingSample, frames_to_encode
+
+    window = backend.dims.n_audio_ctx
+    positions = min(args.positions, window)
+    content = min(positions, round((clip_s or WINDOW_S) * POSITIONS_PER_SECOND))
     noise = np.random.default_rng(0).standard_normal(
         (n_windows, backend.dims.n_mels, 2 * positions), np.float32
     )
-    return backend.encode(noise / 3, None)
+    noise[:, :, 2 * content :] = 0
+    sparse = backend.capabilities.sparse_positions and content < positions == window
+    encoded = PaddingSample().positions(2 * content, window) if sparse else None
+    return backend.encode(frames_to_encode(noise / 3, encoded), encoded)
 
 
 def open_session(backend: Backend, n_rows: int, args: Args) -> Session:
