@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter, process_time
 from types import TracebackType
@@ -163,6 +163,11 @@ def harken_exact(engine: Engine) -> Work:
     return _harken(engine, batch_size=1, fidelity="exact")
 
 
+def harken_int16(engine: Engine) -> Work:
+    """Load harken with an encoder in 16-bit integers."""
+    return _harken(replace(engine, precision="int16"), batch_size=1)
+
+
 def harken_batched(engine: Engine) -> Work:
     """harken with several windows at a time."""
     return _harken(engine, batch_size=BATCH)
@@ -271,6 +276,7 @@ def senko_diarizer(engine: Engine) -> Work:
 LOADERS: dict[str, Callable[[Engine], Work]] = {
     "harken": harken,
     "harken exact": harken_exact,
+    "harken int16": harken_int16,
     "harken batched": harken_batched,
     "faster-whisper": faster_whisper,
     "faster-whisper batched": faster_whisper_batched,
