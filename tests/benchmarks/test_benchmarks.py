@@ -54,9 +54,10 @@ NEEDS = {
 }
 NIGHTLY = {
     *("serving soak", "serving live", "serving beside"),
-    *("fleet kills", "fleet scaling", "hashing errors", "live sets", "live many", "diarization peers"),
+    *("fleet kills", "fleet scaling", "hashing errors", "live sets", "live many"),
+    *("diarization peers", "diarization live"),
 }
-"""Runs of seconds, of which another subcommand of the same program runs by day."""
+"""Runs of seconds, of which another subcommand of the same program runs by day, or tests/speakers does the like."""
 ENDLESS = {"live hours", "diarization hours"}
 """Subcommands that take an hour of audio at least."""
 

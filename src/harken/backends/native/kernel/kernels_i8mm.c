@@ -8,7 +8,7 @@
 #pragma clang attribute push(__attribute__((target("dotprod,i8mm"))), apply_to = function)
 #include "dot_neon.h"
 
-/* The sums of two vectors: pairs of rows are multiplied together, and sorted by vector at the end of the block. */
+/* Adds to the sums of two vectors: pairs of rows are multiplied together, and sorted by vector at the end of the block. */
 INLINE void dot_block_pair(const int8_t *weights, const int8_t *x, int64_t stride, i32x16 *sums) {
     int32x4_t upper[4], lower[4], first[4], second[4];
     for (int quarter = 0; quarter < 4; quarter++)
@@ -29,8 +29,11 @@ INLINE void dot_block_pair(const int8_t *weights, const int8_t *x, int64_t strid
         first[quarter] = vuzp1q_s32(upper[quarter], lower[quarter]);
         second[quarter] = vuzp2q_s32(upper[quarter], lower[quarter]);
     }
-    memcpy(&sums[0], first, sizeof first);
-    memcpy(&sums[1], second, sizeof second);
+    i32x16 products[2];
+    memcpy(&products[0], first, sizeof first);
+    memcpy(&products[1], second, sizeof second);
+    sums[0] = sums[0] + products[0];
+    sums[1] = sums[1] + products[1];
 }
 
 #define DOT_BLOCK_PAIR
