@@ -35,7 +35,11 @@ REFUSED = [
     ("transcribe talk.wav --length-penalty some", 2, "'some' is not a number"),
     ("transcribe talk.wav --suppress-tokens 1.5", 2, "'1.5' is not an integer"),
     ("transcribe talk.wav --suppress-regex '(a+)+$'", 2, "'(a+)+$': allowed is a regular expression"),
-    ("transcribe talk.wav --precision fp8", 2, "'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8', 'fp16'"),
+    (
+        "transcribe talk.wav --precision fp8",
+        2,
+        "'fp8' is not one of 'auto', 'fp32', 'bf16', 'int16', 'int8', 'fp16'",
+    ),
     ("transcribe talk.wav --backend cuda", 2, "'cuda' is not one of 'auto', 'native', 'onnx'"),
     ("transcribe talk.wav --patience nan", 2, "'--patience': 'nan' is not a number"),
     ("transcribe talk.wav --temperatures=-nan", 2, "'--temperatures': '-nan' is not a number"),

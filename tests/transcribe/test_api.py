@@ -328,7 +328,9 @@ class TestTinyEnglish:
         assert words[-1].probability < 0.01 < words[-2].probability
 
     def test_precision_is_refused_by_name(self, tiny: Recognizer) -> None:
-        with pytest.raises(OptionError, match="precision='int4': allowed is auto or fp32 or bf16 or int8"):
+        with pytest.raises(
+            OptionError, match="precision='int4': allowed is auto or fp32 or bf16 or int16 or int8"
+        ):
             harken.load(tiny.model, precision="int4")
 
     def test_every_kind_of_source_gives_the_same(self, tiny: Recognizer) -> None:
