@@ -45,6 +45,8 @@ class Capabilities:
     detail: str
     sparse_positions: bool = False
     """True if `Backend.encode` takes `SparsePositions`."""
+    picks_best: bool = False
+    """True if sessions have `Session.pick_best`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,44 @@ class Logits(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GreedyRules:
+    """What may not be picked behind the first token, as data (`harken.decoding.logit_rules.LogitRules` says why).
+
+    Parameters
+    ----------
+    eot : int
+        End of text.
+    suppressed : ndarray of int64
+        Ids never picked.
+    timestamp_begin : int or None
+        First timestamp; all ids from it on are timestamps, and their grammar holds. None if none are decoded.
+    """
+
+    eot: int
+    suppressed: Ints
+    timestamp_begin: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickedSoFar:
+    """A row that is decoded greedily.
+
+    Parameters
+    ----------
+    tokens : sequence of int
+        Tokens picked, of which the session has read all but the last; at least one.
+    left : int
+        Most tokens to pick, at least 1.
+    speech_end : int or None
+        Timestamp before which no segment may stay empty.
+    """
+
+    tokens: Sequence[int]
+    left: int
+    speech_end: int | None
+
+
 class Session(Protocol):
     """Decoding state of some rows over some windows."""
 
@@ -186,6 +226,28 @@ class Session(Protocol):
         -------
         Logits
             Positions of the first row, then those of the second, and so on.
+        """
+        ...
+
+    def pick_best(
+        self, rules: GreedyRules, picked: Sequence[PickedSoFar], most: int
+    ) -> tuple[Ints, Floats]:
+        """Read the last token of every row and pick the most probable next one, some times in one call.
+
+        Only where ``capabilities.picks_best`` is true. The same as `extend`, the rules, and `Logits.top`.
+
+        Parameters
+        ----------
+        rules : GreedyRules
+        picked : sequence of PickedSoFar
+            One a row.
+        most : int
+            Most steps; the call ends before with the step in which a row picks the end of text, or its last token.
+
+        Returns
+        -------
+        ids : ndarray of shape (steps, rows), int64
+        logprobs : ndarray of shape (steps, rows), float32
         """
         ...
 

@@ -51,7 +51,7 @@ static struct harken_matrix draw_blocks(int32_t rows, int32_t columns, int32_t b
     size_t padded = ((size_t)rows + 15) / 16 * 16, n = padded * (size_t)columns, n_bytes = bits == 4 ? n / 2 : n;
     int8_t *weights = draw_bytes(n_bytes);
     for (size_t i = 0; bits == 7 && i < n_bytes; i++)
-        weights[i] = (int8_t)(weights[i] / 2 + 64);
+        weights[i] = (int8_t)(weights[i] / 4 + 64); /* so that no norm is above 140 */
     float *scale_of_bits = (float[9]){[4] = 2e-2f, [7] = 4e-3f, [8] = 2e-3f};
     return (struct harken_matrix){weights, draw_scales(n / HARKEN_BLOCK, scale_of_bits[bits]),
                                   draw_floats(padded, 0.1f), rows, columns, bits};
@@ -301,6 +301,42 @@ static void check_largest_sums(int32_t columns, float first, float other) {
     free(weights);
 }
 
+/* The longest blocks that may be multiplied with weights of 7 bits, and weights that are like them or their opposites, as
+ * long as those may be: the sums of AVX2 have 16 bits, and the results have to be those of 64-bit integers. */
+static void check_largest_sums_7(int32_t n_large, float other) {
+    struct harken_supported supported = harken_supported_kernels();
+    float x[HARKEN_BLOCK], norm = 0;
+    for (int32_t column = 0; column < HARKEN_BLOCK; column++) {
+        x[column] = column % 2 ? -1 : 1;
+        x[column] *= column / 4 < n_large ? 1 : other;
+        norm += column % 4 < 2 ? x[column] * x[column] : 0;
+    }
+    for (int32_t i = 0; i < supported.n; i++) {
+        int8_t values[HARKEN_BLOCK];
+        uint8_t weights[HARKEN_BLOCK * HARKEN_GROUP] __attribute__((aligned(64)));
+        uint16_t ones[HARKEN_GROUP];
+        int32_t pair_sums, sum = 0;
+        float scale, y[HARKEN_GROUP];
+        struct harken_activations activations = {values, &scale, &pair_sums};
+        supported.list[i]->quantise(x, HARKEN_BLOCK, 0, 7, &activations, 0);
+        for (int32_t column = 0; column < HARKEN_BLOCK; column++) {
+            int32_t weight = (int32_t)fmaxf(-63, fminf(63, rintf(x[column] * 138 / sqrtf(norm))));
+            sum += weight * values[column];
+            for (int32_t row = 0; row < HARKEN_GROUP; row++)
+                weights[column / 4 * 4 * HARKEN_GROUP + 4 * row + column % 4] =
+                    (uint8_t)(64 + (row % 2 ? -weight : weight));
+        }
+        scale = 1;
+        for (int32_t row = 0; row < HARKEN_GROUP; row++)
+            ones[row] = 0x3f80;
+        struct harken_matrix matrix = {weights, ones, NULL, HARKEN_GROUP, HARKEN_BLOCK, 7};
+        supported.list[i]->linear(&matrix, 0, 1, &activations, 1, HARKEN_STORE, (void *[]){y}, 0);
+        for (int32_t row = 0; row < HARKEN_GROUP; row++)
+            if (y[row] != (float)(row % 2 ? -sum : sum))
+                exit(8);
+    }
+}
+
 /* A number that is not finite reaches the results, and hides no logit. */
 static void check_not_finite(float number) {
     enum { AT = 21 };
@@ -312,7 +348,7 @@ static void check_not_finite(float number) {
         float x[HARKEN_BLOCK] = {1, 2, 3}, y[HARKEN_GROUP], scale;
         struct harken_activations activations = {values, &scale, &offset};
         x[AT] = number;
-        supported.list[i]->quantise(x, HARKEN_BLOCK, 0, &activations, 0);
+        supported.list[i]->quantise(x, HARKEN_BLOCK, 0, 8, &activations, 0);
         supported.list[i]->linear(&matrix, 0, 1, &activations, 1, HARKEN_STORE, (void *[]){y}, 0);
         for (int32_t row = 0; row < HARKEN_GROUP; row++)
             if (!isnan(y[row]))
@@ -355,6 +391,11 @@ int main(void) {
         check_largest_sums(columns, -32767, rest);
         check_largest_sums(columns, 1, 1);
         check_largest_sums(columns, -1e-9f, 1e-9f);
+    }
+    for (int32_t n_large = 1; n_large <= HARKEN_BLOCK / 4; n_large++) {
+        check_largest_sums_7(n_large, 0);
+        check_largest_sums_7(n_large, 0.3f);
+        check_largest_sums_7(n_large, -0.9f);
     }
     struct harken_supported supported = harken_supported_kernels();
     for (int32_t i = 0; i < supported.n; i++)

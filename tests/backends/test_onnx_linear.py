@@ -9,6 +9,7 @@ import pytest
 
 from harken.backends.onnx.builder import GraphBuilder
 from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
+from harken.backends.onnx.graph_loader import probe_graph, weight_bits
 from harken.backends.onnx.linear import (
     INT4_BLOCK,
     INTEGER_SCHEMES,
@@ -22,6 +23,14 @@ from harken.backends.onnx.runtimes import OnnxRuntimeGraph
 COLUMNS, OUTPUTS = 96, 40
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((OUTPUTS, COLUMNS), np.float32)
+
+
+@pytest.fixture(scope="module")
+def widest(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The scheme of 8-bit weights, or that of 7 bits where the processor saturates the sums of the other."""
+    folder = tmp_path_factory.mktemp("probe")
+    write_graph(probe_graph(), folder)
+    return f"int{weight_bits(OnnxRuntimeGraph(folder / MODEL_FILE, threads=1))}"
 
 
 def multiply(
@@ -50,7 +59,11 @@ def test_rows_are_quantised_to_half_a_step(bits: int) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "tolerance"), [("int8", 0.012), ("int7", 0.02), ("int4", 0.12)])
-def test_quantised_products_are_close_to_float32(tmp_path: Path, scheme: str, tolerance: float) -> None:
+def test_quantised_products_are_close_to_float32(
+    tmp_path: Path, scheme: str, tolerance: float, widest: str
+) -> None:
+    if (scheme, widest) == ("int8", "int7"):
+        pytest.skip("this processor saturates sums of 8-bit products")
     x = RNG.standard_normal((5, COLUMNS), np.float32)
     gelu = np.maximum(x, np.float32(-0.1))
     linear, _ = multiply(INTEGER_SCHEMES[scheme], x, WEIGHT, tmp_path)
@@ -68,12 +81,12 @@ def test_input_row_of_zeros_gives_zeros(tmp_path: Path) -> None:
         assert np.isfinite(product).all()
 
 
-def test_outlier_channels_do_not_coarsen_the_others(tmp_path: Path) -> None:
+def test_outlier_channels_do_not_coarsen_the_others(tmp_path: Path, widest: str) -> None:
     x = np.abs(RNG.standard_normal((4, COLUMNS), np.float32))
     x[:, : COLUMNS // UNITS_PER_OUTLIER] *= 1000
     weight = WEIGHT.copy()
     weight[:, : COLUMNS // UNITS_PER_OUTLIER] = 0
-    linear, after_gelu = multiply(INTEGER_SCHEMES["int8"], x, weight, tmp_path)
+    linear, after_gelu = multiply(INTEGER_SCHEMES[widest], x, weight, tmp_path)
     expected = x @ weight.T
     assert np.abs(after_gelu - expected).max() < 0.05 * expected.std()
     assert np.abs(linear - expected).max() > expected.std()

@@ -15,9 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
 from harken.contract import Backend, Features, Floats, Logits, Session
+from harken.decoding.generate import EotOrLimit, Row, generate, generate_best, pick_best, prefill
+from harken.decoding.hypothesis import Step
+from harken.decoding.logit_rules import LogitRules
 from real_models import recognizer
 from tiny_models import DIMS, make_backend, make_mel
 
@@ -99,6 +104,55 @@ def test_decoding_windows_together_changes_no_bit(backend: Backend, features: Fe
     for row in range(4):
         together = np.concatenate(seen[row])
         np.testing.assert_array_equal(together, step_by_step(backend, features, row)[: len(together)])
+
+
+@pytest.mark.parametrize("backend", ["native-int8", "native-fp32"], indirect=True)
+@given(
+    timestamp_begin=st.sampled_from([DIMS.n_vocab - n for n in (5, 20, 100)]),
+    timestamps=st.booleans(),
+    kept=st.sets(st.integers(10, 255), min_size=1, max_size=8),
+    speech_ends=st.lists(st.none() | st.integers(DIMS.n_vocab - 20, DIMS.n_vocab), min_size=3, max_size=3),
+    limits=st.lists(st.integers(1, CAPACITY - len(PROMPT)), min_size=3, max_size=3),
+)
+@settings(max_examples=20, deadline=None)
+def test_steps_in_one_call_pick_what_single_steps_pick(
+    backend: Backend,
+    features: Features,
+    timestamp_begin: int,
+    timestamps: bool,
+    kept: set[int],
+    speech_ends: list[int | None],
+    limits: list[int],
+) -> None:
+    """With few words and many timestamps, so that a random model picks all kinds, and often the end of text."""
+    rules = LogitRules(
+        eot=timestamp_begin - 1,
+        timestamp_begin=timestamp_begin,
+        suppressed=np.setdiff1d(np.arange(timestamp_begin - 1), sorted(kept)),
+        first_banned=((0, 10),),
+        timestamps=timestamps,
+        max_initial_timestamp=timestamp_begin + 2,
+    )
+    assert rules.greedy
+
+    def decode(at_once: bool) -> tuple[list[Row], list[tuple[int, int, int, float]], int]:
+        session, steps = backend.open_session(features, range(3), CAPACITY), []
+        rows = [
+            Row(len(PROMPT), limit, EotOrLimit(rules.eot), speech_end=end)
+            for limit, end in zip(limits, speech_ends, strict=True)
+        ]
+        logits, _ = prefill(session, [PROMPT] * 3, [()] * 3, 0, [None] * 3)
+
+        def observe(step: Step) -> None:
+            steps.append((step.row, step.index, step.token, step.logprob))
+
+        if at_once:
+            passes = generate_best(session, rows, logits, rules, rules.greedy, observe=observe)
+        else:
+            passes = generate(session, rows, logits, rules, pick_best, observe=observe)
+        return rows, steps, passes
+
+    assert decode(at_once=True) == decode(at_once=False)
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["to the end", "some end"])

@@ -10,7 +10,7 @@ import numpy as np
 
 from harken.contract import Backend, Features, Logits
 from harken.decoding.beam import beam_search
-from harken.decoding.generate import EotOrLimit, Pick, Row, generate, pick_best, pick_sample, prefill
+from harken.decoding.generate import EotOrLimit, Pick, Row, generate, generate_best, pick_best, pick_sample, prefill
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, capture_attention, no_attention
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import DraftContext, DraftSession
@@ -181,6 +181,10 @@ def decode(
             Row(len(prompts[i]), limits[i], EotOrLimit(logit_rules.eot), speech_end=speech_ends[i])
             for i in window_of_row
         ]
+        greedy = logit_rules.greedy if backend.capabilities.picks_best and draft_session is None else None
+        if pick is pick_best and greedy:
+            forwards = generate_best(session, rows, logits, logit_rules, greedy, observe=count, capture=capture)
+            return [row.hypothesis(logit_rules.eot) for row in rows], forwards
         forwards = generate(
             session,
             rows,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from harken.contract import Ints, Logits, TokenRange
+from harken.contract import GreedyRules, Ints, Logits, TokenRange
 from harken.errors import OptionError
 from harken.text import Tokenizer
 from harken.types import TIMESTAMP_STEP_S
@@ -198,6 +198,14 @@ class LogitRules:
             self.hotword_bias.apply(logits, prefixes)
         if self.timestamps:
             logits.prefer_timestamps(self.timestamp_begin)
+
+    @property
+    def greedy(self) -> GreedyRules | None:
+        """The rules behind the first token as data for a backend; None if they depend on more than that."""
+        if self.forced_prefix or self.hotword_bias:
+            return None
+        begin = self.timestamp_begin if self.timestamps else None
+        return GreedyRules(eot=self.eot, suppressed=self.suppressed, timestamp_begin=begin)
 
     def allows(self, prefix: Sequence[int], token: int) -> bool:
         """Return whether a token may follow `prefix`, as far as that does not depend on logits."""

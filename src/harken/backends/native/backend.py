@@ -131,6 +131,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             device="cpu",
             detail=f"encoder {encoder}, decoder {decoder}, {self.threads} threads",
             sparse_positions=True,
+            picks_best=vocab_subset is None,
         )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:

@@ -114,6 +114,29 @@ class Window(Structure):
     )
 
 
+class Rules(Structure):
+    """``struct harken_rules``: rules of greedy decoding."""
+
+    _fields_ = (
+        ("suppressed", c_void_p),
+        ("n_suppressed", c_int32),
+        ("eot", c_int32),
+        ("timestamp_begin", c_int32),
+    )
+
+
+class Picked(Structure):
+    """``struct harken_picked``: what a row has picked."""
+
+    _fields_ = (
+        ("last", c_int32),
+        ("before_last", c_int32),
+        ("last_timestamp", c_int32),
+        ("speech_end", c_int32),
+        ("left", c_int32),
+    )
+
+
 _LOGITS = (c_void_p, c_void_p, c_int32, c_int32, c_int64)  # decoder, logits, n, columns, stride
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "harken_instruction_sets": (None, (c_char_p,)),
@@ -128,6 +151,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "harken_session_rewind": (None, (c_void_p, c_void_p)),
     "harken_session_reorder": (c_int32, (c_void_p, c_void_p, c_int32)),
     "harken_session_attention": (None, (c_void_p, c_int32, c_void_p, c_int32)),
+    "harken_session_pick_best": (
+        c_int32,
+        (c_void_p, POINTER(Rules), POINTER(Picked), c_int32, c_void_p, c_int64, c_void_p, c_void_p),
+    ),
     "harken_logits_suppress": (None, (*_LOGITS, c_void_p, c_int32, c_void_p, c_int32, c_int32)),
     "harken_logits_normalizer": (None, (*_LOGITS, c_void_p)),
     "harken_logits_top": (None, (*_LOGITS, c_int32, c_void_p, c_void_p)),

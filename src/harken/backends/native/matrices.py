@@ -21,6 +21,8 @@ GROUP, BLOCK = 16, 32
 _SMALLEST_INT4, _LARGEST_INT16 = -8, 32767
 _RANGES = {4: (_SMALLEST_INT4, 7), 7: (-63, 63), 8: (-127, 127)}
 """The smallest and the largest integer of a block."""
+_LARGEST_HALF_NORM = 138
+"""Of half a block of 7-bit integers, before they are rounded (see `quantise` of ``kernel/linear.h``)."""
 
 LARGEST_NORM = 46000.0
 """Largest Euclidean norm of a row of 16-bit integers, before they are rounded."""
@@ -157,7 +159,8 @@ def _addresses(matrix: LinearMatrix, arrays: Mapping[str, NDArray[Any]]) -> Iter
 def quantise(weight: Floats, bits: int) -> tuple[Int8, BFloat16]:
     """Quantise blocks of columns to the nearest integers.
 
-    The largest magnitude of a block becomes 127 or -127 with 8 bits, 63 or -63 with 7. With 4 bits it becomes -8, by a
+    The largest magnitude of a block becomes 127 or -127 with 8 bits, at most 63 with 7, where the norm of the even pairs
+    of columns, and of the odd ones, is at most 138 too. With 4 bits it becomes -8, by a
     scale that may be negative: so all 16 integers are used.
 
     Returns
@@ -173,6 +176,10 @@ def quantise(weight: Floats, bits: int) -> tuple[Int8, BFloat16]:
         exact_scales = np.take_along_axis(blocks, peaks, axis=2)[..., 0] / np.float32(smallest)
     else:
         exact_scales = np.abs(blocks).max(axis=2) / np.float32(largest)
+    if bits == 7:
+        even_and_odd_pairs = blocks.reshape(*blocks.shape[:2], -1, 2, 2)
+        norms = np.sqrt(np.einsum("rbkpc,rbkpc->rbp", *(even_and_odd_pairs,) * 2, dtype=np.float64)).max(axis=2)
+        exact_scales = np.maximum(exact_scales, norms / _LARGEST_HALF_NORM).astype(np.float32)
     scales = to_bfloat16(exact_scales)
     divisors = from_bfloat16(scales)
     divisors[divisors == 0] = 1

@@ -5,16 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from harken.backends.host_logits import HostLogits
 from harken.backends.native.decoder import NativeDecoder, NativeFeatures, close_when_collected
-from harken.backends.native.library import NO_MEMORY
-from harken.contract import Floats, Ints, TokenRange
+from harken.backends.native.library import NO_MEMORY, Picked, Rules
+from harken.contract import Floats, GreedyRules, Ints, PickedSoFar, TokenRange
 from harken.errors import OutOfMemory
 
-NO_PREFERENCE = -1
+NONE = -1
+"""No token or timestamp."""
 MOST_INSERTED = 256
 """Most columns that the library chooses: it inserts each among the best so far, and numpy sorts."""
 _NO_TOKENS = np.empty(0, np.int64)
@@ -74,6 +76,26 @@ class NativeSession:
         self._lengths = lengths
         return NativeLogits(decoder, logits, decoder.n_columns, decoder.vocab_subset)
 
+    def pick_best(
+        self, rules: GreedyRules, picked: Sequence[PickedSoFar], most: int
+    ) -> tuple[Ints, Floats]:
+        decoder, n_rows = self._decoder, len(self._lengths)
+        logits = np.empty((n_rows, decoder.stride), np.float32)
+        ids, logprobs = np.empty((most, n_rows), np.int64), np.empty((most, n_rows), np.float32)
+        begin = NONE if rules.timestamp_begin is None else rules.timestamp_begin
+        steps = self._call(
+            decoder.library.harken_session_pick_best,
+            Rules(rules.suppressed.ctypes.data, len(rules.suppressed), rules.eot, begin),
+            (Picked * n_rows)(*(_picked(row, rules.timestamp_begin) for row in picked)),
+            most,
+            logits.ctypes.data,
+            decoder.stride,
+            ids.ctypes.data,
+            logprobs.ctypes.data,
+        )
+        self._lengths = [length + steps for length in self._lengths]
+        return ids[:steps], logprobs[:steps]
+
     def rewind(self, lengths: Sequence[int]) -> None:
         kept = array("i", map(min, lengths, self._lengths))
         self._decoder.call(self._decoder.library.harken_session_rewind, self._handle, kept.buffer_info()[0])
@@ -94,10 +116,20 @@ class NativeSession:
         )
         return weights
 
-    def _call(self, function: Callable[..., int], *arguments: int) -> None:
-        """Call a function on this session that can run out of memory."""
-        if self._decoder.call(function, self._handle, *arguments) == NO_MEMORY:
+    def _call(self, function: Callable[..., int], *arguments: Any) -> int:
+        """Call a function on this session that can run out of memory, and return its result."""
+        result: int = self._decoder.call(function, self._handle, *arguments)
+        if result == NO_MEMORY:
             raise OutOfMemory("not enough memory for computing")
+        return result
+
+
+def _picked(row: PickedSoFar, timestamp_begin: int | None) -> Picked:
+    """Return what the rules of the library need to know of a row."""
+    before_last, last = (NONE, *row.tokens)[-2:]
+    timestamps = (token for token in reversed(row.tokens) if timestamp_begin is not None and token >= timestamp_begin)
+    speech_end = NONE if row.speech_end is None else row.speech_end
+    return Picked(last, before_last, next(timestamps, NONE), speech_end, row.left)
 
 
 class NativeLogits(HostLogits):
@@ -122,7 +154,7 @@ class NativeLogits(HostLogits):
         self._decoder, self._padded, self._n_columns = decoder, padded, n_columns
         self._suppressed: list[Ints] = []
         self._ranges: list[int] = []  # position, first column, column behind the last; again and again
-        self._timestamp_begin = NO_PREFERENCE
+        self._timestamp_begin = NONE
 
     @property
     def values(self) -> Floats:
@@ -180,12 +212,12 @@ class NativeLogits(HostLogits):
 
     def _apply_preference(self) -> None:
         """Apply the rules if the preference is one of them: it comes before what is suppressed from now on."""
-        if self._timestamp_begin != NO_PREFERENCE:
+        if self._timestamp_begin != NONE:
             self._apply_rules()
 
     def _apply_rules(self) -> None:
         """Apply the rules that were collected."""
-        if not (self._suppressed or self._ranges or self._timestamp_begin != NO_PREFERENCE):
+        if not (self._suppressed or self._ranges or self._timestamp_begin != NONE):
             return
         suppressed = np.concatenate([_NO_TOKENS, *self._suppressed])
         if len(suppressed) and not 0 <= suppressed.min() <= suppressed.max() < self._n_columns:
@@ -199,7 +231,7 @@ class NativeLogits(HostLogits):
             len(ranges) // 3,
             self._timestamp_begin,
         )
-        self._suppressed, self._ranges, self._timestamp_begin = [], [], NO_PREFERENCE
+        self._suppressed, self._ranges, self._timestamp_begin = [], [], NONE
 
     def _call(self, name: str, *arguments: float) -> None:
         """Call a function of the library on these logits."""

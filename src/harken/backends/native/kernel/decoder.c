@@ -137,6 +137,14 @@ void harken_session_close(harken_session *session) {
     free(session);
 }
 
+harken_decoder *harken_session_decoder(const harken_session *session) {
+    return session->decoder;
+}
+
+int32_t harken_session_rows(const harken_session *session) {
+    return session->n_rows;
+}
+
 /* -- Slots -------------------------------------------------------------------------------------------------------- */
 
 static int32_t grow(void **array, size_t n, size_t size) {

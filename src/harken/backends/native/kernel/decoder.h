@@ -2,9 +2,11 @@
 #ifndef HARKEN_DECODER_H
 #define HARKEN_DECODER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "harken.h"
 #include "kernels.h"
@@ -98,7 +100,7 @@ static inline void harken_read_rows(struct harken_input *input, const struct har
                                     int64_t stride, int32_t n, int normalise) {
     if (matrix->bits == 7)
         for (int32_t i = 0; i < n; i++)
-            input->kernels->quantise(x + i * stride, matrix->columns, normalise, &input->activations, i);
+            input->kernels->quantise(x + i * stride, matrix->columns, normalise, 7, &input->activations, i);
     else
         input->kernels->quantise_rows(x, stride, n, matrix->columns, normalise, &input->rows);
 }
@@ -150,6 +152,9 @@ static inline void harken_chunk_matrices(const harken_decoder *decoder, const st
     keys->columns = values->rows = layout.head_size;
     values->columns = parts(n, HARKEN_GROUP) * HARKEN_GROUP;
 }
+
+harken_decoder *harken_session_decoder(const harken_session *session);
+int32_t harken_session_rows(const harken_session *session);
 
 /* A token of a pass: it is embedded, its keys and values are cached, and it attends to all slots of its row up to its
  * own. */

@@ -97,7 +97,9 @@ static void float_row(const float *x, int32_t columns, int normalise, float *to)
         store(to + column, (load(x + column) - mean) * factor);
 }
 
-static void float_vector(const float *x, int32_t columns, int normalise, struct harken_activations *to, int32_t i) {
+static void float_vector(const float *x, int32_t columns, int normalise, int bits, struct harken_activations *to,
+                         int32_t i) {
+    (void)bits;
     float_row(x, columns, normalise, (float *)to->values + (int64_t)i * columns);
 }
 

@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 7
+#define HARKEN_ABI_VERSION 8
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -30,7 +30,8 @@ enum { HARKEN_GROUP = 16, HARKEN_BLOCK = 32, HARKEN_MOST_IN_A_PART = 512 };
  *
  * 8 bits, for few vectors at a time: int8 in -127..127, shape (groups, columns / 4, 16 rows, 4 columns); scales are
  *     bfloat16, one a block, shape (groups, columns / 32, 16 rows).
- * 7 bits: the same, but unsigned, each w + 64 in 1..127.
+ * 7 bits: the same, but unsigned, each w + 64 in 1..127. In a block the Euclidean norm of w in columns 0 and 1, 4 and 5, ... is at
+ *     most 140, and that in the other columns.
  * 4 bits: two in a byte, each w + 8 in 0..15, shape (groups, columns / 8, 16 rows, 4 bytes); byte j of a row holds
  *     column j in its lower half and column j + 4 in its upper half; scales as for 8 bits.
  * 16 bits, for many vectors at a time: shape (groups, columns / 2, 16 rows, 2 columns); the Euclidean norm of a row is at
@@ -184,6 +185,29 @@ HARKEN_API void harken_logits_top(harken_decoder *decoder, const float *logits, 
 HARKEN_API void harken_logits_sample(harken_decoder *decoder, const float *logits, int32_t n, int32_t columns,
                                      int64_t stride, float temperature, const double *uniforms, int64_t *drawn,
                                      float *logprobs);
+
+/* Rules of greedy decoding for all tokens but the first (openai/whisper, decoding.py, ApplyTimestampRules). */
+struct harken_rules {
+    const int64_t *suppressed; /* columns that are never picked */
+    int32_t n_suppressed, eot;
+    int32_t timestamp_begin; /* the first timestamp, from which on all columns are; negative: none are decoded */
+};
+
+/* What the rules need to know of a row. Tokens and timestamps are negative where there are none. */
+struct harken_picked {
+    int32_t last, before_last;   /* tokens picked; the last is still to be read */
+    int32_t last_timestamp;      /* of all that were picked */
+    int32_t speech_end;          /* timestamp before which no segment may stay empty */
+    int32_t left;                /* most tokens to pick, at least 1 */
+};
+
+/* Read the last token of every row and pick the most probable one after it, `most` times, or until a row picks the end of
+ * text or has no token left. `logits` is scratch for the rows, `stride` floats from one to the next. The tokens and their
+ * log-probabilities are written step by step, those of all rows side by side, and `picked` is kept true. Returns the
+ * number of steps, or HARKEN_NO_MEMORY. */
+HARKEN_API int32_t harken_session_pick_best(harken_session *session, const struct harken_rules *rules,
+                                            struct harken_picked *picked, int32_t most, float *logits, int64_t stride,
+                                            int64_t *tokens, float *logprobs);
 
 /* The tables of a log-mel spectrogram, not computed here, as the sines of libraries differ in their last bit. */
 struct harken_mel_tables {

@@ -90,11 +90,7 @@ INLINE void multiply_tile(const struct harken_matrix *matrix, int64_t group, int
             f32x16 scale = scales * x->scales[first + i];
             f32x16 result = fma16(__builtin_convertvector(sums[i][g], f32x16), scale, bias);
             float *to = y + (first + i) * stride + row;
-            if (output == HARKEN_ADD)
-                result = load(to) + result;
-            else if (output == HARKEN_GELU)
-                result = gelu16(result);
-            store(to, result);
+            store(to, output == HARKEN_ADD ? load(to) + result : result);
         }
     }
 }
@@ -131,12 +127,16 @@ static void multiply(const struct harken_matrix *matrix, const struct harken_row
 #endif
     };
     int64_t n_groups = (matrix->rows + HARKEN_GROUP - 1) / HARKEN_GROUP;
-    for (int64_t group = 0; group < n_groups; group += n_groups - group >= GROUP_TILE ? GROUP_TILE : 1)
+    for (int64_t group = 0, taken; group < n_groups; group += taken) {
+        taken = n_groups - group >= GROUP_TILE ? GROUP_TILE : 1;
         for (int32_t first = 0; first < n; first += ROW_TILE) {
             int32_t size = n - first < ROW_TILE ? n - first : ROW_TILE;
-            tiles[size <= HARKEN_SMALL_TILE ? size - 1 : HARKEN_SMALL_TILE](matrix, group, n_groups - group, x, first,
-                                                                             size, output, y, stride);
+            tiles[size <= HARKEN_SMALL_TILE ? size - 1 : HARKEN_SMALL_TILE](matrix, group, taken, x, first, size, output,
+                                                                             y, stride);
         }
+        for (int32_t i = 0; output == HARKEN_GELU && i < n; i++)
+            gelu_row(y + i * stride + group * HARKEN_GROUP, taken * HARKEN_GROUP);
+    }
 }
 
 /* -- Attention to the positions of a window ---------------------------------------------------------------------- */

@@ -15,7 +15,9 @@ enum {
 struct harken_activations {
     void *values;     /* (n, columns), int8 in -127..127 */
     float *scales;    /* (n, columns / 32) */
-    int32_t *offsets; /* (n, columns / 32), -128 times the sum of the values of each block */
+    /* (n, columns / 32). For weights of 4 or 8 bits, -128 times the sum of the values of each block. For weights of 7 bits
+     * two int16: in the lower half the sum of columns 0 and 1, 4 and 5, ... of the block, in the upper that of the others. */
+    int32_t *offsets;
 };
 
 /* Rows of floats as integers, each with one scale (int16.h); there is memory for whole tiles of HARKEN_ROWS rows. In
@@ -40,8 +42,8 @@ struct harken_kernels {
     int32_t activation_bytes; /* of a number of harken_activations */
     int32_t number_bytes;     /* of a number of harken_rows, of packed keys and values, and of the KV cache */
 
-    /* y = x, or x with mean 0 and variance 1, quantised or as it is, as vector i of `to`. */
-    void (*quantise)(const float *x, int32_t columns, int normalise, struct harken_activations *to, int32_t i);
+    /* y = x, or x with mean 0 and variance 1, quantised for weights of so many bits or as it is, as vector i of `to`. */
+    void (*quantise)(const float *x, int32_t columns, int normalise, int bits, struct harken_activations *to, int32_t i);
 
     /* y[i] (+)= W x[i] + b for the rows of some groups and n vectors; row 0 is `shift` numbers behind y[i]. */
     void (*linear)(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,

@@ -54,6 +54,35 @@ INLINE i32x16 dot_unsigned(i32x16 sums, u8x64 weights, const int8_t *x) {
     return sums;
 }
 
+/* With 7 bits the products of a block are summed in 16 bits, the even pairs of columns apart from the odd ones. What
+ * leaves 16 bits on the way comes back: with weights that count from 0 the sums fit (see `quantise`). */
+typedef struct {
+    __m256i halves[2];
+} sums_7;
+#define SUMS_OF_PAIRS
+#define COLUMNS_IN_TURN _Pragma("clang loop unroll(disable)") /* else the weights of all columns go to the stack */
+
+INLINE sums_7 start_7(int32_t pair_sums) {
+    __m256i half = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_slli_epi16(_mm256_set1_epi32(pair_sums), 6));
+    return (sums_7){{half, half}};
+}
+
+INLINE sums_7 dot_7(sums_7 sums, u8x64 weights, const int8_t *x) {
+    __m256i bytes[2], columns = four_columns(x);
+    memcpy(bytes, &weights, sizeof weights);
+    for (int half = 0; half < 2; half++)
+        sums.halves[half] = _mm256_add_epi16(sums.halves[half], _mm256_maddubs_epi16(bytes[half], columns));
+    return sums;
+}
+
+INLINE i32x16 end_7(sums_7 sums) {
+    i32x16 totals;
+    for (int half = 0; half < 2; half++)
+        sums.halves[half] = _mm256_madd_epi16(sums.halves[half], _mm256_set1_epi16(1));
+    memcpy(&totals, &sums, sizeof totals);
+    return totals;
+}
+
 typedef struct {
     __m256i halves[2];
 } pair_weights;

@@ -8,6 +8,8 @@
 
 #include "kernels.h"
 
+static const float LARGEST_HALF_NORM = 231.0f; /* rounding adds up to 2, and 233 * 140 < 2^15 */
+
 INLINE i8x64 load_bytes(const int8_t *from) {
     i8x64 x;
     memcpy(&x, from, sizeof x);
@@ -33,23 +35,49 @@ INLINE void dot_block_8(const int8_t *const *weights, int n_groups, const int8_t
     }
 }
 
-/* The same for weights of 7 bits as unsigned numbers: pairs of their products stay within 16 bits, which AVX2 needs. */
-INLINE void dot_block_7(const int8_t *const *weights, int n_groups, const int8_t *x, int64_t stride, int n,
-                        i32x16 (*sums)[LINEAR_TILE]) {
+#ifndef SUMS_OF_PAIRS
+/* The sums of a block with weights of 7 bits. They start so that weights count from 0; `pair_sums` are those of
+ * harken_activations. */
+typedef i32x16 sums_7;
+#define COLUMNS_IN_TURN
+
+INLINE sums_7 start_7(int32_t pair_sums) {
+    return splat_integer(-64 * ((int16_t)pair_sums + (pair_sums >> 16)));
+}
+
+INLINE sums_7 dot_7(sums_7 sums, u8x64 weights, const int8_t *x) {
+    return dot_unsigned(sums, weights, x);
+}
+
+INLINE i32x16 end_7(sums_7 sums) {
+    return sums;
+}
+#endif
+
+/* The products of one block with weights of 7 bits, stored as unsigned numbers. */
+INLINE void dot_block_7(const int8_t *const *weights, int n_groups, const int8_t *x, int64_t stride,
+                        const int32_t *pair_sums, int64_t n_blocks, int n, i32x16 (*sums)[LINEAR_TILE]) {
+    sums_7 own[LINEAR_GROUPS][LINEAR_TILE];
     int first = 0;
+    for (int g = 0; g < n_groups; g++)
+        for (int i = 0; i < n; i++)
+            own[g][i] = start_7(pair_sums[i * n_blocks]);
 #ifdef DOT_BLOCK_PAIR
     for (; first + 2 <= n; first += 2)
         for (int g = 0; g < n_groups; g++)
-            dot_block_pair(weights[g], x + first * stride, stride, sums[g] + first);
+            dot_block_pair(weights[g], x + first * stride, stride, own[g] + first);
 #endif
-    for (int column = 0; column < HARKEN_BLOCK; column += 4) {
+    COLUMNS_IN_TURN for (int column = 0; column < HARKEN_BLOCK; column += 4) {
         u8x64 loaded[LINEAR_GROUPS];
         for (int g = 0; g < n_groups; g++)
             loaded[g] = (u8x64)load_bytes(weights[g] + column * HARKEN_GROUP);
         for (int i = first; i < n; i++)
             for (int g = 0; g < n_groups; g++)
-                sums[g][i] = dot_unsigned(sums[g][i], loaded[g], x + i * stride + column);
+                own[g][i] = dot_7(own[g][i], loaded[g], x + i * stride + column);
     }
+    for (int g = 0; g < n_groups; g++)
+        for (int i = 0; i < n; i++)
+            sums[g][i] = end_7(own[g][i]);
 }
 
 INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
@@ -65,7 +93,7 @@ INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, 
 
 /* The sum of a block starts so that weights count from 0, where they are stored as unsigned numbers. */
 INLINE int32_t first_sum(int32_t offset, int bits) {
-    return bits == 4 ? offset / (128 / 8) : bits == 7 ? offset / (128 / 64) : WEIGHTS_ARE_UNSIGNED ? offset : 0;
+    return bits == 4 ? offset / (128 / 8) : WEIGHTS_ARE_UNSIGNED ? offset : 0;
 }
 
 /* The rows of some groups times vectors `first` to `first + n`. */
@@ -88,13 +116,14 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
     }
     for (int64_t block = 0; block < n_blocks; block++) {
         i32x16 sums[LINEAR_GROUPS][LINEAR_TILE];
-        for (int g = 0; g < n_groups; g++)
+        for (int g = 0; bits != 7 && g < n_groups; g++)
             for (int i = 0; i < n; i++)
                 sums[g][i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
         if (bits == 8)
             dot_block_8(weights, n_groups, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
         else if (bits == 7)
-            dot_block_7(weights, n_groups, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
+            dot_block_7(weights, n_groups, values + block * HARKEN_BLOCK, matrix->columns, offsets + block, n_blocks, n,
+                        sums);
         else
             for (int g = 0; g < n_groups; g++)
                 dot_block_4(weights[g], values + block * HARKEN_BLOCK, matrix->columns, n, sums[g]);
@@ -118,8 +147,6 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n
                 store_half((uint16_t *)y[first + i] + place, result);
             else if (output == HARKEN_ADD)
                 store(to + place, load(to + place) + result);
-            else if (output == HARKEN_GELU)
-                store(to + place, gelu16(result));
             else
                 store(to + place, result);
         }
@@ -171,13 +198,21 @@ static void linear(const struct harken_matrix *matrix, int32_t first_group, int3
             int64_t size = n - first < LINEAR_TILE ? n - first : LINEAR_TILE;
             tiles[size - 1](matrix, group, n_groups, x, first, output, y, shift);
         }
+        for (int32_t i = 0; output == HARKEN_GELU && i < n; i++)
+            gelu_row((float *)y[i] + shift + group * HARKEN_GROUP, n_groups * HARKEN_GROUP);
         group += n_groups;
     }
 }
 
 /* x, or x with mean 0 and variance 1, as integers with a scale for every block. Magnitudes are compared by their bits,
- * among which NaN is the largest: a block with a number that is not finite gets the scale NaN. */
-static void quantise(const float *x, int32_t columns, int normalise, struct harken_activations *to, int32_t i) {
+ * among which NaN is the largest: a block with a number that is not finite gets the scale NaN.
+ *
+ * For weights of 7 bits each half of a block, its even or its odd pairs of columns, has a norm of at most
+ * LARGEST_HALF_NORM. That of the weights is at most 140. By the inequality of Cauchy and Schwarz the sum of the products
+ * of a half then stays within 16 bits, in which AVX2 can sum them. */
+static void quantise(const float *x, int32_t columns, int normalise, int bits, struct harken_activations *to,
+                     int32_t i) {
+    const i32x16 even = {-1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0}; /* lanes of even pairs */
     float mean = 0, factor = 1;
     if (normalise)
         factor = normalising_factor(x, columns, &mean);
@@ -190,7 +225,15 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
             largest = __builtin_elementwise_max(largest, magnitude_bits(parts[part]));
         }
         float peak = float_of_bits(__builtin_reduce_max(largest));
-        float inverse = peak > 1e-30f ? 127 / peak : 0;
+        float inverse = peak > 1e-30f ? 127 / peak : 0, scale = peak * (1.0f / 127);
+        if (bits == 7 && inverse > 0) {
+            f32x16 squares = parts[0] * parts[0] + parts[1] * parts[1];
+            float even_squares = sum_lanes((f32x16)((i32x16)squares & even));
+            float odd_squares = sum_lanes((f32x16)((i32x16)squares & ~even));
+            float norm = sqrtf(even_squares > odd_squares ? even_squares : odd_squares);
+            if (norm * inverse > LARGEST_HALF_NORM)
+                inverse = LARGEST_HALF_NORM / norm, scale = norm * (1 / LARGEST_HALF_NORM);
+        }
         int8_t *bytes = (int8_t *)to->values + (int64_t)i * columns + block * HARKEN_BLOCK;
         i32x16 sums = splat_integer(0);
         for (int part = 0; part < HARKEN_BLOCK / LANES; part++) {
@@ -199,7 +242,9 @@ static void quantise(const float *x, int32_t columns, int normalise, struct hark
             memcpy(bytes + part * LANES, &narrow, LANES);
             sums = sums + integers;
         }
-        to->scales[(int64_t)i * n_blocks + block] = peak < INFINITY ? peak * (1.0f / 127) : NAN;
-        to->offsets[(int64_t)i * n_blocks + block] = (int32_t)(-128u * (uint32_t)__builtin_reduce_add(sums));
+        uint32_t total = (uint32_t)__builtin_reduce_add(sums), even_total = (uint32_t)__builtin_reduce_add(sums & even);
+        to->scales[(int64_t)i * n_blocks + block] = peak < INFINITY ? scale : NAN;
+        to->offsets[(int64_t)i * n_blocks + block] =
+            (int32_t)(bits == 7 ? (even_total & 0xffff) | (total - even_total) << 16 : -128u * total);
     }
 }
