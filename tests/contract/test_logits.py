@@ -130,6 +130,14 @@ def test_missing_ranges_and_bonuses_are_refused(make_logits: MakeLogits) -> None
         logits.bias([{}])
 
 
+def test_preference_depends_on_what_was_suppressed_before_it_only(make_logits: MakeLogits) -> None:
+    for suppress, argument in (("suppress_tokens", np.array([1, 2])), ("suppress_ranges", [[(1, 3)]])):
+        logits = make_logits(np.array([[2, 1.9, 1.9, -9]], np.float32))
+        logits.prefer_timestamps(1)
+        getattr(logits, suppress)(argument)
+        np.testing.assert_array_equal(values(logits), [[-INF, -INF, -INF, -9]])
+
+
 def test_selected_positions_are_copies_in_order(make_logits: MakeLogits) -> None:
     logits = make_logits(np.arange(12, dtype=np.float32).reshape(4, 3))
     selected = logits.select_positions([2, 0, 2])
@@ -200,7 +208,6 @@ def test_rules_in_any_order_are_those_of_plain_numpy_over_the_whole_vocabulary(
     temperature: float,
     uniforms: list[float],
 ) -> None:
-    """A preference depends on what was suppressed before it, not on what is suppressed after it."""
     table, ids = drawn
     own, plain = make_logits(table, ids), PlainLogits(table)
     for name, argument in data.draw(changes(*table.shape)):
@@ -213,11 +220,17 @@ def test_rules_in_any_order_are_those_of_plain_numpy_over_the_whole_vocabulary(
         ):  # else rounding decides
             getattr(own, name)(argument)
             getattr(plain, name)(argument)
-    np.testing.assert_array_equal(values(own), plain.table[:, slice(None) if ids is None else ids])
+    checks = [lambda: np.testing.assert_array_equal(values(own), plain.table[:, ... if ids is None else ids])]
     if plain.possible:
         order = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=4))
-        assert_choices(own, plain.table, temperature, uniforms)
-        assert_choices(own.select_positions(order), plain.table[order], temperature, [0.3] * len(order))
+        checks += [
+            lambda: assert_choices(own, plain.table, temperature, uniforms),
+            lambda: assert_choices(
+                own.select_positions(order), plain.table[order], temperature, [0.3] * len(order)
+            ),
+        ]
+    for check in data.draw(st.permutations(checks)):
+        check()
 
 
 def assert_choices(logits: Logits, table: np.ndarray, temperature: float, uniforms: list[float]) -> None:
