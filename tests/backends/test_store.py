@@ -161,6 +161,12 @@ def test_files_that_do_not_fit_are_whole_in_the_temporary_directory(root: Path, 
     assert names(root) == set()
 
 
+def test_what_a_killed_process_left_is_removed_when_files_are_written(root: Path) -> None:
+    (root / ".harken-0123456789abcdef.files").mkdir(parents=True)
+    get(root)
+    assert names(root) == {"key"}
+
+
 def test_temporary_files_of_a_killed_process_are_removed_by_the_next_that_needs_some(
     tmp_path: Path, temporary: Path
 ) -> None:
