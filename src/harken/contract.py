@@ -46,7 +46,7 @@ class Capabilities:
     sparse_positions: bool = False
     """True if `Backend.encode` takes `SparsePositions`."""
     picks_best: bool = False
-    """True if sessions have `Session.pick_best`."""
+    """True if sessions are of the kind `GreedySession`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,28 +229,6 @@ class Session(Protocol):
         """
         ...
 
-    def pick_best(
-        self, rules: GreedyRules, picked: Sequence[PickedSoFar], most: int
-    ) -> tuple[Ints, Floats]:
-        """Read the last token of every row and pick the most probable next one, some times in one call.
-
-        Only where ``capabilities.picks_best`` is true. The same as `extend`, the rules, and `Logits.top`.
-
-        Parameters
-        ----------
-        rules : GreedyRules
-        picked : sequence of PickedSoFar
-            One a row.
-        most : int
-            Most steps; the call ends before with the step in which a row picks the end of text, or its last token.
-
-        Returns
-        -------
-        ids : ndarray of shape (steps, rows), int64
-        logprobs : ndarray of shape (steps, rows), float32
-        """
-        ...
-
     def rewind(self, lengths: Sequence[int]) -> None:
         """Drop tokens from the end of every row: row r keeps its first ``lengths[r]``."""
         ...
@@ -268,6 +246,30 @@ class Session(Protocol):
         -------
         ndarray of shape (heads, tokens, positions), float32
             Softmax weights over the positions of the row's window, half as many as it has mel frames.
+        """
+        ...
+
+
+class GreedySession(Session, Protocol):
+    """A session that picks some tokens in one call, where ``capabilities.picks_best`` is true."""
+
+    def pick_best(self, rules: GreedyRules, picked: Sequence[PickedSoFar], most: int) -> tuple[Ints, Floats]:
+        """Read the last token of every row and pick the most probable next one, some times in one call.
+
+        The same as `Session.extend`, the rules, and `Logits.top`.
+
+        Parameters
+        ----------
+        rules : GreedyRules
+        picked : sequence of PickedSoFar
+            One a row.
+        most : int
+            Most steps; the call ends before with the step in which a row picks the end of text, or its last token.
+
+        Returns
+        -------
+        ids : ndarray of shape (steps, rows), int64
+        logprobs : ndarray of shape (steps, rows), float32
         """
         ...
 

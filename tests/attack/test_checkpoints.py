@@ -20,7 +20,6 @@ import pytest
 import checkpoint_files as files
 from cli_runner import CliRunner, Outcome
 from fakes.backends import WINDOW_POSITIONS, window_text
-from harken.text.bpe import bytes_to_unicode
 from processes import error_faults, is_control
 from tiny_models import DIMS, make_weights
 from training_data import write_model
@@ -184,19 +183,3 @@ def test_hostile_vocabulary_steers_no_terminal_and_no_file(cli: CliRunner) -> No
     assert (screen.code, len(written)) == (0, 9)
     for name, text in {**written, "screen": screen.out + screen.err}.items():
         assert not [character for character in text if is_control(character)], name
-
-
-def test_hostile_vocabulary_file_is_refused(cli: CliRunner) -> None:
-    good = {bytes_to_unicode(bytes([byte])): byte for byte in range(256)} | {"<|endoftext|>": 256}
-    hostile = {
-        "deep": "[" * 100_000,
-        "huge ids": json.dumps({"a": 10**30}),
-        "negative": json.dumps({**good, "x": -1}),
-        "not text": json.dumps([1, 2]),
-        "nan": '{"a": NaN}',
-        "empty": "",
-    }
-    for name, content in hostile.items():
-        (good_model() / "vocab.json").write_text(content)
-        outcome = transcribe(cli, "-m", "model")
-        assert (outcome.code, error_faults(outcome)) == (4, []), (name, outcome)

@@ -43,11 +43,6 @@ def test_files_that_were_not_written_whole_are_refused(
         write_graph(BuiltGraph(model, build().weights), tmp_path)
 
 
-class Unreadable(dict[str, Any]):
-    def __getitem__(self, name: str) -> Any:
-        raise AssertionError(f"{name} was read")
-
-
 def open_onnx(
     cache: Path, weights: Any = None, digest: str = "d", dims: Dims = DIMS, **options: Any
 ) -> OnnxBackend:
@@ -57,10 +52,10 @@ def open_onnx(
 
 def test_weights_are_not_read_for_stored_graphs(tmp_path: Path) -> None:
     open_onnx(tmp_path)
-    backend = open_onnx(tmp_path, Unreadable())
+    backend = open_onnx(tmp_path, {})
     assert backend.encode(np.zeros((1, DIMS.n_mels, 2 * DIMS.n_audio_ctx), np.float32)).n_windows == 1
-    with pytest.raises(AssertionError, match="read"):
-        open_onnx(tmp_path, Unreadable(), "other")
+    with pytest.raises(KeyError):
+        open_onnx(tmp_path, {}, "other")
 
 
 @pytest.mark.parametrize("dims", [DIMS, DIMS.without_encoder()], ids=["whole model", "decoder alone"])
@@ -79,4 +74,4 @@ def test_decoder_options_are_part_of_the_graph_key(tmp_path: Path) -> None:
         open_onnx(tmp_path, **options)
     stored = sorted(path.name.split("-")[1] for path in tmp_path.iterdir() if path.suffix != ".part")
     assert stored == ["cross_kv", *["decoder"] * 4, "encoder"]
-    open_onnx(tmp_path, Unreadable(), vocab_subset=few)
+    open_onnx(tmp_path, {}, vocab_subset=few)

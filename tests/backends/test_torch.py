@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import numpy as np
 import pytest
 
 import harken
+from checkpoint_files import decoder_of
 from harken.backends.numpy import NumpyBackend
-from harken.contract import Floats
 from harken.errors import OptionError
 from real_models import EXAMPLE, recognizer
 from tiny_models import (
@@ -59,22 +57,8 @@ def test_read_only_half_precision_weights_are_loaded() -> None:
     assert backend.encode(make_mel(1)).cross_kv.dtype == torch.float16
 
 
-class DecoderOnly(Mapping[str, Floats]):
-    """Weights of a whole model that fail the test when the encoder's are read."""
-
-    def __getitem__(self, name: str) -> Floats:
-        assert name.startswith("decoder."), f"{name} is not needed"
-        return make_assistant_weights()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(make_assistant_weights())
-
-    def __len__(self) -> int:
-        return len(make_assistant_weights())
-
-
 def test_weights_of_a_shared_encoder_are_not_read() -> None:
-    backend = make_torch_backend("fp32", DIMS, DecoderOnly(), shares_encoder=True)
+    backend = make_torch_backend("fp32", DIMS, decoder_of(make_assistant_weights()), shares_encoder=True)
     assert not backend.dims.has_encoder
 
 

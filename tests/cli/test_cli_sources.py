@@ -126,13 +126,6 @@ class TestSignals:
             blocks_read += [float(block[0]) for block in blocks]
         assert blocks_read == recorded
 
-    def test_second_signal_raises_stop(self):
-        with AudioReader(EndlessSource(live=True)) as reader:
-            interrupt()
-            with pytest.raises(Stop):
-                interrupt()
-        assert reader.stop.code == 130
-
     def test_signal_during_a_long_call_ends_the_audio(self):
         source = EndlessSource(live=True)
         with AudioReader(source) as reader:

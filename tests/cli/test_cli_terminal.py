@@ -14,7 +14,7 @@ from harken.cli.exits import Stop
 from harken.cli.terminal import Screen, TimestampedLines, format_pace, write_stderr, write_stdout
 from harken.errors import OutputError
 from harken.formats import printable
-from harken.results import Segment
+from transcripts import segment
 
 HOSTILE = "a\x1b]0;owned\x07b\x9b31mc\0d\x7fe\rf\udcffg"
 ESCAPED = r"a\u001b]0;owned\u0007b\u009b31mc\u0000d\u007fe\u000df\udcffg"
@@ -68,10 +68,9 @@ def test_colours_of_harken_and_directions_of_text_stay_on_standard_output(monkey
 def test_heading_and_line_of_a_segment_are_harmless():
     lines = TimestampedLines(f"{HOSTILE}\nforged <==")
     assert lines.header() == f"==> {ESCAPED}\\u000aforged <== <==\n"
-    numbers = {"temperature": 0.0, "avg_logprob": 0.0, "compression_ratio": 1.0, "no_speech_prob": 0.0}
-    text = " a\x1b[2Jb\x9bc"
-    segment = Segment(index=0, start_s=0.0, end_s=1.0, text=text, tokens=(), seek_s=0.0, **numbers)
-    assert lines.segment(segment) == "[00:00.000 --> 00:01.000] a\ufffd[2Jb\ufffdc\n"
+    assert (
+        lines.segment(segment(0.0, 1.0, " a\x1b[2Jb\x9bc")) == "[00:00.000 --> 00:01.000] a\ufffd[2Jb\ufffdc\n"
+    )
     assert printable("Größe 漢字 a\nb\t\x1b.mp3") == r"Größe 漢字 a\u000ab\u0009\u001b.mp3"
 
 

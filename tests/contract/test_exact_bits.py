@@ -89,21 +89,12 @@ def test_rejected_drafts_change_no_bit(backend: Backend, features: Features) -> 
 @pytest.mark.parametrize("backend", ["onnx-int8", "native-int8", "native-fp32", PUBLISHED], indirect=True)
 def test_decoding_windows_together_changes_no_bit(backend: Backend, features: Features) -> None:
     """Nor does it when some of them are dropped on the way."""
-    counts = np.random.default_rng(0).integers(0, 5, (12, 4))
-    session, windows = backend.open_session(features, range(4), CAPACITY), [0, 1, 2, 3]
-    seen = [[logits[None]] for logits in read(session, [PROMPT] * 4)]
-    for step, count in enumerate(counts):
-        if step in (6, 9):
-            session.reorder(range(1, len(windows)))
-            del windows[0]
-        at = [length - len(PROMPT) for length in session.lengths]
-        new = [draw_tokens(row)[start : start + count[row]] for row, start in zip(windows, at, strict=True)]
-        parts = np.split(read(session, new, 4), np.cumsum([len(tokens) for tokens in new])[:-1])
-        for row, part in zip(windows, parts, strict=True):
-            seen[row].append(part)
-    for row in range(4):
-        together = np.concatenate(seen[row])
-        np.testing.assert_array_equal(together, step_by_step(backend, features, row)[: len(together)])
+    session = backend.open_session(features, range(4), CAPACITY)
+    first = read(session, [PROMPT] * 4)
+    rows = decode_rows(session, np.random.default_rng(0).integers(0, 5, (12, 4)), drops=(6, 9))
+    for row, together in enumerate(rows):
+        expected = step_by_step(backend, features, row)[: 1 + len(together)]
+        np.testing.assert_array_equal(np.concatenate([first[row][None], together]), expected)
 
 
 @pytest.mark.parametrize("backend", ["native-int8", "native-fp32"], indirect=True)
@@ -156,35 +147,38 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["to the end", "some end"])
+@pytest.mark.parametrize("drops", [(), (4, 8)], ids=["to the end", "some end"])
 def test_candidates_of_one_window_change_no_bit_of_each_other(
-    backend: Backend, features: Features, ends: bool
+    backend: Backend, features: Features, drops: tuple[int, ...]
 ) -> None:
     """Rows that read several tokens at once equal rows that read one a step, also where other rows end."""
-    steps = decode_candidates(backend, features, np.ones((24, CANDIDATES), int), ends=False)
-    counts = np.random.default_rng(1).integers(0, 6, (12, CANDIDATES))
-    drafted = decode_candidates(backend, features, counts, ends=ends)
-    for row in range(CANDIDATES):
-        both = min(len(steps[row]), len(drafted[row]))
-        assert both > (4 if ends else 12)
-        np.testing.assert_array_equal(drafted[row][:both], steps[row][:both])
+
+    def open_candidates() -> Session:
+        session = backend.open_session(features, [3], CAPACITY)
+        session.extend([PROMPT])
+        session.reorder([0] * CANDIDATES)
+        return session
+
+    steps = decode_rows(open_candidates(), np.ones((24, CANDIDATES), int))
+    drafted = decode_rows(open_candidates(), np.random.default_rng(1).integers(0, 6, (12, CANDIDATES)), drops)
+    for one, other in zip(steps, drafted, strict=True):
+        both = min(len(one), len(other))
+        assert both > (4 if drops else 12)
+        np.testing.assert_array_equal(other[:both], one[:both])
 
 
-def decode_candidates(backend: Backend, features: Features, counts: np.ndarray, *, ends: bool) -> list[Floats]:
-    """Return log-probabilities of the tokens of each row; with `ends`, the first two rows are dropped on the way."""
-    session = backend.open_session(features, [3], CAPACITY)
-    session.extend([PROMPT])
-    session.reorder([0] * CANDIDATES)
-    rows, seen = list(range(CANDIDATES)), [[np.empty((0, backend.dims.n_vocab), np.float32)] for _ in range(5)]
+def decode_rows(session: Session, counts: np.ndarray, drops: Sequence[int] = ()) -> list[Floats]:
+    """Return log-probabilities of the tokens of each row, so many a step; at some steps the first row is dropped."""
+    rows = list(range(counts.shape[1]))
+    seen: list[list[Floats]] = [[] for _ in rows]
     for step, count in enumerate(counts):
-        if ends and step in (4, 8):
+        if step in drops:
             session.reorder(range(1, len(rows)))
             del rows[0]
         at = [length - len(PROMPT) for length in session.lengths]
         new = [draw_tokens(row)[start : start + count[row]] for row, start in zip(rows, at, strict=True)]
-        logits = read(session, new, 6) if any(new) else seen[0][0]
-        for row, part in zip(
-            rows, np.split(logits, np.cumsum([len(row_tokens) for row_tokens in new])[:-1]), strict=True
-        ):
+        parts = np.split(read(session, new, 6), np.cumsum([len(tokens) for tokens in new])[:-1])
+        for row, part in zip(rows, parts, strict=True):
             seen[row].append(part)
     return [np.concatenate(parts) for parts in seen]
 

@@ -28,8 +28,9 @@ from harken.batch import run, worker
 from harken.batch.read_ahead import FetchedFile
 from harken.batch.worker import WorkerSettings
 from harken.errors import AudioError
-from harken.results import Segment, Transcript
+from harken.results import Transcript
 from harken.transcribe import Callbacks, TranscribeOptions
+from transcripts import segment
 
 LOG = "transcribed.log"
 """File beside the recordings with a line for each that was read, in the order in which they were."""
@@ -115,19 +116,8 @@ class ArchiveTranscription:
                 assert time.monotonic() < end_s
                 time.sleep(0.01)
         self._callbacks.on_progress(self.read_s, True)
-        segment = Segment(
-            index=0,
-            start_s=0.0,
-            end_s=1.0,
-            text=content,
-            tokens=(),
-            temperature=0.0,
-            avg_logprob=-0.1,
-            compression_ratio=1.0,
-            no_speech_prob=0.0,
-            seek_s=0.0,
-        )
-        return Transcript(segments=(segment,), language="en", duration_s=1.0, model=ArchiveRecognizer.model)
+        segments = (segment(0.0, 1.0, content),)
+        return Transcript(segments=segments, language="en", duration_s=1.0, model=ArchiveRecognizer.model)
 
 
 def load(**arguments: object) -> ArchiveRecognizer:

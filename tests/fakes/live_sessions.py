@@ -11,12 +11,12 @@ import pytest
 
 from harken.api import Recognizer
 from harken.contract import Floats
-from harken.results import Segment
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
 from harken.streaming.config import StreamOptions
 from harken.streaming.latency import LatencyBound, LatencyPlan
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
+from transcripts import segment
 
 WORDS = (
     *("And", "so", "my", "fellow", "Americans", "ask", "not"),
@@ -79,21 +79,11 @@ class FakeLiveSession:
     def _final_events(self, reason: str) -> list[Event]:
         start = (self._words - 1) // 5 * 5
         stamps = {"emitted_samples": self._samples, "compute_s": 0.0, "audio_s": self._words / 10}
-        segment = Segment(
-            index=self._segments,
-            start_s=start / 10,
-            end_s=self._words / 10,
-            text="".join(f" {WORDS[i % len(WORDS)]}" for i in range(start, self._words)),
-            tokens=(1, 2),
-            temperature=0.0,
-            avg_logprob=-0.1,
-            compression_ratio=1.0,
-            no_speech_prob=0.0,
-            seek_s=start / 10,
-            language="en",
-        )
+        text = "".join(f" {WORDS[i % len(WORDS)]}" for i in range(start, self._words))
+        about = {"index": self._segments, "tokens": (1, 2), "seek_s": start / 10, "language": "en"}
+        final = segment(start / 10, self._words / 10, text, **about)
         self._segments += 1
-        return [FinalSegment(segment=segment, **stamps), SpeechEnded(reason=reason, **stamps)]
+        return [FinalSegment(segment=final, **stamps), SpeechEnded(reason=reason, **stamps)]
 
 
 def hears(monkeypatch: pytest.MonkeyPatch, session: FakeSession) -> FakeSession:
@@ -158,11 +148,8 @@ def interim_text(at_s: float, committed: str, tentative: str = "") -> Event:
 
 def final_segment(at_s: float, text: str) -> Event:
     """Make a `FinalSegment` that is emitted at `at_s`."""
-    segment = Segment(
-        index=0, start_s=0.0, end_s=at_s, text=text, tokens=(), temperature=0.0, avg_logprob=0.0,
-        compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0,
-    )  # fmt: skip
-    return FinalSegment(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, segment=segment)
+    stamps = {"audio_s": at_s, "emitted_samples": _samples(at_s), "compute_s": 0.0}
+    return FinalSegment(segment=segment(0.0, at_s, text), **stamps)
 
 
 def speech_ended(at_s: float, reason: str = "silence") -> Event:

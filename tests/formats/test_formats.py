@@ -11,12 +11,7 @@ import pytest
 from harken.errors import OptionError
 from harken.formats import FORMATS, Layout, Writer, dump_json, format_timestamp, from_json, render
 from harken.results import Attempt, DroppedSegment, Segment, Transcript, UnwrittenSpeech, Word
-
-
-def segment(start_s: float, end_s: float, text: str, **other: Any) -> Segment:
-    numbers = {"temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.01}
-    fields = {"index": 0, "tokens": (50364, 400, 50414), "seek_s": 0.0, **numbers, **other}
-    return Segment(start_s=start_s, end_s=end_s, text=text, **fields)
+from transcripts import segment, spoken
 
 
 def transcript(*segments: Segment) -> Transcript:
@@ -45,180 +40,80 @@ def test_segments_are_written_as_specified(name: str) -> None:
     assert "".join(render(TWO, name)) == EXPECTED[name]
 
 
-def one(name: str, segment: Segment) -> str:
-    return Writer(name).segment(segment)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "written"),
-    [
-        ("srt", " a --> b", "a -> b"),
-        ("srt", "a ---> b", "a -> b"),
-        ("vtt", " a --> b", "a --&gt; b"),
-        ("vtt", "<i>R&D</i>", "&lt;i&gt;R&amp;D&lt;/i&gt;"),
-        ("srt", "<i>R&D</i>", "<i>R&D</i>"),
-        ("srt", "one\r\n\r\n \n2\u2028three\n", "one\n2\nthree"),
-        ("vtt", "one\n\ntwo", "one\ntwo"),
-    ],
-)
-def test_text_of_a_cue_is_escaped(name: str, text: str, written: str) -> None:
-    cue = one(name, segment(1.0, 2.0, text))
-    assert cue.partition("00:00:02")[2][4:] == f"\n{written}\n\n"
-    assert cue.count("-->") == 1
-    assert cue.count("\n\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [("txt", "one two three\n"), ("tsv", "1000\t2000\tone two three\n"), ("lrc", "[00:01.00]one two three\n")],
-)
-def test_line_breaks_and_tabs_become_spaces_in_one_line_formats(name: str, written: str) -> None:
-    assert one(name, segment(1.0, 2.0, " one\ttwo\n\nthree\r\n")) == written
-
-
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [
-        ("txt", "a\ufffd]0;b\ufffdc\ufffd31md\ufffde\ufffdf\ufffdg\n"),
-        ("srt", "1\n00:00:01,000 --> 00:00:02,000\na\ufffd]0;b\ufffdc\ufffd31md\ufffde\ufffdf\ufffdg\n\n"),
-        ("lrc", "[00:01.00]a\ufffd]0;b\ufffdc\ufffd31md\ufffde\ufffdf\ufffdg\n"),
-    ],
-)
-def test_control_characters_in_text_are_replaced(name: str, written: str) -> None:
-    assert one(name, segment(1.0, 2.0, "a\x1b]0;b\x07c\x9b31md\0e\x7ff\udcffg")) == written
-
-
-def test_control_characters_in_words_are_replaced() -> None:
-    words = (
-        Word(start_s=1.0, end_s=1.5, text=" a\x1b[2J", probability=0.5),
-        Word(start_s=1.5, end_s=2.0, text="\0", probability=0.5),
-    )
-    with_words = segment(1.0, 2.0, " a\x1b[2J\0", words=words)
-    assert one("words.tsv", with_words) == "1000\t1500\t0.5000\ta\ufffd[2J\n1500\t2000\t0.5000\t\ufffd\n"
-    assert Writer("lrc", Layout(karaoke=True)).segment(with_words) == (
-        "[00:01.00]<00:01.00>a\ufffd[2J<00:01.50>\ufffd<00:02.00>\n"
-    )
-
-
-def test_directions_of_arabic_and_hebrew_text_are_kept() -> None:
-    text = "\u202b\u05e9\u05dc\u05d5\u05dd\u202c"
-    assert one("txt", segment(1.0, 2.0, text)) == f"{text}\n"
-
-
 @pytest.mark.timeout(60)  # less than a second; what grows with the square of the length takes minutes
 @pytest.mark.parametrize("name", FORMATS)
 def test_long_text_without_spaces_is_written(name: str) -> None:
     text = "".join(300_000 * character for character in ("a", "-", "\x1b", "\\", "{", "漢"))
-    long = segment(1.0, 2.0, text, words=(Word(start_s=1.0, end_s=2.0, text=text, probability=0.5),))
+    long = spoken((1.0, 2.0, text))
     for layout in (Layout(max_line_width=10, karaoke=True), Layout()):
         assert len("".join(render(transcript(long), name, layout))) > 300_000 or name == "rttm"
 
 
-def test_text_in_brackets_is_not_an_lrc_tag() -> None:
-    assert one("lrc", segment(1.0, 2.0, " [00:05.00] la")) == "[00:01.00] [00:05.00] la\n"
-
-
-def test_times_beyond_100_hours_are_written() -> None:
-    late = segment(360_000.0, 400_000.5, "late")
-    assert "100:00:00,000 --> 111:06:40,500" in one("srt", late)
-    assert "100:00:00.000 --> 111:06:40.500" in one("vtt", late)
-    assert one("tsv", late) == "360000000\t400000500\tlate\n"
-    assert one("lrc", late) == "[6000:00.00]late\n"
-
-
 def test_times_are_rounded_only_once() -> None:
     assert format_timestamp(round(59.9996 * 1000)) == "00:01:00.000"
-    assert one("lrc", segment(59.996, 61.0, "x")) == "[01:00.00]x\n"
-    assert "00:59:59,999 --> 01:00:00,000" in one("srt", segment(3599.9994, 3599.9996, "x"))
+    assert Writer("lrc").segment(segment(59.996, 61.0, "x")) == "[01:00.00]x\n"
+    assert "00:59:59,999 --> 01:00:00,000" in Writer("srt").segment(segment(3599.9994, 3599.9996, "x"))
 
 
-@pytest.mark.parametrize("name", ["srt", "vtt"])
-def test_cue_of_zero_length_is_lengthened(name: str) -> None:
-    mark = {"srt": ",", "vtt": "."}[name]
-    assert f"00:00:01{mark}000 --> 00:00:01{mark}001" in one(name, segment(1.0, 1.0, "x"))
-
-
-@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"json", "html"}))
-def test_segment_without_text_writes_nothing_and_is_not_numbered(name: str) -> None:
-    with_empty_segment = transcript(segment(0.0, 0.0, "  "), *TWO.segments)
-    assert "".join(render(with_empty_segment, name)) == "".join(render(TWO, name))
-
-
+LEFT_OUT = segment(2.5, 3.0, " Untertitel", index=2, tokens=(50364, 400))
+ATTEMPTS = (
+    Attempt(
+        temperature=0.0,
+        avg_logprob=math.nan,
+        compression_ratio=3.0,
+        no_speech_prob=0.5,
+        reason="ratio 3.0 > 2.4",
+    ),
+    Attempt(temperature=0.2, avg_logprob=-0.5, compression_ratio=1.0, no_speech_prob=0.5),
+)
+WORDS = (Word(start_s=0.5, end_s=1.0, text=" Größe", probability=0.75),)
+HEARD = {"avg_logprob": -math.inf, "language": "de", "hallucination_score": 0.25, "seek_s": 0.5}
 FULL = Transcript(
     segments=(
-        segment(
-            0.0,
-            2.0,
-            ' "Größe"\n',
-            avg_logprob=-math.inf,
-            attempts=(
-                Attempt(
-                    temperature=0.0,
-                    avg_logprob=math.nan,
-                    compression_ratio=3.0,
-                    no_speech_prob=0.5,
-                    reason="compression_ratio 3.0 > 2.4",
-                ),
-                Attempt(temperature=0.2, avg_logprob=-0.5, compression_ratio=1.0, no_speech_prob=0.5),
-            ),
-            words=(Word(start_s=0.5, end_s=1.0, text=" Größe", probability=0.75),),
-            language="de",
-            hallucination_score=0.25,
-        ),
-        segment(2.0, 3.0, " b", index=1, seek_s=2.0),
+        segment(0.0, 2.0, ' "Größe"\n', attempts=ATTEMPTS, words=WORDS, **HEARD),
+        segment(2.0, 3.0, " b", index=1),
     ),
     language="de",
     language_probability=0.875,
     duration_s=3.25,
     model="tiny",
     task="translate",
-    dropped=(DroppedSegment(segment=segment(2.5, 3.0, " Untertitel", index=2), reason="a known phrase"),),
+    dropped=(DroppedSegment(segment=LEFT_OUT, reason="a known phrase"),),
     speech=((0.25, 1.5),),
     unwritten=(UnwrittenSpeech(start_s=0.5, end_s=1.75, reason="no words"),),
 )
+PLAIN = {
+    "tokens": [], "temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.01,
+    "seek_s": 0.0, "attempts": [], "words": [], "language": None, "hallucination_score": 0.0,
+}  # fmt: skip
+FULL_IN_JSON = {
+    "segments": [
+        PLAIN | {
+            "id": 0, "start": 0.0, "end": 2.0, "text": ' "Größe"\n', "avg_logprob": None, "seek_s": 0.5,
+            "attempts": [
+                {"temperature": 0.0, "avg_logprob": None, "compression_ratio": 3.0, "no_speech_prob": 0.5,
+                 "reason": "ratio 3.0 > 2.4"},
+                {"temperature": 0.2, "avg_logprob": -0.5, "compression_ratio": 1.0, "no_speech_prob": 0.5,
+                 "reason": None},
+            ],
+            "words": [{"start": 0.5, "end": 1.0, "word": " Größe", "probability": 0.75}],
+            "language": "de", "hallucination_score": 0.25,
+        },
+        PLAIN | {"id": 1, "start": 2.0, "end": 3.0, "text": " b"},
+    ],
+    "language": "de", "language_probability": 0.875, "duration": 3.25, "model": "tiny", "task": "translate",
+    "dropped": [
+        {"segment": PLAIN | {"id": 2, "start": 2.5, "end": 3.0, "text": " Untertitel", "tokens": [50364, 400]},
+         "reason": "a known phrase"},
+    ],
+    "speech": [[0.25, 1.5]],
+    "unwritten": [{"start": 0.5, "end": 1.75, "reason": "no words"}],
+    "text": '"Größe"\n b',
+}  # fmt: skip
 
 
 def test_json_contains_every_field() -> None:
-    assert json.loads("".join(render(FULL, "json"))) == {
-        "segments": [
-            {
-                "id": 0, "start": 0.0, "end": 2.0, "text": ' "Größe"\n', "tokens": [50364, 400, 50414],
-                "temperature": 0.0, "avg_logprob": None, "compression_ratio": 1.5, "no_speech_prob": 0.01,
-                "seek_s": 0.0,
-                "attempts": [
-                    {"temperature": 0.0, "avg_logprob": None, "compression_ratio": 3.0, "no_speech_prob": 0.5,
-                     "reason": "compression_ratio 3.0 > 2.4"},
-                    {"temperature": 0.2, "avg_logprob": -0.5, "compression_ratio": 1.0, "no_speech_prob": 0.5,
-                     "reason": None},
-                ],
-                "words": [{"start": 0.5, "end": 1.0, "word": " Größe", "probability": 0.75}],
-                "language": "de", "hallucination_score": 0.25,
-            },
-            {
-                "id": 1, "start": 2.0, "end": 3.0, "text": " b", "tokens": [50364, 400, 50414],
-                "temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.01,
-                "seek_s": 2.0, "attempts": [], "words": [], "language": None, "hallucination_score": 0.0,
-            },
-        ],
-        "language": "de",
-        "language_probability": 0.875,
-        "duration": 3.25,
-        "model": "tiny",
-        "task": "translate",
-        "dropped": [
-            {
-                "segment": {
-                    "id": 2, "start": 2.5, "end": 3.0, "text": " Untertitel", "tokens": [50364, 400, 50414],
-                    "temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.01,
-                    "seek_s": 0.0, "attempts": [], "words": [], "language": None, "hallucination_score": 0.0,
-                },
-                "reason": "a known phrase",
-            },
-        ],
-        "speech": [[0.25, 1.5]],
-        "unwritten": [{"start": 0.5, "end": 1.75, "reason": "no words"}],
-        "text": '"Größe"\n b',
-    }  # fmt: skip
+    assert json.loads("".join(render(FULL, "json"))) == FULL_IN_JSON
 
 
 def test_json_without_newer_fields_is_read() -> None:

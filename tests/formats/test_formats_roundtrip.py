@@ -41,6 +41,7 @@ def milliseconds(hours: str, minutes: str, seconds: str, thousandths: str) -> in
 def parse_cue(lines: list[str]) -> Cue:
     times = TIMES.fullmatch(lines[0])
     assert times is not None
+    assert not any("-->" in line for line in lines[1:])
     return milliseconds(*times.groups()[:4]), milliseconds(*times.groups()[4:]), "\n".join(lines[1:])
 
 
@@ -76,7 +77,8 @@ def parse_lrc(content: str) -> Iterator[tuple[int, str]]:
 # What a hostile vocabulary or file name holds: escape sequences, NUL, line separators, directions, lone surrogates.
 HOSTILE = [
     "\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\x00", "\x7f", "\x85", "\u2028", "\u2029", "\u202e", "\u2066", "\ufeff",
-    "\udcff", "\ud800", "\r", "\r\n", "\n\n", "\t", " ", "-->", "--->", "</script>", "{\\k1}", "a", "漢", "-" * 1000,
+    "\udcff", "\ud800", "\r", "\r\n", "\n\n", "\t", " ", "-->", "--->", "</script>", "{\\k1}", "&lt;", "[00:05.00]",
+    "a", "漢", "-" * 1000,
 ]  # fmt: skip
 # Two surrogates that make a pair are another character in JSON.
 hostile_texts = st.lists(st.sampled_from(HOSTILE), max_size=12).map(
@@ -88,7 +90,10 @@ texts = (
     | hostile_texts
 )
 numbers = st.floats()
-names = st.sampled_from(["A", "B", "Anna", "", " ", "a" * 3000, "A: b", "x,y", "[00:05.00]", "{\\k1}"]) | texts
+names = (
+    st.sampled_from(["A", "B", "Anna", "", " ", "--", "a" * 3000, "A: b", "x,y", "[00:05.00]", "{\\k1}"])
+    | texts
+)
 speakers = st.just(()) | st.lists(names, min_size=1, max_size=3).map(tuple)
 nobody = st.just(())
 KEYS = ("segments", "language", "duration", "model", "dropped", "speech", "unwritten", "words", "start")
@@ -188,12 +193,18 @@ def lines(text: str) -> list[str]:
     return [visible(line.strip()) for line in text.splitlines() if line.strip()]
 
 
-def one_line(segment: Segment) -> str:
-    return " ".join(lines(segment.text)).replace("\t", " ")
+def one_line(said: Segment | Word) -> str:
+    return " ".join(lines(said.text)).replace("\t", " ")
 
 
-def times_ms(segment: Segment) -> tuple[int, int]:
-    return round(segment.start_s * 1000), round(segment.end_s * 1000)
+def times_ms(said: Segment | Word) -> tuple[int, int]:
+    return round(said.start_s * 1000), round(said.end_s * 1000)
+
+
+def table(header: list[str], rows: list[list[str]], transcript: Transcript) -> list[list[str]]:
+    """Return the cells of a table and of the empty line after it, without the last column if nobody told speakers."""
+    width = len(header) if transcript.speakers is not None else -1
+    return [*(row[:width] for row in (header, *rows)), [""]]
 
 
 @given(transcript=transcripts | diarized)
@@ -213,20 +224,19 @@ def test_parsed_subtitles_and_tables_are_the_segments_and_their_speakers(transcr
     ]
     tags = list(parse_lrc(content["lrc"]))
     assert [at for at, _ in tags] == [round(segment.start_s * 100) for segment in shown]
-    columns = ["start", "end", "text", *["speaker"] * (transcript.speakers is not None)]
+    cells = {name: [row.split("\t") for row in content[name].split("\n")] for name in ("tsv", "words.tsv")}
+    rows = [[*map(str, times_ms(each)), one_line(each), name_shown(each.speakers)] for each in shown]
+    assert cells["tsv"] == table(["start", "end", "text", "speaker"], rows, transcript)
+    words = [word for segment in shown for word in segment.words]
     rows = [
-        [*map(str, times_ms(segment)), one_line(segment), name]
-        for segment, name in zip(shown, named, strict=True)
+        [*map(str, times_ms(word)), f"{word.probability:.4f}", one_line(word), name_shown(word.speakers)]
+        for word in words
     ]
-    assert [row.split("\t") for row in content["tsv"].split("\n")] == [
-        columns, *(row[: len(columns)] for row in rows), [""],
-    ]  # fmt: skip
+    assert cells["words.tsv"] == table(["start", "end", "probability", "word", "speaker"], rows, transcript)
     if transcript.speakers is None:
         assert content["txt"].split("\n") == [*map(one_line, shown), ""]
         assert [text for _, text in tags] == [*map(one_line, shown)]
-    n_words = sum(len(segment.words) for segment in shown)
-    counts = [len(content[name].splitlines()) for name in ("txt", "words.tsv", "rttm")]
-    assert counts == [len(shown), n_words + 1, len(transcript.turns)]
+    assert [len(content[name].splitlines()) for name in ("txt", "rttm")] == [len(shown), len(transcript.turns)]
     assert content["ass"].count("\nDialogue: ") == len(shown)
 
 

@@ -18,8 +18,9 @@ import pytest
 from harken.errors import AudioError
 from harken.files import write_atomic
 from harken.formats import Layout, RecordingLink, Writer, from_json, render
-from harken.results import Attempt, DroppedSegment, Segment, Transcript, Word
+from harken.results import Attempt, DroppedSegment, Transcript
 from html_pages import Parsed
+from transcripts import segment, spoken
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -30,38 +31,17 @@ HOSTILE = [
 ]
 
 
-def segment(text: str, **other: object) -> Segment:
-    fields = {
-        "index": 0, "start_s": 0.0, "end_s": 1.5, "text": text, "tokens": (5,), "temperature": 0.2,
-        "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.125, "seek_s": 0.0,
-    }  # fmt: skip
-    return Segment(**{**fields, **other})  # type: ignore[arg-type]
-
-
 def transcript(*texts: str) -> Transcript:
+    usual = {"temperature": 0.0, "avg_logprob": -2.0, "compression_ratio": 1.0, "no_speech_prob": 0.5}
     return Transcript(
         segments=tuple(
-            segment(
-                text,
-                language="de",
-                words=(Word(start_s=0.0, end_s=1.0, text=text, probability=0.5),),
-                attempts=(
-                    Attempt(
-                        temperature=0.0,
-                        avg_logprob=-2.0,
-                        compression_ratio=1.0,
-                        no_speech_prob=0.5,
-                        reason=text,
-                    ),
-                ),
-            )
-            for text in texts
+            spoken((0.0, 1.0, text), language="de", attempts=(Attempt(**usual, reason=text),)) for text in texts
         ),
         language="en",
         language_probability=0.75,
         duration_s=2.0,
         model=texts[0],
-        dropped=tuple(DroppedSegment(segment=segment(text), reason=text) for text in texts),
+        dropped=tuple(DroppedSegment(segment=segment(0.0, 1.5, text), reason=text) for text in texts),
         speech=((0.5, 1.0),),
     )
 

@@ -8,7 +8,8 @@ import pytest
 
 from harken.errors import OptionError
 from harken.formats import Layout, Writer, render
-from harken.results import Segment, Transcript, Word
+from harken.results import Segment, Transcript
+from transcripts import spoken
 
 Spans = list[tuple[float, float, str]]
 
@@ -18,13 +19,6 @@ AND_SO: Spans = [
 ASK_NOT: Spans = [
     (2.9, 3.1, " ask"), (3.1, 3.5, " not"), (7.2, 7.5, " what"), (7.5, 7.9, " your"), (7.9, 8.4, " country"),
 ]  # fmt: skip
-
-
-def segment(spans: Spans, **other: Any) -> Segment:
-    words = tuple(Word(start_s=a, end_s=b, text=text, probability=0.5) for a, b, text in spans)
-    fields = {"index": 0, "tokens": (), "temperature": 0.0, "avg_logprob": -0.1, "compression_ratio": 1.0}
-    about = {"start_s": spans[0][0], "end_s": spans[-1][1], "text": "".join(text for *_, text in spans)}
-    return Segment(**{**fields, **about, "no_speech_prob": 0.0, "seek_s": 0.0, "words": words, **other})
 
 
 def transcript(*segments: Segment) -> Transcript:
@@ -106,38 +100,24 @@ REFERENCE: list[tuple[dict[str, Any], list[tuple[int, int, str]]]] = [
 def test_cues_equal_those_of_openai_whisper(
     layout: dict[str, Any], expected: list[tuple[int, int, str]]
 ) -> None:
-    assert cues(written("srt", segment(AND_SO), segment(ASK_NOT), **layout)) == expected
-
-
-def test_default_layout_ignores_words() -> None:
-    with_words = segment(AND_SO, end_s=3.0)
-    assert cues(written("srt", with_words)) == [(0, 3000, "And so, my fellow Americans,")]
+    assert cues(written("srt", spoken(*AND_SO), spoken(*ASK_NOT), **layout)) == expected
 
 
 def test_segment_without_words_is_one_cue_and_ends_the_cue_before() -> None:
-    without_words = segment(ASK_NOT, words=(), text=" ask\nnot")
-    found = cues(written("srt", segment(AND_SO), without_words, max_line_width=40, max_line_count=2))
+    without_words = spoken(*ASK_NOT, words=(), text=" ask\nnot")
+    found = cues(written("srt", spoken(*AND_SO), without_words, max_line_width=40, max_line_count=2))
     assert found == [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask\nnot")]
     assert cues(written("srt", without_words, highlight_words=True)) == [(2900, 8400, "ask\nnot")]
 
 
 def test_unfinished_cue_is_written_by_the_footer() -> None:
     writer = Writer("srt", Layout(max_line_width=40, max_line_count=2))
-    assert writer.segment(segment(AND_SO)) == ""
-    assert cues(writer.footer(transcript(segment(AND_SO)))) == [(0, 2600, "And so, my fellow Americans,")]
-
-
-@pytest.mark.parametrize("white", ["\n", " \r\n ", "\u2028", "\n\n"])
-def test_white_space_in_words_does_not_break_a_cue(white: str) -> None:
-    odd: Spans = [(0.0, 1.0, f"{white}one"), (1.0, 1.5, white), (1.5, 2.0, f" a{white}b")]
-    for layout in ({"max_line_width": 3}, {"highlight_words": True}, {"karaoke": True}):
-        for name in ("srt", "vtt"):
-            assert "\n\n\n" not in written(name, segment(odd), **layout)
-            assert all(block for block in written(name, segment(odd), **layout).split("\n\n")[:-1])
+    assert writer.segment(spoken(*AND_SO)) == ""
+    assert cues(writer.footer(transcript(spoken(*AND_SO)))) == [(0, 2600, "And so, my fellow Americans,")]
 
 
 def test_vtt_karaoke_has_a_time_before_each_word() -> None:
-    assert written("vtt", segment(AND_SO), karaoke=True) == (
+    assert written("vtt", spoken(*AND_SO), karaoke=True) == (
         "WEBVTT\n\n00:00:00.000 --> 00:00:02.600\n<c>And</c> <00:00:00.420><c>so,</c> <00:00:01.300><c>my</c> "
         "<00:00:01.500><c>fellow</c> <00:00:02.000><c>Americans,</c>\n\n"
     )
@@ -145,20 +125,24 @@ def test_vtt_karaoke_has_a_time_before_each_word() -> None:
 
 def test_vtt_karaoke_times_increase_within_the_cue() -> None:
     still: Spans = [(1.0, 1.0, " a"), (1.0, 1.5, " b"), (1.5, 1.5, " c"), (2.0, 2.0, " d")]
-    assert "<c>a</c> <c>b</c> <00:00:01.500><c>c</c> <c>d</c>" in written("vtt", segment(still), karaoke=True)
+    assert "<c>a</c> <c>b</c> <00:00:01.500><c>c</c> <c>d</c>" in written("vtt", spoken(*still), karaoke=True)
 
 
 def test_lrc_karaoke_has_a_time_before_each_word() -> None:
-    assert written("lrc", segment(AND_SO), karaoke=True, max_words_per_line=3) == (
+    assert written("lrc", spoken(*AND_SO), karaoke=True, max_words_per_line=3) == (
         "[00:00.00]<00:00.00>And <00:00.42>so, <00:01.30>my<00:01.50>\n"
         "[00:01.50]<00:01.50>fellow <00:02.00>Americans,<00:02.60>\n"
     )
     odd: Spans = [(0.0, 1.0, " <00:05.00>la")]
-    assert written("lrc", segment(odd), karaoke=True) == "[00:00.00]<00:00.00>< 00:05.00>la<00:01.00>\n"
+    assert written("lrc", spoken(*odd), karaoke=True) == "[00:00.00]<00:00.00>< 00:05.00>la<00:01.00>\n"
+
+
+def test_text_in_brackets_is_not_an_lrc_tag() -> None:
+    assert written("lrc", spoken((1.0, 2.0, " [00:05.00] la"))) == "[00:01.00] [00:05.00] la\n"
 
 
 def test_lrc_joins_broken_lines() -> None:
-    assert written("lrc", segment(ASK_NOT), max_line_width=12) == "[00:02.90]ask not what your country\n"
+    assert written("lrc", spoken(*ASK_NOT), max_line_width=12) == "[00:02.90]ask not what your country\n"
 
 
 def events(content: str) -> list[str]:
@@ -166,7 +150,7 @@ def events(content: str) -> list[str]:
 
 
 def test_ass_header_and_events_are_written() -> None:
-    content = written("ass", segment(AND_SO), segment(ASK_NOT), max_line_width=12)
+    content = written("ass", spoken(*AND_SO), spoken(*ASK_NOT), max_line_width=12)
     assert content.startswith("[Script Info]\nScriptType: v4.00+\n")
     assert events(content) == [
         "Dialogue: 0,0:00:00.00,0:00:02.60,Default,,0,0,0,,And so, my\\Nfellow\\NAmericans,",
@@ -181,21 +165,15 @@ def test_ass_header_and_events_are_written() -> None:
 
 
 def test_ass_karaoke_covers_the_whole_cue() -> None:
-    (event,) = events(written("ass", segment(AND_SO), karaoke=True))
+    (event,) = events(written("ass", spoken(*AND_SO), karaoke=True))
     assert event.endswith(r",,{\k42}And {\k48}so, {\k40}{\k20}my {\k50}fellow {\k60}Americans,")
 
 
 def test_ass_markup_in_text_is_escaped() -> None:
-    tricky = segment([(3600.0, 3661.5, r" {\b1}C:\new")])
+    tricky = spoken((3600.0, 3661.5, r" {\b1}C:\new"))
     assert events(written("ass", tricky)) == [
         "Dialogue: 0,1:00:00.00,1:01:01.50,Default,,0,0,0,,\\{\\\u2060b1\\}C:\\\u2060new"
     ]
-
-
-def test_words_tsv_has_one_row_per_word() -> None:
-    assert written("words.tsv", segment(AND_SO[:2]), segment(ASK_NOT, words=())) == (
-        "start\tend\tprobability\tword\n0\t420\t0.5000\tAnd\n420\t900\t0.5000\tso,\n"
-    )
 
 
 def test_karaoke_with_highlighted_words_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the tokenizer on small and real vocabularies: special tokens, prompts, words, incremental decoding."""
+"""The tokenizer on small and real vocabularies: special tokens, languages, prompts, words, incremental decoding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from harken.errors import CheckpointError, OptionError
-from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
+from harken.text import LANGUAGES, IncrementalDetokenizer, Tokenizer, TokenKind, to_language_code
 from harken.text.bpe import pretokenize
 
 
@@ -91,6 +91,24 @@ def test_unsupported_language_or_task_is_rejected(english: Tokenizer, multilingu
         multilingual.sot_sequence("en", "sing")
     with pytest.raises(OptionError, match="language=None"):
         multilingual.sot_sequence()
+
+
+def test_every_code_and_name_resolves_to_its_code() -> None:
+    assert len(LANGUAGES) == 100
+    given = {" ENGLISH ": "en", "German": "de", "castilian": "es", "Haitian Creole": "ht", "jv": "jw"}
+    assert {name: to_language_code(name) for name in given} == given
+    assert [to_language_code(code) for code in LANGUAGES] == list(LANGUAGES)
+    assert [to_language_code(name) for name in LANGUAGES.values()] == list(LANGUAGES)
+
+
+def test_unknown_language_is_rejected_with_the_nearest_and_the_allowed() -> None:
+    with pytest.raises(OptionError, match=r"language='Germn': .*\byue\b.*nearest: de \(german\)") as caught:
+        to_language_code("Germn")
+    assert caught.value.field == "language"
+    assert "\n" not in str(caught.value)
+    for given in ("", "klingon", "xx", "<|en|>", "en-US"):
+        with pytest.raises(OptionError):
+            to_language_code(given)
 
 
 def test_blank_tokens_are_space_and_end_of_text(english: Tokenizer) -> None:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -199,9 +198,7 @@ class Outputs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self._finished:
             self.finish(session_ended=False)
             for problem in self.problems():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import perf_counter, sleep
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, BinaryIO, Protocol, Self
 
 import numpy as np
@@ -223,9 +223,7 @@ class AudioReader:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._closed = True
         self._signal_handling.close()
         self._thread.join(3 * _POLL_S)  # a thread that waits for a pipe is left running

@@ -5,12 +5,22 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
-from harken.contract import Backend, Features, Logits
+from harken.contract import Backend, Features, GreedySession, Logits
 from harken.decoding.beam import beam_search
-from harken.decoding.generate import EotOrLimit, Pick, Row, generate, generate_best, pick_best, pick_sample, prefill
+from harken.decoding.generate import (
+    EotOrLimit,
+    Pick,
+    Row,
+    generate,
+    generate_best,
+    pick_best,
+    pick_sample,
+    prefill,
+)
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, capture_attention, no_attention
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import DraftContext, DraftSession
@@ -181,20 +191,23 @@ def decode(
             Row(len(prompts[i]), limits[i], EotOrLimit(logit_rules.eot), speech_end=speech_ends[i])
             for i in window_of_row
         ]
-        greedy = logit_rules.greedy if backend.capabilities.picks_best and draft_session is None else None
-        if pick is pick_best and greedy:
-            forwards = generate_best(session, rows, logits, logit_rules, greedy, observe=count, capture=capture)
-            return [row.hypothesis(logit_rules.eot) for row in rows], forwards
-        forwards = generate(
-            session,
-            rows,
-            logits,
-            logit_rules,
-            pick,
-            observe=count,
-            capture=capture,
-            draft_session=draft_session,
-        )
+        rules = logit_rules.greedy if pick is pick_best and draft_session is None else None
+        if rules and backend.capabilities.picks_best:
+            of_session = cast(GreedySession, session)
+            forwards = generate_best(
+                of_session, rows, logits, logit_rules, rules, observe=count, capture=capture
+            )
+        else:
+            forwards = generate(
+                session,
+                rows,
+                logits,
+                logit_rules,
+                pick,
+                observe=count,
+                capture=capture,
+                draft_session=draft_session,
+            )
         return [row.hypothesis(logit_rules.eot) for row in rows], forwards
 
     match strategy:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from harken.contract import Floats, GreedyRules, Ints, Logits, PickedSoFar, Session
+from harken.contract import Floats, GreedyRules, GreedySession, Ints, Logits, PickedSoFar, Session
 from harken.decoding.candidate_generator import common_prefix_length
 from harken.decoding.hypothesis import AttentionCapture, Hypothesis, Observer, Step, no_attention
 from harken.decoding.logit_rules import LogitRules
@@ -339,7 +339,7 @@ STEPS_AT_ONCE = 8
 
 
 def generate_best(
-    session: Session,
+    session: GreedySession,
     rows: Sequence[Row],
     logits: Logits,
     logit_rules: LogitRules,
@@ -348,7 +348,7 @@ def generate_best(
     observe: Observer,
     capture: AttentionCapture = no_attention,
 ) -> int:
-    """Do what `generate` does with `pick_best`, some steps in one call of a session that has `Session.pick_best`.
+    """Do what `generate` does with `pick_best`, some steps in one call of the session.
 
     Parameters
     ----------

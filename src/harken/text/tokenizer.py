@@ -9,6 +9,7 @@ The layout follows openai-whisper tokenizer.py, `get_encoding`. After the text t
 from __future__ import annotations
 
 import codecs
+import string
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Protocol
 
 from harken.errors import CheckpointError, OptionError
-from harken.text import word_splitting
 from harken.text.bpe import BYTE_ALPHABET, BytePairEncoder, bytes_to_unicode, unicode_to_bytes
 from harken.text.languages import LANGUAGES, LANGUAGES_WITHOUT_SPACES, to_language_code
 from harken.text.vocabulary import END_OF_TEXT, builtin_tokens, read_tokens
@@ -274,10 +274,10 @@ class Tokenizer:
         """
         token_bytes = [self._token_bytes(token) for token in tokens]
         if language in LANGUAGES_WITHOUT_SPACES:
-            groups = word_splitting.split_on_unicode(token_bytes)
+            groups = _split_on_unicode(token_bytes)
         else:
-            groups = word_splitting.split_on_spaces(token_bytes, [token >= self.eot for token in tokens])
-        return [word_splitting.join_bytes(token_bytes, group) for group in groups], [
+            groups = _split_on_spaces(token_bytes, [token >= self.eot for token in tokens])
+        return [_join_bytes(token_bytes, group) for group in groups], [
             [tokens[i] for i in group] for group in groups
         ]
 
@@ -356,3 +356,53 @@ class IncrementalDetokenizer:
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest
+
+
+# --- words -------------------------------------------------------------------------------------------------
+
+
+def _split_on_unicode(token_bytes: Sequence[bytes]) -> list[list[int]]:
+    """Group tokens, by their indices in order, into the shortest runs that begin and end between characters.
+
+    Source: openai-whisper tokenizer.py, `split_tokens_on_unicode`, except that invalid UTF-8 neither loses tokens nor
+    splits a neighbouring character.
+    """
+    data = b"".join(token_bytes)
+    groups: list[list[int]] = []
+    group: list[int] = []
+    offset = 0
+    for index, data_of_token in enumerate(token_bytes):
+        group.append(index)
+        offset += len(data_of_token)
+        if _between_characters(data, offset):
+            groups.append(group)
+            group = []
+    return groups
+
+
+def _split_on_spaces(token_bytes: Sequence[bytes], special: Sequence[bool]) -> list[list[int]]:
+    """Group tokens, by their indices in order, into words that begin with a space, punctuation or a special token.
+
+    Source: openai-whisper tokenizer.py, `split_tokens_on_spaces`.
+    """
+    words: list[list[int]] = []
+    for group in _split_on_unicode(token_bytes):
+        subword = _join_bytes(token_bytes, group)
+        starts_word = special[group[0]] or subword.startswith(" ") or subword.strip() in string.punctuation
+        if starts_word or not words:
+            words.append(group)
+        else:
+            words[-1] += group
+    return words
+
+
+def _join_bytes(token_bytes: Sequence[bytes], group: Sequence[int]) -> str:
+    """Decode one group of tokens."""
+    return b"".join(token_bytes[i] for i in group).decode(errors="replace")
+
+
+def _between_characters(data: bytes, offset: int) -> bool:
+    """Return True if a split at `offset` does not change the decoded text; only adjacent bytes matter."""
+    before, after = data[max(offset - 3, 0) : offset], data[offset : offset + 1]
+    joined = (before + after).decode(errors="replace")
+    return joined == before.decode(errors="replace") + after.decode(errors="replace")

@@ -159,9 +159,9 @@ def _addresses(matrix: LinearMatrix, arrays: Mapping[str, NDArray[Any]]) -> Iter
 def quantise(weight: Floats, bits: int) -> tuple[Int8, BFloat16]:
     """Quantise blocks of columns to the nearest integers.
 
-    The largest magnitude of a block becomes 127 or -127 with 8 bits, at most 63 with 7, where the norm of the even pairs
-    of columns, and of the odd ones, is at most 138 too. With 4 bits it becomes -8, by a
-    scale that may be negative: so all 16 integers are used.
+    The largest magnitude of a block becomes 127 or -127 with 8 bits, and at most 63 with 7, where the norm of the even
+    pairs of columns, and of the odd ones, is at most 138 too. With 4 bits it becomes -8, by a scale that may be
+    negative: so all 16 integers are used.
 
     Returns
     -------

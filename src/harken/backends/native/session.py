@@ -76,9 +76,7 @@ class NativeSession:
         self._lengths = lengths
         return NativeLogits(decoder, logits, decoder.n_columns, decoder.vocab_subset)
 
-    def pick_best(
-        self, rules: GreedyRules, picked: Sequence[PickedSoFar], most: int
-    ) -> tuple[Ints, Floats]:
+    def pick_best(self, rules: GreedyRules, picked: Sequence[PickedSoFar], most: int) -> tuple[Ints, Floats]:
         decoder, n_rows = self._decoder, len(self._lengths)
         logits = np.empty((n_rows, decoder.stride), np.float32)
         ids, logprobs = np.empty((most, n_rows), np.int64), np.empty((most, n_rows), np.float32)
@@ -127,7 +125,9 @@ class NativeSession:
 def _picked(row: PickedSoFar, timestamp_begin: int | None) -> Picked:
     """Return what the rules of the library need to know of a row."""
     before_last, last = (NONE, *row.tokens)[-2:]
-    timestamps = (token for token in reversed(row.tokens) if timestamp_begin is not None and token >= timestamp_begin)
+    timestamps = (
+        token for token in reversed(row.tokens) if timestamp_begin is not None and token >= timestamp_begin
+    )
     speech_end = NONE if row.speech_end is None else row.speech_end
     return Picked(last, before_last, next(timestamps, NONE), speech_end, row.left)
 

@@ -1,4 +1,4 @@
-"""The filter bank, embeddings of pieces of speech, stored graphs, and files that hold something else."""
+"""The two networks of diarization and the filter bank: what they compute, stored graphs, files of something else."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import sys
 import numpy as np
 import pytest
 
+from harken.audio import load_audio
 from harken.errors import CheckpointError
 from harken.speakers.embedding import N_BANDS, EmbeddingModel, fbank, frame_count
+from harken.speakers.segmentation import N_FRAMES, STEP_SAMPLES, WINDOW_SAMPLES, SegmentationModel
+from real_models import EXAMPLE, model_path
 from tiny_campplus import SIZE, campplus_weights, write_campplus
 
 
@@ -75,49 +78,30 @@ def replaced(name, values):
 
 
 LAYER = "xvector.block2.tdnnd1"
-DAMAGES = {
-    "another model": (
-        lambda weights: weights.clear(),
-        "not a CAM++ model: weight head.conv1.weight is missing",
-    ),
-    "a missing weight": (
-        without(f"{LAYER}.cam_layer.linear1.bias"),
-        f"not a CAM++ model: weight {LAYER}.cam_layer.linear1.bias is missing",
-    ),
-    "a narrower weight": (
+DAMAGES = [
+    (lambda weights: weights.clear(), "not a CAM++ model: weight head.conv1.weight is missing"),
+    (without("xvector.block1.tdnnd1.linear1.weight"), "weight xvector.block1.tdnnd1.linear1.weight is missing"),
+    (without(f"{LAYER}.cam_layer.linear1.bias"), f"weight {LAYER}.cam_layer.linear1.bias is missing"),
+    (
         replaced(f"{LAYER}.linear1.weight", np.ones((4, 4, 1))),
         f"weight {LAYER}.linear1.weight has shape (4, 4, 1), allowed is (any, 5, 1)",
     ),
-    "another number of axes": (
+    (
         replaced("xvector.dense.linear.weight", np.ones((4, 12))),
         "weight xvector.dense.linear.weight has shape (4, 12), allowed is (any, any, 1)",
     ),
-    "fewer bands": (
-        replaced("xvector.tdnn.linear.weight", np.ones((6, 16, 5))),
-        "a CAM++ model for 64 bands, allowed is 80",
-    ),
-    "values that are not finite": (
-        replaced("head.bn1.bias", [0, np.nan]),
-        "weight head.bn1.bias has values that are not finite",
-    ),
-    "a negative variance": (
-        replaced("head.bn1.running_var", [1, -1]),
-        "weight head.bn1.running_var has negative values",
-    ),
-    "a layer without its block": (
-        without("xvector.block1.tdnnd1.linear1.weight"),
-        "not a CAM++ model: weight xvector.block1.tdnnd1.linear1.weight is missing",
-    ),
-}
+    (replaced("xvector.tdnn.linear.weight", np.ones((6, 16, 5))), "a CAM++ model for 64 bands, allowed is 80"),
+    (replaced("head.bn1.bias", [0, np.nan]), "weight head.bn1.bias has values that are not finite"),
+    (replaced("head.bn1.running_var", [1, -1]), "weight head.bn1.running_var has negative values"),
+]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_file_of_something_else_is_named(tmp_path, damage):
-    change, message = DAMAGES[damage]
+@pytest.mark.parametrize(("change", "message"), DAMAGES, ids=[message for _, message in DAMAGES])
+def test_a_file_of_something_else_is_named(tmp_path, change, message):
     weights = campplus_weights()
     change(weights)
     path = write_campplus(tmp_path / "other.pt", weights)
-    with pytest.raises(CheckpointError, match=re.escape(f"{path}: {message}")) as error:
+    with pytest.raises(CheckpointError, match=rf"^{re.escape(str(path))}: .*{re.escape(message)}") as error:
         EmbeddingModel(path, threads=1, cache=tmp_path)
     assert "\n" not in str(error.value)
 
@@ -151,18 +135,56 @@ def kaldi_fbank(samples: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("samples", [400, 559, 560, 16_000, 10_640, 24_321])
 def test_frames_are_those_of_kaldi(samples):
-    noise = np.random.default_rng(samples).normal(0, 0.1, samples).astype(np.float32)
-    bands = fbank(noise)
+    heard = noise(samples, samples)
+    bands = fbank(heard)
     assert bands.dtype == np.float32
     assert bands.shape == (frame_count(samples), N_BANDS)
     # Rounding in float32; the largest difference seen is 1.3e-4.
-    assert np.abs(bands - kaldi_fbank(noise)).max() < 3e-4
+    assert np.abs(bands - kaldi_fbank(heard)).max() < 3e-4
 
 
 def test_loudness_does_not_matter():
-    noise = np.random.default_rng(1).normal(0, 0.01, 16_000).astype(np.float32)
-    assert np.abs(fbank(noise * 16) - fbank(noise)).max() < 1e-4
+    quiet = noise(16_000, 1) / 10
+    assert np.abs(fbank(quiet * 16) - fbank(quiet)).max() < 1e-4
 
 
 def test_digital_silence_has_no_bands():
     assert not fbank(np.zeros(8000, np.float32)).any()
+
+
+# --- segmentation ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_speech_is_active_where_it_is_loud():
+    speech = np.zeros(WINDOW_SAMPLES, np.float32)
+    speech[3 * 16_000 :] = load_audio(EXAMPLE)[: WINDOW_SAMPLES - 3 * 16_000]
+    model = SegmentationModel(model_path("speakers") / "segmentation-3.0.onnx", threads=1)
+    together = model.activities(np.stack([speech, np.zeros_like(speech)]))
+    assert together.shape == (2, N_FRAMES, 3)
+    assert not together[1].any()
+    active = together[0].any(axis=1)
+    assert np.flatnonzero(active)[0] * STEP_SAMPLES == pytest.approx(3.3 * 16_000, abs=0.2 * 16_000)
+    assert active.mean() > 0.4
+    assert together[0].sum(axis=1).max() == 1, "one person speaks"
+    np.testing.assert_array_equal(model.activities(speech[None])[0], together[0])
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph", bytes(1000)], ids=["empty", "text", "zeros"])
+def test_file_that_is_no_graph_is_refused_by_name(tmp_path, content):
+    path = tmp_path / "segmentation-3.0.onnx"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"segmentation-3\.0\.onnx: is damaged, or not segmentation-3\.0"):
+        SegmentationModel(path, threads=1)
+
+
+def test_another_graph_is_refused_by_name(tmp_path):
+    import onnx
+    from onnx import TensorProto, helper
+
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 4]) for name in ("input", "output")]
+    graph = helper.make_graph([helper.make_node("Relu", ["input"], ["output"])], "other", value[:1], value[1:])
+    path = tmp_path / "other.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    with pytest.raises(CheckpointError, match=r"other\.onnx: is damaged, or not segmentation-3\.0"):
+        SegmentationModel(path, threads=1)
