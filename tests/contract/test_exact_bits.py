@@ -146,7 +146,6 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
     assert decode(at_once=True) == decode(at_once=False)
 
 
-@pytest.mark.parametrize("ends", [False, True], ids=["to the end", "some end"])
 @pytest.mark.parametrize("drops", [(), (4, 8)], ids=["to the end", "some end"])
 def test_candidates_of_one_window_change_no_bit_of_each_other(
     backend: Backend, features: Features, drops: tuple[int, ...]
