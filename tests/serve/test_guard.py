@@ -13,11 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
-from tone_server import eventually
+from talking import TalkingRecognizer
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from fakes.live_recognizer import LiveRecognizer
+from cli_runner import eventually
 from harken.errors import OptionError
 from harken.serve import server
 from harken.serve.errors import RequestError
@@ -34,7 +34,7 @@ def options(**given: Any) -> ServeOptions:
 
 
 def serve(**given: Any) -> Any:
-    return serving(lambda id: LiveRecognizer(), options=options(**given))  # type: ignore[arg-type,return-value]
+    return serving(lambda id: TalkingRecognizer(), options=options(**given))  # type: ignore[arg-type,return-value]
 
 
 @pytest.fixture(scope="module")
@@ -185,14 +185,14 @@ def test_a_certificate_makes_it_https(tmp_path: Path) -> None:
     ]
     subprocess.run([*command, *names], check=True, capture_output=True)
     files = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
-    recognizer: Any = LiveRecognizer()
+    recognizer: Any = TalkingRecognizer()
     with serving(lambda id: recognizer, options=options(), **files) as server:
         context = ssl.create_default_context(cafile=str(certificate))
         assert httpx.get(f"https://127.0.0.1:{server.port}/healthz", verify=context).text == "ok\n"
 
 
 def test_a_connection_that_asks_for_nothing_is_closed() -> None:
-    recognizer: Any = LiveRecognizer()
+    recognizer: Any = TalkingRecognizer()
     serving_it = serving(lambda id: recognizer, options=options(), http=server.HttpProtocol)
     with (
         serving_it as running,

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clients import OwnClient, Stage, play, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_clients import OwnClient, Stage, play, until
 from served_audio import wav, webm
-
-from fakes.live_recognizer import LiveRecognizer
+from talking import Gate, TalkingRecognizer, words_said
 
 BLOCK = bytes(3200)  # a tenth of a second: one word
 TONE = (0.25 * np.sin(np.arange(48_000) * 0.05)).astype(np.float32)
@@ -23,14 +22,6 @@ CONTAINER = {"format": "container"}
 def send_all(client: OwnClient, data: bytes, n_bytes: int = 3200) -> None:
     for start in range(0, len(data), n_bytes):
         client.send(data[start : start + n_bytes])
-
-
-async def resumed(stage: Stage, client: OwnClient, seq: int) -> OwnClient:
-    """Connect to a stream again."""
-    ready = client.messages[0]
-    wanted = {"session": ready["session"], "token": ready["resume_token"], "seq": seq}
-    again: OwnClient = await stage.connect(OwnClient, type="resume", **wanted)
-    return again
 
 
 def events(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -43,36 +34,41 @@ def events(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def test_events_come_numbered_and_the_stream_ends_with_done() -> None:
+def test_events_come_numbered_and_the_stream_ends_with_done_and_hears_nothing_more() -> None:
     async def scene(stage: Stage) -> None:
         client = await stage.connect(OwnClient)
         ready = client.messages[0]
         assert (ready["received"], ready["seq"], ready["model"]) == (0, 0, "tiny.en")
         assert (ready["delay"], ready["bound_ms"]) == ("low", 1001)
-        client.say(7)
-        client.finish()
+        for _ in range(2):
+            client.say(7)
+            client.finish()
         assert await client.closed() == 1000
-        assert client.text == "And so my fellow Americans ask not"
+        assert client.text == words_said(7)
         numbers = [message["seq"] for message in client.messages if "event" in message]
         assert numbers == sorted(set(numbers))
         assert client.messages[-1] == {"type": "done", "seq": numbers[-1]}
         assert client.messages[1]["event"] == "speech_started"
 
-    play(scene, LiveRecognizer())
+    play(scene)
 
 
-def test_a_flush_ends_the_utterance_and_is_answered_behind_its_events() -> None:
+def test_a_flush_is_answered_behind_its_events_and_a_ping_while_the_server_works() -> None:
+    gate = Gate()
+
     async def scene(stage: Stage) -> None:
         client = await stage.connect(OwnClient)
         client.say(2)
-        for _ in range(2):
-            client.send({"type": "flush"})
+        for message in ("flush", "ping", "flush"):
+            client.send({"type": message})
+        await client.came(type="pong")
+        gate.open.set()
         await until(lambda: [message.get("type") for message in client.messages].count("flushed") == 2)
         ended, first, second = client.messages[-3:]
         assert ended["reason"] == "flush"
         assert ended["seq"] < first["seq"] < second["seq"]
 
-    play(scene, LiveRecognizer())
+    play(scene, gate.model)
 
 
 def test_a_wrong_first_message_is_refused_in_a_line() -> None:
@@ -102,20 +98,7 @@ def test_a_wrong_first_message_is_refused_in_a_line() -> None:
             assert param in error["message"]
             assert "\n" not in error["message"]
 
-    play(scene, LiveRecognizer())
-
-
-@pytest.mark.parametrize("message", ["{", "[]", '{"type": "say"}', bytes(1 << 21)])
-def test_a_wrong_later_message_ends_the_session_for_good(message: str | bytes) -> None:
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(OwnClient)
-        client.send(message)
-        await client.closed()
-        again = await resumed(stage, client, 0)
-        assert again.errors == ["session_not_found"]
-        assert stage.n_streams == 0
-
-    play(scene, resume_s=30)
+    play(scene)
 
 
 @pytest.mark.parametrize(("n_sent", "n_seen"), [(3_200, 1), (9_601, 3), (16_000, 2), (19_999, 8), (35_200, 4)])
@@ -129,19 +112,24 @@ def test_a_resumed_session_loses_and_doubles_nothing(n_sent: int, n_seen: int) -
         client.vanish()
         await client.closed()
         seen = client.messages[: n_seen + 1]
-        again = await resumed(stage, client, seen[-1]["seq"])
+        again = await client.resumed(seen[-1]["seq"])
         assert again.messages[0]["received"] == n_sent
         send_all(again, data[n_sent:])
         again.finish()
         assert await again.closed() == 1000
+        once_more = await client.resumed(seen[-1]["seq"])  # as if that connection had been lost, too
+        assert await once_more.closed() == 1000
+        assert once_more.messages[0]["ended"]
 
         whole = await stage.connect(OwnClient)
         send_all(whole, data)
         whole.finish()
         await whole.closed()
-        assert events(seen + again.messages) == events(whole.messages)
+        for resumed in (again, once_more):
+            assert events(seen + resumed.messages) == events(whole.messages)
+            assert resumed.messages[-1]["type"] == "done"
 
-    play(scene, LiveRecognizer(), resume_s=30)
+    play(scene, resume_s=30)
 
 
 def test_acknowledged_messages_are_not_kept() -> None:
@@ -152,10 +140,10 @@ def test_acknowledged_messages_are_not_kept() -> None:
         client.send({"type": "ack", "seq": seq})
         client.send({"type": "ping"})
         await client.came(type="pong")
-        late = await resumed(stage, client, 0)
+        late = await client.resumed(0)
         assert late.errors == ["messages_not_kept"]
         assert f"allowed is {seq} to {seq}" in late.messages[0]["message"]
-        assert (await resumed(stage, client, seq)).messages[0]["type"] == "ready"
+        assert (await client.resumed(seq)).messages[0]["type"] == "ready"
 
     play(scene, resume_s=30)
 
@@ -168,7 +156,7 @@ def test_a_second_connection_takes_a_session_over_if_it_has_the_token() -> None:
         assert await stranger.closed() == 1008
         client.say(5)
         await client.came(event="final_segment")
-        other = await resumed(stage, client, 0)
+        other = await client.resumed(0)
         assert await client.closed() == 1008
         assert client.errors == ["taken_over"]
         other.say(5)
@@ -177,23 +165,21 @@ def test_a_second_connection_takes_a_session_over_if_it_has_the_token() -> None:
     play(scene, resume_s=30)
 
 
-def test_the_done_of_a_lost_connection_comes_again() -> None:
+def test_of_those_who_said_no_more_than_hello_few_are_kept() -> None:
     async def scene(stage: Stage) -> None:
-        client = await stage.connect(OwnClient)
-        client.say(2)
-        client.finish()
-        await client.closed()
-        again = await resumed(stage, client, client.messages[1]["seq"])
-        assert await again.closed() == 1000
-        assert again.messages[0]["ended"]
-        assert again.text == client.text
-        assert again.messages[-1]["type"] == "done"
+        vanished = [await stage.connect(OwnClient) for _ in range(4)]
+        for client in vanished:
+            client.vanish()
+            await until(client.serving.done)
+        await stage.connect(OwnClient)
+        resumed = [await client.resumed(0) for client in vanished]
+        assert [client.errors for client in resumed] == [["session_not_found"]] * 2 + [[]] * 2
 
-    play(scene, resume_s=30)
+    play(scene, max_streams=2)
 
 
 def test_the_options_of_a_hello_reach_the_model() -> None:
-    recognizer = LiveRecognizer()
+    recognizer = TalkingRecognizer()
     hello = {"language": "en", "hotwords": ["Ada"], "prompt": "Names:", "words": True, "finals": "streamed"}
 
     async def scene(stage: Stage) -> None:
@@ -212,21 +198,21 @@ def test_the_options_of_a_hello_reach_the_model() -> None:
 
 @pytest.mark.parametrize("n_bytes", [7, 333, 1 << 20])
 def test_a_container_may_be_cut_anywhere(n_bytes: int) -> None:
-    recognizer, data = LiveRecognizer(), wav(TONE[:4000])
+    recognizer, data = TalkingRecognizer(), wav(TONE[:4000])
 
     async def scene(stage: Stage) -> None:
         client = await stage.connect(OwnClient, audio=CONTAINER)
         send_all(client, data, n_bytes)
         client.finish()
         assert await client.closed() == 1000
-        assert client.text == "And so"
+        assert client.text == words_said(2)
 
     play(scene, recognizer)
     assert (recognizer.sessions[-1].samples * 32768).astype("<i2").tobytes() == data[44:]
 
 
 def test_a_flush_comes_behind_all_that_can_be_decoded_of_a_container() -> None:
-    recognizer, data = LiveRecognizer(), webm(TONE[:32_000])
+    recognizer, data = TalkingRecognizer(), webm(TONE[:32_000])
 
     async def scene(stage: Stage) -> None:
         client = await stage.connect(OwnClient, audio=CONTAINER)
@@ -245,24 +231,21 @@ def test_a_flush_comes_behind_all_that_can_be_decoded_of_a_container() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "text", "problem"),
-    [
-        (b"this is no recording" * 1000, "", ""),
-        (wav(TONE, n_bytes=20_000), "And so my fellow Americans ask", "cut short"),
-    ],
+    ("data", "n_words", "problem"),
+    [(b"this is no recording" * 1000, 0, ""), (wav(TONE, n_bytes=20_000), 6, "cut short")],
 )
-def test_a_bad_recording_gives_its_words_and_then_an_error(data: bytes, text: str, problem: str) -> None:
+def test_a_bad_recording_gives_its_words_and_then_an_error(data: bytes, n_words: int, problem: str) -> None:
     async def scene(stage: Stage) -> None:
         client = await stage.connect(OwnClient, audio=CONTAINER)
         send_all(client, data)
         client.finish()
         assert await client.closed() == 1008
-        assert (client.text, client.errors) == (text, ["invalid_audio"])
+        assert (client.text, client.errors) == (words_said(n_words), ["invalid_audio"])
         message = client.messages[-1]["message"]
         assert problem in message
         assert "\n" not in message
 
-    play(scene, LiveRecognizer())
+    play(scene)
 
 
 def test_a_container_that_is_left_frees_its_thread() -> None:
@@ -275,19 +258,16 @@ def test_a_container_that_is_left_frees_its_thread() -> None:
         client.vanish()
         await until(lambda: not any(each.name == "harken container" for each in threading.enumerate()))
 
-    play(scene, LiveRecognizer(), resume_s=0)
+    play(scene, resume_s=0)
 
 
 TYPES = st.sampled_from(["hello", "resume", "flush", "end", "ping", "ack"])
 FIELDS = ("type", "seq", "model", "delay", "audio", "words", "hotwords", "pause_s", "session", "token")
+VALUES = st.none() | st.integers() | st.floats() | st.text(max_size=5) | TYPES
 MESSAGES = st.one_of(
     st.binary(max_size=50),
     st.text(max_size=20),
-    st.dictionaries(
-        st.sampled_from(FIELDS),
-        st.none() | st.integers() | st.floats() | st.text(max_size=5) | TYPES,
-        max_size=4,
-    ).map(json.dumps),
+    st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4).map(json.dumps),
     TYPES.map(lambda type: json.dumps({"type": type, "seq": 1} if type == "ack" else {"type": type})),
 )
 
@@ -302,4 +282,4 @@ def test_whatever_comes_is_answered_with_a_code_of_the_protocol(hello: bool, mes
         assert await client.closed() in (1000, 1008)
         assert all("event" in message or "type" in message for message in client.messages)
 
-    play(scene, LiveRecognizer())
+    play(scene)

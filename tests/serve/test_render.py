@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tone_server import serving_tones
 
 from harken.formats import FORMATS, from_json, render
 from harken.results import Segment, Transcript, Word
 from harken.serve.rest.render import MEDIA_TYPES
-from harken.serve.rest.transcription_bodies import transcript_json
+from harken.serve.rest.transcripts import transcript_json
 
 PATH = "/v1/harken/render"
 WORDS = (
@@ -37,12 +35,6 @@ SEGMENT = Segment(
 )
 TRANSCRIPT = Transcript(segments=(SEGMENT,), language="en", duration_s=2.0, model="tones")
 DOCUMENT = transcript_json(TRANSCRIPT, "tones")
-
-
-@pytest.fixture(scope="module")
-def http() -> Iterator[httpx.Client]:
-    with serving_tones() as server, httpx.Client(base_url=server.url) as http:
-        yield http
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fakes.live_sessions import final_segment, interim_text, speech_ended, speech_started
 from harken.results import Word
-from harken.serve.live.replay_log import MAX_REPLAY_BYTES, ReplayLog
+from harken.serve.live.outgoing import MAX_REPLAY_BYTES, ReplayLog
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

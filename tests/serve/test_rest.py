@@ -26,12 +26,12 @@ from tone_server import (
     PATH,
     GatedToneBackend,
     event_lines,
-    eventually,
     serving_tones,
     speak,
     transcribe_tones,
 )
 
+from cli_runner import eventually
 from harken.cli import main
 from harken.formats import from_json, render
 from harken.results import Transcript

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from test_render import SEGMENT
 
 from harken.results import Transcript
-from harken.serve.rest.events import TranscriptionEvents
 from harken.serve.rest.forms import Form
 from harken.serve.rest.transcription_form import parse_transcription_form
+from harken.serve.rest.transcripts import TranscriptionEvents
 from harken.serve.work.file_job import FileUpdate
 
 TEXTS = st.lists(st.lists(st.text(" \n\u3000ab.", max_size=4), max_size=3), max_size=5)

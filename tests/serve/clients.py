@@ -1,4 +1,4 @@
-"""Clients of the live protocols in memory, all alike: what they send waits in a queue."""
+"""Clients of all protocols in memory, all alike: what they send waits in a queue."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
+import numpy as np
 from leaping import LeapLoop, leap
-from talking import TalkingRecognizer
+from served_audio import FORM_TYPE, file_form, wav
+from talking import WORD_SAMPLES, TalkingRecognizer
 
 from harken.serve.app import make_app
 from harken.serve.live.connection import Session
@@ -38,7 +40,7 @@ class Client:
     reads : asyncio.Event
         Not set while the client does not read.
     close_code : int or None
-        Set once the server has closed the connection.
+        Set once the server has closed the connection, or answered a request.
     """
 
     resumable = False
@@ -124,7 +126,7 @@ class OwnClient(_Socket):
     resumable = True
 
     def __init__(self, stage: Stage, **first: Any) -> None:
-        self._first = {"type": "hello"} | first
+        self._stage, self._first = stage, {"type": "hello"} | first
         super().__init__(stage)
 
     async def open(self) -> None:
@@ -135,6 +137,13 @@ class OwnClient(_Socket):
         """Wait for the end of the connection; return its code."""
         await until(self.serving.done)
         return self.close_code
+
+    async def resumed(self, seq: int) -> OwnClient:
+        """Connect to the same stream again, with the messages up to a number."""
+        ready = self.messages[0]
+        wanted = {"session": ready["session"], "token": ready["resume_token"], "seq": seq}
+        again: OwnClient = await self._stage.connect(OwnClient, type="resume", **wanted)
+        return again
 
     async def came(self, **expected: Any) -> dict[str, Any]:
         """Wait for a message with some fields; return the first."""
@@ -247,6 +256,64 @@ class WyomingClient(Client):
         return [message["data"]["code"] for message in self.messages if message["type"] == "error"]
 
 
+class FileClient(Client):
+    """A client of the REST API, which sends all that it says as a file."""
+
+    fields: ClassVar = {"model": "tiny.en"}
+    _headers: dict[bytes, bytes]
+
+    async def serve(self, stage: Stage) -> None:
+        headers = [(b"host", b"localhost"), (b"content-type", FORM_TYPE.encode())]
+        path = "/v1/audio/transcriptions"
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+        await stage.app(scope, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, Any]:
+        body = await self.unread.get()
+        return {"type": "http.disconnect"} if body is None else {"type": "http.request", "body": body}
+
+    async def _send(self, message: Any) -> None:
+        await self.reads.wait()
+        if message["type"] == "http.response.start":
+            self.close_code, self._headers = message["status"], dict(message["headers"])
+        else:
+            data = message["body"].decode().removeprefix("data: ").strip()
+            self.messages += [json.loads(data)] if data.startswith("{") else []
+
+    def say(self, n_words: int) -> None:
+        self.send(file_form(wav(np.zeros(n_words * WORD_SAMPLES, np.float32)), **self.fields))
+
+    def send(self, body: bytes) -> None:
+        self.unread.put_nowait(body)
+
+    def finish(self) -> None:
+        return
+
+    @property
+    def text(self) -> str:
+        return "".join(message["text"] for message in self.messages if "text" in message)
+
+    @property
+    def errors(self) -> list[str | None]:
+        if self.close_code in (429, 503):
+            assert int(self._headers[b"retry-after"]) >= 1
+        elif self.close_code not in (None, 200):
+            assert self._headers[b"x-should-retry"] == b"false"
+        return [message["error"]["code"] for message in self.messages if "error" in message]
+
+
+class StreamedFileClient(FileClient):
+    """A client to which the text of a file is streamed."""
+
+    fields: ClassVar = {"model": "tiny.en", "stream": "true"}
+
+    @property
+    def text(self) -> str:
+        deltas = "".join(message.get("delta", "") for message in self.messages)
+        assert super().text in ("", deltas)
+        return deltas
+
+
 class Stage:
     """A service, and those who talk with it.
 
@@ -261,9 +328,9 @@ class Stage:
         self._clients: list[Client] = []
 
     @property
-    def n_streams(self) -> int:
-        """Number of streams that hold a slot."""
-        return self.service.admission.n_streams
+    def n_held(self) -> int:
+        """Number of streams and files that hold a slot."""
+        return self.service.admission.n_streams + self.service.admission.n_files
 
     async def connect(self, protocol: type[Client], **first: Any) -> Any:
         """Return a client that is ready to speak; its own protocol's first message may have fields."""
@@ -279,7 +346,7 @@ class Stage:
             client.vanish()
         await asyncio.gather(*(client.serving for client in self._clients))
         await leap(self.service.options.resume_s + 1)
-        await until(lambda: self.n_streams == 0)
+        await until(lambda: self.n_held == 0)
         await until(lambda: len(asyncio.all_tasks()) == 1)
 
 
