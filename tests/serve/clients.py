@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
@@ -355,7 +356,7 @@ def play(scene: Callable[[Stage], Awaitable[None]], recognizer: Any = None, **op
     served = recognizer or TalkingRecognizer()
 
     async def run() -> None:
-        service = Service(lambda id: served, ["tiny.en"], ServeOptions(preload=False, **options), {})
+        service = Service(lambda id: served, ["tiny.en"], ServeOptions(**{"preload": False} | options), {})
         stage = Stage(service)
         try:
             await scene(stage)
@@ -365,3 +366,4 @@ def play(scene: Callable[[Stage], Awaitable[None]], recognizer: Any = None, **op
 
     with asyncio.Runner(loop_factory=LeapLoop) as runner:
         runner.run(run())
+    assert not any(thread.name.startswith("harken tiny") for thread in threading.enumerate())

@@ -130,9 +130,16 @@ def server_events(beta: bool) -> dict[str, type[BaseModel]]:
     }
 
 
-def types_of(outputs: list[Any]) -> list[str]:
-    """Return the types of events, and the names of actions."""
-    return [output["type"] if isinstance(output, dict) else type(output).__name__ for output in outputs]
+def brief(outputs: list[Any]) -> list[str]:
+    """Return events in a line each: the end of their type, their item, and its text or time; and names of actions."""
+    return [_line(output) if isinstance(output, dict) else type(output).__name__ for output in outputs]
+
+
+def _line(event: dict[str, Any]) -> str:
+    item = event.get("item") or {"id": event.get("item_id"), "content": [event]}
+    content = item["content"][0]
+    told = (content.get(name) for name in ("delta", "transcript", "audio_start_ms", "audio_end_ms", "text"))
+    return " ".join(str(part) for part in (event["type"].split(".")[-1], item["id"], *told) if part is not None)
 
 
 def without_audio(outputs: list[Any]) -> list[Any]:

@@ -13,18 +13,17 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from openai import AsyncOpenAI, BadRequestError, OpenAI, PermissionDeniedError
+from openai import AsyncOpenAI, BadRequestError, PermissionDeniedError
 from realtime_script import check_event, pcm, server_events
 from talking import TalkingRecognizer, words_said
 from websockets.sync.client import ClientConnection, connect
 
-import harken
+from harken.api import Recognizer
 from harken.audio import load_audio
-from harken.contract import Floats
 from harken.serve.options import ServeOptions
-from harken.streaming import Event, FinalSegment, StreamOptions
+from harken.streaming import FinalSegment, StreamOptions
 from harken.transcribe import TranscribeOptions
-from real_models import EXAMPLE, model_path
+from real_models import EXAMPLE
 from serving import Serving, serving
 
 KEY = "the key"
@@ -40,38 +39,11 @@ def server() -> Iterator[Serving]:
         yield running
 
 
-class Unhurried:
-    """A recognizer, and its sessions, that do all their work however late they are, so that texts are always equal."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.resolve_options = getattr(inner, "resolve_options", None)
-        self.flush, self.close = getattr(inner, "flush", None), getattr(inner, "close", None)
-        self.plan = getattr(inner, "plan", None)
-
-    def stream(self, options: TranscribeOptions, *, stream_options: StreamOptions) -> Unhurried:
-        return Unhurried(self._inner.stream(options, stream_options=stream_options, clock=None))
-
-    def feed(self, samples: Floats, *, waited_s: float = 0.0) -> list[Event]:
-        events: list[Event] = self._inner.feed(samples)
-        return events
-
-
 @pytest.fixture(scope="module")
-def recognizer() -> Unhurried:
-    """The embedded tiny.en."""
-    return Unhurried(harken.load(model_path("tiny.en"), threads=1))
-
-
-@pytest.fixture(scope="module")
-def real_server(recognizer: Unhurried) -> Iterator[Serving]:
+def real_server(unhurried: Recognizer) -> Iterator[Serving]:
     """A server with tiny.en."""
-    with serving(lambda id: recognizer) as running:
+    with serving(lambda id: unhurried) as running:
         yield running
-
-
-def client_of(server: Serving, key: str = KEY) -> OpenAI:
-    return OpenAI(api_key=key, base_url=f"{server.url}/v1", websocket_base_url=f"{server.socket_url}/v1")
 
 
 def open_socket(server: Serving, query: str = "", **options: Any) -> ClientConnection:
@@ -94,7 +66,7 @@ def receive_until(connection: Any, type: str, count: int = 1, *, beta: bool = Fa
 
 
 def test_the_client_sends_audio_and_gets_words(server: Serving) -> None:
-    with client_of(server).realtime.connect(extra_query=INTENT) as connection:
+    with server.client(KEY).realtime.connect(extra_query=INTENT) as connection:
         configure(connection, {"turn_detection": None})
         connection.input_audio_buffer.append(audio=pcm(0.75))
         connection.input_audio_buffer.commit()
@@ -125,35 +97,28 @@ def test_the_asynchronous_client_reads_typed_events(server: Serving) -> None:
     assert events[-1].item.content[0].transcript == words_said(5)
 
 
-def test_a_short_lived_key_opens_sessions_with_its_configuration(server: Serving) -> None:
+def test_a_short_lived_key_opens_sessions_with_its_configuration_and_makes_no_others(server: Serving) -> None:
     session = {"type": "transcription", "audio": {"input": {"transcription": {"language": "en"}}}}
-    ticket = client_of(server).realtime.client_secrets.create(
+    ticket = server.client(KEY).realtime.client_secrets.create(
         session=session,
         expires_after={"anchor": "created_at", "seconds": 60},
     )
     assert ticket.value.startswith("ek_")
     assert ticket.session.type == "transcription"
-    with client_of(server, ticket.value).realtime.connect(extra_query=INTENT) as connection:
+    with server.client(ticket.value).realtime.connect(extra_query=INTENT) as connection:
         (created,) = receive_until(connection, "session.created")
     assert created["session"]["audio"]["input"]["transcription"]["language"] == "en"
-
-
-def test_a_short_lived_key_makes_no_others(server: Serving) -> None:
-    ticket = client_of(server).realtime.client_secrets.create()
     with pytest.raises(PermissionDeniedError):
-        client_of(server, ticket.value).realtime.client_secrets.create()
-
-
-@pytest.mark.parametrize("seconds", [9, 7201])
-def test_a_short_lived_key_lives_as_long_as_allowed(server: Serving, seconds: int) -> None:
-    with pytest.raises(BadRequestError, match="10 to 7200"):
-        client_of(server).realtime.client_secrets.create(
-            expires_after={"anchor": "created_at", "seconds": seconds}
-        )
+        server.client(ticket.value).realtime.client_secrets.create()
+    for seconds in (9, 7201):
+        with pytest.raises(BadRequestError, match="10 to 7200"):
+            server.client(KEY).realtime.client_secrets.create(
+                expires_after={"anchor": "created_at", "seconds": seconds}
+            )
 
 
 def test_the_beta_dialect_makes_short_lived_keys_too(server: Serving) -> None:
-    sessions = client_of(server).beta.realtime.transcription_sessions
+    sessions = server.client(KEY).beta.realtime.transcription_sessions
     made = sessions.create(
         input_audio_format="g711_ulaw", client_secret={"expires_at": {"anchor": "created_at", "seconds": 30}}
     )
@@ -228,23 +193,18 @@ def check_deltas(events: list[dict[str, Any]]) -> str:
     return " ".join(transcripts)
 
 
-def transcript_of(connection: Any) -> str:
-    return check_deltas(receive_until(connection, "item.done"))
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("format", FORMATS)
 def test_real_speech_in_every_format_is_what_a_live_session_hears_in_a_file(
-    real_server: Serving, recognizer: Unhurried, format: str
+    real_server: Serving, unhurried: Recognizer, format: str
 ) -> None:
-    with client_of(real_server).realtime.connect(extra_query=INTENT) as connection:
-        audio_input = {"format": {"type": format}, "turn_detection": None}
-        configure(connection, audio_input)
+    with real_server.client().realtime.connect(extra_query=INTENT) as connection:
+        configure(connection, {"format": {"type": format}, "turn_detection": None})
         say(connection, speech(format, 5.5), 4_001)
         connection.input_audio_buffer.commit()
-        heard = transcript_of(connection)
+        heard = check_deltas(receive_until(connection, "item.done"))
     options = TranscribeOptions(word_timestamps=True)
-    session = recognizer.stream(options, stream_options=StreamOptions(finals="streamed"))
+    session = unhurried.stream(options, stream_options=StreamOptions(finals="streamed"))
     events = [*session.feed(load_audio(speech_file(format, 5.5))), *session.close()]
     assert heard == "".join(event.segment.text for event in events if isinstance(event, FinalSegment)).strip()
     assert {"and", "so", "fellow"} <= {*plain(heard).split()}
@@ -252,10 +212,9 @@ def test_real_speech_in_every_format_is_what_a_live_session_hears_in_a_file(
 
 @pytest.mark.real
 def test_turns_of_real_speech_are_detected(real_server: Serving) -> None:
-    with client_of(real_server).realtime.connect(extra_query=INTENT) as connection:
+    with real_server.client().realtime.connect(extra_query=INTENT) as connection:
         turns = {"type": "server_vad", "silence_duration_ms": 1200}
-        audio_input = {"turn_detection": turns, "transcription": {"delay": "high"}}
-        configure(connection, audio_input)
+        configure(connection, {"turn_detection": turns, "transcription": {"delay": "high"}})
         say(connection, speech("audio/pcm", 11), 4_800)
         events = receive_until(connection, "item.done")
     assert plain(check_deltas(events)) == JFK

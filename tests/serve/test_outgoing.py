@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from harken.results import Word
 from harken.serve.live.outgoing import MAX_REPLAY_BYTES, ReplayLog
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 20))
+def scene(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
 
 
 async def next_of(messages: AsyncIterator[str]) -> dict[str, Any]:
@@ -26,12 +26,17 @@ async def next_of(messages: AsyncIterator[str]) -> dict[str, Any]:
     return message
 
 
-async def all_of(log: ReplayLog, seq: int) -> list[dict[str, Any]]:
-    log.close()
+async def read_all(log: ReplayLog, seq: int) -> list[dict[str, Any]]:
     return [json.loads(text) async for text in log.after(seq)]
 
 
+async def all_of(log: ReplayLog, seq: int) -> list[dict[str, Any]]:
+    log.close()
+    return await read_all(log, seq)
+
+
 def test_of_interims_only_the_last_is_sent_again_with_the_words_since() -> None:
+    @scene
     async def scenario() -> None:
         log = ReplayLog()
         log.add(speech_started(0.1))
@@ -42,11 +47,10 @@ def test_of_interims_only_the_last_is_sent_again_with_the_words_since() -> None:
         assert again["seq"] == 4
         assert [word["word"] for word in again["words"]] == [" so", " my"]
 
-    run(scenario())
-
 
 @pytest.mark.parametrize(("sent", "expected"), [(False, [1, 2, 3]), (True, [2, 3])])
 def test_an_interim_comes_before_the_final_segment_unless_it_was_sent(sent: bool, expected: list[int]) -> None:
+    @scene
     async def scenario() -> None:
         log = ReplayLog()
         log.add(interim_text(0.2, " And so"))
@@ -56,10 +60,9 @@ def test_an_interim_comes_before_the_final_segment_unless_it_was_sent(sent: bool
         log.add(speech_ended(0.3))
         assert [message["seq"] for message in await all_of(log, 0)] == expected
 
-    run(scenario())
-
 
 def test_what_was_not_sent_is_never_given_up_and_what_was_sent_makes_room() -> None:
+    @scene
     async def scenario() -> None:
         log = ReplayLog(max_bytes=1500)
         for number in range(4):
@@ -77,10 +80,9 @@ def test_what_was_not_sent_is_never_given_up_and_what_was_sent_makes_room() -> N
             *range(log.forgotten + 1, 5)
         ]
 
-    run(scenario())
-
 
 def test_an_hour_of_segments_with_the_times_of_all_words_would_be_kept() -> None:
+    @scene
     async def scenario() -> None:
         log = ReplayLog(max_bytes=MAX_REPLAY_BYTES // 30)
         words = tuple(Word(start_s=1.25, end_s=1.5, text=" something", probability=0.987) for _ in range(12))
@@ -90,14 +92,13 @@ def test_an_hour_of_segments_with_the_times_of_all_words_would_be_kept() -> None
         await log.room()
         assert log.forgotten == 0
 
-    run(scenario())
-
 
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from(["interim", "final", "ended", "read", "read", "lose", "acknowledge"]), max_size=40)
 )
 def test_a_client_that_comes_back_gets_every_committed_message_once(steps: list[str]) -> None:
+    @scene
     async def scenario() -> None:
         log = ReplayLog(max_bytes=2000)
         added, seen, last = [], [], 0
@@ -110,7 +111,7 @@ def test_a_client_that_comes_back_gets_every_committed_message_once(steps: list[
                     log.add(final_segment(0.1, " And") if step == "final" else speech_ended(0.1))
                     added.append(log.last)
                 case "read" if log.last > last:
-                    message = await asyncio.wait_for(next_of(connection), 1)
+                    message = await next_of(connection)
                     assert message["seq"] > last
                     last = message["seq"]
                     if message["event"] != "interim":
@@ -122,22 +123,15 @@ def test_a_client_that_comes_back_gets_every_committed_message_once(steps: list[
         seen += [message["seq"] for message in await all_of(log, last) if message["event"] != "interim"]
         assert seen == added
 
-    run(scenario())
-
 
 @pytest.mark.parametrize("seq", [0, 3])
 def test_readers_wait_for_what_comes_and_end_at_the_close(seq: int) -> None:
+    @scene
     async def scenario() -> None:
         log = ReplayLog()
-
-        async def read() -> list[int]:
-            return [json.loads(text)["seq"] async for text in log.after(seq)]
-
-        reading = asyncio.create_task(read())
+        reading = asyncio.create_task(read_all(log, seq))
         for _ in range(4):
             await asyncio.sleep(0)
             log.add({"type": "flushed"})
         log.close()
-        assert await reading == [*range(seq + 1, 5)]
-
-    run(scenario())
+        assert [message["seq"] for message in await reading] == [*range(seq + 1, 5)]
