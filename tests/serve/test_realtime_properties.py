@@ -14,20 +14,10 @@ from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SessionConfig, 
 
 KEYS = st.sampled_from(
     [
-        *(
-            "type",
-            "session",
-            "audio",
-            "input",
-            "format",
-            "rate",
-            "transcription",
-            "model",
-            "language",
-            "prompt",
-        ),
-        *("keywords", "delay", "turn_detection", "threshold", "silence_duration_ms", "eagerness", "include"),
-        *("event_id", "input_audio_format", "input_audio_transcription", "noise_reduction", "idle_timeout_ms"),
+        *("type", "session", "audio", "input", "format", "rate", "transcription", "model", "language"),
+        *("keywords", "delay", "turn_detection", "threshold", "silence_duration_ms", "eagerness", "prompt"),
+        *("event_id", "input_audio_format", "input_audio_transcription", "noise_reduction", "include"),
+        "idle_timeout_ms",
     ]
 )
 AUDIO = "AAAA"
