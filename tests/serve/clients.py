@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import math
 import threading
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 import numpy as np
-from leaping import LeapLoop, leap
+from leaping import leap, leaping
 from served_audio import FORM_TYPE, file_form, wav
-from talking import WORD_SAMPLES, TalkingRecognizer
+from talking import WORD_SAMPLES, Gate, TalkingRecognizer
 
 from harken.serve.app import make_app
 from harken.serve.live.connection import Session
@@ -21,6 +23,7 @@ from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 
 WORD_S = 0.1
+Scene = Callable[..., Coroutine[Any, Any, None]]
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -316,16 +319,30 @@ class StreamedFileClient(FileClient):
 
 
 class Stage:
-    """A service, and those who talk with it.
+    """A service whose model hears a word in each tenth of a second, and those who talk with it.
+
+    Parameters
+    ----------
+    gate_from : float
+        As for `Gate`.
+    options : dict
+        Of the server.
 
     Attributes
     ----------
+    gate : Gate
+    model : TalkingRecognizer
+        What is loaded when it is first asked for.
     service : Service
     app : ASGI application
     """
 
-    def __init__(self, service: Service) -> None:
-        self.service, self.app = service, make_app(service)
+    def __init__(self, gate_from: float, options: dict[str, Any]) -> None:
+        self.gate = Gate(gate_from)
+        self.model: Any = TalkingRecognizer(self.gate.hear)
+        given = ServeOptions(**{"preload": False} | options)
+        self.service = Service(lambda id: self.model, ["tiny.en", "tiny"], given, {})
+        self.app = make_app(self.service)
         self._clients: list[Client] = []
 
     @property
@@ -351,19 +368,23 @@ class Stage:
         await until(lambda: len(asyncio.all_tasks()) == 1)
 
 
-def play(scene: Callable[[Stage], Awaitable[None]], recognizer: Any = None, **options: Any) -> None:
-    """Play a scene with a server whose model hears a word in each tenth of a second; then nothing must be left."""
-    served = recognizer or TalkingRecognizer()
+def played(*, gate_from: float = math.inf, **options: Any) -> Callable[[Scene], Callable[..., None]]:
+    """Make a test of a scene, which gets a `Stage` before its fixtures; in the end nothing must be left."""
 
-    async def run() -> None:
-        service = Service(lambda id: served, ["tiny.en"], ServeOptions(**{"preload": False} | options), {})
-        stage = Stage(service)
-        try:
-            await scene(stage)
-            await stage.clear()
-        finally:
-            await service.close()
+    def make_test(scene: Scene) -> Callable[..., None]:
+        async def play(*values: Any, **fixtures: Any) -> None:
+            stage = Stage(gate_from, options)
+            try:
+                await scene(stage, *values, **fixtures)
+                await stage.clear()
+            finally:
+                await stage.service.close()
+            assert not any(thread.name.startswith("harken tiny") for thread in threading.enumerate())
 
-    with asyncio.Runner(loop_factory=LeapLoop) as runner:
-        runner.run(run())
-    assert not any(thread.name.startswith("harken tiny") for thread in threading.enumerate())
+        signature = inspect.signature(scene)
+        _, *parameters = signature.parameters.values()
+        play.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        play.__name__ = scene.__name__
+        return leaping(play)
+
+    return make_test

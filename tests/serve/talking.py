@@ -177,18 +177,30 @@ class Gate:
 
     Parameters
     ----------
-    from_samples : int
+    from_samples : float
         It waits before what comes behind so many samples of a stream or a file.
+
+    Attributes
+    ----------
+    heard : list of int
+        Samples of a stream or file before each block of it.
+    open : Event
+        Set to let it go on.
+    failure : Exception or None
+        What it raises instead.
     """
 
-    def __init__(self, from_samples: int = 0) -> None:
+    def __init__(self, from_samples: float) -> None:
         self.heard: list[int] = []
         self.open = ThreadEvent()
-        self.model = TalkingRecognizer(self._hear)
+        self.failure: Exception | None = None
         self._from_samples = from_samples
 
-    def _hear(self, samples: int) -> None:
+    def hear(self, samples: int) -> None:
+        """Take what a model says before it hears a block: the samples so far, of the same stream or file."""
         self.heard.append(samples)
+        if self.failure:
+            raise self.failure
         assert samples < self._from_samples or self.open.wait(WAIT_S)
 
 

@@ -15,11 +15,11 @@ from clients import (
     Stage,
     StreamedFileClient,
     WyomingClient,
-    play,
+    played,
     until,
 )
 from leaping import leap, settled
-from talking import UTTERANCE_SAMPLES, Gate, TalkingRecognizer, words_said
+from talking import UTTERANCE_SAMPLES, words_said
 
 from harken.serve.live.outgoing import MAX_UNSENT
 from harken.serve.work.file_job import MAX_UPDATES
@@ -56,261 +56,219 @@ async def closed(client: Client) -> tuple[list[str | None], int | None]:
     return client.errors, client.close_code
 
 
-def test_what_is_said_comes_back(protocol: type[Client]) -> None:
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(protocol)
-        client.say(12)
-        client.finish()
-        await until(lambda: client.text == words_said(12))
-        assert client.errors == []
-
-    play(scene)
+@played()
+async def test_what_is_said_comes_back(stage: Stage, protocol: type[Client]) -> None:
+    client = await stage.connect(protocol)
+    client.say(12)
+    client.finish()
+    await until(lambda: client.text == words_said(12))
+    assert client.errors == []
 
 
-def test_who_has_not_spoken_holds_no_slot(live: type[Client]) -> None:
-    async def scene(stage: Stage) -> None:
-        silent = [await stage.connect(live) for _ in range(3)]
-        silent[0].vanish()
-        await settled()
-        assert stage.n_held == 0
-        speaker = await stage.connect(live)
-        speaker.say(6)
-        await until(lambda: speaker.text == words_said(5))
+@played(max_streams=1)
+async def test_who_has_not_spoken_holds_no_slot(stage: Stage, live: type[Client]) -> None:
+    silent = [await stage.connect(live) for _ in range(3)]
+    silent[0].vanish()
+    await settled()
+    assert stage.n_held == 0
+    speaker = await stage.connect(live)
+    speaker.say(6)
+    await until(lambda: speaker.text == words_said(5))
+    assert stage.n_held == 1
+
+
+@played(gate_from=UTTERANCE_SAMPLES, resume_s=30)
+async def test_a_client_that_vanishes_frees_its_slot_and_is_computed_no_further(
+    stage: Stage, protocol: type[Client]
+) -> None:
+    client = await stage.connect(protocol)
+    client.say(30)
+    await until(lambda: len(stage.gate.heard) == 2)
+    assert stage.n_held == 1
+    client.vanish()
+    await until(client.serving.done)
+    assert stage.n_held == 1, "the engine still works for it"
+    if protocol.resumable:
+        await leap(29)
         assert stage.n_held == 1
-
-    play(scene, max_streams=1)
-
-
-def test_a_client_that_vanishes_frees_its_slot_and_is_computed_no_further(protocol: type[Client]) -> None:
-    gate = Gate(UTTERANCE_SAMPLES)
-
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(protocol)
-        client.say(30)
-        await until(lambda: len(gate.heard) == 2)
-        assert stage.n_held == 1
-        client.vanish()
-        await until(client.serving.done)
-        assert stage.n_held == 1, "the engine still works for it"
-        if protocol.resumable:
-            await leap(29)
-            assert stage.n_held == 1
-            await leap(2)
-        gate.open.set()
-        await until(lambda: stage.n_held == 0)
-        assert len(gate.heard) == 2
-        assert client.errors == []
-        is_counted = b'harken_cancelled_total{kind="file"} 1.0' in stage.service.metrics.text()
-        assert is_counted == (protocol in FILES)
-
-    play(scene, gate.model, resume_s=30)
+        await leap(2)
+    stage.gate.open.set()
+    await until(lambda: stage.n_held == 0)
+    assert len(stage.gate.heard) == 2
+    assert client.errors == []
+    is_counted = b'harken_cancelled_total{kind="file"} 1.0' in stage.service.metrics.text()
+    assert is_counted == (protocol in FILES)
 
 
-def test_a_server_without_room_says_so(protocol: type[Client]) -> None:
-    gate = Gate()
-
-    async def scene(stage: Stage) -> None:
-        speaker = await stage.connect(protocol)
-        speaker.say(6)
-        await until(lambda: gate.heard)
-        other = await stage.connect(protocol)
-        other.say(1)
-        other.finish()
-        assert await closed(other) == (["server_busy"], by(protocol, 1013, 1013, 0, 429))
-        gate.open.set()
-
-    play(scene, gate.model, max_streams=1, max_queue_s=0.5)
+@played(gate_from=0, max_streams=1, max_queue_s=0.5)
+async def test_a_server_without_room_says_so(stage: Stage, protocol: type[Client]) -> None:
+    speaker = await stage.connect(protocol)
+    speaker.say(6)
+    await until(lambda: stage.gate.heard)
+    other = await stage.connect(protocol)
+    other.say(1)
+    other.finish()
+    assert await closed(other) == (["server_busy"], by(protocol, 1013, 1013, 0, 429))
+    stage.gate.open.set()
 
 
-def test_a_sender_that_is_too_fast_waits_and_loses_nothing(live: type[Client]) -> None:
-    gate = Gate()
-
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(live)
-        client.say(600)  # 60 messages
-        await until(lambda: client.unread.qsize() < 60)
-        await leap(LIMIT_S / 2)  # is not idle: its messages wait for the server
-        assert client.unread.qsize() > 60 - MAX_PENDING_S - 5
-        assert client.errors == []
-        gate.open.set()
-        client.finish()
-        await until(lambda: client.text == words_said(600))
-
-    play(scene, gate.model, idle_s=LIMIT_S / 10)
+@played(gate_from=0, idle_s=LIMIT_S / 10)
+async def test_a_sender_that_is_too_fast_waits_and_loses_nothing(stage: Stage, live: type[Client]) -> None:
+    client = await stage.connect(live)
+    client.say(600)  # 60 messages
+    await until(lambda: client.unread.qsize() < 60)
+    await leap(LIMIT_S / 2)  # is not idle: its messages wait for the server
+    assert client.unread.qsize() > 60 - MAX_PENDING_S - 5
+    assert client.errors == []
+    stage.gate.open.set()
+    client.finish()
+    await until(lambda: client.text == words_said(600))
 
 
 @only(*LIVE, StreamedFileClient)
-def test_a_slow_reader_costs_no_memory_and_loses_nothing(protocol: type[Client]) -> None:
-    gate, n_others = Gate(), 40  # blocks of the other client
-    gate.open.set()
-
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(protocol)
-        client.reads.clear()
-        client.say(1200)
-        other = await stage.connect(protocol)
-        other.say(5 * n_others)
-        other.finish()
-        await until(lambda: other.text == words_said(5 * n_others))  # in which the engine would have gone on
-        if protocol in FILES:
-            assert len(gate.heard) < n_others + MAX_UPDATES + 4
-        elif protocol is not OwnClient:  # which keeps some megabytes of messages
-            assert max(gate.heard) < (MAX_EVENTS + MAX_UNSENT) * 16_000
-            assert client.unread.qsize() > 120 - MAX_EVENTS - MAX_UNSENT
-        client.reads.set()
-        client.finish()
-        await until(lambda: client.text == words_said(1200))
-
-    play(scene, gate.model)
+@played()
+async def test_a_slow_reader_costs_no_memory_and_loses_nothing(stage: Stage, protocol: type[Client]) -> None:
+    n_others = 40  # blocks of the other client
+    client = await stage.connect(protocol)
+    client.reads.clear()
+    client.say(1200)
+    other = await stage.connect(protocol)
+    other.say(5 * n_others)
+    other.finish()
+    await until(lambda: other.text == words_said(5 * n_others))  # in which the engine would have gone on
+    if protocol in FILES:
+        assert len(stage.gate.heard) < n_others + MAX_UPDATES + 4
+    elif protocol is not OwnClient:  # which keeps some megabytes of messages
+        assert max(stage.gate.heard) < (MAX_EVENTS + MAX_UNSENT) * 16_000
+        assert client.unread.qsize() > 120 - MAX_EVENTS - MAX_UNSENT
+    client.reads.set()
+    client.finish()
+    await until(lambda: client.text == words_said(1200))
 
 
-def test_a_reader_that_takes_nothing_is_given_up(live: type[Client]) -> None:
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(live)
-        client.reads.clear()
-        client.say(30)
-        await until(lambda: stage.n_held == 1)
-        while not client.serving.done():  # the limit begins with the first message for it
-            await leap(1)
-
-    play(scene)
+@played()
+async def test_a_reader_that_takes_nothing_is_given_up(stage: Stage, live: type[Client]) -> None:
+    client = await stage.connect(live)
+    client.reads.clear()
+    client.say(30)
+    await until(lambda: stage.n_held == 1)
+    while not client.serving.done():  # the limit begins with the first message for it
+        await leap(1)
 
 
-def test_a_silent_connection_is_closed_with_what_was_said(live: type[Client]) -> None:
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(live)
-        await leap(LIMIT_S - 1)
-        assert not client.serving.done()
-        client.say(7)
-        await until(lambda: client.text)
-        await leap(LIMIT_S - 1)
-        assert not client.serving.done()
-        await leap(2)
-        assert await closed(client) == by(live, (["idle"], 1008), (["idle_timeout"], 1000), ([], 0))
-        if live is RealtimeClient:
-            assert client.text == words_said(7)
-
-    play(scene, idle_s=LIMIT_S)
+@played(idle_s=LIMIT_S)
+async def test_a_silent_connection_is_closed_with_what_was_said(stage: Stage, live: type[Client]) -> None:
+    client = await stage.connect(live)
+    await leap(LIMIT_S - 1)
+    assert not client.serving.done()
+    client.say(7)
+    await until(lambda: client.text)
+    await leap(LIMIT_S - 1)
+    assert not client.serving.done()
+    await leap(2)
+    assert await closed(client) == by(live, (["idle"], 1008), (["idle_timeout"], 1000), ([], 0))
+    if live is RealtimeClient:
+        assert client.text == words_said(7)
 
 
-def test_a_connection_that_never_says_anything_is_closed(protocol: type[Client]) -> None:
-    async def scene(stage: Stage) -> None:
-        client = protocol(stage)
-        await leap(LIMIT_S + 1)
-        outcome = (["idle"], 1008), (["idle_timeout"], 1000), ([], 0), (["request_timeout"], 408)
-        assert await closed(client) == by(protocol, *outcome)
-
-    play(scene, idle_s=LIMIT_S)
+@played(idle_s=LIMIT_S)
+async def test_a_connection_that_never_says_anything_is_closed(stage: Stage, protocol: type[Client]) -> None:
+    client = protocol(stage)
+    await leap(LIMIT_S + 1)
+    outcome = (["idle"], 1008), (["idle_timeout"], 1000), ([], 0), (["request_timeout"], 408)
+    assert await closed(client) == by(protocol, *outcome)
 
 
-def test_who_waits_for_the_server_is_not_idle(protocol: type[Client]) -> None:
-    gate = Gate()
-
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(protocol)
-        client.say(3)
-        client.finish()
-        await until(lambda: gate.heard and client.unread.empty())
-        await leap(3 * LIMIT_S)
-        gate.open.set()
-        await until(lambda: client.text == words_said(3))
-        assert client.errors == []
-
-    play(scene, gate.model, idle_s=LIMIT_S)
+@played(gate_from=0, idle_s=LIMIT_S)
+async def test_who_waits_for_the_server_is_not_idle(stage: Stage, protocol: type[Client]) -> None:
+    client = await stage.connect(protocol)
+    client.say(3)
+    client.finish()
+    await until(lambda: stage.gate.heard and client.unread.empty())
+    await leap(3 * LIMIT_S)
+    stage.gate.open.set()
+    await until(lambda: client.text == words_said(3))
+    assert client.errors == []
 
 
 @only(OwnClient, RealtimeClient)
-def test_a_session_that_has_lasted_as_long_as_it_may_ends_with_its_finals(protocol: type[Client]) -> None:
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(protocol)
-        client.say(7)
-        await until(lambda: client.text)
-        await leap(LIMIT_S + 1)
-        outcome = by(protocol, (["session_limit"], 1008), (["session_expired"], 1000), None)
-        assert await closed(client) == outcome
-        assert client.text == words_said(7)
-
-    play(scene, session_limit_s=LIMIT_S, idle_s=10 * LIMIT_S)
+@played(session_limit_s=LIMIT_S, idle_s=10 * LIMIT_S)
+async def test_a_session_that_has_lasted_as_long_as_it_may_ends_with_its_finals(
+    stage: Stage, protocol: type[Client]
+) -> None:
+    client = await stage.connect(protocol)
+    client.say(7)
+    await until(lambda: client.text)
+    await leap(LIMIT_S + 1)
+    outcome = by(protocol, (["session_limit"], 1008), (["session_expired"], 1000), None)
+    assert await closed(client) == outcome
+    assert client.text == words_said(7)
 
 
 @only(OwnClient, WyomingClient, *FILES)
-def test_audio_that_is_longer_than_allowed_is_refused(protocol: type[Client]) -> None:
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(protocol)
-        client.say(int(10 * LIMIT_S) + 1)
-        client.finish()
-        outcome = (["session_limit"], 1008), None, (["session_limit"], 0), (["audio_too_long"], 413)
-        assert await closed(client) == by(protocol, *outcome)
-
-    play(scene, session_limit_s=LIMIT_S, max_audio_s=LIMIT_S)
+@played(session_limit_s=LIMIT_S, max_audio_s=LIMIT_S)
+async def test_audio_that_is_longer_than_allowed_is_refused(stage: Stage, protocol: type[Client]) -> None:
+    client = await stage.connect(protocol)
+    client.say(int(10 * LIMIT_S) + 1)
+    client.finish()
+    outcome = (["session_limit"], 1008), None, (["session_limit"], 0), (["audio_too_long"], 413)
+    assert await closed(client) == by(protocol, *outcome)
 
 
-def test_the_end_of_the_server_brings_the_last_words(protocol: type[Client]) -> None:
-    gate = Gate(UTTERANCE_SAMPLES)
-
-    async def scene(stage: Stage) -> None:
-        silent, client = await stage.connect(protocol), await stage.connect(protocol)
-        client.say(7)
-        await until(lambda: client.text or len(gate.heard) == 2)
-        draining = create_task(stage.service.drain())
-        await settled()
-        assert not draining.done()
-        gate.open.set()
-        await draining
-        if protocol in FILES:
-            silent.say(1)
-        outcome = (["draining"], 1012), (["draining"], 1012), ([], 0)
-        assert await closed(client) == by(protocol, *outcome, ([], 200))
-        assert await closed(silent) == by(protocol, *outcome, (["draining"], 503))
-        assert client.text == words_said(7)
-
-    play(scene, gate.model)
+@played(gate_from=UTTERANCE_SAMPLES)
+async def test_the_end_of_the_server_brings_the_last_words(stage: Stage, protocol: type[Client]) -> None:
+    silent, client = await stage.connect(protocol), await stage.connect(protocol)
+    client.say(7)
+    await until(lambda: client.text or len(stage.gate.heard) == 2)
+    draining = create_task(stage.service.drain())
+    await settled()
+    assert not draining.done()
+    stage.gate.open.set()
+    await draining
+    if protocol in FILES:
+        silent.say(1)
+    outcome = (["draining"], 1012), (["draining"], 1012), ([], 0)
+    assert await closed(client) == by(protocol, *outcome, ([], 200))
+    assert await closed(silent) == by(protocol, *outcome, (["draining"], 503))
+    assert client.text == words_said(7)
 
 
-def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(protocol: type[Client]) -> None:
-    gate = Gate()
-
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(protocol)
-        client.say(1200)
-        await until(lambda: gate.heard)
-        closing = create_task(stage.service.close())
-        await until(lambda: not stage.service.models.loaded)
-        await settled()
-        gate.open.set()
-        await closing
-        code = by(protocol, 1012, 1011, 0, 200 if protocol is StreamedFileClient else 503)
-        errors, closed_with = await closed(client)
-        assert ({*errors}, closed_with) == ({"draining"}, code)
-
-    play(scene, gate.model)
-
-
-def test_a_mistake_of_the_server_is_told_without_its_words(
-    protocol: type[Client], caplog: pytest.LogCaptureFixture
+@played(gate_from=0)
+async def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(
+    stage: Stage, protocol: type[Client]
 ) -> None:
-    def fail(samples: int) -> None:
-        raise ArithmeticError("what was said in private")
+    client = await stage.connect(protocol)
+    client.say(1200)
+    await until(lambda: stage.gate.heard)
+    closing = create_task(stage.service.close())
+    await until(lambda: not stage.service.models.loaded)
+    await settled()
+    stage.gate.open.set()
+    await closing
+    code = by(protocol, 1012, 1011, 0, 200 if protocol is StreamedFileClient else 503)
+    errors, closed_with = await closed(client)
+    assert ({*errors}, closed_with) == ({"draining"}, code)
 
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(protocol)
-        client.say(1)
-        client.finish()
-        assert await closed(client) == (["internal_error"], by(protocol, 1011, 1011, 0, 500))
-        assert "private" not in json.dumps(client.messages)
 
-    play(scene, TalkingRecognizer(fail))
+@played()
+async def test_a_mistake_of_the_server_is_told_without_its_words(
+    stage: Stage, protocol: type[Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.gate.failure = ArithmeticError("what was said in private")
+    client = await stage.connect(protocol)
+    client.say(1)
+    client.finish()
+    assert await closed(client) == (["internal_error"], by(protocol, 1011, 1011, 0, 500))
+    assert "private" not in json.dumps(client.messages)
     assert "ArithmeticError" in caplog.text
 
 
 @only(OwnClient, RealtimeClient, FileClient)
-def test_nobody_comes_in_without_the_key(protocol: type[Client]) -> None:
-    async def scene(stage: Stage) -> None:
-        client = protocol(stage)
-        outcome = ([], 1008), ([], 1008), None, (["invalid_api_key"], 401)
-        assert await closed(client) == by(protocol, *outcome)
-
-    play(scene, api_key=("the key",))
+@played(api_key=("the key",))
+async def test_nobody_comes_in_without_the_key(stage: Stage, protocol: type[Client]) -> None:
+    client = protocol(stage)
+    outcome = ([], 1008), ([], 1008), None, (["invalid_api_key"], 401)
+    assert await closed(client) == by(protocol, *outcome)
 
 
 NESTED = "[" * 9_999
@@ -335,48 +293,40 @@ NESTED = "[" * 9_999
     ids=lambda value: repr(value)[:30],
     indirect=["protocol"],
 )
-def test_a_bad_message_is_answered_in_a_line(
-    protocol: type[Client], message: Any, error: str | None, code: int | None
+@played(resume_s=30, max_upload_mb=1)
+async def test_a_bad_message_is_answered_in_a_line(
+    stage: Stage, protocol: type[Client], message: Any, error: str | None, code: int | None
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(protocol)
-        client.send(message)
-        await until(lambda: client.errors == [error] * bool(error) and client.close_code == code)
-        if code is None:  # it goes on
-            client.say(6)
-            await until(lambda: client.text == words_said(5))
-        else:
-            await until(client.serving.done)
-        if protocol is OwnClient:  # it has ended for good
-            assert (await client.resumed(0)).errors == ["session_not_found"]
-            assert stage.n_held == 0
-
-    play(scene, resume_s=30, max_upload_mb=1)
-
-
-def test_a_client_that_only_stops_sending_still_gets_its_transcript() -> None:
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(WyomingClient)
-        client.say(7)
-        client.finish()
-        client.vanish()
+    client = await stage.connect(protocol)
+    client.send(message)
+    await until(lambda: client.errors == [error] * bool(error) and client.close_code == code)
+    if code is None:  # it goes on
+        client.say(6)
+        await until(lambda: client.text == words_said(5))
+    else:
         await until(client.serving.done)
-        assert client.text == words_said(7)
+    if protocol is OwnClient:  # it has ended for good
+        assert (await client.resumed(0)).errors == ["session_not_found"]
+        assert stage.n_held == 0
 
-    play(scene)
+
+@played()
+async def test_a_client_that_only_stops_sending_still_gets_its_transcript(stage: Stage) -> None:
+    client = await stage.connect(WyomingClient)
+    client.say(7)
+    client.finish()
+    client.vanish()
+    await until(client.serving.done)
+    assert client.text == words_said(7)
 
 
-def test_other_options_take_another_stream_and_lose_no_word() -> None:
-    async def scene(stage: Stage) -> None:
-        client = await stage.connect(RealtimeClient)
-        client.send_audio(0.35)
-        transcription = {"prompt": "Names."}
-        client.send(
-            {"type": "session.update", "session": {"audio": {"input": {"transcription": transcription}}}}
-        )
-        client.send_audio(0.25)
-        client.finish()
-        await until(lambda: client.text == f"{words_said(3)} {words_said(2)}")
-        assert stage.n_held == 1
-
-    play(scene)
+@played()
+async def test_other_options_take_another_stream_and_lose_no_word(stage: Stage) -> None:
+    client = await stage.connect(RealtimeClient)
+    client.send_audio(0.35)
+    transcription = {"prompt": "Names."}
+    client.send({"type": "session.update", "session": {"audio": {"input": {"transcription": transcription}}}})
+    client.send_audio(0.25)
+    client.finish()
+    await until(lambda: client.text == f"{words_said(3)} {words_said(2)}")
+    assert stage.n_held == 1

@@ -19,7 +19,7 @@ import av
 import httpx
 import numpy as np
 import pytest
-from leaping import LeapLoop, leap
+from leaping import leap, leaping
 from served_audio import FORM_TYPE, file_form, wav
 from tone_server import (
     FIELDS,
@@ -185,23 +185,20 @@ def test_heartbeats_are_sent_while_there_is_nothing_else() -> None:
     assert events[-1]["text"] == transcribe_tones(SPEECH, positions=200)
 
 
-def test_pauses_lose_no_result() -> None:
-    async def scene() -> None:
-        given: asyncio.Queue[int | None] = asyncio.Queue()
+@leaping
+async def test_pauses_lose_no_result() -> None:
+    given: asyncio.Queue[int | None] = asyncio.Queue()
 
-        async def results() -> Any:
-            while (result := await given.get()) is not None:
-                yield result
+    async def results() -> Any:
+        while (result := await given.get()) is not None:
+            yield result
 
-        paced = with_pauses(results(), 15.0)
-        for n in range(3):
-            waiting = asyncio.ensure_future(anext(paced))
-            await leap(16)
-            assert await waiting is None
-            given.put_nowait(n)
-            assert await anext(paced) == n
-        given.put_nowait(None)
-        assert [result async for result in paced] == []
-
-    with asyncio.Runner(loop_factory=LeapLoop) as runner:
-        runner.run(scene())
+    paced = with_pauses(results(), 15.0)
+    for n in range(3):
+        waiting = asyncio.ensure_future(anext(paced))
+        await leap(16)
+        assert await waiting is None
+        given.put_nowait(n)
+        assert await anext(paced) == n
+    given.put_nowait(None)
+    assert [result async for result in paced] == []

@@ -7,7 +7,7 @@ import io
 
 import numpy as np
 import pytest
-from clients import FileClient, Stage, play, until
+from clients import FileClient, Stage, played, until
 from leaping import leap
 from served_audio import wav
 from talking import WORD_SAMPLES, words_said
@@ -48,7 +48,9 @@ async def stream_texts(service: Service, samples: Floats) -> list[str]:
 
 
 @pytest.mark.real
-def test_interleaved_work_gives_the_text_of_each_alone(unhurried: Recognizer) -> None:
+@played()
+async def test_interleaved_work_gives_the_text_of_each_alone(stage: Stage, unhurried: Recognizer) -> None:
+    stage.model = unhurried
     utterances = np.concatenate([load_audio(EXAMPLE), np.zeros(32_000, np.float32)] * 2)
     alone = [*unhurried.transcribe(io.BytesIO(wav(utterances)))]
     session = unhurried.stream(stream_options=STREAM[2])
@@ -56,59 +58,49 @@ def test_interleaved_work_gives_the_text_of_each_alone(unhurried: Recognizer) ->
     live_alone = [event.segment.text for event in events if isinstance(event, FinalSegment)]
     assert len(alone) > 3
     assert len(live_alone) == 2
-
-    async def scene(stage: Stage) -> None:
-        files = [file_segments(stage.service, utterances) for _ in range(2)]
-        *interleaved, texts = await asyncio.gather(*files, stream_texts(stage.service, utterances))
-        assert interleaved == [alone, alone]
-        assert texts == live_alone
-
-    play(scene, unhurried)
+    files = [file_segments(stage.service, utterances) for _ in range(2)]
+    *interleaved, texts = await asyncio.gather(*files, stream_texts(stage.service, utterances))
+    assert interleaved == [alone, alone]
+    assert texts == live_alone
 
 
-def test_interims_merge_for_a_slow_reader_and_no_word_is_lost() -> None:
-    async def scene(stage: Stage) -> None:
-        async with stage.service.stream(*STREAM) as job:
-            await job.feed(np.zeros(40 * WORD_SAMPLES, np.float32))
-            job.close()
-            await until(lambda: job.done)
-            updates = [update async for update in job.updates]
-        interims = [update for update in updates if isinstance(update, Interim)]
-        assert len(interims) == sum(isinstance(update, FinalSegment) for update in updates) == 8
-        assert "".join(word.text for interim in interims for word in interim.words).strip() == words_said(40)
-
-    play(scene)
+@played()
+async def test_interims_merge_for_a_slow_reader_and_no_word_is_lost(stage: Stage) -> None:
+    async with stage.service.stream(*STREAM) as job:
+        await job.feed(np.zeros(40 * WORD_SAMPLES, np.float32))
+        job.close()
+        await until(lambda: job.done)
+        updates = [update async for update in job.updates]
+    interims = [update for update in updates if isinstance(update, Interim)]
+    assert len(interims) == sum(isinstance(update, FinalSegment) for update in updates) == 8
+    assert "".join(word.text for interim in interims for word in interim.words).strip() == words_said(40)
 
 
-def test_work_that_outlasts_the_draining_is_abandoned() -> None:
-    async def scene(stage: Stage) -> None:
-        async with stage.service.stream(*STREAM) as job:
-            await job.feed(np.zeros(WORD_SAMPLES, np.float32))
-            draining = asyncio.create_task(stage.service.drain())
-            await leap(29)
-            assert not draining.done()
-            await leap(2)
-            await draining
-            await stage.service.close()
-            assert isinstance([update async for update in job.updates][-1], Failed)
-        assert job.done
-
-    play(scene, drain_s=30)
+@played(drain_s=30)
+async def test_work_that_outlasts_the_draining_is_abandoned(stage: Stage) -> None:
+    async with stage.service.stream(*STREAM) as job:
+        await job.feed(np.zeros(WORD_SAMPLES, np.float32))
+        draining = asyncio.create_task(stage.service.drain())
+        await leap(29)
+        assert not draining.done()
+        await leap(2)
+        await draining
+        await stage.service.close()
+        assert isinstance([update async for update in job.updates][-1], Failed)
+    assert job.done
 
 
-def test_idle_models_are_unloaded_and_loaded_again() -> None:
-    async def scene(stage: Stage) -> None:
-        models = stage.service.models
-        assert not stage.service.ready
-        unloading = asyncio.create_task(stage.service.unload_idle_models())
-        for _ in range(2):
-            client = await stage.connect(FileClient)
-            client.say(6)
-            await until(lambda client=client: stage.n_held == 0 and client.text == words_said(6))
-            assert [model.id for model in models.loaded] == ["tiny.en"]
-            await leap(101)
-            await until(lambda: not models.loaded)
-            assert stage.service.ready
-        unloading.cancel()
-
-    play(scene, preload=True, unload_after_s=75)
+@played(preload=True, unload_after_s=75)
+async def test_idle_models_are_unloaded_and_loaded_again(stage: Stage) -> None:
+    models = stage.service.models
+    assert not stage.service.ready
+    unloading = asyncio.create_task(stage.service.unload_idle_models())
+    for _ in range(2):
+        client = await stage.connect(FileClient)
+        client.say(6)
+        await until(lambda client=client: stage.n_held == 0 and client.text == words_said(6))
+        assert [model.id for model in models.loaded] == ["tiny.en"]
+        await leap(101)
+        await until(lambda: not models.loaded)
+        assert stage.service.ready
+    unloading.cancel()
