@@ -307,9 +307,20 @@ class FileClient(Client):
 
 
 class StreamedFileClient(FileClient):
-    """A client to which the text of a file is streamed."""
+    """A client to which the text of a file is streamed.
+
+    Attributes
+    ----------
+    n_pauses : int
+        Number of comments, by which the server shows that it is still there.
+    """
 
     fields: ClassVar = {"model": "tiny.en", "stream": "true"}
+    n_pauses = 0
+
+    async def _send(self, message: Any) -> None:
+        await super()._send(message)
+        self.n_pauses += message.get("body") == b": \n\n"
 
     @property
     def text(self) -> str:

@@ -8,9 +8,10 @@ from functools import partial
 import httpx
 import openai
 import pytest
-from tone_server import GatedToneBackend, serving_tones
+from tone_server import serving_tones
 
 import harken
+from fakes.tone_backend import ToneBackend
 from harken.api import Recognizer
 from real_models import model_path
 from serving import Serving
@@ -18,7 +19,7 @@ from serving import Serving
 
 @pytest.fixture(scope="session")
 def tones() -> Iterator[Serving]:
-    with serving_tones(GatedToneBackend()) as server:
+    with serving_tones(ToneBackend(positions=200)) as server:
         yield server
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import Event as ThreadEvent
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 
 from harken.audio import load_audio
 from harken.contract import Floats
-from harken.errors import OptionError
-from harken.results import Segment, Transcript, Word
+from harken.errors import AudioError, OptionError
+from harken.results import Segment, Speaker, Transcript, Word
 from harken.streaming import (
     Event,
     FinalSegment,
@@ -89,11 +90,8 @@ class TalkingSession:
 
     def _end(self, reason: str) -> list[Event]:
         words = tuple(_word(i) for i in range(self._first, self._heard))
-        segment = Segment(
-            index=self._segments, start_s=self._first / 10, end_s=self._heard / 10,
-            text="".join(word.text for word in words), tokens=(), temperature=0.0, avg_logprob=0.0,
-            compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0, words=words, language="en",
-        )  # fmt: skip
+        times = {"start_s": self._first / 10, "end_s": self._heard / 10}
+        segment = make_segment(*words, **times, index=self._segments, language="en")
         self._first = self._heard
         self._segments += 1
         stamp = self._stamp | {"audio_s": self._heard / 10}
@@ -101,10 +99,13 @@ class TalkingSession:
 
 
 class TalkingFile:
-    """The transcription of a file in which a session hears its words, an utterance a step."""
+    """The transcription of a file in which a session hears its words, an utterance a step.
 
-    def __init__(self, session: TalkingSession, samples: Floats) -> None:
-        self._session, self._left = session, samples
+    Speakers take turns with every segment, if their names are given; all segments then come at the end.
+    """
+
+    def __init__(self, session: TalkingSession, samples: Floats, speakers: Sequence[str] = ()) -> None:
+        self._session, self._left, self._speakers = session, samples, speakers
         self._segments: list[Segment] = []
 
     @property
@@ -123,10 +124,22 @@ class TalkingFile:
         events += self._session.close() if self.finished else []
         new = [event.segment for event in events if isinstance(event, FinalSegment)]
         self._segments += new
+        if self._speakers:
+            return [*self.so_far().segments] if self.finished else []
         return new
 
     def so_far(self) -> Transcript:
-        return Transcript(segments=(*self._segments,), language="en", duration_s=self.read_s, model="talking")
+        names = self._speakers
+        return Transcript(
+            segments=tuple(
+                replace(each, speakers=(names[each.index % len(names)],)) if names else each
+                for each in self._segments
+            ),
+            language="en",
+            duration_s=self.read_s,
+            model="talking",
+            speakers=tuple(Speaker(name=name, seconds=1.0) for name in names) if names else None,
+        )
 
     def stop(self) -> None:
         return
@@ -168,8 +181,24 @@ class TalkingRecognizer:
         self.options.append(options)
         return self.sessions[-1]
 
-    def transcribe(self, audio: Any, options: TranscribeOptions) -> TalkingFile:
-        return TalkingFile(TalkingSession(self._on_feed), load_audio(audio))
+    def transcribe(
+        self, audio: Any, options: TranscribeOptions, diarizer: TurnsDiarizer | None = None
+    ) -> TalkingFile:
+        speakers = diarizer.names if diarizer else ()
+        return TalkingFile(TalkingSession(self._on_feed), load_audio(audio), speakers)
+
+
+class TurnsDiarizer:
+    """What makes two speakers take turns; the first are the voices that it knows."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names = [*names, "A", "B"][:2]
+
+    def with_voices(self, voices: Mapping[str, Floats]) -> TurnsDiarizer:
+        for name, samples in voices.items():
+            if not np.any(samples):
+                raise AudioError(f"{name}: nobody speaks in the sample")
+        return TurnsDiarizer(voices)
 
 
 class Gate:
@@ -202,6 +231,14 @@ class Gate:
         if self.failure:
             raise self.failure
         assert samples < self._from_samples or self.open.wait(WAIT_S)
+
+
+def make_segment(*words: Word, start_s: float = 0.0, end_s: float = 1.0, **fields: Any) -> Segment:
+    """Make a segment of words."""
+    numbers = {"temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.125}
+    text = "".join(word.text for word in words)
+    given = {"index": 0, "text": text, "tokens": (1, 2), "seek_s": 0.0, "words": words} | numbers | fields
+    return Segment(start_s=start_s, end_s=end_s, **given)
 
 
 def words_said(n_words: int) -> str:

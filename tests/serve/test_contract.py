@@ -330,3 +330,14 @@ async def test_other_options_take_another_stream_and_lose_no_word(stage: Stage) 
     client.finish()
     await until(lambda: client.text == f"{words_said(3)} {words_said(2)}")
     assert stage.n_held == 1
+
+
+@played(gate_from=0)
+async def test_pauses_are_shown_while_there_is_nothing_else_to_send(stage: Stage) -> None:
+    client = await stage.connect(StreamedFileClient)
+    client.say(6)
+    await until(lambda: stage.gate.heard)
+    await leap(31)
+    assert client.n_pauses == 2
+    stage.gate.open.set()
+    await until(lambda: client.text == words_said(6))

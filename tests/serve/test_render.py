@@ -9,9 +9,10 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from talking import make_segment
 
 from harken.formats import FORMATS, from_json, render
-from harken.results import Segment, Transcript, Word
+from harken.results import Transcript, Word
 from harken.serve.rest.render import MEDIA_TYPES
 from harken.serve.rest.transcripts import transcript_json
 
@@ -20,19 +21,7 @@ WORDS = (
     Word(start_s=0.5, end_s=0.9, text=" Good", probability=0.9),
     Word(start_s=0.9, end_s=1.4, text=" <morning>.", probability=0.8),
 )
-SEGMENT = Segment(
-    index=0,
-    start_s=0.5,
-    end_s=1.4,
-    text=" Good <morning>.",
-    tokens=(1, 2),
-    temperature=0.0,
-    avg_logprob=-0.2,
-    compression_ratio=1.0,
-    no_speech_prob=0.1,
-    seek_s=0.0,
-    words=WORDS,
-)
+SEGMENT = make_segment(*WORDS, start_s=0.5, end_s=1.4)
 TRANSCRIPT = Transcript(segments=(SEGMENT,), language="en", duration_s=2.0, model="tones")
 DOCUMENT = transcript_json(TRANSCRIPT, "tones")
 

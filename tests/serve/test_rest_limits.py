@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import socket
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache, partial
@@ -24,16 +22,15 @@ from served_audio import FORM_TYPE, file_form, wav
 from tone_server import (
     FIELDS,
     PATH,
-    GatedToneBackend,
     check_refused,
     events_of,
     post,
     serving_tones,
     speak,
-    transcribe_tones,
 )
 
 from cli_runner import eventually
+from fakes.tone_backend import ToneBackend
 from harken.serve.options import ServeOptions
 from harken.serve.rest.transcripts import with_pauses
 from serving import Serving
@@ -136,7 +133,7 @@ def test_a_client_that_goes_away_while_it_sends_leaves_nothing(caplog: pytest.Lo
 
 
 def test_metrics_count_what_was_transcribed() -> None:
-    with serving_tones(GatedToneBackend()) as server, httpx.Client(base_url=server.url) as http:
+    with serving_tones(ToneBackend(positions=200)) as server, httpx.Client(base_url=server.url) as http:
         for stream in ("false", "true"):
             assert post(http, wav(SPEECH.samples), stream=stream).status_code == 200
         assert server.metric("harken_audio_seconds_total", kind="file") == 80
@@ -163,26 +160,6 @@ def test_uploads_leave_no_file_open_however_they_end() -> None:
                 client.sendall(form[:-10])
         assert eventually(lambda: server.metric("harken_cancelled_total", kind="file") == 3)
         assert eventually(lambda: len([*DESCRIPTORS.iterdir()]) <= before)
-
-
-def test_heartbeats_are_sent_while_there_is_nothing_else() -> None:
-    backend = GatedToneBackend()
-    with serving_tones(backend) as server, httpx.Client(base_url=server.url, timeout=60) as http:
-        backend.gate.clear()
-        fields, files = FIELDS | {"stream": "true"}, {"file": wav(SPEECH.samples)}
-
-        def ask() -> list[str]:
-            with http.stream("POST", PATH, data=fields, files=files) as answer:
-                lines = answer.iter_lines()
-                assert [next(lines) for _ in range(4)] == [": ", "", ": ", ""]
-                backend.gate.set()
-                return [*lines]
-
-        with ThreadPoolExecutor(1) as clients:
-            asking = clients.submit(ask)
-            server.leap_until(backend.gate.is_set)
-            events = [json.loads(line[6:]) for line in asking.result() if line.startswith("data: ")]
-    assert events[-1]["text"] == transcribe_tones(SPEECH, positions=200)
 
 
 @leaping

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from threading import Event
 from typing import Any
 
@@ -20,66 +19,20 @@ from openai.types.audio import (
     TranscriptionTextSegmentEvent,
 )
 from served_audio import wav
-from tone_server import ToneRecognizer, check_refused, events_of, post, speak, transcribe_tones
+from talking import TalkingRecognizer, TurnsDiarizer, words_said
+from tone_server import check_refused, events_of, post
 
-from fakes.tone_backend import ToneBackend
 from harken.contract import Floats
-from harken.errors import AudioError, CheckpointNotFound
-from harken.results import Segment, Speaker, Transcript
+from harken.errors import CheckpointNotFound
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE
 from serving import MAX_WAIT_S, Serving, serving
 
-SPEECH = speak(30)
-RECORDING = wav(SPEECH.samples)
-SAMPLE = speak(8).samples  # 3.2 s
-
-
-class TurnsDiarizer:
-    """A diarizer whose speakers take turns with every segment; the first are the voices that it knows."""
-
-    def __init__(self, names: tuple[str, ...] = ()) -> None:
-        self.names = names
-
-    def with_voices(self, voices: Mapping[str, Floats]) -> TurnsDiarizer:
-        for name, samples in voices.items():
-            if not np.any(samples):
-                raise AudioError(f"{name}: nobody speaks in the sample")
-        return TurnsDiarizer(tuple(voices))
-
-
-class DiarizedTranscription:
-    """A transcription whose segments come at the end, with their speakers."""
-
-    def __init__(self, plain: Transcription, diarizer: TurnsDiarizer) -> None:
-        self._plain = plain
-        self._names = [*diarizer.names, "A", "B"][:2]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
-
-    def step(self) -> list[Segment]:
-        self._plain.step()
-        return [*self.so_far().segments] if self._plain.finished else []
-
-    def so_far(self) -> Transcript:
-        plain = self._plain.so_far()
-        segments = tuple(
-            replace(segment, speakers=(self._names[segment.index % 2],)) for segment in plain.segments
-        )
-        return replace(
-            plain, segments=segments, speakers=tuple(Speaker(name=n, seconds=1.0) for n in self._names)
-        )
-
-
-class DiarizingRecognizer(ToneRecognizer):
-    def transcribe(self, audio: Any, options: Any = None, /, **keywords: Any) -> Transcription:
-        diarizer = keywords.pop("diarizer", None)
-        plain = super().transcribe(audio, options, **keywords)
-        return DiarizedTranscription(plain, diarizer) if diarizer else plain  # type: ignore[return-value]
+RECORDING = wav(np.zeros(12 * SAMPLE_RATE, np.float32))  # 24 segments
+SAMPLE = np.full(4 * SAMPLE_RATE, 0.1, np.float32)
+"""A voice."""
 
 
 class Loader:
@@ -108,8 +61,7 @@ def loader() -> Loader:
 
 @pytest.fixture(scope="module")
 def server(loader: Loader) -> Iterator[Serving]:
-    recognizer = DiarizingRecognizer(ToneBackend(positions=200))
-    with serving(lambda id: recognizer, ["tones"], load_diarizer=loader) as server:
+    with serving(lambda id: TalkingRecognizer(), ["tones"], load_diarizer=loader) as server:
         yield server
 
 
@@ -137,10 +89,9 @@ def test_segments_name_their_speakers(client: openai.OpenAI, loader: Loader) -> 
     assert isinstance(answer, TranscriptionDiarized)
     assert (answer.task, answer.duration) == ("transcribe", 12.0)
     assert answer.to_dict()["usage"] == {"type": "duration", "seconds": 12.0}
-    assert answer.text == transcribe_tones(SPEECH, positions=200)
-    assert [segment.speaker for segment in answer.segments] == ["A", "B", "A"][: len(answer.segments)]
-    assert len(answer.segments) > 1
-    assert [segment.id for segment in answer.segments] == [f"seg_{i}" for i in range(len(answer.segments))]
+    assert answer.text == words_said(120)
+    assert [segment.speaker for segment in answer.segments] == ["A", "B"] * 12
+    assert [segment.id for segment in answer.segments] == [f"seg_{i}" for i in range(24)]
     assert " ".join(segment.text for segment in answer.segments).split() == answer.text.split()
     TranscriptionDiarized.model_validate(answer.to_dict(), strict=True)
     ask(client)
@@ -190,7 +141,7 @@ def test_samples_that_are_of_no_use_are_refused(client: openai.OpenAI) -> None:
         (["Ann"], ["data:audio/wav;base64,!!"], references, "invalid_value"),
         (["Ann"], ["data:audio/wav;base64,UklGRg=="], references, "invalid_audio"),
         (["Ann"], [data_url(SAMPLE[:16_000])], references, "invalid_audio"),
-        (["Ann"], [data_url(np.tile(SAMPLE, 4))], references, "invalid_audio"),
+        (["Ann"], [data_url(np.tile(SAMPLE, 3))], references, "invalid_audio"),
         (["Ann"], [data_url(0 * SAMPLE)], references, "invalid_audio"),
     ):
         with pytest.raises(openai.BadRequestError) as refused:

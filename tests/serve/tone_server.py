@@ -6,51 +6,22 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Event
 from typing import Any
 
 import httpx
 
 from fakes.speech_detector import LoudIsSpeech
-from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneFeatures, ToneSpeech, speak_words
+from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, speak_words
 from harken.api import Recognizer
 from harken.audio import AudioSource
-from harken.contract import Floats, SparsePositions
 from harken.serve.options import ServeOptions
 from harken.transcribe import TranscribeOptions
 from harken.transcription import Transcription
-from serving import MAX_WAIT_S, Serving, serving
+from serving import Serving, serving
 from tiny_models import TOKENIZER
 
 FIELDS = {"model": "tones", "language": "en"}
 PATH = "/v1/audio/transcriptions"
-
-
-class GatedToneBackend(ToneBackend):
-    """A backend that waits before each window while its gate is closed; a window is 4 s long.
-
-    Attributes
-    ----------
-    gate : Event
-        Set while it is open.
-    entered : Event
-        Set once a window waits at the gate.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(positions=200)
-        self.gate, self.entered = Event(), Event()
-        self.gate.set()
-
-    @property
-    def n_windows(self) -> int:
-        """Number of windows encoded."""
-        return len(self.encoded_frames)
-
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> ToneFeatures:
-        self.entered.set()
-        assert self.gate.wait(MAX_WAIT_S)
-        return super().encode(mel, positions)
 
 
 class ToneRecognizer(Recognizer):
