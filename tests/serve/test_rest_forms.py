@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import httpx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_audio import FORM_TYPE, file_form, form_body, wav
@@ -35,18 +34,18 @@ def test_without_fields_the_options_are_the_defaults() -> None:
     assert parse(task="translate").options == TranscribeOptions(task="translate")
 
 
-@pytest.mark.parametrize("suffix", ["", "[]"])
-def test_both_spellings_of_lists_are_read(suffix: str) -> None:
+def test_both_spellings_of_lists_are_read() -> None:
     lists = {
         "languages": ("de", "fr"),
         "keywords": ("Ada Lovelace", "Babbage"),
         "timestamp_granularities": ("word",),
         "include": ("logprobs",),
     }
-    asked = parse(*((f"{name}{suffix}", value) for name, values in lists.items() for value in values))
-    assert (asked.options.languages, asked.options.hotwords) == (lists["languages"], lists["keywords"])
-    assert asked.options.word_timestamps
-    assert (asked.words, asked.segments, asked.logprobs, asked.events) == (True, False, True, False)
+    for suffix in ("", "[]"):
+        asked = parse(*((f"{name}{suffix}", value) for name, values in lists.items() for value in values))
+        assert (asked.options.languages, asked.options.hotwords) == (lists["languages"], lists["keywords"])
+        assert asked.options.word_timestamps
+        assert (asked.words, asked.segments, asked.logprobs, asked.events) == (True, False, True, False)
 
 
 def test_a_temperature_is_the_first_of_the_schedule() -> None:
@@ -57,51 +56,40 @@ def test_a_temperature_is_the_first_of_the_schedule() -> None:
         assert parse(("temperature", value)).options.temperatures == expected
 
 
-SERVER_VAD = {"type": "server_vad", "threshold": 0.7, "prefix_padding_ms": 300, "silence_duration_ms": 900}
-
-
-def test_a_chunking_strategy_sets_voice_activity_detection() -> None:
-    for fields in (
-        [("chunking_strategy", json.dumps(SERVER_VAD))],
-        [(f"chunking_strategy[{key}]", str(value)) for key, value in SERVER_VAD.items()],
-    ):
-        options = parse(*fields).options
-        assert (options.vad_threshold, options.vad_min_silence_s, options.vad_speech_pad_s) == (0.7, 0.9, 0.3)
-
-
-def test_padding_is_at_most_half_of_the_silence() -> None:
+def test_a_chunking_strategy_sets_voice_activity_detection_and_padding_is_at_most_half_of_the_silence() -> None:
     """The defaults of OpenAI, 300 ms of padding and 200 ms of silence, are accepted."""
-    strategy = '{"type": "server_vad", "prefix_padding_ms": 300, "silence_duration_ms": 200}'
-    options = parse(("chunking_strategy", strategy)).options
-    assert (options.vad_min_silence_s, options.vad_speech_pad_s) == (0.2, 0.1)
     assert parse(("chunking_strategy", "auto")).options == TranscribeOptions()
+    for silence_ms, expected in ((900, (0.7, 0.9, 0.3)), (200, (0.7, 0.2, 0.1))):
+        given = {"type": "server_vad", "threshold": 0.7, "prefix_padding_ms": 300}
+        given |= {"silence_duration_ms": silence_ms}
+        for fields in (
+            [("chunking_strategy", json.dumps(given))],
+            [(f"chunking_strategy[{key}]", str(value)) for key, value in given.items()],
+        ):
+            options = parse(*fields).options
+            heard = (options.vad_threshold, options.vad_min_silence_s, options.vad_speech_pad_s)
+            assert heard == expected
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "param"),
-    [
+def test_a_value_that_is_not_allowed_is_named(http: httpx.Client) -> None:
+    strategy = "chunking_strategy"
+    for field, value, param in (
         ("response_format", "xml", "response_format"),
         ("stream", "perhaps", "stream"),
-        ("temperature", "warm", "temperature"),
-        ("temperature", "nan", "temperature"),
-        ("temperature", "-1", "temperature"),
+        *(("temperature", value, "temperature") for value in ("warm", "nan", "-1")),
         ("languages[]", "klingon", "languages"),
         ("keywords[]", "x" * 200, "keywords"),
         ("timestamp_granularities[]", "letter", "timestamp_granularities"),
-        ("chunking_strategy", "never", "chunking_strategy"),
-        ("chunking_strategy", "[" * 100_000, "chunking_strategy"),
-        ("chunking_strategy", '{"type": "semantic"}', "chunking_strategy[type]"),
-        ("chunking_strategy[threshold]", "0.5", "chunking_strategy[type]"),
-        ("chunking_strategy", '{"type": "server_vad", "threshold": 7}', "chunking_strategy[threshold]"),
-        (
-            "chunking_strategy",
-            '{"type": "server_vad", "silence_duration_ms": -5}',
-            "chunking_strategy[silence_duration_ms]",
+        *((strategy, value, strategy) for value in ("never", "[" * 100_000)),
+        (strategy, '{"type": "semantic"}', f"{strategy}[type]"),
+        (f"{strategy}[threshold]", "0.5", f"{strategy}[type]"),
+        *(
+            (strategy, json.dumps({"type": "server_vad", key: value}), f"{strategy}[{key}]")
+            for key, value in (("threshold", 7), ("silence_duration_ms", -5))
         ),
-    ],
-)
-def test_a_value_that_is_not_allowed_is_named(http: httpx.Client, field: str, value: str, param: str) -> None:
-    assert check_refused(post(http, WAVE, **{field: value}), 400, "invalid_value", param).startswith(param)
+    ):
+        line = check_refused(post(http, WAVE, **{field: value}), 400, "invalid_value", param)
+        assert line.startswith(param)
 
 
 def test_a_missing_file_or_model_is_named(http: httpx.Client) -> None:
@@ -118,12 +106,12 @@ def test_unknown_and_empty_fields_are_ignored(http: httpx.Client) -> None:
     assert answer.json()["text"] == "ba ha na"
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "speech.m3u8", "a\\b.mp3", "\u2028.wav", "x" * 3000])
-def test_the_name_of_a_file_means_nothing(http: httpx.Client, name: str) -> None:
-    files = {"file": (name, WAVE, "text/html")}
-    assert http.post(PATH, data=FIELDS, files=files).json()["text"] == "ba ha na"
-    broken = http.post(PATH, data=FIELDS, files={"file": (name, b"#EXTM3U\nhttp://x/")})
-    assert check_refused(broken, 400, "invalid_audio", "file").startswith("file: ")
+def test_the_name_of_a_file_means_nothing(http: httpx.Client) -> None:
+    for name in ("../../etc/passwd", "speech.m3u8", "a\\b.mp3", "\u2028.wav", "x" * 3000):
+        files = {"file": (name, WAVE, "text/html")}
+        assert http.post(PATH, data=FIELDS, files=files).json()["text"] == "ba ha na"
+        broken = http.post(PATH, data=FIELDS, files={"file": (name, b"#EXTM3U\nhttp://x/")})
+        assert check_refused(broken, 400, "invalid_audio", "file").startswith("file: ")
 
 
 def test_a_body_that_is_no_form_or_in_another_charset_is_refused(http: httpx.Client) -> None:
