@@ -384,13 +384,13 @@ def played(*, gate_from: float = math.inf, **options: Any) -> Callable[[Scene], 
 
     def make_test(scene: Scene) -> Callable[..., None]:
         async def play(*values: Any, **fixtures: Any) -> None:
-            stage = Stage(gate_from, options)
+            others, stage = {*threading.enumerate()}, Stage(gate_from, options)
             try:
                 await scene(stage, *values, **fixtures)
                 await stage.clear()
             finally:
                 await stage.service.close()
-            assert not any(thread.name.startswith("harken tiny") for thread in threading.enumerate())
+            await until(lambda: not any(map(_is_engine, {*threading.enumerate()} - others)))
 
         signature = inspect.signature(scene)
         _, *parameters = signature.parameters.values()
@@ -399,3 +399,7 @@ def played(*, gate_from: float = math.inf, **options: Any) -> Callable[[Scene], 
         return leaping(play)
 
     return make_test
+
+
+def _is_engine(thread: threading.Thread) -> bool:
+    return thread.name.startswith("harken tiny")
