@@ -14,7 +14,7 @@ import harken
 from fakes.tone_backend import ToneBackend
 from harken.api import Recognizer
 from real_models import model_path
-from serving import Serving
+from serving import Serving, serving
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +41,9 @@ def unhurried() -> Recognizer:
     recognizer = harken.load(model_path("tiny.en"), threads=1)
     recognizer.stream = partial(recognizer.stream, clock=None)  # type: ignore[method-assign]
     return recognizer
+
+
+@pytest.fixture(scope="session")
+def unhurried_server(unhurried: Recognizer) -> Iterator[Serving]:
+    with serving(lambda id: unhurried) as server:
+        yield server

@@ -40,13 +40,6 @@ def server() -> Iterator[Serving]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def real_server(unhurried: Recognizer) -> Iterator[Serving]:
-    """A server with tiny.en."""
-    with serving(lambda id: unhurried) as running:
-        yield running
-
-
 def configure(connection: Any, **audio_input: Any) -> None:
     connection.session.update(session={"type": "transcription", "audio": {"input": audio_input}})
 
@@ -179,9 +172,9 @@ def plain(text: str) -> str:
 @pytest.mark.real
 @pytest.mark.parametrize("format", FORMATS)
 def test_real_speech_in_every_format_is_what_a_live_session_hears_in_a_file(
-    real_server: Serving, unhurried: Recognizer, format: str
+    unhurried_server: Serving, unhurried: Recognizer, format: str
 ) -> None:
-    with real_server.client().realtime.connect(extra_query=INTENT) as connection:
+    with unhurried_server.client().realtime.connect(extra_query=INTENT) as connection:
         configure(connection, format={"type": format}, turn_detection=None)
         say(connection, format, 5.5, 4_001)
         connection.input_audio_buffer.commit()
@@ -194,8 +187,8 @@ def test_real_speech_in_every_format_is_what_a_live_session_hears_in_a_file(
 
 
 @pytest.mark.real
-def test_turns_of_real_speech_are_detected(real_server: Serving) -> None:
-    with real_server.client().realtime.connect(extra_query=INTENT) as connection:
+def test_turns_of_real_speech_are_detected(unhurried_server: Serving) -> None:
+    with unhurried_server.client().realtime.connect(extra_query=INTENT) as connection:
         turns = {"type": "server_vad", "silence_duration_ms": 1200}
         configure(connection, turn_detection=turns, transcription={"delay": "high"})
         say(connection, "audio/pcm", 11, 4_800)
