@@ -99,8 +99,9 @@ async def test_idle_models_are_unloaded_and_loaded_again(stage: Stage) -> None:
         client = await stage.connect(FileClient)
         client.say(6)
         await until(lambda client=client: stage.n_held == 0 and client.text == words_said(6))
+        await leap(70)
         assert [model.id for model in models.loaded] == ["tiny.en"]
-        await leap(101)
+        await leap(40)
         await until(lambda: not models.loaded)
         assert stage.service.ready
     unloading.cancel()
