@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -107,9 +107,7 @@ class Page:
         behaviour = {"behavior": "allow", "downloadPath": str(downloads), "eventsEnabled": True}
         self.call("Browser.setDownloadBehavior", **behaviour)
         targets = self.call("Target.getTargets")["targetInfos"]
-        target = next(
-            each["targetId"] for each in targets if each["type"] == "page"
-        )  # the browser has own ones
+        target = next(each["targetId"] for each in targets if each["type"] == "page")  # not its own ones
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Audits", "DOM"):
             self.call(f"{domain}.enable")
@@ -119,11 +117,7 @@ class Page:
         """Go to another address."""
         self._loaded = False
         self.call("Page.navigate", url=url)
-        end_s = monotonic() + MAX_WAIT_S
-        while not self._loaded:
-            assert monotonic() < end_s, f"{url} is not loaded"
-            self.call("Page.getFrameTree")  # takes in what has happened meanwhile
-            sleep(POLL_S)
+        self._wait_until(lambda: self._loaded, f"{url} is not loaded")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol; what the page reports until it answers is noted."""
@@ -147,10 +141,7 @@ class Page:
 
     def wait(self, script: str) -> None:
         """Wait until an expression is true."""
-        end_s = monotonic() + MAX_WAIT_S
-        while not self.run(f"Boolean({script})"):
-            assert monotonic() < end_s, f"never true: {script}; problems: {self.problems}"
-            sleep(POLL_S)
+        self._wait_until(lambda: self.run(f"Boolean({script})"), f"never true: {script}")
 
     def click(self, selector: str) -> None:
         """Click an element."""
@@ -172,22 +163,13 @@ class Page:
         """Click an element, and return the file that the browser saves."""
         n_saved = len(self._saved)
         self.click(selector)
-        end_s = monotonic() + MAX_WAIT_S
-        while len(self._saved) == n_saved:
-            assert monotonic() < end_s, f"{selector}: nothing was saved"
-            self.call("Page.getFrameTree")
-            sleep(POLL_S)
+        self._wait_until(lambda: len(self._saved) > n_saved, f"{selector}: nothing was saved")
         return (self.downloads / self._saved[-1]).read_bytes()
 
     def resize(self, width: int, height: int, *, dark: bool = False) -> None:
         """Show it in another size, by day or by night."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 500,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -195,6 +177,13 @@ class Page:
     def picture(self, path: Path) -> None:
         """Write what is seen as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def _wait_until(self, holds: Callable[[], object], otherwise: str) -> None:
+        end_s = monotonic() + MAX_WAIT_S
+        while not holds():
+            assert monotonic() < end_s, f"{otherwise}; problems: {self.problems}"
+            self.call("Page.getFrameTree")  # takes in what has happened meanwhile
+            sleep(POLL_S)
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
         match method:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec
+
+Given = ParamSpec("Given")
 
 
 class LeapLoop(asyncio.SelectorEventLoop):
@@ -27,3 +32,14 @@ async def settled() -> None:
     """Let all go on who can."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+def leaping(test: Callable[Given, Coroutine[Any, Any, None]]) -> Callable[Given, None]:
+    """Run a test in a loop of such time."""
+
+    @wraps(test)
+    def run(*given: Given.args, **named: Given.kwargs) -> None:
+        with asyncio.Runner(loop_factory=LeapLoop) as runner:
+            runner.run(test(*given, **named))
+
+    return run

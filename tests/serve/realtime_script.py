@@ -13,8 +13,9 @@ from openai.types.beta import realtime as beta_types
 from openai.types.beta.realtime.realtime_server_event import RealtimeServerEvent as BetaServerEvent
 from openai.types.realtime import RealtimeServerEvent, RealtimeTranscriptionSessionCreateResponse
 from pydantic import BaseModel
+from talking import make_segment
 
-from harken.results import Segment, Word
+from harken.results import Word
 from harken.serve.errors import not_found
 from harken.serve.live.realtime import RealtimeSession
 from harken.serve.live.realtime_config import SessionConfig
@@ -130,9 +131,16 @@ def server_events(beta: bool) -> dict[str, type[BaseModel]]:
     }
 
 
-def types_of(outputs: list[Any]) -> list[str]:
-    """Return the types of events, and the names of actions."""
-    return [output["type"] if isinstance(output, dict) else type(output).__name__ for output in outputs]
+def brief(outputs: list[Any]) -> list[str]:
+    """Return events in a line each: the end of their type, their item, and its text or time; and names of actions."""
+    return [_line(output) if isinstance(output, dict) else type(output).__name__ for output in outputs]
+
+
+def _line(event: dict[str, Any]) -> str:
+    item = event.get("item") or {"id": event.get("item_id"), "content": [event]}
+    content = item["content"][0]
+    told = (content.get(name) for name in ("delta", "transcript", "audio_start_ms", "audio_end_ms", "text"))
+    return " ".join(str(part) for part in (event["type"].split(".")[-1], item["id"], *told) if part is not None)
 
 
 def without_audio(outputs: list[Any]) -> list[Any]:
@@ -156,13 +164,9 @@ def interim(*words: str, tentative: str = "", at_s: float = 0.0) -> Interim:
     )
 
 
-def final(*words: str, start_s: float = 0.0, end_s: float = 1.0, language: str | None = "en") -> FinalSegment:
-    segment = Segment(
-        index=0, start_s=start_s, end_s=end_s, text="".join(words), tokens=(), temperature=0.0,
-        avg_logprob=0.0, compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0,
-        words=tuple(map(word, words)), language=language,
-    )  # fmt: skip
-    return FinalSegment(audio_s=end_s, emitted_samples=0, compute_s=0.0, segment=segment)
+def final(*words: str) -> FinalSegment:
+    segment = make_segment(*map(word, words), language="en")
+    return FinalSegment(audio_s=1.0, emitted_samples=0, compute_s=0.0, segment=segment)
 
 
 def word(text: str) -> Word:

@@ -1,4 +1,4 @@
-"""Recordings as clients send them."""
+"""Recordings, and forms with them, as clients send them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import numpy as np
 
 from harken.contract import Floats
 from harken.types import SAMPLE_RATE
+
+BOUNDARY = "x-boundary"
+FORM_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
 
 
 def pcm(samples: Floats) -> bytes:
@@ -37,3 +40,18 @@ def webm(samples: Floats) -> bytes:
         for resampled in [*resampler.resample(frame), *resampler.resample(None), None]:
             container.mux(stream.encode(resampled))
     return file.getvalue()
+
+
+def form_body(*parts: tuple[str, bytes]) -> bytes:
+    """Write a form by hand: headers of each part, and its content."""
+    body = b"".join(
+        f"--{BOUNDARY}\r\nContent-Disposition: form-data; {headers}\r\n\r\n".encode() + content + b"\r\n"
+        for headers, content in parts
+    )
+    return body + f"--{BOUNDARY}--\r\n".encode()
+
+
+def file_form(recording: bytes, **fields: str) -> bytes:
+    """Write a form with a recording and some fields."""
+    named = [(f'name="{name}"', value.encode()) for name, value in fields.items()]
+    return form_body(*named, ('name="file"; filename="speech.wav"', recording))

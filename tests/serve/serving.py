@@ -12,6 +12,7 @@ from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
+import openai
 import uvicorn
 from leaping import LeapLoop, leap
 
@@ -51,6 +52,10 @@ class Serving:
     def socket_url(self) -> str:
         """The same for WebSockets."""
         return f"ws://127.0.0.1:{self.port}"
+
+    def client(self, key: str = "none") -> openai.OpenAI:
+        """Return OpenAI's client."""
+        return openai.OpenAI(api_key=key, base_url=f"{self.url}/v1", websocket_base_url=f"{self.socket_url}/v1")
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine function in the event loop of the service."""

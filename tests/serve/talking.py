@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from threading import Event as ThreadEvent
 from typing import Any
 
-from fakes.live_recognizer import FlushableSession
+import numpy as np
+
+from harken.audio import load_audio
 from harken.contract import Floats
-from harken.results import Segment, Word
-from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
+from harken.errors import AudioError, OptionError
+from harken.results import Segment, Speaker, Transcript, Word
+from harken.streaming import (
+    Event,
+    FinalSegment,
+    Interim,
+    SpeechEnded,
+    SpeechStarted,
+    StreamingConfig,
+    StreamOptions,
+)
+from harken.streaming.latency import LatencyBound, LatencyPlan
+from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
 WORD_SAMPLES = SAMPLE_RATE // 10
 UTTERANCE_WORDS = 5
+UTTERANCE_SAMPLES = UTTERANCE_WORDS * WORD_SAMPLES
+WAIT_S = 60.0
+"""Longest wait of the engine; only a failure takes as long."""
+BOUND = LatencyBound(wait_s=1.0, interim_wait_s=0.5, process_s=0.001, hop_s=0.5)
 
 
 class TalkingSession:
@@ -25,15 +44,22 @@ class TalkingSession:
         Called with the number of samples before each block is heard, in the engine's thread.
     """
 
-    plan = FlushableSession.plan
+    plan = LatencyPlan(config=StreamingConfig(), bound=BOUND)
 
     def __init__(self, on_feed: Callable[[int], object] = lambda samples: None) -> None:
-        self._on_feed = on_feed
+        self._on_feed, self._blocks = on_feed, [np.zeros(0, np.float32)]
         self._samples = self._heard = self._first = self._segments = 0
 
+    @property
+    def samples(self) -> Floats:
+        """All samples that it has heard."""
+        return np.concatenate(self._blocks)
+
     def feed(self, samples: Floats, *, waited_s: float = 0.0) -> list[Event]:
+        assert samples.dtype == np.float32
         if len(samples):
             self._on_feed(self._samples)
+        self._blocks.append(samples)
         self._samples += len(samples)
         events: list[Event] = []
         while self._samples // WORD_SAMPLES > self._heard:
@@ -64,34 +90,155 @@ class TalkingSession:
 
     def _end(self, reason: str) -> list[Event]:
         words = tuple(_word(i) for i in range(self._first, self._heard))
-        segment = Segment(
-            index=self._segments, start_s=self._first / 10, end_s=self._heard / 10,
-            text="".join(word.text for word in words), tokens=(), temperature=0.0, avg_logprob=0.0,
-            compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0, words=words, language="en",
-        )  # fmt: skip
+        times = {"start_s": self._first / 10, "end_s": self._heard / 10}
+        segment = make_segment(*words, **times, index=self._segments, language="en")
         self._first = self._heard
         self._segments += 1
         stamp = self._stamp | {"audio_s": self._heard / 10}
         return [FinalSegment(segment=segment, **stamp), SpeechEnded(reason=reason, **stamp)]
 
 
+class TalkingFile:
+    """The transcription of a file in which a session hears its words, an utterance a step.
+
+    Speakers take turns with every segment, if their names are given; all segments then come at the end.
+    """
+
+    def __init__(self, session: TalkingSession, samples: Floats, speakers: Sequence[str] = ()) -> None:
+        self._session, self._left, self._speakers = session, samples, speakers
+        self._segments: list[Segment] = []
+
+    @property
+    def finished(self) -> bool:
+        return not len(self._left)
+
+    @property
+    def read_s(self) -> float:
+        return len(self._session.samples) / SAMPLE_RATE
+
+    done_s = read_s
+
+    def step(self) -> list[Segment]:
+        events = self._session.feed(self._left[:UTTERANCE_SAMPLES])
+        self._left = self._left[UTTERANCE_SAMPLES:]
+        events += self._session.close() if self.finished else []
+        new = [event.segment for event in events if isinstance(event, FinalSegment)]
+        self._segments += new
+        if self._speakers:
+            return [*self.so_far().segments] if self.finished else []
+        return new
+
+    def so_far(self) -> Transcript:
+        names = self._speakers
+        return Transcript(
+            segments=tuple(
+                replace(each, speakers=(names[each.index % len(names)],)) if names else each
+                for each in self._segments
+            ),
+            language="en",
+            duration_s=self.read_s,
+            model="talking",
+            speakers=tuple(Speaker(name=name, seconds=1.0) for name in names) if names else None,
+        )
+
+    def stop(self) -> None:
+        return
+
+
 class TalkingRecognizer:
-    """`harken.Recognizer`, as far as live streams need it.
+    """`harken.Recognizer`, as far as the server needs it.
 
     Parameters
     ----------
     on_feed : callable
         As for `TalkingSession`.
+    languages : tuple of str
+        Those that it knows.
+
+    Attributes
+    ----------
+    sessions : list of TalkingSession
+        The live ones so far.
+    options : list of TranscribeOptions
+        What they were opened with.
     """
 
-    def __init__(self, on_feed: Callable[[int], object] = lambda samples: None) -> None:
-        self._on_feed = on_feed
+    def __init__(
+        self, on_feed: Callable[[int], object] = lambda samples: None, languages: tuple[str, ...] = ("en",)
+    ) -> None:
+        self.sessions: list[TalkingSession] = []
+        self.options: list[TranscribeOptions] = []
+        self.tokenizer = Tokenizer.bytes_only(multilingual=len(languages) > 1)
+        self._on_feed, self._languages = on_feed, languages
 
     def resolve_options(self, options: TranscribeOptions) -> TranscribeOptions:
+        if options.language and options.language not in self._languages:
+            raise OptionError("language", options.language, f"one of {', '.join(self._languages)}")
         return options
 
     def stream(self, options: TranscribeOptions, *, stream_options: StreamOptions) -> TalkingSession:
-        return TalkingSession(self._on_feed)
+        self.sessions.append(TalkingSession(self._on_feed))
+        self.options.append(options)
+        return self.sessions[-1]
+
+    def transcribe(
+        self, audio: Any, options: TranscribeOptions, diarizer: TurnsDiarizer | None = None
+    ) -> TalkingFile:
+        speakers = diarizer.names if diarizer else ()
+        return TalkingFile(TalkingSession(self._on_feed), load_audio(audio), speakers)
+
+
+class TurnsDiarizer:
+    """What makes two speakers take turns; the first are the voices that it knows."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names = [*names, "A", "B"][:2]
+
+    def with_voices(self, voices: Mapping[str, Floats]) -> TurnsDiarizer:
+        for name, samples in voices.items():
+            if not np.any(samples):
+                raise AudioError(f"{name}: nobody speaks in the sample")
+        return TurnsDiarizer(voices)
+
+
+class Gate:
+    """What a model hears, and a gate at which it waits.
+
+    Parameters
+    ----------
+    from_samples : float
+        It waits before what comes behind so many samples of a stream or a file.
+
+    Attributes
+    ----------
+    heard : list of int
+        Samples of a stream or file before each block of it.
+    open : Event
+        Set to let it go on.
+    failure : Exception or None
+        What it raises instead.
+    """
+
+    def __init__(self, from_samples: float) -> None:
+        self.heard: list[int] = []
+        self.open = ThreadEvent()
+        self.failure: Exception | None = None
+        self._from_samples = from_samples
+
+    def hear(self, samples: int) -> None:
+        """Take what a model says before it hears a block: the samples so far, of the same stream or file."""
+        self.heard.append(samples)
+        if self.failure:
+            raise self.failure
+        assert samples < self._from_samples or self.open.wait(WAIT_S)
+
+
+def make_segment(*words: Word, start_s: float = 0.0, end_s: float = 1.0, **fields: Any) -> Segment:
+    """Make a segment of words."""
+    numbers = {"temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.125}
+    text = "".join(word.text for word in words)
+    given = {"index": 0, "text": text, "tokens": (1, 2), "seek_s": 0.0, "words": words} | numbers | fields
+    return Segment(start_s=start_s, end_s=end_s, **given)
 
 
 def words_said(n_words: int) -> str:

@@ -13,23 +13,23 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from openai import AsyncOpenAI, BadRequestError, OpenAI, PermissionDeniedError
+from openai import AsyncOpenAI, BadRequestError, PermissionDeniedError
 from realtime_script import check_event, pcm, server_events
 from talking import TalkingRecognizer, words_said
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
 
-import harken
+from harken.api import Recognizer
 from harken.audio import load_audio
-from harken.contract import Floats
 from harken.serve.options import ServeOptions
-from harken.streaming import Event, FinalSegment, StreamOptions
+from harken.streaming import FinalSegment, StreamOptions
 from harken.transcribe import TranscribeOptions
-from real_models import EXAMPLE, model_path
+from real_models import EXAMPLE
 from serving import Serving, serving
 
 KEY = "the key"
 INTENT = {"intent": "transcription"}
 JFK = "and so my fellow americans ask not what your country can do for you ask what you can do for your country"
+COMPLETED, DELTA = ".completed", ".delta"
 
 
 @pytest.fixture(scope="module")
@@ -40,84 +40,54 @@ def server() -> Iterator[Serving]:
         yield running
 
 
-class Unhurried:
-    """A recognizer, and its sessions, that do all their work however late they are, so that texts are always equal."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.resolve_options = getattr(inner, "resolve_options", None)
-        self.flush, self.close = getattr(inner, "flush", None), getattr(inner, "close", None)
-        self.plan = getattr(inner, "plan", None)
-
-    def stream(self, options: TranscribeOptions, *, stream_options: StreamOptions) -> Unhurried:
-        return Unhurried(self._inner.stream(options, stream_options=stream_options, clock=None))
-
-    def feed(self, samples: Floats, *, waited_s: float = 0.0) -> list[Event]:
-        events: list[Event] = self._inner.feed(samples)
-        return events
-
-
-@pytest.fixture(scope="module")
-def recognizer() -> Unhurried:
-    """The embedded tiny.en."""
-    return Unhurried(harken.load(model_path("tiny.en"), threads=1))
-
-
-@pytest.fixture(scope="module")
-def real_server(recognizer: Unhurried) -> Iterator[Serving]:
-    """A server with tiny.en."""
-    with serving(lambda id: recognizer) as running:
-        yield running
-
-
-def client_of(server: Serving, key: str = KEY) -> OpenAI:
-    return OpenAI(api_key=key, base_url=f"{server.url}/v1", websocket_base_url=f"{server.socket_url}/v1")
-
-
-def open_socket(server: Serving, query: str = "", **options: Any) -> ClientConnection:
-    options.setdefault("additional_headers", {"Authorization": f"Bearer {KEY}"})
-    return connect(f"{server.socket_url}/v1/realtime?intent=transcription{query}", proxy=None, **options)
-
-
-def configure(connection: Any, audio_input: dict[str, Any]) -> None:
+def configure(connection: Any, **audio_input: Any) -> None:
     connection.session.update(session={"type": "transcription", "audio": {"input": audio_input}})
 
 
-def receive_until(connection: Any, type: str, count: int = 1, *, beta: bool = False) -> list[dict[str, Any]]:
-    """Receive events, each held to the client's types, up to so many of a type."""
+def receive_until(connection: Any, type: str, *, beta: bool = False) -> list[dict[str, Any]]:
+    """Receive events, each held to the client's types, up to one of a type."""
     events: list[dict[str, Any]] = []
     receive = getattr(connection, "recv_bytes", None) or connection.recv
-    while sum(event["type"].endswith(type) for event in events) < count:
+    while not (events and events[-1]["type"].endswith(type)):
         events.append(json.loads(receive()))
         check_event(events[-1], beta=beta)
     return events
 
 
+def transcript_of(events: list[dict[str, Any]]) -> str:
+    """Return the transcripts, each equal to its deltas."""
+    transcripts = []
+    for completed in filter(lambda event: event["type"].endswith(COMPLETED), events):
+        mine = [event for event in events if event.get("item_id") == completed["item_id"]]
+        deltas = [event["delta"] for event in mine if event["type"].endswith(DELTA)]
+        assert "".join(deltas) == completed["transcript"]
+        transcripts.append(completed["transcript"])
+    return " ".join(transcripts)
+
+
 def test_the_client_sends_audio_and_gets_words(server: Serving) -> None:
-    with client_of(server).realtime.connect(extra_query=INTENT) as connection:
-        configure(connection, {"turn_detection": None})
+    with server.client(KEY).realtime.connect(extra_query=INTENT) as connection:
+        configure(connection, turn_detection=None)
         connection.input_audio_buffer.append(audio=pcm(0.75))
         connection.input_audio_buffer.commit()
         events = receive_until(connection, "item.done")
     assert [event["type"] for event in events[:2]] == ["session.created", "session.updated"]
-    deltas = [event["delta"] for event in events if event["type"].endswith(".delta")]
-    assert "".join(deltas) == events[-1]["item"]["content"][0]["transcript"]
-    assert re.findall(r"\w+", "".join(deltas)) == words_said(7).split()
+    assert events[-1]["item"]["content"][0]["transcript"] == transcript_of(events)
+    assert re.findall(r"\w+", transcript_of(events)) == words_said(7).split()
 
 
 def test_the_asynchronous_client_reads_typed_events(server: Serving) -> None:
     async def listen() -> list[Any]:
-        client = AsyncOpenAI(
-            api_key=KEY, base_url=f"{server.url}/v1", websocket_base_url=f"{server.socket_url}/v1"
-        )
-        seen = []
-        async with client, client.realtime.connect(extra_query=INTENT) as connection:
+        given = {"base_url": f"{server.url}/v1", "websocket_base_url": f"{server.socket_url}/v1"}
+        async with (
+            AsyncOpenAI(api_key=KEY, **given) as client,
+            client.realtime.connect(extra_query=INTENT) as connection,
+        ):
             await connection.input_audio_buffer.append(audio=pcm(0.55))
-            async for event in connection:
-                seen.append(event)
-                if event.type == "conversation.item.done":
-                    return seen
-        return seen
+            seen = [await connection.recv()]
+            while seen[-1].type != "conversation.item.done":
+                seen.append(await connection.recv())
+            return seen
 
     events = asyncio.run(listen())
     types = server_events(False)
@@ -125,56 +95,42 @@ def test_the_asynchronous_client_reads_typed_events(server: Serving) -> None:
     assert events[-1].item.content[0].transcript == words_said(5)
 
 
-def test_a_short_lived_key_opens_sessions_with_its_configuration(server: Serving) -> None:
+def test_a_short_lived_key_opens_sessions_with_its_configuration_and_makes_no_others(server: Serving) -> None:
     session = {"type": "transcription", "audio": {"input": {"transcription": {"language": "en"}}}}
-    ticket = client_of(server).realtime.client_secrets.create(
-        session=session,
-        expires_after={"anchor": "created_at", "seconds": 60},
-    )
+    make = server.client(KEY).realtime.client_secrets.create
+    ticket = make(session=session, expires_after={"anchor": "created_at", "seconds": 60})
     assert ticket.value.startswith("ek_")
     assert ticket.session.type == "transcription"
-    with client_of(server, ticket.value).realtime.connect(extra_query=INTENT) as connection:
+    with server.client(ticket.value).realtime.connect(extra_query=INTENT) as connection:
         (created,) = receive_until(connection, "session.created")
     assert created["session"]["audio"]["input"]["transcription"]["language"] == "en"
-
-
-def test_a_short_lived_key_makes_no_others(server: Serving) -> None:
-    ticket = client_of(server).realtime.client_secrets.create()
     with pytest.raises(PermissionDeniedError):
-        client_of(server, ticket.value).realtime.client_secrets.create()
+        server.client(ticket.value).realtime.client_secrets.create()
+    for seconds in (9, 7201):
+        with pytest.raises(BadRequestError, match="10 to 7200"):
+            make(expires_after={"anchor": "created_at", "seconds": seconds})
 
 
-@pytest.mark.parametrize("seconds", [9, 7201])
-def test_a_short_lived_key_lives_as_long_as_allowed(server: Serving, seconds: int) -> None:
-    with pytest.raises(BadRequestError, match="10 to 7200"):
-        client_of(server).realtime.client_secrets.create(
-            expires_after={"anchor": "created_at", "seconds": seconds}
-        )
-
-
-def test_the_beta_dialect_makes_short_lived_keys_too(server: Serving) -> None:
-    sessions = client_of(server).beta.realtime.transcription_sessions
-    made = sessions.create(
-        input_audio_format="g711_ulaw", client_secret={"expires_at": {"anchor": "created_at", "seconds": 30}}
-    )
+@pytest.mark.parametrize("by_header", [True, False])
+def test_the_beta_dialect_has_short_lived_keys_and_sessions_too(server: Serving, by_header: bool) -> None:
+    sessions = server.client(KEY).beta.realtime.transcription_sessions
+    expiry = {"expires_at": {"anchor": "created_at", "seconds": 30}}
+    made = sessions.create(input_audio_format="g711_ulaw", client_secret=expiry)
     assert made.input_audio_format == "g711_ulaw"
-    headers = {"Authorization": f"Bearer {made.client_secret.value}", "OpenAI-Beta": "realtime=v1"}
-    with open_socket(server, additional_headers=headers) as socket:
-        (created,) = receive_until(socket, "transcription_session.created", beta=True)
-    assert created["session"]["input_audio_format"] == "g711_ulaw"
-
-
-def test_a_session_of_the_beta_dialect(server: Serving) -> None:
-    with open_socket(server, subprotocols=["realtime", "openai-beta.realtime-v1"]) as socket:
+    headers = {"Authorization": f"Bearer {made.client_secret.value}"}
+    dialect: dict[str, Any] = {"subprotocols": ["realtime", "openai-beta.realtime-v1"]}
+    if by_header:
+        dialect, headers = {}, headers | {"OpenAI-Beta": "realtime=v1"}
+    url = f"{server.socket_url}/v1/realtime?intent=transcription"
+    with connect(url, proxy=None, additional_headers=headers, **dialect) as socket:
         session = {"input_audio_format": "pcm16", "input_audio_transcription": {"model": "whisper-1"}}
         socket.send(json.dumps({"type": "transcription_session.update", "session": session}))
         socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": pcm(0.55)}))
-        events = receive_until(socket, ".completed", beta=True)
-    assert [event["type"] for event in events[:2]] == [
-        "transcription_session.created",
-        "transcription_session.updated",
-    ]
-    assert events[-1]["transcript"] == words_said(5)
+        created, updated, *events = receive_until(socket, COMPLETED, beta=True)
+    assert created["type"] == "transcription_session.created"
+    assert created["session"]["input_audio_format"] == "g711_ulaw"
+    assert updated["type"] == "transcription_session.updated"
+    assert transcript_of(events) == words_said(5)
 
 
 FORMATS = {
@@ -194,20 +150,16 @@ def speech_file(format: str, seconds: float) -> io.BytesIO:
     file = io.BytesIO()
     with av.open(file, "w", format="wav") as container:
         stream = container.add_stream(codec, rate=rate_hz, layout="mono")
-        for resampled in [*resampler.resample(frame), *resampler.resample(None)]:
+        for resampled in [*resampler.resample(frame), *resampler.resample(None), None]:
             container.mux(stream.encode(resampled))
-        container.mux(stream.encode(None))
     file.seek(0)
     return file
 
 
-def speech(format: str, seconds: float) -> bytes:
-    """Return the same as clients send it."""
+def say(connection: Any, format: str, seconds: float, bytes_at_once: int) -> None:
+    """Send the same as clients do."""
     with av.open(speech_file(format, seconds)) as container:
-        return b"".join(map(bytes, container.demux()))
-
-
-def say(connection: Any, audio: bytes, bytes_at_once: int) -> None:
+        audio = b"".join(map(bytes, container.demux()))
     for start in range(0, len(audio), bytes_at_once):
         block = audio[start : start + bytes_at_once]
         connection.input_audio_buffer.append(audio=b64encode(block).decode())
@@ -217,54 +169,31 @@ def plain(text: str) -> str:
     return " ".join(re.findall(r"[a-z]+", text.lower()))
 
 
-def check_deltas(events: list[dict[str, Any]]) -> str:
-    """Return the transcripts, each equal to its deltas."""
-    transcripts = []
-    for completed in filter(lambda event: event["type"].endswith(".completed"), events):
-        mine = [event for event in events if event.get("item_id") == completed["item_id"]]
-        deltas = [event["delta"] for event in mine if event["type"].endswith(".delta")]
-        assert "".join(deltas) == completed["transcript"]
-        transcripts.append(completed["transcript"])
-    return " ".join(transcripts)
-
-
-def transcript_of(connection: Any) -> str:
-    return check_deltas(receive_until(connection, "item.done"))
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("format", FORMATS)
 def test_real_speech_in_every_format_is_what_a_live_session_hears_in_a_file(
-    real_server: Serving, recognizer: Unhurried, format: str
+    unhurried_server: Serving, unhurried: Recognizer, format: str
 ) -> None:
-    with client_of(real_server).realtime.connect(extra_query=INTENT) as connection:
-        audio_input = {"format": {"type": format}, "turn_detection": None}
-        configure(connection, audio_input)
-        say(connection, speech(format, 5.5), 4_001)
+    with unhurried_server.client().realtime.connect(extra_query=INTENT) as connection:
+        configure(connection, format={"type": format}, turn_detection=None)
+        say(connection, format, 5.5, 4_001)
         connection.input_audio_buffer.commit()
-        heard = transcript_of(connection)
+        heard = transcript_of(receive_until(connection, "item.done"))
     options = TranscribeOptions(word_timestamps=True)
-    session = recognizer.stream(options, stream_options=StreamOptions(finals="streamed"))
+    session = unhurried.stream(options, stream_options=StreamOptions(finals="streamed"))
     events = [*session.feed(load_audio(speech_file(format, 5.5))), *session.close()]
     assert heard == "".join(event.segment.text for event in events if isinstance(event, FinalSegment)).strip()
     assert {"and", "so", "fellow"} <= {*plain(heard).split()}
 
 
 @pytest.mark.real
-def test_turns_of_real_speech_are_detected(real_server: Serving) -> None:
-    with client_of(real_server).realtime.connect(extra_query=INTENT) as connection:
+def test_turns_of_real_speech_are_detected(unhurried_server: Serving) -> None:
+    with unhurried_server.client().realtime.connect(extra_query=INTENT) as connection:
         turns = {"type": "server_vad", "silence_duration_ms": 1200}
-        audio_input = {"turn_detection": turns, "transcription": {"delay": "high"}}
-        configure(connection, audio_input)
-        say(connection, speech("audio/pcm", 11), 4_800)
+        configure(connection, turn_detection=turns, transcription={"delay": "high"})
+        say(connection, "audio/pcm", 11, 4_800)
         events = receive_until(connection, "item.done")
-    assert plain(check_deltas(events)) == JFK
-    order = [event["type"] for event in events if not event["type"].endswith(".delta")][2:]
-    assert order == [
-        "input_audio_buffer.speech_started",
-        "input_audio_buffer.speech_stopped",
-        "input_audio_buffer.committed",
-        "conversation.item.added",
-        "conversation.item.input_audio_transcription.completed",
-        "conversation.item.done",
+    assert plain(transcript_of(events)) == JFK
+    assert [event["type"].rsplit(".", 1)[-1] for event in events if not event["type"].endswith(DELTA)][2:] == [
+        *("speech_started", "speech_stopped", "committed", "added", "completed", "done")
     ]

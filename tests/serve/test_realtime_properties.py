@@ -14,20 +14,10 @@ from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SessionConfig, 
 
 KEYS = st.sampled_from(
     [
-        *(
-            "type",
-            "session",
-            "audio",
-            "input",
-            "format",
-            "rate",
-            "transcription",
-            "model",
-            "language",
-            "prompt",
-        ),
-        *("keywords", "delay", "turn_detection", "threshold", "silence_duration_ms", "eagerness", "include"),
-        *("event_id", "input_audio_format", "input_audio_transcription", "noise_reduction", "idle_timeout_ms"),
+        *("type", "session", "audio", "input", "format", "rate", "transcription", "model", "language"),
+        *("keywords", "delay", "turn_detection", "threshold", "silence_duration_ms", "eagerness", "prompt"),
+        *("event_id", "input_audio_format", "input_audio_transcription", "noise_reduction", "include"),
+        "idle_timeout_ms",
     ]
 )
 AUDIO = "AAAA"
@@ -45,21 +35,13 @@ JSON = st.recursive(
 INPUT = st.fixed_dictionaries(
     {}, optional=dict.fromkeys(("format", "transcription", "turn_detection", "noise_reduction"), JSON)
 )
+SESSIONS = st.one_of(JSON, INPUT, INPUT.map(lambda given: {"audio": {"input": given}}))
+UPDATES = st.sampled_from(["session.update", "transcription_session.update"])
+BUFFER = {"append": {"audio": pcm(0.02)}, "commit": {}, "clear": {}}
 CLIENT_EVENTS = st.one_of(
-    st.fixed_dictionaries(
-        {
-            "type": st.sampled_from(["session.update", "transcription_session.update"]),
-            "session": st.one_of(JSON, INPUT, INPUT.map(lambda given: {"audio": {"input": given}})),
-        }
-    ),
+    st.fixed_dictionaries({"type": UPDATES, "session": SESSIONS}),
     st.fixed_dictionaries({"type": VALUES}, optional={"audio": JSON, "event_id": JSON}),
-    st.sampled_from(
-        [
-            {"type": "input_audio_buffer.append", "audio": pcm(0.02)},
-            {"type": "input_audio_buffer.commit"},
-            {"type": "input_audio_buffer.clear"},
-        ]
-    ),
+    st.sampled_from([{"type": f"input_audio_buffer.{name}", **given} for name, given in BUFFER.items()]),
 )
 MESSAGES = st.one_of(
     CLIENT_EVENTS.map(json.dumps), JSON.map(json.dumps), st.text(max_size=9), st.binary(max_size=9)

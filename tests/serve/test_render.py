@@ -1,48 +1,33 @@
-"""Transcripts rendered as files."""
+"""Transcripts rendered as files, and as events while they are made."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tone_server import serving_tones
+from talking import make_segment
 
 from harken.formats import FORMATS, from_json, render
-from harken.results import Segment, Transcript, Word
+from harken.results import Transcript, Word
+from harken.serve.rest.forms import Form
 from harken.serve.rest.render import MEDIA_TYPES
-from harken.serve.rest.transcription_bodies import transcript_json
+from harken.serve.rest.transcription_form import parse_transcription_form
+from harken.serve.rest.transcripts import TranscriptionEvents, transcript_json
+from harken.serve.work.file_job import FileUpdate
 
 PATH = "/v1/harken/render"
 WORDS = (
     Word(start_s=0.5, end_s=0.9, text=" Good", probability=0.9),
     Word(start_s=0.9, end_s=1.4, text=" <morning>.", probability=0.8),
 )
-SEGMENT = Segment(
-    index=0,
-    start_s=0.5,
-    end_s=1.4,
-    text=" Good <morning>.",
-    tokens=(1, 2),
-    temperature=0.0,
-    avg_logprob=-0.2,
-    compression_ratio=1.0,
-    no_speech_prob=0.1,
-    seek_s=0.0,
-    words=WORDS,
-)
+SEGMENT = make_segment(*WORDS, start_s=0.5, end_s=1.4)
 TRANSCRIPT = Transcript(segments=(SEGMENT,), language="en", duration_s=2.0, model="tones")
 DOCUMENT = transcript_json(TRANSCRIPT, "tones")
-
-
-@pytest.fixture(scope="module")
-def http() -> Iterator[httpx.Client]:
-    with serving_tones() as server, httpx.Client(base_url=server.url) as http:
-        yield http
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -97,3 +82,24 @@ def test_a_lone_surrogate_is_no_failure(http: httpx.Client) -> None:
         document = json.dumps(DOCUMENT | {"language": "\ud800", "model": "\ud800"})
         assert http.post(f"{PATH}?format={name}", content=document).status_code == 200
     assert from_json(DOCUMENT) == TRANSCRIPT
+
+
+TEXTS = st.lists(st.lists(st.text(" \n\u3000ab.", max_size=4), max_size=3), max_size=5)
+
+
+@given(texts=TEXTS)
+@example(texts=[[" ", " a", " "], [], [" b "], ["  "]])
+def test_the_deltas_are_the_text_wherever_spaces_are(texts: list[list[str]]) -> None:
+    asked = parse_transcription_form(Form([("model", "tones")]), "transcribe")
+    events = TranscriptionEvents(asked, None)
+    updates = [[replace(SEGMENT, text=text, words=()) for text in window] for window in texts]
+    deltas = [
+        event["delta"]
+        for segments in updates
+        for event in events.update(FileUpdate(segments=segments, done_s=0.0))
+    ]
+    segments = tuple(segment for window in updates for segment in window)
+    transcript = Transcript(segments=segments, language="en", duration_s=1.0, model="tones")
+    (done,) = events.done(transcript)
+    assert "".join(deltas) == done["text"] == transcript.text
+    assert all(deltas), "an empty delta says nothing"

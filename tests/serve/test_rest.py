@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +19,9 @@ from openai.types.audio import (
     TranslationVerbose,
 )
 from served_audio import wav
-from tone_server import (
-    FIELDS,
-    PATH,
-    GatedToneBackend,
-    event_lines,
-    eventually,
-    serving_tones,
-    speak,
-    transcribe_tones,
-)
+from tone_server import PATH, check_refused, events_of, post, speak, transcribe_tones
 
+from cli_runner import eventually
 from harken.cli import main
 from harken.formats import from_json, render
 from harken.results import Transcript
@@ -40,18 +30,7 @@ from real_models import EXAMPLE, recognizer
 from serving import Serving, serving
 
 SPEECH = speak(30)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving_tones(GatedToneBackend()) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server: Serving) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
-        yield client
+RECORDING, TEXT = wav(SPEECH.samples), transcribe_tones(SPEECH, positions=200)
 
 
 @pytest.fixture(scope="module")
@@ -61,24 +40,24 @@ def real_server() -> Iterator[Serving]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def real_client(real_server: Serving) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{real_server.url}/v1", api_key="none") as client:
-        yield client
-
-
 def create(client: Any, **fields: Any) -> Any:
-    """Have the speech transcribed."""
-    return client.audio.transcriptions.create(model="tones", language="en", file=wav(SPEECH.samples), **fields)
+    """Have the speech transcribed, or another file."""
+    given = {"model": "tones", "language": "en", "file": RECORDING} | fields
+    return client.audio.transcriptions.create(**given)
 
 
-def test_json_has_the_text_the_language_and_the_usage(client: openai.OpenAI) -> None:
+def test_json_has_the_text_the_language_the_usage_and_logprobs_of_words(client: openai.OpenAI) -> None:
     answer = create(client)
     assert isinstance(answer, Transcription)
-    assert answer.text == transcribe_tones(SPEECH, positions=200)
+    assert answer.text == TEXT
     assert answer.to_dict()["languages"] == [{"code": "en"}]
     assert answer.to_dict()["usage"] == {"type": "duration", "seconds": 12.0}
     assert answer.logprobs is None
+    answer = create(client, include=["logprobs"])
+    assert "".join(logprob.token for logprob in answer.logprobs).strip() == answer.text != ""
+    for logprob in answer.logprobs:
+        assert bytes(map(int, logprob.bytes)).decode() == logprob.token
+        assert logprob.logprob <= 0
 
 
 def test_verbose_json_has_segments_and_words_as_they_are_asked_for(client: openai.OpenAI) -> None:
@@ -94,7 +73,7 @@ def test_verbose_json_has_segments_and_words_as_they_are_asked_for(client: opena
     assert both.words == words.words
     assert by_default.segments
     assert both.segments
-    assert {answer.text for answer in (by_default, words, both)} == {transcribe_tones(SPEECH, positions=200)}
+    assert {answer.text for answer in (by_default, words, both)} == {TEXT}
     assert {answer.language for answer in (by_default, words, both)} == {"english"}
     assert words.words
     assert all(0 <= word.start <= word.end <= 12 for word in words.words)
@@ -104,24 +83,15 @@ def test_verbose_json_has_segments_and_words_as_they_are_asked_for(client: opena
     TranscriptionVerbose.model_validate(both.to_dict(), strict=False)
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 def test_translations_answer_in_english(client: openai.OpenAI) -> None:
-    file = wav(SPEECH.samples)
-    with pytest.warns(DeprecationWarning, match="deprecated"):
-        plain = client.audio.translations.create(model="tones", file=file)
-    with pytest.warns(DeprecationWarning, match="deprecated"):
-        verbose = client.audio.translations.create(model="tones", file=file, response_format="verbose_json")
+    translate = client.audio.translations.create
+    plain = translate(model="tones", file=RECORDING)
+    verbose = translate(model="tones", file=RECORDING, response_format="verbose_json")
     assert isinstance(plain, Translation)
     assert isinstance(verbose, TranslationVerbose)
     assert verbose.language == "english"
     assert plain.text == verbose.text != ""
-
-
-def test_logprobs_are_those_of_the_words(client: openai.OpenAI) -> None:
-    answer = create(client, include=["logprobs"])
-    assert "".join(logprob.token for logprob in answer.logprobs).strip() == answer.text != ""
-    for logprob in answer.logprobs:
-        assert bytes(map(int, logprob.bytes)).decode() == logprob.token
-        assert logprob.logprob <= 0
 
 
 def transcribe_file(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> Transcript:
@@ -132,10 +102,10 @@ def transcribe_file(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: s
     return from_json((folder / "jfk.json").read_text(encoding="utf-8"))
 
 
-def ask_real(server: Serving, name: str, fields: dict[str, object]) -> httpx.Response:
+def ask_real(server: Serving, name: str, path: str = PATH, **fields: object) -> httpx.Response:
     data = {"model": "whisper-1", "response_format": name, **fields}
     files = {"file": EXAMPLE.read_bytes()}
-    return httpx.post(f"{server.url}{PATH}", data=data, files=files, timeout=60)
+    return httpx.post(f"{server.url}{path}", data=data, files=files, timeout=60)
 
 
 def check_verbose(body: dict[str, Any], transcript: Transcript) -> None:
@@ -159,7 +129,7 @@ def test_every_format_has_the_text_of_the_command_line(
     real_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transcript = transcribe_file(monkeypatch, tmp_path)
-    answers = {name: ask_real(real_server, name, {}) for name in RESPONSE_FORMATS}
+    answers = {name: ask_real(real_server, name) for name in RESPONSE_FORMATS}
     assert answers["json"].json()["text"] == transcript.text
     assert answers["text"].text == f"{transcript.text}\n"
     for name in ("srt", "vtt"):
@@ -193,49 +163,34 @@ def test_fields_have_the_effect_of_the_options_of_the_command_line(
         "chunking_strategy": '{"type": "server_vad", "threshold": 0.6, "silence_duration_ms": 500}',
         "language": "en",
     }
-    check_verbose(ask_real(real_server, "verbose_json", fields).json(), transcript)
+    check_verbose(ask_real(real_server, "verbose_json", **fields).json(), transcript)
 
 
 @pytest.mark.real
 def test_an_english_model_refuses_what_it_cannot_do(real_server: Serving) -> None:
     for path, language, param in (("/v1/audio/translations", "en", "task"), (PATH, "de", "language")):
-        data, files = {"model": "whisper-1", "language": language}, {"file": EXAMPLE.read_bytes()}
-        answer = httpx.post(f"{real_server.url}{path}", data=data, files=files)
-        error = answer.json()["error"]
-        assert (answer.status_code, error["param"]) == (400, param)
-        assert "this model is English-only" in error["message"]
+        answer = ask_real(real_server, "json", path, language=language)
+        assert "this model is English-only" in check_refused(answer, 400, "invalid_value", param)
 
 
-def joined(deltas: Sequence[object]) -> str:
-    assert all(isinstance(event, TranscriptionTextDeltaEvent) for event in deltas)
-    return "".join(event.delta for event in deltas if isinstance(event, TranscriptionTextDeltaEvent))
-
-
-def check_stream(events: list[object]) -> None:
-    *deltas, done = events
-    assert len(deltas) > 1
-    assert isinstance(done, TranscriptionTextDoneEvent)
-    assert joined(deltas) == done.text == transcribe_tones(SPEECH, positions=200)
-    assert done.usage is not None
-    assert done.usage.total_tokens == done.usage.input_tokens + done.usage.output_tokens
-    TranscriptionTextDoneEvent.model_validate(done.to_dict())
-
-
-def test_deltas_together_are_the_text(client: openai.OpenAI) -> None:
-    check_stream([*create(client, stream=True)])
-
-
-def test_the_asynchronous_client_streams_too(server: Serving) -> None:
-    async def ask() -> list[object]:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+def test_deltas_together_are_the_text_to_both_clients(tones: Serving, client: openai.OpenAI) -> None:
+    async def ask() -> list[Any]:
+        async with openai.AsyncOpenAI(base_url=f"{tones.url}/v1", api_key="none") as client:
             return [event async for event in await create(client, stream=True)]
 
-    check_stream(asyncio.run(ask()))
+    for *deltas, done in ([*create(client, stream=True)], asyncio.run(ask())):
+        assert len(deltas) > 1
+        assert {type(event) for event in deltas} == {TranscriptionTextDeltaEvent}
+        assert isinstance(done, TranscriptionTextDoneEvent)
+        assert "".join(event.delta for event in deltas) == done.text == TEXT
+        assert done.usage is not None
+        assert done.usage.total_tokens == done.usage.input_tokens + done.usage.output_tokens
+        TranscriptionTextDoneEvent.model_validate(done.to_dict())
 
 
 def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(client: openai.OpenAI) -> None:
     cut = wav(SPEECH.samples, n_bytes=300_000)
-    stream = client.audio.transcriptions.create(model="tones", language="en", file=cut, stream=True)
+    stream = create(client, file=cut, stream=True)
     assert isinstance(next(iter(stream)), TranscriptionTextDeltaEvent)
     with pytest.raises(openai.APIError, match="could be decoded; the file is cut short") as failed:
         for _ in stream:
@@ -244,10 +199,10 @@ def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(client: openai.O
     assert failed.value.body["code"] == "invalid_audio"
 
 
-def test_own_events_tell_progress_and_bring_the_transcript(server: Serving) -> None:
-    fields = FIELDS | {"stream": "true", "include[]": "harken.events", "timestamp_granularities[]": "word"}
-    answer = httpx.post(f"{server.url}{PATH}", data=fields, files={"file": wav(SPEECH.samples)})
-    events = [json.loads(line) for line in event_lines(answer.text)]
+def test_own_events_tell_progress_and_bring_the_transcript(http: httpx.Client) -> None:
+    wanted = {"stream": "true", "include[]": "harken.events", "timestamp_granularities[]": "word"}
+    answer = post(http, RECORDING, **wanted)
+    events = events_of(answer.text)
     progress = [event for event in events if event["type"] == "harken.progress"]
     segments = [event["segment"] for event in events if event["type"] == "harken.segment"]
     (document,) = [event["transcript"] for event in events if event["type"] == "harken.transcript"]
@@ -259,12 +214,12 @@ def test_own_events_tell_progress_and_bring_the_transcript(server: Serving) -> N
     assert document["model"] == "tones"
     assert [event["type"] for event in events[-2:]] == ["harken.transcript", "transcript.text.done"]
     assert from_json(document).text == document["text"] == events[-1]["text"]
-    rendered = httpx.post(f"{server.url}/v1/harken/render?format=srt", json=document)
+    rendered = http.post("/v1/harken/render?format=srt", json=document)
     assert rendered.text == "".join(render(from_json(document), "srt"))
     assert rendered.headers["content-disposition"] == 'attachment; filename="transcript.srt"'
 
 
-def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
+def test_models_are_listed_and_found_and_info_tells_what_a_loaded_one_can_do(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tones"]
     model = client.models.retrieve("tones")
     assert (model.id, model.object) == ("tones", "model")
@@ -272,16 +227,13 @@ def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         client.models.retrieve("openai/whisper-huge")
     assert missing.value.code == "model_not_found"
-
-
-def test_info_tells_what_a_loaded_model_can_do(server: Serving, client: openai.OpenAI) -> None:
-    client.audio.transcriptions.create(model="tones", language="en", file=wav(SPEECH.samples))
-    info = client.get("/harken/info", cast_to=dict[str, object])
-    (model,) = info["models"]  # type: ignore[misc]
+    create(client)
+    info = client.get("/harken/info", cast_to=dict[str, Any])
+    (model,) = info["models"]
     assert model["multilingual"]
     assert {"code": "de", "name": "german"} in model["languages"]
-    assert "srt" in info["formats"]  # type: ignore[operator]
-    assert "low" in info["delays"]  # type: ignore[operator]
+    assert "srt" in info["formats"]
+    assert "low" in info["delays"]
 
 
 @pytest.mark.parametrize(
@@ -290,20 +242,20 @@ def test_info_tells_what_a_loaded_model_can_do(server: Serving, client: openai.O
         (b"no recording", {}, "file", "invalid_audio"),
         (b"", {}, "file", "invalid_audio"),
         (wav(SPEECH.samples[:800]), {}, "file", "audio_too_short"),
-        (wav(SPEECH.samples), {"temperature": 40}, "temperature", "invalid_value"),
-        (wav(SPEECH.samples), {"response_format": "diarized_json"}, "response_format", "unsupported_value"),
+        (RECORDING, {"temperature": 40}, "temperature", "invalid_value"),
+        (RECORDING, {"response_format": "diarized_json"}, "response_format", "unsupported_value"),
     ],
     ids=["no recording", "empty", "too short", "temperature", "diarized"],
 )
 def test_bad_requests_are_refused_once(
-    server: Serving, client: openai.OpenAI, file: bytes, fields: dict[str, Any], param: str, code: str
+    tones: Serving, client: openai.OpenAI, file: bytes, fields: dict[str, Any], param: str, code: str
 ) -> None:
     def count() -> float:
-        return server.metric("harken_requests_total", route=PATH, status="400")
+        return tones.metric("harken_requests_total", route=PATH, status="400")
 
     before = count()
     with pytest.raises(openai.BadRequestError) as refused:
-        client.audio.transcriptions.create(model="tones", file=file, **fields)
+        create(client, file=file, **fields)
     assert (refused.value.param, refused.value.code) == (param, code)
     assert refused.value.request_id
     assert eventually(lambda: count() > before)
@@ -313,17 +265,16 @@ def test_bad_requests_are_refused_once(
 def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
     message = r"'large' is not served; allowed is one of tones, "
     with pytest.raises(openai.NotFoundError, match=message) as missing:
-        client.audio.transcriptions.create(model="large", file=wav(SPEECH.samples))
+        create(client, model="large")
     assert missing.value.code == "model_not_found"
 
 
-def test_eight_requests_at_once_have_the_texts_of_each_alone(server: Serving) -> None:
+def test_eight_requests_at_once_have_the_texts_of_each_alone(tones: Serving) -> None:
     speeches = [speak(12 + 5 * n, first=n) for n in range(8)]
 
     async def ask_all() -> list[str]:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
-            ask = partial(client.audio.transcriptions.create, model="tones", language="en")
-            answers = await asyncio.gather(*(ask(file=wav(speech.samples)) for speech in speeches))
+        async with openai.AsyncOpenAI(base_url=f"{tones.url}/v1", api_key="none") as client:
+            answers = await asyncio.gather(*(create(client, file=wav(speech.samples)) for speech in speeches))
         return [answer.text for answer in answers]
 
     assert asyncio.run(ask_all()) == [transcribe_tones(speech, positions=200) for speech in speeches]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from threading import Event
 from typing import Any
 
@@ -21,65 +19,20 @@ from openai.types.audio import (
     TranscriptionTextSegmentEvent,
 )
 from served_audio import wav
-from tone_server import FIELDS, PATH, ToneRecognizer, event_lines, speak, transcribe_tones
+from talking import TalkingRecognizer, TurnsDiarizer, words_said
+from tone_server import check_refused, events_of, post
 
-from fakes.tone_backend import ToneBackend
 from harken.contract import Floats
-from harken.errors import AudioError, CheckpointNotFound
-from harken.results import Segment, Speaker, Transcript
+from harken.errors import CheckpointNotFound
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE
 from serving import MAX_WAIT_S, Serving, serving
 
-SPEECH = speak(30)
-SAMPLE = speak(8).samples  # 3.2 s
-
-
-class TurnsDiarizer:
-    """A diarizer whose speakers take turns with every segment; the first are the voices that it knows."""
-
-    def __init__(self, names: tuple[str, ...] = ()) -> None:
-        self.names = names
-
-    def with_voices(self, voices: Mapping[str, Floats]) -> TurnsDiarizer:
-        for name, samples in voices.items():
-            if not np.any(samples):
-                raise AudioError(f"{name}: nobody speaks in the sample")
-        return TurnsDiarizer(tuple(voices))
-
-
-class DiarizedTranscription:
-    """A transcription whose segments come at the end, with their speakers."""
-
-    def __init__(self, plain: Transcription, diarizer: TurnsDiarizer) -> None:
-        self._plain = plain
-        self._names = [*diarizer.names, "A", "B"][:2]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plain, name)
-
-    def step(self) -> list[Segment]:
-        self._plain.step()
-        return [*self.so_far().segments] if self._plain.finished else []
-
-    def so_far(self) -> Transcript:
-        plain = self._plain.so_far()
-        segments = tuple(
-            replace(segment, speakers=(self._names[segment.index % 2],)) for segment in plain.segments
-        )
-        return replace(
-            plain, segments=segments, speakers=tuple(Speaker(name=n, seconds=1.0) for n in self._names)
-        )
-
-
-class DiarizingRecognizer(ToneRecognizer):
-    def transcribe(self, audio: Any, options: Any = None, /, **keywords: Any) -> Transcription:
-        diarizer = keywords.pop("diarizer", None)
-        plain = super().transcribe(audio, options, **keywords)
-        return DiarizedTranscription(plain, diarizer) if diarizer else plain  # type: ignore[return-value]
+RECORDING = wav(np.zeros(12 * SAMPLE_RATE, np.float32))  # 24 segments
+SAMPLE = np.full(4 * SAMPLE_RATE, 0.1, np.float32)
+"""A voice."""
 
 
 class Loader:
@@ -108,14 +61,13 @@ def loader() -> Loader:
 
 @pytest.fixture(scope="module")
 def server(loader: Loader) -> Iterator[Serving]:
-    recognizer = DiarizingRecognizer(ToneBackend(positions=200))
-    with serving(lambda id: recognizer, ["tones"], load_diarizer=loader) as server:
+    with serving(lambda id: TalkingRecognizer(), ["tones"], load_diarizer=loader) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def client(server: Serving) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+    with server.client() as client:
         yield client
 
 
@@ -128,10 +80,8 @@ DIARIZED = {"response_format": "diarized_json", "chunking_strategy": "auto", "la
 
 def ask(client: Any, **fields: Any) -> Any:
     """Have the speech transcribed with its speakers."""
-    file = wav(SPEECH.samples)
-    return client.audio.transcriptions.create(
-        model="gpt-4o-transcribe-diarize", file=file, **DIARIZED, **fields
-    )
+    given = DIARIZED | {"model": "gpt-4o-transcribe-diarize", "file": RECORDING} | fields
+    return client.audio.transcriptions.create(**given)
 
 
 def test_segments_name_their_speakers(client: openai.OpenAI, loader: Loader) -> None:
@@ -139,10 +89,9 @@ def test_segments_name_their_speakers(client: openai.OpenAI, loader: Loader) -> 
     assert isinstance(answer, TranscriptionDiarized)
     assert (answer.task, answer.duration) == ("transcribe", 12.0)
     assert answer.to_dict()["usage"] == {"type": "duration", "seconds": 12.0}
-    assert answer.text == transcribe_tones(SPEECH, positions=200)
-    assert [segment.speaker for segment in answer.segments] == ["A", "B", "A"][: len(answer.segments)]
-    assert len(answer.segments) > 1
-    assert [segment.id for segment in answer.segments] == [f"seg_{i}" for i in range(len(answer.segments))]
+    assert answer.text == words_said(120)
+    assert [segment.speaker for segment in answer.segments] == ["A", "B"] * 12
+    assert [segment.id for segment in answer.segments] == [f"seg_{i}" for i in range(24)]
     assert " ".join(segment.text for segment in answer.segments).split() == answer.text.split()
     TranscriptionDiarized.model_validate(answer.to_dict(), strict=True)
     ask(client)
@@ -169,68 +118,45 @@ def test_segments_are_streamed_with_their_speakers(client: openai.OpenAI) -> Non
 
 
 def test_own_events_bring_the_transcript_with_speakers(server: Serving) -> None:
-    fields = FIELDS | {"response_format": "diarized_json", "stream": "true", "include[]": "harken.events"}
-    answer = httpx.post(f"{server.url}{PATH}", data=fields, files={"file": wav(SPEECH.samples)})
-    events = [json.loads(line) for line in event_lines(answer.text)]
-    (document,) = [event["transcript"] for event in events if event["type"] == "harken.transcript"]
+    with httpx.Client(base_url=server.url) as http:
+        answer = post(http, RECORDING, response_format="diarized_json", stream="true", include="harken.events")
+        (document,) = [event["transcript"] for event in events_of(answer.text) if "transcript" in event]
+        rendered = http.post("/v1/harken/render?format=tsv", json=document)
     assert [entry["name"] for entry in document["speakers"]] == ["A", "B"]
     assert document["segments"][0]["speaker"] == "A"
-    rendered = httpx.post(f"{server.url}/v1/harken/render?format=tsv", json=document)
     assert rendered.text.splitlines()[0] == "start\tend\ttext\tspeaker"
 
 
 WAVE = data_url(SAMPLE)
 
 
-@pytest.mark.parametrize(
-    ("names", "references", "param", "code"),
-    [
-        (["Ann"], [], "known_speaker_references", "invalid_value"),
-        (["Ann", "Ann"], [WAVE, WAVE], "known_speaker_names", "invalid_value"),
-        (["A" * 101], [WAVE], "known_speaker_names", "invalid_value"),
-        ([*"ABCDE"], [WAVE] * 5, "known_speaker_names", "invalid_value"),
-        (["Ann"], ["https://example.org/ann.wav"], "known_speaker_references", "invalid_value"),
-        (["Ann"], ["data:audio/wav;base64,!!"], "known_speaker_references", "invalid_value"),
-        (["Ann"], ["data:audio/wav;base64,UklGRg=="], "known_speaker_references", "invalid_audio"),
-        (["Ann"], [data_url(SAMPLE[:16_000])], "known_speaker_references", "invalid_audio"),
-        (["Ann"], [data_url(np.tile(SAMPLE, 4))], "known_speaker_references", "invalid_audio"),
-        (["Ann"], [data_url(0 * SAMPLE)], "known_speaker_references", "invalid_audio"),
-    ],
-    ids=[
-        "no sample",
-        "twice",
-        "long name",
-        "five",
-        "address",
-        "no base64",
-        "no recording",
-        "short",
-        "long",
-        "silence",
-    ],
-)
-def test_samples_that_are_of_no_use_are_refused(
-    client: openai.OpenAI, names: list[str], references: list[str], param: str, code: str
-) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        ask(client, known_speaker_names=names, known_speaker_references=references)
-    assert (refused.value.param, refused.value.code) == (param, code)
-    assert len(refused.value.message) < 400
+def test_samples_that_are_of_no_use_are_refused(client: openai.OpenAI) -> None:
+    names, references = "known_speaker_names", "known_speaker_references"
+    for given_names, given, param, code in (
+        (["Ann"], [], references, "invalid_value"),
+        (["Ann", "Ann"], [WAVE, WAVE], names, "invalid_value"),
+        (["A" * 101], [WAVE], names, "invalid_value"),
+        ([*"ABCDE"], [WAVE] * 5, names, "invalid_value"),
+        (["Ann"], ["https://example.org/ann.wav"], references, "invalid_value"),
+        (["Ann"], ["data:audio/wav;base64,!!"], references, "invalid_value"),
+        (["Ann"], ["data:audio/wav;base64,UklGRg=="], references, "invalid_audio"),
+        (["Ann"], [data_url(SAMPLE[:16_000])], references, "invalid_audio"),
+        (["Ann"], [data_url(np.tile(SAMPLE, 3))], references, "invalid_audio"),
+        (["Ann"], [data_url(0 * SAMPLE)], references, "invalid_audio"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask(client, **{names: given_names, references: given})
+        assert (refused.value.param, refused.value.code) == (param, code)
+        assert len(refused.value.message) < 400
 
 
-def test_voices_need_the_format_with_speakers(server: Serving) -> None:
-    fields = FIELDS | {"known_speaker_names": "Ann", "known_speaker_references": WAVE}
-    answer = httpx.post(f"{server.url}{PATH}", data=fields, files={"file": wav(SPEECH.samples)})
-    error = answer.json()["error"]
-    assert (error["param"], error["code"]) == ("response_format", "unsupported_value")
-    assert "allowed is diarized_json" in error["message"]
-
-
-def test_translations_have_no_speakers(server: Serving) -> None:
-    fields = FIELDS | {"response_format": "diarized_json"}
-    url = f"{server.url}/v1/audio/translations"
-    answer = httpx.post(url, data=fields, files={"file": wav(SPEECH.samples)})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
+def test_only_transcriptions_in_the_format_with_speakers_have_them(server: Serving) -> None:
+    voices = {"known_speaker_names": "Ann", "known_speaker_references": WAVE}
+    with httpx.Client(base_url=server.url) as http:
+        line = check_refused(post(http, RECORDING, **voices), 400, "unsupported_value", "response_format")
+        translated = post(http, RECORDING, "/v1/audio/translations", response_format="diarized_json")
+    assert "allowed is diarized_json" in line
+    check_refused(translated, 400, "invalid_value", "response_format")
 
 
 def test_missing_models_are_said_without_their_path_and_loaded_when_they_come() -> None:

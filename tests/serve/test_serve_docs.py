@@ -8,17 +8,15 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import harken
 from harken.audio import load_audio
 from harken.checkpoints.hub import embedded_model
 from real_models import EXAMPLE
-from serving import Serving, serving
+from serving import Serving
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
@@ -37,12 +35,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving(lambda id: harken.load(id, threads=1)) as server:
-        yield server
-
-
 @pytest.fixture
 def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -56,8 +48,8 @@ def words(text: str) -> list[str]:
 @pytest.mark.usefixtures("in_root")
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("line", CURL)
-def test_curl(server: Serving, line: str) -> None:
-    command = shlex.split(line.replace(ADDRESS, f"127.0.0.1:{server.port}"))
+def test_curl(unhurried_server: Serving, line: str) -> None:
+    command = shlex.split(line.replace(ADDRESS, f"127.0.0.1:{unhurried_server.port}"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "country" in done.stdout
     assert "error" not in done.stdout
@@ -65,13 +57,15 @@ def test_curl(server: Serving, line: str) -> None:
 
 @pytest.mark.usefixtures("in_root")
 @pytest.mark.parametrize("code", PYTHON)
-def test_python(server: Serving, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python(unhurried_server: Serving, code: str, capsys: pytest.CaptureFixture[str]) -> None:
     samples = np.concatenate([load_audio(EXAMPLE), np.zeros(80_000, np.float32)])
     at_24_khz = np.interp(np.arange(len(samples) * 3 // 2) / 1.5, np.arange(len(samples)), samples)
     names = {"pcm16_at_24_khz": (at_24_khz * 32767).astype("<i2").tobytes()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of OpenAI's library
-        exec(compile(code.replace(ADDRESS, f"127.0.0.1:{server.port}"), "docs/serve.md", "exec"), names)
+        exec(
+            compile(code.replace(ADDRESS, f"127.0.0.1:{unhurried_server.port}"), "docs/serve.md", "exec"), names
+        )
     assert {"fellow", "americans"} <= {*words(capsys.readouterr().out)}
 
 

@@ -1,28 +1,36 @@
-"""`harken serve` as a process: the address that it prints, what it refuses, and its end at a signal."""
+"""`harken serve` as a process: the address that it prints, what it refuses, standard input, and its end at a signal."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import Any
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 
 import httpx
 import numpy as np
 import pytest
+from served_audio import pcm, wav
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError
 
 from harken.audio import load_audio
-from real_models import EXAMPLE
+from harken.cli import main
+from harken.types import SAMPLE_RATE
+from real_models import EXAMPLE, model_path
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of audioop, which it imports up to Python 3.12
+    from wyoming.asr import Transcribe
+    from wyoming.audio import AudioChunk, AudioStart, AudioStop
+    from wyoming.event import read_event, write_event
+    from wyoming.info import Describe, Info
 
 WAIT_S = 60.0
 """Longest wait; only a failure takes as long."""
@@ -52,48 +60,38 @@ def serve(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.stderr.close()
 
 
-def refused(*options: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    done = subprocess.run(
-        command(*options), capture_output=True, text=True, timeout=WAIT_S, env=os.environ | (environment or {})
-    )
+def refused(*options: str) -> tuple[int, str]:
+    done = subprocess.run(command(*options), capture_output=True, text=True, timeout=WAIT_S)
     return done.returncode, done.stderr.strip().splitlines()[-1]
 
 
-def test_a_port_that_is_taken_is_refused_in_one_line() -> None:
+def test_addresses_that_cannot_be_and_a_model_that_does_not_exist_end_the_server_in_a_line() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
-        code, line = refused("--port", str(port))
-    assert code == 2
-    assert f"--port {port}: allowed is a port of 127.0.0.1 that is free" in line
+        port = str(taken.getsockname()[1])
+        for options, code, expected in (
+            (("--port", port), 2, f"--port {port}: allowed is a port of 127.0.0.1 that is free"),
+            (
+                ("--host", "no.such.name.invalid", "--no-auth"),
+                2,
+                "'no.such.name.invalid': allowed is an address",
+            ),
+            (("--port", "0", "--model", "no-such-model", "--no-download"), 4, "no-such-model"),
+        ):
+            ended_with, line = refused(*options)
+            assert ended_with == code
+            assert expected in line
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+def test_wrong_options_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for options, expected in (
         (("--host", "0.0.0.0"), "--host '0.0.0.0': allowed is an address of this machine alone"),
-        (
-            ("--host", "no.such.name.invalid", "--no-auth"),
-            "--host 'no.such.name.invalid': allowed is an address",
-        ),
         (("--certfile", "cert.pem"), "--certfile 'cert.pem': allowed is a file together with keyfile"),
-        (
-            ("--alias", "whisper-1=large"),
-            "--alias 'whisper-1=large': allowed is NAME=MODEL, with a MODEL of tiny.en",
-        ),
+        (("--alias", "whisper-1=large"), "'whisper-1=large': allowed is NAME=MODEL, with a MODEL of tiny.en"),
         (("--max-streams", "0"), "--max-streams 0: allowed is an integer from 1 on"),
         (("--log-format", "xml"), "--log-format 'xml': allowed is text or json"),
-    ],
-)
-def test_wrong_options_are_refused_in_one_line(options: tuple[str, ...], expected: str) -> None:
-    code, line = refused(*options)
-    assert code == 2
-    assert expected in line
-
-
-def test_a_model_that_does_not_exist_ends_the_server() -> None:
-    code, line = refused("--port", "0", "--model", "no-such-model", "--no-download")
-    assert code == 4
-    assert "no-such-model" in line
+    ):
+        assert main(["serve", *options]) == 2
+        assert expected in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 @pytest.mark.real
@@ -105,97 +103,73 @@ def test_a_key_of_the_environment_is_asked_for_and_stays_out_of_the_log(
         assert httpx.get(f"{address}/v1/models").status_code == 401
         allowed = httpx.get(f"{address}/v1/models", headers={"authorization": "Bearer secret-key"})
         assert [model["id"] for model in allowed.json()["data"]] == ["tiny.en"]
-        with EXAMPLE.open("rb") as file:
-            reply = httpx.post(
-                f"{address}/v1/audio/transcriptions",
-                headers={"x-api-key": "secret-key"},
-                data={"model": "whisper-1"},
-                files={"file": file},
-                timeout=WAIT_S,
-            )
+        form = {"data": {"model": "whisper-1"}, "files": {"file": EXAMPLE.read_bytes()}}
+        key, path = {"x-api-key": "secret-key"}, "/v1/audio/transcriptions"
+        reply = httpx.post(f"{address}{path}", headers=key, timeout=WAIT_S, **form)
         assert "country" in reply.json()["text"]
         process.terminate()
         assert process.stderr
         log = process.stderr.read()
         assert process.wait(WAIT_S) == 0
     lines = [json.loads(line) for line in log.splitlines()]
-    assert {"/v1/models", "/v1/audio/transcriptions"} <= {line.get("route") for line in lines}
+    assert {"/v1/models", path} <= {line.get("route") for line in lines}
     assert {200, 401} <= {line.get("status") for line in lines}
     assert "secret" not in log
     assert "country" not in log
 
 
+@asynccontextmanager
+async def at_work(
+    address: str, said: bytes, recording: bytes
+) -> AsyncIterator[tuple[ClientConnection, httpx.AsyncClient, asyncio.Task[httpx.Response]]]:
+    """Give a server a live stream and a file; the reply to the file is on its way."""
+    hello = {"type": "hello", "finals": "streamed", "audio": {"format": "s16le", "rate": 16000, "channels": 1}}
+    async with (
+        connect(f"ws{address.removeprefix('http')}/v1/stream") as live,
+        httpx.AsyncClient(base_url=address, timeout=WAIT_S) as client,
+    ):
+        await live.send(json.dumps(hello))
+        await live.send(said)
+        async for message in live:
+            if json.loads(message).get("committed") or not any(said):
+                break
+        form = {"data": {"model": "whisper-1"}, "files": {"file": recording}}
+        reply = asyncio.create_task(client.post("/v1/audio/transcriptions", **form))
+        while (await client.get("/readyz")).json()["files"] == 0 and not reply.done():
+            await asyncio.sleep(0.01)
+        yield live, client, reply
+
+
 @needs_signals
 @pytest.mark.real
-def test_sigterm_sends_the_finals_of_streams_and_finishes_files(tmp_path: Path) -> None:
-    pcm = (load_audio(EXAMPLE) * 32767).astype("<i2")
-    hello = {"type": "hello", "finals": "streamed", "audio": {"format": "s16le", "rate": 16000, "channels": 1}}
+def test_sigterm_sends_the_finals_of_streams_and_finishes_files() -> None:
+    said = pcm(load_audio(EXAMPLE)[: 8 * SAMPLE_RATE])
 
-    async def run(address: str, process: subprocess.Popen[str]) -> tuple[list[str], str]:
-        async with (
-            connect(f"ws{address.removeprefix('http')}/v1/stream") as live,
-            httpx.AsyncClient() as client,
-        ):
-            await live.send(json.dumps(hello))
-            await live.send(pcm[: 8 * 16_000].tobytes())
-            await first_interim(live)
-            form = {"model": "whisper-1"}
-            files = {"file": EXAMPLE.read_bytes()}
-            request = client.post(f"{address}/v1/audio/transcriptions", data=form, files=files, timeout=WAIT_S)
-            reply = asyncio.create_task(request)
-            while (await client.get(f"{address}/readyz")).json()["files"] == 0 and not reply.done():
-                await asyncio.sleep(0.01)
+    async def run(address: str, process: subprocess.Popen[str]) -> tuple[str, str]:
+        async with at_work(address, said, EXAMPLE.read_bytes()) as (live, _, reply):
             process.send_signal(signal.SIGTERM)
-            messages: list[dict[str, Any]] = []
-            with pytest.raises(ConnectionClosedError, match="1012"):
-                await receive_all(live, messages)
-            finals = [each["segment"]["text"] for each in messages if each.get("event") == "final_segment"]
+            finals = ""
+            with suppress(ConnectionClosedError):
+                async for message in live:
+                    finals += json.loads(message).get("segment", {}).get("text", "")
+            assert live.close_code == 1012
             return finals, (await reply).json()["text"]
 
     with serve() as (address, process):
         finals, text = asyncio.run(run(address, process))
         assert process.wait(WAIT_S) == 0
-    assert "fellow Americans" in "".join(finals)
+    assert "fellow Americans" in finals
     assert "country" in text
-
-
-async def receive_all(live: ClientConnection, messages: list[dict[str, Any]]) -> None:
-    async for message in live:
-        messages.append(json.loads(message))
-
-
-async def first_interim(live: ClientConnection) -> None:
-    async for message in live:
-        fields = json.loads(message)
-        if fields.get("event") == "interim" and fields["committed"]:
-            return
 
 
 @needs_signals
 @pytest.mark.real
-def test_a_second_signal_ends_the_server_at_once(tmp_path: Path) -> None:
-    silence = np.zeros(16_000, "<i2").tobytes()
-    hello = {"type": "hello", "audio": {"format": "s16le", "rate": 16000, "channels": 1}}
-
+def test_a_second_signal_ends_the_server_at_once() -> None:
     async def run(address: str, process: subprocess.Popen[str]) -> None:
-        async with (
-            connect(f"ws{address.removeprefix('http')}/v1/stream") as live,
-            httpx.AsyncClient() as client,
-        ):
-            await live.send(json.dumps(hello))
-            await live.send(silence)
-            long = np.tile(load_audio(EXAMPLE), 60)
-            wav = tmp_path / "long.wav"
-            write_wav(wav, (long * 32767).astype("<i2"))
-            files = {"file": wav.read_bytes()}
-            form = {"model": "whisper-1"}
-            reply = asyncio.create_task(
-                client.post(f"{address}/v1/audio/transcriptions", data=form, files=files, timeout=WAIT_S)
-            )
-            while (await client.get(f"{address}/readyz")).json()["files"] == 0:
-                await asyncio.sleep(0.01)
+        long = wav(np.tile(load_audio(EXAMPLE), 60))
+        async with at_work(address, bytes(32_000), long) as (_, client, reply):
             process.send_signal(signal.SIGTERM)
-            while (await client.get(f"{address}/readyz")).json()["status"] != "draining":
+            while (await client.get("/readyz")).json()["status"] != "draining":
                 await asyncio.sleep(0.01)
             process.send_signal(signal.SIGTERM)
             await asyncio.gather(reply, return_exceptions=True)
@@ -207,11 +181,32 @@ def test_a_second_signal_ends_the_server_at_once(tmp_path: Path) -> None:
         assert "ended before all work was done" in process.stderr.read()
 
 
-def write_wav(path: Path, pcm: np.ndarray) -> None:
-    import wave
-
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes(pcm.tobytes())
+@pytest.mark.real
+@pytest.mark.slow
+def test_wyoming_is_spoken_over_standard_input_and_output_to_their_end() -> None:
+    model_path("tiny.en")  # skips where it is missing
+    said, format = pcm(load_audio(EXAMPLE)[: 4 * SAMPLE_RATE]), {"rate": SAMPLE_RATE, "width": 2, "channels": 1}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command("--wyoming", "stdio://"), **pipes) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        try:
+            write_event(Describe().event(), process.stdin)
+            event = read_event(process.stdout)
+            assert event
+            assert Info.from_event(event).asr[0].models[0].languages == ["en"]
+            for _ in range(2):
+                chunks = [AudioChunk(**format, audio=said[i : i + 2048]) for i in range(0, len(said), 2048)]
+                for told in (Transcribe(language="en"), AudioStart(**format), *chunks, AudioStop()):
+                    write_event(told.event(), process.stdin)
+                texts: dict[str, str] = {}
+                while "transcript-stop" not in texts and (event := read_event(process.stdout)):
+                    texts[event.type] = texts.get(event.type, "") + event.data.get("text", "")
+                assert "my fellow Americans" in texts["transcript"]
+                assert texts["transcript-chunk"] == texts["transcript"]
+            process.stdin.close()
+            assert process.stdout.read() == b""
+            assert process.wait(WAIT_S) == 0, process.stderr.read().decode()
+        finally:
+            process.kill()

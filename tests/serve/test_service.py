@@ -1,157 +1,107 @@
-"""The service: files and streams on one engine give the text of each alone, and its end waits for them."""
+"""The service: files and streams on one engine give the text of each alone, and idle models leave the memory."""
 
 from __future__ import annotations
 
 import asyncio
 import io
-import threading
-from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
-from leaping import LeapLoop, leap
+from clients import FileClient, Stage, played, until
+from leaping import leap
 from served_audio import wav
-from talking import TalkingRecognizer, words_said
+from talking import WORD_SAMPLES, words_said
 
-import harken
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.contract import Floats
 from harken.results import Segment
-from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.serve.work.live_job import Failed, LiveUpdate
+from harken.serve.work.live_job import Failed
 from harken.streaming import FinalSegment, Interim, StreamOptions
 from harken.transcribe import TranscribeOptions
 from real_models import EXAMPLE
 
-STREAMED = StreamOptions(finals="streamed")
-BLOCK = 1600
+STREAM = ("tiny.en", TranscribeOptions(), StreamOptions(finals="streamed"))
 
 
-@pytest.fixture(scope="module")
-def recognizer() -> Recognizer:
-    recognizer = harken.load("tiny.en", threads=1)
-    recognizer.stream = partial(recognizer.stream, clock=None)  # type: ignore[method-assign]
-    return recognizer
-
-
-def serve(recognizer: Any, work: Callable[[Service], Coroutine[Any, Any, None]], **options: Any) -> None:
-    """Give a service to a coroutine function; then no thread of it may be left."""
-
-    async def run() -> None:
-        service = Service(lambda id: recognizer, ["tiny.en"], ServeOptions(**options), {})
-        try:
-            await work(service)
-        finally:
-            await service.close()
-
-    with asyncio.Runner(loop_factory=LeapLoop) as runner:
-        runner.run(run())
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("harken tiny")]
-
-
-async def file_segments(service: Service, samples: Floats | None = None) -> list[Segment]:
-    audio = io.BytesIO(EXAMPLE.read_bytes() if samples is None else wav(samples))
-    async with service.file("whisper-1", audio, TranscribeOptions(), 11.0) as job:
+async def file_segments(service: Service, samples: Floats) -> list[Segment]:
+    async with service.file("whisper-1", io.BytesIO(wav(samples)), TranscribeOptions(), 11.0) as job:
         updates = [update async for update in job.updates]
     assert updates[-1].finished
     assert not [update.failure for update in updates if update.failure]
     return [segment for update in updates for segment in update.segments]
 
 
-async def stream_updates(service: Service, samples: Floats) -> list[LiveUpdate]:
-    async with service.stream("tiny.en", TranscribeOptions(), STREAMED) as job:
+async def stream_texts(service: Service, samples: Floats) -> list[str]:
+    async with service.stream(*STREAM) as job:
 
         async def send() -> None:
-            for start in range(0, len(samples), BLOCK):
-                await job.feed(samples[start : start + BLOCK])
+            for start in range(0, len(samples), WORD_SAMPLES):
+                await job.feed(samples[start : start + WORD_SAMPLES])
             job.close()
 
         sending = asyncio.create_task(send())
-        updates = [update async for update in job.updates]
+        texts = [update.segment.text async for update in job.updates if isinstance(update, FinalSegment)]
         await sending
-    return updates
-
-
-def final_texts(updates: list[LiveUpdate]) -> list[str]:
-    return [update.segment.text for update in updates if isinstance(update, FinalSegment)]
+    return texts
 
 
 @pytest.mark.real
-def test_interleaved_work_gives_the_text_of_each_alone(recognizer: Recognizer) -> None:
+@played()
+async def test_interleaved_work_gives_the_text_of_each_alone(stage: Stage, unhurried: Recognizer) -> None:
+    stage.model = unhurried
     utterances = np.concatenate([load_audio(EXAMPLE), np.zeros(32_000, np.float32)] * 2)
-    alone = [*recognizer.transcribe(io.BytesIO(wav(utterances)))]
-    session = recognizer.stream(stream_options=STREAMED)
-    live_alone = final_texts([*session.feed(utterances), *session.close()])
+    alone = [*unhurried.transcribe(io.BytesIO(wav(utterances)))]
+    session = unhurried.stream(stream_options=STREAM[2])
+    events = [*session.feed(utterances), *session.close()]
+    live_alone = [event.segment.text for event in events if isinstance(event, FinalSegment)]
     assert len(alone) > 3
     assert len(live_alone) == 2
-
-    async def work(service: Service) -> None:
-        files = [file_segments(service, utterances) for _ in range(2)]
-        *interleaved, updates = await asyncio.gather(*files, stream_updates(service, utterances))
-        assert interleaved == [alone, alone]
-        assert final_texts(updates) == live_alone
-
-    serve(recognizer, work)
+    files = [file_segments(stage.service, utterances) for _ in range(2)]
+    *interleaved, texts = await asyncio.gather(*files, stream_texts(stage.service, utterances))
+    assert interleaved == [alone, alone]
+    assert texts == live_alone
 
 
-def test_interims_merge_for_a_slow_reader_and_no_word_is_lost() -> None:
-    async def work(service: Service) -> None:
-        async with service.stream("tiny.en", TranscribeOptions(), STREAMED) as job:
-            await job.feed(np.zeros(40 * BLOCK, np.float32))
-            job.close()
-            while not job.done:
-                await asyncio.sleep(0.01)
-            updates = [update async for update in job.updates]
-        interims = [update for update in updates if isinstance(update, Interim)]
-        assert len(interims) == len(final_texts(updates)) == 8
-        assert "".join(word.text for interim in interims for word in interim.words).strip() == words_said(40)
-
-    serve(TalkingRecognizer(), work)
+@played()
+async def test_interims_merge_for_a_slow_reader_and_no_word_is_lost(stage: Stage) -> None:
+    async with stage.service.stream(*STREAM) as job:
+        await job.feed(np.zeros(40 * WORD_SAMPLES, np.float32))
+        job.close()
+        await until(lambda: job.done)
+        updates = [update async for update in job.updates]
+    interims = [update for update in updates if isinstance(update, Interim)]
+    assert len(interims) == sum(isinstance(update, FinalSegment) for update in updates) == 8
+    assert "".join(word.text for interim in interims for word in interim.words).strip() == words_said(40)
 
 
-@pytest.mark.real
-def test_draining_waits_for_work_in_progress(recognizer: Recognizer) -> None:
-    async def work(service: Service) -> None:
-        segments = asyncio.create_task(file_segments(service))
-        while not service.admission.n_files:
-            await asyncio.sleep(0.01)
-        await service.drain()
-        assert not service.admission.n_files
-        assert await segments
-
-    serve(recognizer, work)
-
-
-def test_work_that_outlasts_the_draining_is_abandoned() -> None:
-    async def work(service: Service) -> None:
-        async with service.stream("tiny.en", TranscribeOptions(), STREAMED) as job:
-            await job.feed(np.zeros(BLOCK, np.float32))
-            draining = asyncio.create_task(service.drain())
-            await leap(29)
-            assert not draining.done()
-            await leap(2)
-            await draining
-            await service.close()
-            assert isinstance([update async for update in job.updates][-1], Failed)
-        assert job.done
-
-    serve(TalkingRecognizer(), work, drain_s=30)
+@played(drain_s=30)
+async def test_work_that_outlasts_the_draining_is_abandoned(stage: Stage) -> None:
+    async with stage.service.stream(*STREAM) as job:
+        await job.feed(np.zeros(WORD_SAMPLES, np.float32))
+        draining = asyncio.create_task(stage.service.drain())
+        await leap(29)
+        assert not draining.done()
+        await leap(2)
+        await draining
+        await stage.service.close()
+        assert isinstance([update async for update in job.updates][-1], Failed)
+    assert job.done
 
 
-@pytest.mark.real
-def test_idle_models_are_unloaded_and_loaded_again(recognizer: Recognizer) -> None:
-    async def work(service: Service) -> None:
-        await file_segments(service)
-        assert [model.id for model in service.models.loaded] == ["tiny.en"]
-        while service.admission.n_files:
-            await asyncio.sleep(0.01)
-        await service.models.unload_idle(0.0)
-        assert not service.models.loaded
-        assert service.ready
-        assert await file_segments(service)
-
-    serve(recognizer, work)
+@played(preload=True, unload_after_s=75)
+async def test_idle_models_are_unloaded_and_loaded_again(stage: Stage) -> None:
+    models = stage.service.models
+    assert not stage.service.ready
+    unloading = asyncio.create_task(stage.service.unload_idle_models())
+    for _ in range(2):
+        client = await stage.connect(FileClient)
+        client.say(6)
+        await until(lambda client=client: stage.n_held == 0 and client.text == words_said(6))
+        await leap(70)
+        assert [model.id for model in models.loaded] == ["tiny.en"]
+        await leap(40)
+        await until(lambda: not models.loaded)
+        assert stage.service.ready
+    unloading.cancel()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import find_browser, open_page
+from talking import make_segment
 
 from harken.formats import from_json, render
 from harken.results import DroppedSegment, Segment, Speaker, SpeakerTurn, Transcript, Word
@@ -18,18 +19,8 @@ HOSTILE = "</script><b>\u202e&\x85"
 
 def segment(start_s: float, text: str, *speakers: str) -> Segment:
     word = Word(start_s=start_s, end_s=start_s + 1, text=text, probability=0.5, speakers=speakers)
-    numbers = {"temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.125}
-    return Segment(
-        index=int(start_s),
-        start_s=start_s,
-        end_s=start_s + 1,
-        text=text,
-        tokens=(1,),
-        seek_s=0.0,
-        words=(word,),
-        speakers=speakers,
-        **numbers,
-    )
+    times = {"start_s": start_s, "end_s": start_s + 1}
+    return make_segment(word, **times, index=int(start_s), speakers=speakers)
 
 
 TALK = Transcript(

@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Event
 from typing import Any
 
+import httpx
+
 from fakes.speech_detector import LoudIsSpeech
-from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneFeatures, ToneSpeech, speak_words
+from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, speak_words
 from harken.api import Recognizer
 from harken.audio import AudioSource
-from harken.contract import Floats, SparsePositions
 from harken.serve.options import ServeOptions
 from harken.transcribe import TranscribeOptions
 from harken.transcription import Transcription
-from serving import MAX_WAIT_S, Serving, serving
+from serving import Serving, serving
 from tiny_models import TOKENIZER
 
 FIELDS = {"model": "tones", "language": "en"}
 PATH = "/v1/audio/transcriptions"
-
-
-class GatedToneBackend(ToneBackend):
-    """A backend that waits before each window while its gate is closed; a window is 4 s long.
-
-    Attributes
-    ----------
-    gate : Event
-        Set while it is open.
-    entered : Event
-        Set once a window waits at the gate.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(positions=200)
-        self.gate, self.entered = Event(), Event()
-        self.gate.set()
-
-    @property
-    def n_windows(self) -> int:
-        """Number of windows encoded."""
-        return len(self.encoded_frames)
-
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> ToneFeatures:
-        self.entered.set()
-        assert self.gate.wait(MAX_WAIT_S)
-        return super().encode(mel, positions)
 
 
 class ToneRecognizer(Recognizer):
@@ -73,6 +46,23 @@ def serving_tones(
         yield server
 
 
+def post(http: httpx.Client, recording: bytes, path: str = PATH, **fields: Any) -> httpx.Response:
+    """Have a recording transcribed."""
+    return http.post(path, data=FIELDS | fields, files={"file": recording})
+
+
+def check_refused(answer: httpx.Response, status: int, code: str, param: str | None) -> str:
+    """Hold a refusal to the body that OpenAI's clients read, and return its line."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", code, param)
+    assert answer.headers["x-should-retry"] == "false"
+    assert len(error["message"]) < 1000
+    assert "\n" not in error["message"]
+    return str(error["message"])
+
+
 def transcribe_tones(speech: ToneSpeech, **options: Any) -> str:
     """Return the text of tones as the API gives it."""
     return ToneRecognizer(ToneBackend(**options)).transcribe(speech.samples).text
@@ -83,16 +73,7 @@ def speak(n_words: int, first: int = 0) -> ToneSpeech:
     return speak_words(*((first + 5 * n) % 12 for n in range(n_words)))
 
 
-def eventually(condition: Callable[[], object]) -> bool:
-    """Wait until something is true."""
-    end_s = time.monotonic() + MAX_WAIT_S
-    while not condition():
-        if time.monotonic() > end_s:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def event_lines(body: str) -> Sequence[str]:
-    """Return the data of server-sent events."""
-    return [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
+def events_of(body: str) -> list[dict[str, Any]]:
+    """Return the server-sent events of a response."""
+    lines = body.splitlines()
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -73,6 +74,17 @@ class RequestError(HarkenError):
         if self.retry_after_s is None:
             return {"x-should-retry": "false"}
         return {"retry-after": str(max(1, round(self.retry_after_s)))}
+
+
+def object_in(text: str | bytes, otherwise: RequestError, **reading: Any) -> dict[str, Any]:
+    """Return the JSON object in a text of a client, read as by `json.loads`; raise the error if there is none."""
+    try:
+        value = json.loads(text, **reading)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise otherwise
+    return value
 
 
 def not_found(model: str, known: list[str]) -> RequestError:

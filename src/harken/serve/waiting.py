@@ -1,4 +1,4 @@
-"""Waiting: for the first of several coroutines, for a thread, and for something that is loaded once."""
+"""Waiting: for the first of several coroutines, for threads, and for something that is loaded once."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ async def first_of(*coroutines: Coroutine[Any, Any, object]) -> int:
     return first
 
 
+def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *given: object) -> None:
+    """Call a function in an event loop, from any thread; not if that has been closed, as nobody waits any more."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *given)
+
+
 async def in_daemon_thread(function: Callable[[], T], name: str) -> T:
     """Return what a function returns, called in a thread of its own.
 
@@ -48,8 +54,7 @@ async def in_daemon_thread(function: Callable[[], T], name: str) -> T:
             outcome: tuple[Callable[[Any], None], object] = result.set_result, function()
         except BaseException as error:
             outcome = result.set_exception, error
-        with suppress(RuntimeError):  # the loop has been closed
-            loop.call_soon_threadsafe(settle, *outcome)
+        call_soon(loop, settle, *outcome)
 
     Thread(target=call, name=name, daemon=True).start()
     return await result

@@ -16,6 +16,7 @@ from harken.audio.io import Resampler
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.option_types import check, option
+from harken.serve.waiting import call_soon
 from harken.types import SAMPLE_RATE
 
 RATES_HZ = range(8_000, 48_001)
@@ -214,10 +215,7 @@ class _ContainerInput:
         except BaseException as error:
             failure = error
         self._pipe.close()
-        try:
-            self._loop.call_soon_threadsafe(self._end, failure)
-        except RuntimeError:  # the loop has been closed
-            return
+        call_soon(self._loop, self._end, failure)
 
     def _end(self, failure: BaseException | None) -> None:
         if self._decoded.done():
@@ -283,7 +281,4 @@ class AudioPipe:
                 await self._news.wait()
 
     def _tell(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._news.set)
-        except RuntimeError:  # the loop has been closed: nobody waits any more
-            return
+        call_soon(self._loop, self._news.set)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from logging import getLogger
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from harken.contract import Floats
 from harken.errors import HarkenError
 from harken.serve.errors import SERVER_FAULT, RequestError, draining
 from harken.serve.live.audio import AudioFormat, AudioInput, open_input
+from harken.serve.live.outgoing import Outgoing
 from harken.serve.live.translator import (
     Audio,
     CloseStream,
@@ -38,8 +38,6 @@ from harken.types import SAMPLE_RATE
 
 log = getLogger("harken.serve")
 
-MAX_UNSENT = 16
-"""Messages that may wait for a slow reader before its stream waits."""
 SEND_LIMIT_S = 30.0
 """Seconds that a reader may take for a message before it counts as gone."""
 FINALS_LIMIT_S = 60.0
@@ -67,64 +65,6 @@ class Line(Protocol):
         ...
 
 
-class Outbox(Protocol):
-    """Messages on their way to a client."""
-
-    def add(self, message: Any) -> None:
-        """Add a message."""
-        ...
-
-    def close(self) -> None:
-        """Note that nothing follows."""
-        ...
-
-    async def room(self) -> None:
-        """Wait until few enough have not been sent."""
-        ...
-
-    def after(self, seq: int) -> AsyncIterator[Any]:
-        """Yield the messages as they come, up to the last one before `close`."""
-        ...
-
-
-class Unsent:
-    """Messages in memory, each sent once."""
-
-    def __init__(self) -> None:
-        self._messages: deque[Any] = deque()
-        self._changed = asyncio.Event()
-        self._closed = False
-
-    def add(self, message: Any) -> None:
-        self._messages.append(message)
-        self._tell()
-
-    def close(self) -> None:
-        self._closed = True
-        self._tell()
-
-    async def room(self) -> None:
-        while len(self._messages) >= MAX_UNSENT and not self._closed:
-            await self._changed.wait()
-
-    async def after(self, seq: int) -> AsyncIterator[Any]:
-        while True:
-            changed = self._changed
-            if self._messages:
-                yield self._messages[0]
-                self._messages.popleft()
-                self._tell()
-            elif self._closed:
-                return
-            else:
-                await changed.wait()
-
-    def _tell(self) -> None:
-        """Wake all who wait."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-
 class Session:
     """A live session: a stream, the translator between it and a client, and the messages for the client.
 
@@ -135,7 +75,8 @@ class Session:
     service : Service
         Its options limit the time without messages.
     translator : Translator
-    outbox : Outbox, optional
+    outgoing : Outgoing, optional
+        Those messages.
     limit_s : float
         Seconds that it may last; 0 for no limit.
     outlives : bool
@@ -146,13 +87,13 @@ class Session:
         self,
         service: Service,
         translator: Translator,
-        outbox: Outbox | None = None,
+        outgoing: Outgoing | None = None,
         *,
         limit_s: float = 0.0,
         outlives: bool = False,
     ) -> None:
         self._service, self._translator, self._outlives = service, translator, outlives
-        self._outbox = outbox or Unsent()
+        self._outgoing = outgoing or Outgoing()
         self._hang_up: HangUp | None = None
         self._stream = AsyncExitStack()
         self._job: LiveJob | None = None
@@ -181,7 +122,7 @@ class Session:
         ----------
         line : Line
         seq : int
-            Number of the last message that the client has; the outbox yields those after it.
+            Number of the last message that the client has; those after it are sent.
 
         Raises
         ------
@@ -216,7 +157,7 @@ class Session:
         await cancelled(*filter(None, (self._handling, self._ending, self._watching, self._updates)))
         self._abandon_input()
         await self._stream.aclose()
-        self._outbox.close()
+        self._outgoing.close()
 
     @property
     def over(self) -> bool:
@@ -248,7 +189,7 @@ class Session:
         return self.over or (self._handling is not None and not self._handling.done())
 
     async def _send_all(self, line: Line, seq: int) -> None:
-        async for message in self._outbox.after(seq):
+        async for message in self._outgoing.after(seq):
             await line.send(message)
         if self._hang_up:
             if self._hang_up.last is not None:
@@ -278,7 +219,7 @@ class Session:
     def _hang(self, hang_up: HangUp) -> None:
         """Note how the session ends; the first time counts."""
         self._hang_up = self._hang_up or hang_up
-        self._outbox.close()
+        self._outgoing.close()
         if self._job:
             self._job.cancel()
 
@@ -294,7 +235,7 @@ class Session:
                 log_unforeseen(error)
                 self._abandon_input()
                 await self._perform(self._translator.failed(error))
-        await self._outbox.room()
+        await self._outgoing.room()
 
     async def _obey(self, output: Output) -> None:
         match output:
@@ -314,7 +255,7 @@ class Session:
             case HangUp():
                 self._hang(output)
             case _:
-                self._outbox.add(output)
+                self._outgoing.add(output)
 
     async def _open(self, wanted: OpenStream) -> None:
         if self._job:

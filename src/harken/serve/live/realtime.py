@@ -24,6 +24,7 @@ from harken.serve.live.realtime_dialects import (
     option_paths,
     shown_beta_config,
     shown_config,
+    unknown_parameter,
     updated_config,
 )
 from harken.serve.live.realtime_events import (
@@ -138,8 +139,7 @@ def _checked_body(value: Any, known: tuple[str, ...], path: str = "") -> dict[st
         raise invalid_value(path.rstrip(".") or "body", value, "an object", "invalid_type")
     for key in value:
         if key not in known:
-            unknown = f"{path}{key[:60]}"
-            raise RequestError(f"unknown parameter: {unknown}", code="unknown_parameter", param=unknown)
+            raise unknown_parameter(path, key)
     return value
 
 

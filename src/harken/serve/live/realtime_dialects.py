@@ -113,6 +113,12 @@ def invalid_value(path: str, value: Any, allowed: str, code: str = "invalid_valu
     return RequestError(f"{path}={shown}: allowed is {allowed}", code=code, param=path)
 
 
+def unknown_parameter(path: str, key: str, allowed: str = "") -> RequestError:
+    """Return the error for a key that is not known, behind the path of what it is in."""
+    unknown = f"{path}{key[:MAX_SHOWN_CHARS]}"
+    return RequestError(f"unknown parameter: {unknown}{allowed}", code="unknown_parameter", param=unknown)
+
+
 def _shown_transcription(config: SessionConfig) -> dict[str, Any]:
     return {"model": config.model, "language": config.language, "prompt": config.prompt}
 
@@ -138,10 +144,7 @@ def _as_object(value: Any, path: str, known: Mapping[str, Any]) -> dict[str, Any
         raise invalid_value(path, value, "an object", "invalid_type")
     for key in value:
         if key not in known:
-            unknown = f"{path}.{key[:MAX_SHOWN_CHARS]}"
-            allowed = ", ".join(known)
-            message = f"unknown parameter: {unknown}; allowed is {allowed}"
-            raise RequestError(message, code="unknown_parameter", param=unknown)
+            raise unknown_parameter(f"{path}.", key, f"; allowed is {', '.join(known)}")
     return value
 
 

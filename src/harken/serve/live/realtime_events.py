@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from secrets import token_hex
 from typing import Any, NoReturn
 
-from harken.serve.errors import RequestError
-from harken.serve.live.realtime_dialects import invalid_value
+from harken.serve.errors import RequestError, object_in
+from harken.serve.live.realtime_dialects import invalid_value, unknown_parameter
 
 APPEND = "input_audio_buffer.append"
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -23,7 +23,6 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 """Fields of the events of clients, beside their type and id."""
 MAX_APPEND_CHARS = 15 << 20
 MAX_EVENT_ID_CHARS = 512
-MAX_SHOWN_CHARS = 60
 
 
 def read_json(message: str | bytes) -> dict[str, Any]:
@@ -34,13 +33,8 @@ def read_json(message: str | bytes) -> dict[str, Any]:
     RequestError
         If there is none.
     """
-    try:
-        event = json.loads(message, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        event = None
-    if not isinstance(event, dict):
-        raise RequestError("a message is not a JSON object; allowed is one event in each", code="invalid_json")
-    return event
+    problem = RequestError("a message is not a JSON object; allowed is one event in each", code="invalid_json")
+    return object_in(message, problem, parse_constant=_refuse_constant)
 
 
 def client_event_id(event: dict[str, Any]) -> str | None:
@@ -68,8 +62,7 @@ def check_event(event: dict[str, Any]) -> str:
             raise RequestError(message, code="missing_required_parameter", param=field)
     for key in event:
         if key not in ("type", "event_id", *FIELDS[name]):
-            shown = key[:MAX_SHOWN_CHARS]
-            raise RequestError(f"unknown parameter: {shown}", code="unknown_parameter", param=shown)
+            raise unknown_parameter("", key)
     return name
 
 

@@ -8,31 +8,87 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import MISSING, dataclass, field, fields
 from secrets import token_hex, token_urlsafe
+from types import MappingProxyType
 from typing import Any
 
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from harken.errors import OptionError
 from harken.formats import dump_json
-from harken.serve.errors import NORMAL, RequestError, request_error
+from harken.option_types import check, checked_value
+from harken.serve.errors import NORMAL, RequestError, object_in, request_error
+from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import IDLE, Session, WebSocketLine, accept, log_unforeseen, received
-from harken.serve.live.hello import PARAMS, Hello, Resume, parse_first_message
-from harken.serve.live.replay_log import ReplayLog
+from harken.serve.live.outgoing import ReplayLog
 from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, OpenStream, Output, StreamClosed
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
+from harken.streaming import StreamOptions
 from harken.streaming.latency import LatencyPlan
+from harken.transcribe import TranscribeOptions
 
 MAX_AUDIO_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 18
 TAKEN_OVER, NOT_KEPT = "taken_over", "messages_not_kept"
 RESUMABLE = (IDLE, TAKEN_OVER, NOT_KEPT)
 """Codes of errors that end a connection, but not its stream."""
+TRANSCRIBE_FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "language": "language",
+        "task": "task",
+        "hotwords": "hotwords",
+        "prompt": "initial_prompt",
+        "words": "word_timestamps",
+    }
+)
+"""Fields of a hello, and the options of a transcription that they set."""
+STREAM_FIELDS = tuple(field.name for field in fields(StreamOptions))
+PARAMS = MappingProxyType({option: name for name, option in TRANSCRIBE_FIELDS.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The wish for a new stream.
+
+    Parameters
+    ----------
+    model : str or None
+        The server's default if None.
+    options : TranscribeOptions
+    stream_options : StreamOptions
+    audio : AudioFormat
+    """
+
+    model: str | None = None
+    options: TranscribeOptions = field(default_factory=TranscribeOptions)
+    stream_options: StreamOptions = field(default_factory=StreamOptions)
+    audio: AudioFormat = field(default_factory=AudioFormat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """The wish to go on with a stream after a lost connection.
+
+    Parameters
+    ----------
+    session, token : str
+        From the message ``ready``.
+    seq : int
+        Number of the last message that was received.
+    """
+
+    session: str
+    token: str
+    seq: int = 0
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 def routes(service: Service) -> list[BaseRoute]:
@@ -62,9 +118,9 @@ class _StreamLine(WebSocketLine):
             message = await super().receive()
             if message is None or isinstance(message, bytes):
                 return message
-            fields = _as_object(message)
-            if fields.get("type") != "ping":
-                return fields
+            given = object_in(message, RequestError("a message of text is no JSON object", code="invalid_json"))
+            if given.get("type") != "ping":
+                return given
             await self.send({"type": "pong"})
 
     async def send(self, message: Any) -> None:
@@ -317,12 +373,52 @@ def _error_fields(problem: RequestError) -> dict[str, Any]:
     return {"type": "error", "code": problem.code, "message": str(problem), "param": problem.param} | retry
 
 
-def _as_object(message: str) -> dict[str, Any]:
-    """Return the object in a message of text."""
+def parse_first_message(message: Mapping[str, Any]) -> Hello | Resume:
+    """Return what a client wants.
+
+    Raises
+    ------
+    RequestError
+        If a field is unknown, missing, or has a value that is not allowed; it names the field.
+    """
+    given = dict(message)
+    kind = given.pop("type", None)
     try:
-        value = json.loads(message)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise RequestError("a message of text is no JSON object", code="invalid_json")
-    return value
+        if kind == "hello":
+            return _hello(given)
+        if kind == "resume":
+            return Resume(**_known(Resume, given))
+    except OptionError as error:
+        raise request_error(error, PARAMS) from error
+    allowed = 'allowed is {"type": "hello", ...} or {"type": "resume", ...}'
+    raise RequestError(f"the first message has another type; {allowed}", code="invalid_value", param="type")
+
+
+def _hello(given: dict[str, Any]) -> Hello:
+    model = checked_value("model", given.pop("model", None), str | None)
+    audio = given.pop("audio", {})
+    if not isinstance(audio, dict):
+        raise OptionError("audio", audio, "an object such as {'format': 's16le', 'rate': 16000}")
+    options = {option: given.pop(name) for name, option in TRANSCRIBE_FIELDS.items() if name in given}
+    stream_options = {name: given.pop(name) for name in STREAM_FIELDS if name in given}
+    if given:
+        known = ("model", "audio", *TRANSCRIBE_FIELDS, *STREAM_FIELDS)
+        raise OptionError(next(iter(given)), next(iter(given.values())), f"one of {', '.join(known)}")
+    return Hello(
+        model=model,
+        options=TranscribeOptions(**options),
+        stream_options=StreamOptions(**stream_options),
+        audio=AudioFormat(**_known(AudioFormat, audio)),
+    )
+
+
+def _known(kind: type[Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return what is given for a dataclass, if it has these fields, and all without a default are there."""
+    known = {field.name: field.default is MISSING for field in fields(kind)}
+    for name, value in given.items():
+        if name not in known:
+            raise OptionError(name, value, f"one of {', '.join(known)}")
+    for name, needed in known.items():
+        if needed and name not in given:
+            raise OptionError(name, None, "the value that the server has sent")
+    return given

@@ -17,7 +17,7 @@ from harken.results import Segment, Word
 from harken.serve.errors import RequestError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS
 from harken.serve.live.realtime_events import EventWriter
-from harken.serve.rest.transcription_bodies import logprobs_json
+from harken.serve.rest.transcripts import logprobs_json
 from harken.serve.work.live_job import Flushed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 

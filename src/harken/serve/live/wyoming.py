@@ -18,7 +18,7 @@ from typing import Any
 from harken.decoding.logit_rules import MAX_HOTWORD_CHARS, MAX_HOTWORDS_CHARS
 from harken.errors import HarkenError, OptionError
 from harken.option_types import checked_value
-from harken.serve.errors import NORMAL, RequestError, request_error
+from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import IDLE, SEND_LIMIT_S
 from harken.serve.live.translator import (
@@ -268,13 +268,7 @@ def _length(header: dict[str, Any], name: str, limit: int) -> int:
 
 
 def _as_object(text: bytes, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise _invalid_frame(f"{name} is no JSON object")
-    return value
+    return object_in(text, _invalid_frame(f"{name} is no JSON object"))
 
 
 def info(service: Service) -> dict[str, Any]:
@@ -326,8 +320,7 @@ def _languages(service: Service, id: str) -> list[str]:
     """Return the languages of a model; of one that is not in memory by its name, as clients wait a second only."""
     for model in service.models.loaded:
         if model.id == id:
-            tokenizer = model.recognizer.tokenizer
-            return [*tokenizer.language_tokens] if tokenizer.multilingual else ["en"]
+            return model.languages
     return ["en"] if id.endswith(ENGLISH_ONLY_SUFFIX) else [*LANGUAGES]
 
 

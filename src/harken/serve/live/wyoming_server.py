@@ -19,6 +19,7 @@ from harken.errors import OptionError
 from harken.serve.live.connection import Session
 from harken.serve.live.wyoming import MAX_LINE_BYTES, WyomingLine, WyomingTranslator
 from harken.serve.service import Service
+from harken.serve.waiting import call_soon
 
 MAX_CONNECTIONS = 256
 ALLOWED_URIS = "tcp://HOST:PORT, unix:///PATH or stdio://"
@@ -158,8 +159,7 @@ async def _connect_stdio(connect: OnConnect) -> AsyncIterator[WyomingServer]:
 
     def copy_output() -> None:
         _copy_output(theirs, sys.stdout.buffer)
-        with suppress(RuntimeError):  # the loop has been closed
-            loop.call_soon_threadsafe(written.set)
+        call_soon(loop, written.set)
 
     Thread(target=copy_output, name="harken stdout", daemon=True).start()
 

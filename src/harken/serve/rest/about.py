@@ -82,12 +82,11 @@ def _abilities(id: str, model: LoadedModel | None) -> dict[str, Any]:
     """Return what a model can do; null stands for what is not known before it is loaded."""
     if model is None:
         return {"id": id, "loaded": False, "multilingual": None, "languages": None, "tasks": None}
-    tokenizer = model.recognizer.tokenizer
-    codes = [*tokenizer.language_tokens] if tokenizer.multilingual else ["en"]
+    multilingual = model.recognizer.tokenizer.multilingual
     return {
         "id": id,
         "loaded": True,
-        "multilingual": tokenizer.multilingual,
-        "languages": [{"code": code, "name": LANGUAGES[code]} for code in codes],
-        "tasks": TASKS if tokenizer.multilingual else TASKS[:1],
+        "multilingual": multilingual,
+        "languages": [{"code": code, "name": LANGUAGES[code]} for code in model.languages],
+        "tasks": TASKS if multilingual else TASKS[:1],
     }

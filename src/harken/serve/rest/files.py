@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from time import monotonic
-from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Route
@@ -17,15 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from harken.results import Transcript
 from harken.serve.errors import UNFORESEEN, RequestError
-from harken.serve.rest.events import (
-    HEARTBEAT_S,
-    EventStream,
-    TranscriptionEvents,
-    event_stream,
-    with_pauses,
-)
 from harken.serve.rest.forms import MEGABYTE, probe_duration_s, received_form
-from harken.serve.rest.transcription_bodies import transcription_response
 from harken.serve.rest.transcription_form import (
     TranscriptionRequest,
     form_error,
@@ -33,7 +24,16 @@ from harken.serve.rest.transcription_form import (
     read_voices,
     with_voices,
 )
+from harken.serve.rest.transcripts import (
+    HEARTBEAT_S,
+    EventStream,
+    TranscriptionEvents,
+    event_stream,
+    transcription_response,
+    with_pauses,
+)
 from harken.serve.service import Service
+from harken.serve.waiting import first_of
 from harken.serve.work.file_job import FileJob, FileUpdate
 from harken.speakers.diarizer import Diarizer
 
@@ -95,7 +95,7 @@ class _Transcriptions:
                 work = _stream(job, updates, TranscriptionEvents(asked, duration_s), send)
             else:
                 work = _respond(job, updates, asked, scope, receive, send)
-            return await _finish_unless_gone(receive, work)
+            return await first_of(work, _disconnect(receive)) == 0
 
     async def _diarizer_maker(self, asked: TranscriptionRequest) -> Callable[[], Diarizer] | None:
         """Return a function that makes the diarizer of a request; None if it wants none."""
@@ -178,20 +178,6 @@ def _check(job: FileJob, update: FileUpdate) -> None:
 def _transcript(job: FileJob) -> Transcript:
     assert job.transcription
     return job.transcription.so_far()
-
-
-async def _finish_unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
-    """Do some work, and cancel it if the client goes away; return False then."""
-    working, going = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(receive))
-    try:
-        await asyncio.wait({working, going}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-        return working.done()
-    finally:
-        working.cancel()
-        going.cancel()
-        await asyncio.gather(working, going, return_exceptions=True)
 
 
 async def _disconnect(receive: Receive) -> None:

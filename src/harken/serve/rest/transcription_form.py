@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.errors import AudioError, OptionError
-from harken.serve.errors import RequestError, request_error
+from harken.serve.errors import RequestError, object_in, request_error
 from harken.serve.rest.forms import Form, bad_field, parse_number
 from harken.speakers.diarizer import Diarizer
 from harken.transcribe import TranscribeOptions
@@ -182,13 +181,7 @@ def _speech_options(form: Form) -> dict[str, Any]:
 def _parse_strategy(name: str, text: str) -> Mapping[str, Any]:
     if text == "auto":
         return {"type": "auto"}
-    try:
-        strategy = json.loads(text)
-    except (ValueError, RecursionError):
-        strategy = None
-    if not isinstance(strategy, dict):
-        raise bad_field(name, text, 'auto, or an object such as {"type": "server_vad"}')
-    return strategy
+    return object_in(text, bad_field(name, text, 'auto, or an object such as {"type": "server_vad"}'))
 
 
 def _known_speakers(form: Form) -> Mapping[str, bytes]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from harken.contract import Floats
 from harken.serve.errors import ended
+from harken.serve.waiting import call_soon
 from harken.serve.work.engine import Engine
 from harken.serve.work.outbox import Outbox
 from harken.streaming import Event, FinalSegment, Interim, LiveSession
@@ -176,7 +177,8 @@ class LiveJob:
         self.step_samples = len(samples)
         self.step_segments = sum(isinstance(event, FinalSegment) for event in events)
         self.lag_s = monotonic() - inputs[-1].came_s
-        self._make_room(len(samples))
+        self._taken_samples += len(samples)
+        self._wake_sender()
         for event in events:
             self.updates.put(event, merge=_merged_interims)
         if action == "flush":
@@ -190,15 +192,8 @@ class LiveJob:
         behind_s = now_s - self._opened_s - self.processed_samples / SAMPLE_RATE
         return max(0.0, min(now_s - given.came_s, behind_s))
 
-    def _make_room(self, n_samples: int) -> None:
-        self._taken_samples += n_samples
-        self._wake_sender()
-
     def _wake_sender(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._room.set)
-        except RuntimeError:  # the loop has been closed
-            return
+        call_soon(self._loop, self._room.set)
 
     def _end(self) -> None:
         self.done = True

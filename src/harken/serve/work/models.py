@@ -47,6 +47,12 @@ class LoadedModel:
     def __post_init__(self) -> None:
         self.used_s = self.clock()
 
+    @property
+    def languages(self) -> list[str]:
+        """Codes of the languages that it knows."""
+        tokenizer = self.recognizer.tokenizer
+        return [*tokenizer.language_tokens] if tokenizer.multilingual else ["en"]
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Keep it in memory."""

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from threading import Lock
 from typing import Generic, TypeVar
 
+from harken.serve.waiting import call_soon
+
 T = TypeVar("T")
 
 
@@ -77,7 +79,4 @@ class Outbox(Generic[T]):
                 await self._came.wait()
 
     def _wake(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._came.set)
-        except RuntimeError:  # the loop has been closed: nobody waits any more
-            return
+        call_soon(self._loop, self._came.set)

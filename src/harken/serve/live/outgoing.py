@@ -1,10 +1,11 @@
-"""The messages of a live stream that its client may ask for again after a lost connection."""
+"""Messages on their way to a client: each sent once, or kept for one who comes back after a lost connection."""
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +14,56 @@ from harken.results import Word
 from harken.streaming import Event, Interim
 from harken.streaming.events import event_fields
 
+MAX_UNSENT = 16
+"""Messages that may wait for a slow reader before its stream waits."""
 MAX_REPLAY_BYTES = 4 << 20
 """An hour of speech takes about half of it, with the times of all words."""
+
+
+class Outgoing:
+    """Messages on their way to a client, each sent once.
+
+    Notes
+    -----
+    It belongs to the event loop that runs while it is made.
+    """
+
+    def __init__(self) -> None:
+        self._unsent: deque[Any] = deque()
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def add(self, message: Any) -> None:
+        """Add a message."""
+        self._unsent.append(message)
+        self._tell()
+
+    def close(self) -> None:
+        """Note that nothing follows."""
+        self._closed = True
+        self._tell()
+
+    async def room(self) -> None:
+        """Wait until few enough have not been sent."""
+        await self._until(lambda: len(self._unsent) < MAX_UNSENT or self._closed)
+
+    async def after(self, seq: int) -> AsyncIterator[Any]:
+        """Yield the messages as they come, up to the last one before `close`; of numbered ones those after a number."""
+        while await self._until(lambda: self._unsent or self._closed) and self._unsent:
+            yield self._unsent[0]
+            self._unsent.popleft()
+            self._tell()
+
+    async def _until(self, holds: Callable[[], object]) -> bool:
+        """Wait until something is true; return True."""
+        while not holds():
+            await self._changed.wait()
+        return True
+
+    def _tell(self) -> None:
+        """Wake all who wait."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +72,7 @@ class _Message:
     text: str
 
 
-class ReplayLog:
+class ReplayLog(Outgoing):
     """Numbered messages, kept until the client acknowledges them or newer ones need their room.
 
     Of interims only the last is kept: each has all the text of the one before.
@@ -39,13 +88,10 @@ class ReplayLog:
         Number of the last message; they are numbered from 1.
     forgotten : int
         Number of the last message that cannot be sent again.
-
-    Notes
-    -----
-    It belongs to the event loop that runs while it is made.
     """
 
     def __init__(self, max_bytes: int = MAX_REPLAY_BYTES) -> None:
+        super().__init__()
         self.last = self.forgotten = 0
         self._max_bytes, self._n_bytes = max_bytes, 0
         self._messages: list[_Message] = []
@@ -54,8 +100,6 @@ class ReplayLog:
             tuple[int, Word]
         ] = []  # words of the interims of an utterance, with the numbers of these
         self._sent = 0
-        self._closed = False
-        self._news = asyncio.Event()
 
     def add(self, message: Event | dict[str, Any]) -> None:
         """Number an event or another message, and keep it."""
@@ -78,11 +122,6 @@ class ReplayLog:
         self._keep(_Message(self.last, dump_json(fields | {"seq": self.last})))
         self._tell()
 
-    def close(self) -> None:
-        """Note that nothing follows."""
-        self._closed = True
-        self._tell()
-
     def acknowledge(self, seq: int) -> None:
         """Forget the messages up to a number."""
         while self._messages and self._messages[0].seq <= seq:
@@ -95,12 +134,12 @@ class ReplayLog:
             if self._messages[0].seq <= self._sent:
                 self._forget_oldest()
             else:
-                await self._news.wait()
+                await self._changed.wait()
 
     async def after(self, seq: int) -> AsyncIterator[str]:
         """Yield the messages after a number as they come, up to the last one before `close`."""
         while True:
-            news = self._news
+            changed = self._changed
             if message := self._next(seq):
                 seq = message.seq
                 self._sent = max(self._sent, seq)
@@ -109,7 +148,7 @@ class ReplayLog:
             elif self._closed:
                 return
             else:
-                await news.wait()
+                await changed.wait()
 
     def _next(self, seq: int) -> _Message | None:
         index = bisect_right(self._messages, seq, key=lambda message: message.seq)
@@ -130,8 +169,3 @@ class ReplayLog:
         oldest = self._messages.pop(0)
         self._n_bytes -= len(oldest.text)
         self.forgotten = oldest.seq
-
-    def _tell(self) -> None:
-        """Wake all who wait."""
-        self._news.set()
-        self._news = asyncio.Event()

@@ -1,15 +1,20 @@
-"""Clients of the live protocols in memory, all alike: what they send waits in a queue."""
+"""Clients of all protocols in memory, all alike: what they send waits in a queue."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import math
+import threading
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
-from leaping import LeapLoop, leap
-from talking import TalkingRecognizer
+import numpy as np
+from leaping import leap, leaping
+from served_audio import FORM_TYPE, file_form, wav
+from talking import WORD_SAMPLES, Gate, TalkingRecognizer
 
 from harken.serve.app import make_app
 from harken.serve.live.connection import Session
@@ -18,6 +23,7 @@ from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 
 WORD_S = 0.1
+Scene = Callable[..., Coroutine[Any, Any, None]]
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -38,7 +44,7 @@ class Client:
     reads : asyncio.Event
         Not set while the client does not read.
     close_code : int or None
-        Set once the server has closed the connection.
+        Set once the server has closed the connection, or answered a request.
     """
 
     resumable = False
@@ -124,7 +130,7 @@ class OwnClient(_Socket):
     resumable = True
 
     def __init__(self, stage: Stage, **first: Any) -> None:
-        self._first = {"type": "hello"} | first
+        self._stage, self._first = stage, {"type": "hello"} | first
         super().__init__(stage)
 
     async def open(self) -> None:
@@ -135,6 +141,13 @@ class OwnClient(_Socket):
         """Wait for the end of the connection; return its code."""
         await until(self.serving.done)
         return self.close_code
+
+    async def resumed(self, seq: int) -> OwnClient:
+        """Connect to the same stream again, with the messages up to a number."""
+        ready = self.messages[0]
+        wanted = {"session": ready["session"], "token": ready["resume_token"], "seq": seq}
+        again: OwnClient = await self._stage.connect(OwnClient, type="resume", **wanted)
+        return again
 
     async def came(self, **expected: Any) -> dict[str, Any]:
         """Wait for a message with some fields; return the first."""
@@ -247,23 +260,106 @@ class WyomingClient(Client):
         return [message["data"]["code"] for message in self.messages if message["type"] == "error"]
 
 
-class Stage:
-    """A service, and those who talk with it.
+class FileClient(Client):
+    """A client of the REST API, which sends all that it says as a file."""
+
+    fields: ClassVar = {"model": "tiny.en"}
+    _headers: dict[bytes, bytes]
+
+    async def serve(self, stage: Stage) -> None:
+        headers = [(b"host", b"localhost"), (b"content-type", FORM_TYPE.encode())]
+        path = "/v1/audio/transcriptions"
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+        await stage.app(scope, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, Any]:
+        body = await self.unread.get()
+        return {"type": "http.disconnect"} if body is None else {"type": "http.request", "body": body}
+
+    async def _send(self, message: Any) -> None:
+        await self.reads.wait()
+        if message["type"] == "http.response.start":
+            self.close_code, self._headers = message["status"], dict(message["headers"])
+        else:
+            data = message["body"].decode().removeprefix("data: ").strip()
+            self.messages += [json.loads(data)] if data.startswith("{") else []
+
+    def say(self, n_words: int) -> None:
+        self.send(file_form(wav(np.zeros(n_words * WORD_SAMPLES, np.float32)), **self.fields))
+
+    def send(self, body: bytes) -> None:
+        self.unread.put_nowait(body)
+
+    def finish(self) -> None:
+        return
+
+    @property
+    def text(self) -> str:
+        return "".join(message["text"] for message in self.messages if "text" in message)
+
+    @property
+    def errors(self) -> list[str | None]:
+        if self.close_code in (429, 503):
+            assert int(self._headers[b"retry-after"]) >= 1
+        elif self.close_code not in (None, 200):
+            assert self._headers[b"x-should-retry"] == b"false"
+        return [message["error"]["code"] for message in self.messages if "error" in message]
+
+
+class StreamedFileClient(FileClient):
+    """A client to which the text of a file is streamed.
 
     Attributes
     ----------
+    n_pauses : int
+        Number of comments, by which the server shows that it is still there.
+    """
+
+    fields: ClassVar = {"model": "tiny.en", "stream": "true"}
+    n_pauses = 0
+
+    async def _send(self, message: Any) -> None:
+        await super()._send(message)
+        self.n_pauses += message.get("body") == b": \n\n"
+
+    @property
+    def text(self) -> str:
+        deltas = "".join(message.get("delta", "") for message in self.messages)
+        assert super().text in ("", deltas)
+        return deltas
+
+
+class Stage:
+    """A service whose model hears a word in each tenth of a second, and those who talk with it.
+
+    Parameters
+    ----------
+    gate_from : float
+        As for `Gate`.
+    options : dict
+        Of the server.
+
+    Attributes
+    ----------
+    gate : Gate
+    model : TalkingRecognizer
+        What is loaded when it is first asked for.
     service : Service
     app : ASGI application
     """
 
-    def __init__(self, service: Service) -> None:
-        self.service, self.app = service, make_app(service)
+    def __init__(self, gate_from: float, options: dict[str, Any]) -> None:
+        self.gate = Gate(gate_from)
+        self.model: Any = TalkingRecognizer(self.gate.hear)
+        given = ServeOptions(**{"preload": False} | options)
+        self.service = Service(lambda id: self.model, ["tiny.en", "tiny"], given, {})
+        self.app = make_app(self.service)
         self._clients: list[Client] = []
 
     @property
-    def n_streams(self) -> int:
-        """Number of streams that hold a slot."""
-        return self.service.admission.n_streams
+    def n_held(self) -> int:
+        """Number of streams and files that hold a slot."""
+        return self.service.admission.n_streams + self.service.admission.n_files
 
     async def connect(self, protocol: type[Client], **first: Any) -> Any:
         """Return a client that is ready to speak; its own protocol's first message may have fields."""
@@ -279,22 +375,31 @@ class Stage:
             client.vanish()
         await asyncio.gather(*(client.serving for client in self._clients))
         await leap(self.service.options.resume_s + 1)
-        await until(lambda: self.n_streams == 0)
+        await until(lambda: self.n_held == 0)
         await until(lambda: len(asyncio.all_tasks()) == 1)
 
 
-def play(scene: Callable[[Stage], Awaitable[None]], recognizer: Any = None, **options: Any) -> None:
-    """Play a scene with a server whose model hears a word in each tenth of a second; then nothing must be left."""
-    served = recognizer or TalkingRecognizer()
+def played(*, gate_from: float = math.inf, **options: Any) -> Callable[[Scene], Callable[..., None]]:
+    """Make a test of a scene, which gets a `Stage` before its fixtures; in the end nothing must be left."""
 
-    async def run() -> None:
-        service = Service(lambda id: served, ["tiny.en"], ServeOptions(preload=False, **options), {})
-        stage = Stage(service)
-        try:
-            await scene(stage)
-            await stage.clear()
-        finally:
-            await service.close()
+    def make_test(scene: Scene) -> Callable[..., None]:
+        async def play(*values: Any, **fixtures: Any) -> None:
+            others, stage = {*threading.enumerate()}, Stage(gate_from, options)
+            try:
+                await scene(stage, *values, **fixtures)
+                await stage.clear()
+            finally:
+                await stage.service.close()
+            await until(lambda: not any(map(_is_engine, {*threading.enumerate()} - others)))
 
-    with asyncio.Runner(loop_factory=LeapLoop) as runner:
-        runner.run(run())
+        signature = inspect.signature(scene)
+        _, *parameters = signature.parameters.values()
+        play.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        play.__name__ = scene.__name__
+        return leaping(play)
+
+    return make_test
+
+
+def _is_engine(thread: threading.Thread) -> bool:
+    return thread.name.startswith("harken tiny")

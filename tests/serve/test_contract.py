@@ -1,0 +1,342 @@
+"""What the clients of all protocols can rely on: equal texts, limits, an orderly end, and nothing that is left."""
+
+from __future__ import annotations
+
+import json
+from asyncio import create_task
+from typing import Any
+
+import pytest
+from clients import (
+    Client,
+    FileClient,
+    OwnClient,
+    RealtimeClient,
+    Stage,
+    StreamedFileClient,
+    WyomingClient,
+    played,
+    until,
+)
+from leaping import leap, settled
+from talking import UTTERANCE_SAMPLES, words_said
+
+from harken.serve.work.file_job import MAX_UPDATES
+from harken.serve.work.live_job import MAX_PENDING_S
+
+LIMIT_S = 100.0
+FILES = (FileClient, StreamedFileClient)
+LIVE = (OwnClient, RealtimeClient, WyomingClient)
+
+
+@pytest.fixture(params=[*LIVE, *FILES])
+def protocol(request: pytest.FixtureRequest) -> type[Client]:
+    return request.param
+
+
+@pytest.fixture(params=LIVE)
+def live(request: pytest.FixtureRequest) -> type[Client]:
+    return request.param
+
+
+def only(*protocols: type[Client]) -> pytest.MarkDecorator:
+    """Leave out protocols that do not have what is tested."""
+    return pytest.mark.parametrize("protocol", protocols, indirect=True)
+
+
+def by(protocol: type[Client], own: Any, realtime: Any, wyoming: Any, file: Any = None) -> Any:
+    """Return what is expected of a protocol."""
+    return dict(zip((*LIVE, *FILES), (own, realtime, wyoming, file, file), strict=True))[protocol]
+
+
+async def closed(client: Client) -> tuple[list[str | None], int | None]:
+    """Wait until the server has closed the connection; return the errors that came, and the code."""
+    await until(client.serving.done)
+    return client.errors, client.close_code
+
+
+@played()
+async def test_what_is_said_comes_back(stage: Stage, protocol: type[Client]) -> None:
+    client = await stage.connect(protocol)
+    client.say(12)
+    client.finish()
+    await until(lambda: client.text == words_said(12))
+    assert client.errors == []
+
+
+@played(max_streams=1)
+async def test_who_has_not_spoken_holds_no_slot(stage: Stage, live: type[Client]) -> None:
+    silent = [await stage.connect(live) for _ in range(3)]
+    silent[0].vanish()
+    await settled()
+    assert stage.n_held == 0
+    speaker = await stage.connect(live)
+    speaker.say(6)
+    await until(lambda: speaker.text == words_said(5))
+    assert stage.n_held == 1
+
+
+@played(gate_from=UTTERANCE_SAMPLES, resume_s=30)
+async def test_a_client_that_vanishes_frees_its_slot_and_is_computed_no_further(
+    stage: Stage, protocol: type[Client]
+) -> None:
+    client = await stage.connect(protocol)
+    client.say(30)
+    await until(lambda: len(stage.gate.heard) == 2)
+    assert stage.n_held == 1
+    client.vanish()
+    await until(client.serving.done)
+    assert stage.n_held == 1, "the engine still works for it"
+    if protocol.resumable:
+        await leap(29)
+        assert stage.n_held == 1
+        await leap(2)
+    stage.gate.open.set()
+    await until(lambda: stage.n_held == 0)
+    assert len(stage.gate.heard) == 2
+    assert client.errors == []
+    is_counted = b'harken_cancelled_total{kind="file"} 1.0' in stage.service.metrics.text()
+    assert is_counted == (protocol in FILES)
+
+
+@played(gate_from=0, max_streams=1, max_queue_s=0.5)
+async def test_a_server_without_room_says_so(stage: Stage, protocol: type[Client]) -> None:
+    speaker = await stage.connect(protocol)
+    speaker.say(6)
+    await until(lambda: stage.gate.heard)
+    other = await stage.connect(protocol)
+    other.say(1)
+    other.finish()
+    assert await closed(other) == (["server_busy"], by(protocol, 1013, 1013, 0, 429))
+    stage.gate.open.set()
+
+
+@played(gate_from=0, idle_s=LIMIT_S / 10)
+async def test_a_sender_that_is_too_fast_waits_and_loses_nothing(stage: Stage, live: type[Client]) -> None:
+    client = await stage.connect(live)
+    client.say(600)  # 60 messages
+    await until(lambda: client.unread.qsize() < 60)
+    await leap(LIMIT_S / 2)  # is not idle: its messages wait for the server
+    assert client.unread.qsize() > 60 - MAX_PENDING_S - 5
+    assert client.errors == []
+    stage.gate.open.set()
+    client.finish()
+    await until(lambda: client.text == words_said(600))
+
+
+@only(*LIVE, StreamedFileClient)
+@played()
+async def test_a_slow_reader_costs_no_memory_and_loses_nothing(stage: Stage, protocol: type[Client]) -> None:
+    n_blocks = 40  # of the other client
+    n_words = n_blocks * by(protocol, 10, 10, 10, 5)
+    client = await stage.connect(protocol)
+    client.reads.clear()
+    client.say(1200)
+    other = await stage.connect(protocol)
+    other.say(n_words)
+    other.finish()
+    await until(lambda: other.text == words_said(n_words))  # in which the engine would have gone on
+    if protocol in FILES:
+        assert len(stage.gate.heard) < n_blocks + MAX_UPDATES + 4
+    elif protocol is not OwnClient:  # which keeps some megabytes of messages
+        assert client.unread.qsize() > 120 - n_blocks / 2
+    client.reads.set()
+    client.finish()
+    await until(lambda: client.text == words_said(1200))
+
+
+@played()
+async def test_a_reader_that_takes_nothing_is_given_up(stage: Stage, live: type[Client]) -> None:
+    client = await stage.connect(live)
+    client.reads.clear()
+    client.say(30)
+    await until(lambda: stage.n_held == 1)
+    while not client.serving.done():  # the limit begins with the first message for it
+        await leap(1)
+
+
+@played(idle_s=LIMIT_S)
+async def test_a_silent_connection_is_closed_with_what_was_said(stage: Stage, live: type[Client]) -> None:
+    client = await stage.connect(live)
+    await leap(LIMIT_S - 1)
+    assert not client.serving.done()
+    client.say(7)
+    await until(lambda: client.text)
+    await leap(LIMIT_S - 1)
+    assert not client.serving.done()
+    await leap(2)
+    assert await closed(client) == by(live, (["idle"], 1008), (["idle_timeout"], 1000), ([], 0))
+    if live is RealtimeClient:
+        assert client.text == words_said(7)
+
+
+@played(idle_s=LIMIT_S)
+async def test_a_connection_that_never_says_anything_is_closed(stage: Stage, protocol: type[Client]) -> None:
+    client = protocol(stage)
+    await leap(LIMIT_S + 1)
+    outcome = (["idle"], 1008), (["idle_timeout"], 1000), ([], 0), (["request_timeout"], 408)
+    assert await closed(client) == by(protocol, *outcome)
+
+
+@played(gate_from=0, idle_s=LIMIT_S)
+async def test_who_waits_for_the_server_is_not_idle(stage: Stage, protocol: type[Client]) -> None:
+    client = await stage.connect(protocol)
+    client.say(3)
+    client.finish()
+    await until(lambda: stage.gate.heard and client.unread.empty())
+    await leap(3 * LIMIT_S)
+    stage.gate.open.set()
+    await until(lambda: client.text == words_said(3))
+    assert client.errors == []
+
+
+@only(OwnClient, RealtimeClient)
+@played(session_limit_s=LIMIT_S, idle_s=10 * LIMIT_S)
+async def test_a_session_that_has_lasted_as_long_as_it_may_ends_with_its_finals(
+    stage: Stage, protocol: type[Client]
+) -> None:
+    client = await stage.connect(protocol)
+    client.say(7)
+    await until(lambda: client.text)
+    await leap(LIMIT_S + 1)
+    outcome = by(protocol, (["session_limit"], 1008), (["session_expired"], 1000), None)
+    assert await closed(client) == outcome
+    assert client.text == words_said(7)
+
+
+@only(OwnClient, WyomingClient, *FILES)
+@played(session_limit_s=LIMIT_S, max_audio_s=LIMIT_S)
+async def test_audio_that_is_longer_than_allowed_is_refused(stage: Stage, protocol: type[Client]) -> None:
+    client = await stage.connect(protocol)
+    client.say(int(10 * LIMIT_S) + 1)
+    client.finish()
+    outcome = (["session_limit"], 1008), None, (["session_limit"], 0), (["audio_too_long"], 413)
+    assert await closed(client) == by(protocol, *outcome)
+
+
+@played(gate_from=UTTERANCE_SAMPLES)
+async def test_the_end_of_the_server_brings_the_last_words(stage: Stage, protocol: type[Client]) -> None:
+    silent, client = await stage.connect(protocol), await stage.connect(protocol)
+    client.say(7)
+    await until(lambda: client.text or len(stage.gate.heard) == 2)
+    draining = create_task(stage.service.drain())
+    await settled()
+    assert not draining.done()
+    stage.gate.open.set()
+    await draining
+    if protocol in FILES:
+        silent.say(1)
+    outcome = (["draining"], 1012), (["draining"], 1012), ([], 0)
+    assert await closed(client) == by(protocol, *outcome, ([], 200))
+    assert await closed(silent) == by(protocol, *outcome, (["draining"], 503))
+    assert client.text == words_said(7)
+
+
+@played(gate_from=0)
+async def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(
+    stage: Stage, protocol: type[Client]
+) -> None:
+    client = await stage.connect(protocol)
+    client.say(1200)
+    await until(lambda: stage.gate.heard)
+    closing = create_task(stage.service.close())
+    await until(lambda: not stage.service.models.loaded)
+    await settled()
+    stage.gate.open.set()
+    await closing
+    code = by(protocol, 1012, 1011, 0, 200 if protocol is StreamedFileClient else 503)
+    errors, closed_with = await closed(client)
+    assert ({*errors}, closed_with) == ({"draining"}, code)
+
+
+@played()
+async def test_a_mistake_of_the_server_is_told_without_its_words(
+    stage: Stage, protocol: type[Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.gate.failure = ArithmeticError("what was said in private")
+    client = await stage.connect(protocol)
+    client.say(1)
+    client.finish()
+    assert await closed(client) == (["internal_error"], by(protocol, 1011, 1011, 0, 500))
+    assert "private" not in json.dumps(client.messages)
+    assert "ArithmeticError" in caplog.text
+
+
+@only(OwnClient, RealtimeClient, FileClient)
+@played(api_key=("the key",))
+async def test_nobody_comes_in_without_the_key(stage: Stage, protocol: type[Client]) -> None:
+    client = protocol(stage)
+    outcome = ([], 1008), ([], 1008), None, (["invalid_api_key"], 401)
+    assert await closed(client) == by(protocol, *outcome)
+
+
+NESTED = "[" * 9_999
+
+
+@pytest.mark.parametrize(
+    ("protocol", "message", "error", "code"),
+    [
+        (OwnClient, NESTED, "invalid_json", 1008),
+        (OwnClient, "[]", "invalid_json", 1008),
+        (OwnClient, '{"type": "say"}', "invalid_value", 1008),
+        (OwnClient, bytes(1 << 21), "message_too_big", 1009),
+        (RealtimeClient, NESTED, "invalid_json", None),
+        (RealtimeClient, '{"type": "say"}', "invalid_value", None),
+        (RealtimeClient, " " * (16 << 20), None, 1009),
+        (WyomingClient, NESTED.encode() + b"\n", "invalid_frame", 0),
+        (WyomingClient, b'{"type": "say"}\n', None, None),
+        (WyomingClient, b'{"type": "audio-chunk", "payload_length": 99999999}\n', "invalid_frame", 0),
+        (FileClient, NESTED.encode(), "invalid_form", 400),
+        (FileClient, bytes(1 << 21), "request_too_large", 413),
+    ],
+    ids=lambda value: repr(value)[:30],
+    indirect=["protocol"],
+)
+@played(resume_s=30, max_upload_mb=1)
+async def test_a_bad_message_is_answered_in_a_line(
+    stage: Stage, protocol: type[Client], message: Any, error: str | None, code: int | None
+) -> None:
+    client = await stage.connect(protocol)
+    client.send(message)
+    await until(lambda: client.errors == [error] * bool(error) and client.close_code == code)
+    if code is None:  # it goes on
+        client.say(6)
+        await until(lambda: client.text == words_said(5))
+    else:
+        await until(client.serving.done)
+    if protocol is OwnClient:  # it has ended for good
+        assert (await client.resumed(0)).errors == ["session_not_found"]
+        assert stage.n_held == 0
+
+
+@played()
+async def test_a_client_that_only_stops_sending_still_gets_its_transcript(stage: Stage) -> None:
+    client = await stage.connect(WyomingClient)
+    client.say(7)
+    client.finish()
+    client.vanish()
+    await until(client.serving.done)
+    assert client.text == words_said(7)
+
+
+@played()
+async def test_other_options_take_another_stream_and_lose_no_word(stage: Stage) -> None:
+    client = await stage.connect(RealtimeClient)
+    client.send_audio(0.35)
+    transcription = {"prompt": "Names."}
+    client.send({"type": "session.update", "session": {"audio": {"input": {"transcription": transcription}}}})
+    client.send_audio(0.25)
+    client.finish()
+    await until(lambda: client.text == f"{words_said(3)} {words_said(2)}")
+    assert stage.n_held == 1
+
+
+@played(gate_from=0)
+async def test_pauses_are_shown_while_there_is_nothing_else_to_send(stage: Stage) -> None:
+    client = await stage.connect(StreamedFileClient)
+    client.say(6)
+    await until(lambda: stage.gate.heard)
+    await leap(31)
+    assert client.n_pauses == 2
+    stage.gate.open.set()
+    await until(lambda: client.text == words_said(6))
