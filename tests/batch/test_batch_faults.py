@@ -21,11 +21,10 @@ from fakes.archive_recognizer import (
 )
 from harken.batch import BatchOptions, run_batch
 from harken.batch.plan import Recipe, Shard, weights_digest
-from harken.batch.processes import ProcessWorkers
 from harken.batch.recordings import BatchRecording
 from harken.batch.store import Store
 from harken.batch.worker import Task
-from harken.batch.workers import Broken, Event
+from harken.batch.workers import Broken, Event, ProcessWorkers
 from harken.errors import OutputError, PlanError, WorkerError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.batch.inputs import checked_recording
-from harken.batch.output import parquet_bytes
 from harken.batch.recordings import BatchRecording
 from harken.batch.rows import (
     RESULT_KEYS,
     error_row,
+    parquet_bytes,
     report_of,
     row_line,
     shift_times,

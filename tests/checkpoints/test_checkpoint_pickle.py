@@ -14,7 +14,7 @@ import pytest
 import checkpoint_files as files
 from checkpoint_files import raises_checkpoint_error
 from harken.checkpoints import open_checkpoint
-from harken.checkpoints.torch_pickle import Global, PickledTensor, parse_pickle
+from harken.checkpoints.torch_file import Global, PickledTensor, parse_pickle
 from harken.checkpoints.weight_shapes import infer_dims
 
 WEIGHTS = files.random_weights()

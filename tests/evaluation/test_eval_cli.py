@@ -19,8 +19,7 @@ from harken.cli.exits import Stop
 from harken.contract import Floats, SparsePositions
 from harken.errors import OptionError
 from harken.evaluation.error_rate import AlignmentChunk
-from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.scoring import score
+from harken.evaluation.scoring import EvalHypothesis, score
 from harken.manifests import Entry
 from tiny_models import TOKENIZER
 

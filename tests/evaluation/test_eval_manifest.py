@@ -9,7 +9,8 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from harken.errors import ManifestError, OutputError
-from harken.evaluation.hypotheses import EvalHypothesis, open_hypotheses, provenance
+from harken.evaluation.evaluate import open_hypotheses, provenance
+from harken.evaluation.scoring import EvalHypothesis
 from harken.manifests import read_manifests, subsample_evenly
 from harken.transcribe import TranscribeOptions
 

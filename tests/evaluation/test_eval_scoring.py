@@ -26,8 +26,7 @@ from harken.evaluation.error_rate import (
     is_spaced,
     normalizer,
 )
-from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.scoring import Evaluation, Score, report, score, summarise
+from harken.evaluation.scoring import EvalHypothesis, Evaluation, Score, report, score, summarise
 from harken.manifests import Entry
 
 # Language, text, and its normalization by openai-whisper 20250625: EnglishTextNormalizer for en, BasicTextNormalizer

@@ -12,8 +12,7 @@ from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window
 from harken import Recognizer
 from harken.decoding import DecodeStats
 from harken.errors import ManifestError
-from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.scoring import EvalRecording, Failure
+from harken.evaluation.scoring import EvalHypothesis, EvalRecording, Failure
 from harken.evaluation.speed import (
     RecordingResult,
     Round,

@@ -31,13 +31,18 @@ from harken.training.examples import (  # noqa: E402
     ExampleStore,
     TrainingSequence,
 )
-from harken.training.hearing import HeardChunk, hear_update, hear_utterance, hear_whole  # noqa: E402
+from harken.training.hearing import (  # noqa: E402
+    HeardChunk,
+    hear_update,
+    hear_utterance,
+    hear_whole,
+    run_streaming_encoder,
+)
 from harken.training.loop import TrainingCallbacks, train  # noqa: E402
 from harken.training.network import run_decoder, run_encoder  # noqa: E402
 from harken.training.objective import Distillation  # noqa: E402
 from harken.training.options import AdaptDataOptions, AdaptOptions  # noqa: E402
 from harken.training.run_directory import RunDirectory, snapshot  # noqa: E402
-from harken.training.streaming_network import run_streaming_encoder  # noqa: E402
 from harken.training.student import TOKEN_EMBEDDING  # noqa: E402
 from harken.training.windows import SpeechSpan, TrainingWindow  # noqa: E402
 from harken.types import SAMPLE_RATE  # noqa: E402

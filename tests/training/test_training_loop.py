@@ -16,19 +16,29 @@ torch = pytest.importorskip("torch")
 
 from checkpoint_files import random_weights  # noqa: E402
 from harken.errors import CheckpointError, OptionError, OutputError  # noqa: E402
-from harken.training import stitching  # noqa: E402
-from harken.training.acceptance import Acceptance, count_acceptance, count_forward_passes  # noqa: E402
 from harken.training.examples import ExampleStore  # noqa: E402
 from harken.training.loop import TrainingCallbacks, count_steps, learning_rate_at, train  # noqa: E402
 from harken.training.network import run_decoder, run_encoder  # noqa: E402
-from harken.training.objective import Distillation, FineTuning, SequenceBatch, mask_time  # noqa: E402
+from harken.training.objective import (  # noqa: E402  # noqa: E402
+    Acceptance,
+    Distillation,
+    FineTuning,
+    SequenceBatch,
+    count_acceptance,
+    count_forward_passes,
+    mask_time,
+)
 from harken.training.options import DistillOptions  # noqa: E402
 from harken.training.run_directory import RunDirectory, snapshot  # noqa: E402
 from harken.training.student import (  # noqa: E402
     TOKEN_EMBEDDING,
+    check_stitchable,
     copy_decoder_layers,
     evenly_spaced_layers,
+    fit_stitching_map,
     scored_token_ids,
+    stitch_decoder,
+    stitched_dims,
     student_dims,
     trainable_weights,
 )
@@ -270,11 +280,11 @@ def test_decoder_stitched_by_an_exact_map_computes_the_same_states() -> None:
     small_outputs = [output @ linear + offset for output in main_outputs]
     pairs = zip(main_outputs, small_outputs, strict=True)
     half_pairs = ((main.astype(np.float16), small.astype(np.float16)) for main, small in pairs)
-    fitted = stitching.fit_stitching_map(half_pairs, 65, 32)
+    fitted = fit_stitching_map(half_pairs, 65, 32)
     np.testing.assert_allclose(fitted, np.vstack([linear, offset]), atol=0.05)
-    dims = stitching.stitched_dims(NARROW, DIMS)
+    dims = stitched_dims(NARROW, DIMS)
     assert (dims.n_audio_state, dims.n_text_state, dims.has_encoder) == (64, 32, False)
-    stitched = stitching.stitch_decoder(weights, np.vstack([linear, offset]).astype(np.float64))
+    stitched = stitch_decoder(weights, np.vstack([linear, offset]).astype(np.float64))
     original = {name: torch.tensor(weights[name]) for name in weights}
     tokens = torch.tensor([[1, 5, 9, 200, 4]])
     with torch.inference_mode():
@@ -292,7 +302,7 @@ def test_decoder_that_does_not_fit_is_refused(change: dict[str, int], reason: st
         return SimpleNamespace(dims=dims, path="other")
 
     with pytest.raises(OptionError, match=f"init_from='other': allowed is .*{reason}"):
-        stitching.check_stitchable(model(replace(DIMS, **change)), model(DIMS))
+        check_stitchable(model(replace(DIMS, **change)), model(DIMS))
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0])

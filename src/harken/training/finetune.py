@@ -19,9 +19,8 @@ from harken.training.loop import TrainingCallbacks
 from harken.training.network import fastest_matmul_dtype, run_encoder
 from harken.training.objective import FineTuning
 from harken.training.options import FineTuneOptions
-from harken.training.recordings import MAX_SPEECH_S, SpeechFinder, SpeechSegment, find_speech
 from harken.training.run import TrainingTask, prepare_examples, run_training
-from harken.training.windows import TrainingWindow
+from harken.training.windows import MAX_SPEECH_S, SpeechFinder, SpeechSegment, TrainingWindow, find_speech
 
 SPEECH_PAD_S = 0.1
 """Seconds of audio kept around speech; short, as the timestamps should mark its start and end."""
