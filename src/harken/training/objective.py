@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from operator import add
 from typing import Protocol
 
 import numpy as np
@@ -46,12 +47,7 @@ class Acceptance:
     total_loss: float = 0.0
 
     def __add__(self, other: Acceptance) -> Acceptance:
-        return Acceptance(
-            self.positions + other.positions,
-            self.correct + other.correct,
-            self.forward_passes + other.forward_passes,
-            self.total_loss + other.total_loss,
-        )
+        return Acceptance(*map(add, astuple(self), astuple(other)))
 
     @property
     def acceptance_rate(self) -> float:
