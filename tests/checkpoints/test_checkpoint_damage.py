@@ -80,7 +80,7 @@ def decoder(**changes: object) -> Write:
     return lambda folder: files.write_huggingface(folder, files.TINY, decoder_weights, config=changes)
 
 
-def weights(name: str = "decoder.ln.bias", *shape: int) -> Write:
+def weights(name: str, *shape: int) -> Write:
     """Write an OpenAI file with a weight of another shape; without it, if that is none."""
     others = {other: values for other, values in WEIGHTS.items() if other != name}
     content = others | ({name: np.ones(shape, "f4")} if shape else {})
