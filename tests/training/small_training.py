@@ -49,10 +49,6 @@ class SmallTraining(ABC):
         return completed, snapshot(objective.trainable)
 
 
-def as_tensors(weights: Any) -> dict[str, torch.Tensor]:
-    return {name: torch.tensor(values).float() for name, values in weights.items()}
-
-
 def all_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     """Return whether two trainings have the same weights, bit by bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from small_training import SmallTraining, all_equal, as_tensors  # noqa: E402
+from small_training import SmallTraining, all_equal  # noqa: E402
 
 from checkpoint_files import random_weights  # noqa: E402
 from harken.api import Recognizer  # noqa: E402
@@ -38,7 +38,7 @@ from harken.training.hearing import (  # noqa: E402
     hear_whole,
     run_streaming_encoder,
 )
-from harken.training.network import run_decoder, run_encoder  # noqa: E402
+from harken.training.network import as_tensors, run_decoder, run_encoder  # noqa: E402
 from harken.training.objective import Distillation  # noqa: E402
 from harken.training.options import AdaptDataOptions, AdaptOptions  # noqa: E402
 from harken.training.run_directory import snapshot  # noqa: E402

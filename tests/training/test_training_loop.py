@@ -14,13 +14,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from small_training import SmallTraining, all_equal, as_tensors  # noqa: E402
+from small_training import SmallTraining, all_equal  # noqa: E402
 
 from checkpoint_files import random_weights  # noqa: E402
 from harken.errors import CheckpointError, OptionError, OutputError  # noqa: E402
 from harken.training.examples import Example, ExampleStore  # noqa: E402
 from harken.training.loop import count_steps, learning_rate_at  # noqa: E402
-from harken.training.network import run_decoder, run_encoder  # noqa: E402
+from harken.training.network import as_tensors, run_decoder, run_encoder  # noqa: E402
 from harken.training.objective import (  # noqa: E402  # noqa: E402
     Acceptance,
     Distillation,

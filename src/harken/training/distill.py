@@ -18,7 +18,7 @@ from harken.text import frequent_token_ids
 from harken.training.examples import ExampleStore, StateMatchedStore
 from harken.training.labelling import Labeller, Teacher, label_windows
 from harken.training.loop import TrainingCallbacks
-from harken.training.network import fastest_matmul_dtype
+from harken.training.network import as_arrays, fastest_matmul_dtype
 from harken.training.objective import Distillation
 from harken.training.options import DistillOptions
 from harken.training.run import TrainingTask, prepare_examples, run_training
@@ -130,11 +130,10 @@ def distill(
         harken_config["draft_vocabulary"] = draft_vocabulary.tolist()
 
     def export_best() -> None:
-        arrays = {name: values.detach().half().numpy() for name, values in weights.items()}
         export(
             task.out,
             dims,
-            arrays,
+            as_arrays(weights),
             task.tokenizer,
             source_folder=task.source_folder,
             harken_config=harken_config,

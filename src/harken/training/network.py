@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from time import perf_counter
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor
 
 from harken.types import Dims
@@ -22,6 +25,16 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Returns what queries attend to, given keys and values, all of shape (batch, heads, rows, head size)."""
 ALL_ROWS = slice(None)
 _CAUSAL = partial(F.scaled_dot_product_attention, is_causal=True)
+
+
+def as_tensors(weights: Mapping[str, NDArray[Any]], prefix: str = "") -> dict[str, Tensor]:
+    """Return the weights whose names begin with a prefix, float32."""
+    return {name: torch.tensor(weights[name]).float() for name in weights if name.startswith(prefix)}
+
+
+def as_arrays(weights: NamedWeights) -> dict[str, NDArray[np.float16]]:
+    """Return weights as they are exported, float16."""
+    return {name: values.detach().half().numpy() for name, values in weights.items()}
 
 
 def run_encoder(weights: NamedWeights, dims: Dims, mel: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from harken.errors import OptionError
 from harken.text import Tokenizer
 from harken.training.examples import Example, ExampleStore, HalfFloats
 from harken.training.labelling import Labeller, window_log_mel
-from harken.training.network import run_decoder
+from harken.training.network import as_tensors, run_decoder
 from harken.training.options import MAX_DECODER_LAYERS
 from harken.training.windows import TrainingWindow
 from harken.types import Dims
@@ -134,7 +134,7 @@ def stitch_decoder(weights: Weights, stitching_map: StitchingMap) -> dict[str, T
         From `fit_stitching_map`; the last row is the offset.
     """
     linear, offset = (torch.from_numpy(part).float() for part in (stitching_map[:-1].T, stitching_map[-1]))
-    stitched = {name: torch.tensor(weights[name]).float() for name in weights if name.startswith("decoder.")}
+    stitched = as_tensors(weights, "decoder.")
     for name in filter(is_stitched_weight, list(stitched)):
         if name.endswith(".value.weight"):
             bias = name.replace("weight", "bias")
@@ -164,9 +164,7 @@ def small_model_labeller(recognizer: Recognizer, weights: Weights, store: Exampl
         Examples of the main model.
     """
     backend, dims = recognizer.backend, recognizer.backend.dims
-    decoder_weights = {
-        name: torch.tensor(weights[name]).float() for name in weights if name.startswith("decoder.")
-    }
+    decoder_weights = as_tensors(weights, "decoder.")
 
     def label(window: TrainingWindow, previous_text: Sequence[int]) -> Example:
         features = backend.encode(window_log_mel(window.samples(), dims)[None])
