@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+import signal
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -14,11 +13,9 @@ import pytest
 from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
-from fakes.measured import read_report, without_times
+from fakes.measured import read_report, signal_at, without_times
 from harken.api import Recognizer
 from harken.cli.eval import format_differences
-from harken.cli.exits import Stop
-from harken.contract import Floats, SparsePositions
 from harken.errors import OptionError
 from harken.evaluation.error_rate import AlignmentChunk
 from harken.evaluation.scoring import EvalHypothesis, score
@@ -49,18 +46,6 @@ def talks(cli: CliRunner) -> Path:
 def use_texts(cli: CliRunner, *texts: str) -> TranscriptBackend:
     """Load a model that returns the hypotheses, one for each recording."""
     return cli.use_texts(*(window_text(0, text, WINDOW_POSITIONS) for text in texts or HYPOTHESES))
-
-
-def interrupt_at(backend: TranscriptBackend, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupt the work at a window."""
-    encode: Callable[[Floats], Any] = backend.encode
-
-    def interrupted(mel: Floats, positions: SparsePositions | None) -> Any:
-        if len(backend.mels) == window:
-            raise Stop(130, "interrupted")
-        return encode(mel, positions)
-
-    monkeypatch.setattr(backend, "encode", interrupted)
 
 
 # The tokenizer of the model has bytes only, and suppresses the space as a symbol.
@@ -140,10 +125,8 @@ class TestFiles:
         reason = 'was made with model "tiny.en", not "base"; name another file'
         assert (refused.code, refused.err) == (3, f"harken: hypotheses.jsonl:1: {reason}\n")
 
-    def test_interruption_keeps_the_results_so_far(
-        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        interrupt_at(use_texts(cli), 2, monkeypatch)
+    def test_interruption_keeps_the_results_so_far(self, cli: CliRunner) -> None:
+        signal_at(use_texts(cli), "encode", 3, signal.SIGINT)
         options = ("--hypotheses", "hypotheses.jsonl", "--json", "out.json", *SPACED)
         outcome = cli.run("eval", "talks", *options)
         assert outcome.code == 130

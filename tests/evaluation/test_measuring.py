@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from fakes.measured import (
     FixedDiarizer,
     known_text_recognizer,
     read_report,
+    signal_at,
     write_talks,
 )
 from harken.results import SpeakerTurn
@@ -43,19 +43,6 @@ BEGINNING = {
 }
 """The call with which the second recording begins: a method of the engine, and which of its calls."""
 SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-
-
-def signal_at(place: Any, name: str, call: int, number: signal.Signals) -> None:
-    """Have a signal come at the beginning of a call of a function."""
-    function: Callable[..., Any] = getattr(place, name)
-    calls = count(1)
-
-    def signalled(*arguments: Any, **options: Any) -> Any:
-        if next(calls) == call:
-            signal.raise_signal(number)
-        return function(*arguments, **options)
-
-    setattr(place, name, signalled)
 
 
 class Measuring:
