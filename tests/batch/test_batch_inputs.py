@@ -138,7 +138,7 @@ def test_an_input_that_cannot_be_read_is_refused_in_one_line(tmp_path):
 
 
 def test_a_folder_gives_recordings_and_archives_in_order_but_nothing_hidden(tmp_path):
-    write_files(tmp_path, "b.WAV", "a/ü ü.mp3", "._b.wav", ".trash/c.wav", "notes.txt")
+    write_files(tmp_path, "b.WAV", "a/ü ü.mp3", "._b.wav", "a/._b.wav", ".trash/c.wav", "notes.txt")
     write_tar(tmp_path / "z.tar", {"x.wav": b""})
     assert names(tmp_path) == ["b.WAV", "z.tar/x.wav", "a/ü ü.mp3"]
 
