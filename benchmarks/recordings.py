@@ -79,8 +79,7 @@ def read_samples(audio: Path, name: str) -> Iterator[Floats]:
 
 def evaluate(entries: Sequence[Any], texts: Iterable[str]) -> Any:
     """Score texts against the references of recordings."""
-    from harken.evaluation.hypotheses import EvalHypothesis
-    from harken.evaluation.scoring import score, summarise
+    from harken.evaluation.scoring import EvalHypothesis, score, summarise
 
     return summarise(
         score(entry, EvalHypothesis(text=text), entry.language)

@@ -278,7 +278,7 @@ def fake_training(name: str) -> types.ModuleType:
     """Return a module of training that takes the task, learns nothing, and says how well."""
 
     def train(task: Any, *given: Any) -> bool:
-        from harken.training.acceptance import Acceptance
+        from harken.training.objective import Acceptance
         from harken.training.run_directory import EvalPoint
 
         task.create_or_resume(task=name)

@@ -49,3 +49,12 @@ def make_options(request: pytest.FixtureRequest) -> MakeOptions:
     if kind == "a cluster":
         values["ray"] = request.getfixturevalue("cluster").address
     return lambda **others: BatchOptions(**(values | others))
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """The file system of ``memory://``, which is emptied afterwards."""
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    yield system
+    for path in system.ls("/", detail=False):
+        system.rm(path, recursive=True)

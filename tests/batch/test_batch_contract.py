@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from batch_files import write_lines
 
 import harken
 from fakes.archive_recognizer import GO, read_rows, transcribed, use_in_workers, write_archive
@@ -38,25 +38,20 @@ def test_rows_have_the_text_that_transcribe_gives_and_faulty_files_an_error(
     (tmp_path / "talk.flac").write_bytes(JFK.read_bytes())
     (tmp_path / "damaged.flac").write_bytes(b"fLaC" + bytes(range(256)) * 9)
     (tmp_path / "empty.flac").touch()
-    lines: list[dict[str, Any]] = [
+    manifest = write_lines(
+        tmp_path / "manifest.jsonl",
         {"audio_filepath": "talk.flac", "duration": 11, "speaker": {"name": "J"}, "text": "reference"},
         *({"audio_filepath": f"{name}.flac", "duration": 11} for name in ("damaged", "empty", "missing")),
-    ]
-    manifest = tmp_path / "manifest.jsonl"
-    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    options = make_options(shard_minutes=0.1)
+    )
     load = {"model": "tiny.en", "threads": 1}
-    summary = run_batch(manifest, tmp_path / "out", options, load=load)
+    summary = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=0.1), load=load)
     rows = read_rows(tmp_path / "out")
     talk = rows.pop("talk.flac")
     assert talk["text"] == harken.load("tiny.en", threads=1).transcribe(JFK).text
     assert talk["speaker"] == {"name": "J"}
     assert talk["input_text"] == "reference"
-    assert {name: row["error"]["type"] for name, row in rows.items()} == {
-        "damaged.flac": "AudioError",
-        "empty.flac": "AudioError",
-        "missing.flac": "AudioNotFound",
-    }
+    errors = {"damaged.flac": "AudioError", "empty.flac": "AudioError", "missing.flac": "AudioNotFound"}
+    assert {name: row["error"]["type"] for name, row in rows.items()} == errors
     assert all(name in row["error"]["message"] for name, row in rows.items())
     assert (summary.complete, summary.rows, summary.failed) == (True, 4, 3)
 
@@ -67,13 +62,14 @@ def test_every_row_is_there_once_and_another_run_does_nothing(
 ) -> None:
     use_in_workers(monkeypatch)
     names = [f"{number}.wav" for number in range(20)]
-    manifest = write_archive(tmp_path, {name: f"text of {name}" for name in names})
+    write_archive(tmp_path, {name: f"text of {name}" for name in names})
     options = make_options(shard_minutes=3)
-    assert run_batch(manifest, tmp_path / "out", options).new_rows == 20
+    monkeypatch.chdir(tmp_path)  # where workers of a cluster are not
+    assert run_batch("manifest.jsonl", "out", options).new_rows == 20
     rows = read_rows(tmp_path / "out")
     assert {name: row["text"] for name, row in rows.items()} == {name: f"text of {name}" for name in names}
     assert sorted(row["number"] for row in rows.values()) == [*range(20)]
-    again = run_batch(manifest, tmp_path / "out", options)
+    again = run_batch("manifest.jsonl", "out", options)
     assert (again.complete, again.rows, again.new_rows) == (True, 20, 0)
     assert sorted(transcribed(tmp_path)) == sorted(names)
 
@@ -83,9 +79,8 @@ def test_failed_rows_are_done_again_when_that_is_asked_for(
     make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_in_workers(monkeypatch)
-    manifest = write_archive(
-        tmp_path, {"good.wav": "good", "late.wav": None, "empty.wav": "", "other.wav": "other"}
-    )
+    contents = {"good.wav": "good", "late.wav": None, "empty.wav": "", "other.wav": "other"}
+    manifest = write_archive(tmp_path, contents)
     options = make_options(shard_minutes=10)
     first = run_batch(manifest, tmp_path / "out", options)
     assert (first.rows, first.failures) == (4, {"AudioError": 1, "AudioNotFound": 1})
@@ -109,19 +104,6 @@ def test_other_options_are_refused_by_their_names(
         run_batch(manifest, tmp_path / "out", make_options(), harken.TranscribeOptions(beam_size=2))
     assert "\n" not in str(caught.value)
     assert run_batch(manifest, tmp_path / "out", make_options()).new_rows == 0
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("make_options", ["a cluster"], indirect=True)
-def test_a_cluster_of_two_nodes_does_an_archive(
-    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_in_workers(monkeypatch)
-    write_archive(tmp_path, {f"{number}.wav": "text" for number in range(6)} | {"gone.wav": None})
-    monkeypatch.chdir(tmp_path)  # where the workers are not
-    summary = run_batch("manifest.jsonl", "out", make_options(shard_minutes=1))
-    assert (summary.complete, summary.rows, summary.failures) == (True, 7, {"AudioNotFound": 1})
-    assert len(read_rows(tmp_path / "out")) == 7
 
 
 @pytest.mark.nightly

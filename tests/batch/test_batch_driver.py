@@ -12,18 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from batch_files import RECIPE, recordings_of
 
 from harken.batch.driver import Driver
-from harken.batch.plan import Recipe, Shard, make_plan
+from harken.batch.plan import Shard, make_plan
 from harken.batch.recordings import BatchRecording
 from harken.batch.rows import ShardReport
 from harken.batch.store import Store
 from harken.batch.worker import Progress, Task
 from harken.batch.workers import Advanced, Broken, Event, Handle, Published
-from harken.formats import Layout
-from harken.transcribe import TranscribeOptions
-
-RECIPE = Recipe(name="tiny.en", load={}, weights="w", options=TranscribeOptions(), layout=Layout())
 
 
 class OneWorker:
@@ -66,8 +63,7 @@ def test_a_worker_that_says_the_same_again_and_again_is_ended(tmp_path: Path) ->
         workers, Store(str(tmp_path)), RECIPE, tries=3, time_limit=20.0, clock=lambda: workers.now_s
     )
     workers.handle = driver._handle  # type: ignore[attr-defined]
-    recording = BatchRecording(location="/a.wav", name="a.wav", keys={}, duration_s=60.0)
-    driver.add(Task(Shard((recording,), RECIPE.digest)))
+    driver.add(Task(Shard((*recordings_of(60.0),), RECIPE.digest)))
     driver.run()
     assert 600.0 < workers.given_up_s < 3600.0
     assert [report.rows for report in driver.reports.values()] == [1]
@@ -180,11 +176,7 @@ def archive(hours: float, *, mixed: bool) -> list[BatchRecording]:
     for share, median_s, spread in KINDS.values():
         drawn = median_s * rng.lognormal(0, spread, int(share * hours * 3600 / median_s))
         lengths += drawn.clip(1, 5 * 3600).tolist()
-    order = rng.permutation(len(lengths)) if mixed else range(len(lengths))
-    return [
-        BatchRecording(location=f"{n}.mp3", name=f"{n}.mp3", keys={"n": int(n)}, duration_s=lengths[n])
-        for n in order
-    ]
+    return recordings_of(*(rng.permutation(lengths) if mixed else lengths))
 
 
 @pytest.mark.parametrize(

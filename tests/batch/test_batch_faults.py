@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from batch_files import RECIPE
 
 from fakes.archive_recognizer import (
     ArchiveWorkerSettings,
@@ -20,15 +21,12 @@ from fakes.archive_recognizer import (
     write_archive,
 )
 from harken.batch import BatchOptions, run_batch
-from harken.batch.plan import Recipe, Shard, weights_digest
-from harken.batch.processes import ProcessWorkers
+from harken.batch.plan import Shard, weights_digest
 from harken.batch.recordings import BatchRecording
 from harken.batch.store import Store
 from harken.batch.worker import Task
-from harken.batch.workers import Broken, Event
+from harken.batch.workers import Broken, Event, ProcessWorkers
 from harken.errors import OutputError, PlanError, WorkerError
-from harken.formats import Layout
-from harken.transcribe import TranscribeOptions
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 PROCESSES = BatchOptions(workers=2, shard_minutes=4)
@@ -44,9 +42,8 @@ def good(count: int) -> dict[str, str | None]:
 
 
 def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path: Path) -> None:
-    manifest = write_archive(
-        tmp_path, {**good(3), "poison.wav": "kill", **{f"b{n}.wav": "b" for n in range(4)}}
-    )
+    others = {f"b{n}.wav": "b" for n in range(4)}
+    manifest = write_archive(tmp_path, {**good(3), "poison.wav": "kill", **others})
     notes: list[str] = []
     summary = run_batch(manifest, tmp_path / "out", PROCESSES, note=notes.append)
     rows = read_rows(tmp_path / "out")
@@ -70,7 +67,7 @@ def test_a_shard_whose_worker_is_killed_once_is_done_again_whole(tmp_path: Path)
 def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path: Path) -> None:
     write_archive(tmp_path, {"stuck.wav": "hang"})
     recording = BatchRecording(location=str(tmp_path / "stuck.wav"), name="stuck.wav", keys={})
-    recipe = Recipe(name="", load={}, weights=weights_digest({}), options=TranscribeOptions(), layout=Layout())
+    recipe = replace(RECIPE, weights=weights_digest({}))
     task = Task(Shard((recording,), recipe.digest))
     settings = ArchiveWorkerSettings(recipe=recipe, folder=str(tmp_path / "out"), threads=1, time_limit=20.0)
     events: list[Event] = []
@@ -100,21 +97,26 @@ def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_re
     assert rows["odd.wav"]["error"]["message"].endswith("odd.wav: RuntimeError: a fault of the engine")
 
 
-def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish, tries = Store.publish, []
+def refuse_shards(patch: pytest.MonkeyPatch, refused: Callable[[], bool] = lambda: True) -> list[str]:
+    """Have the disk be full for rows while a condition holds; return their names."""
+    publish, tries = Store.publish, list[str]()
 
-    def publish_one(self: Store, name: str, chunks: Iterable[str | bytes]) -> None:
-        if name.startswith("shards") and any((tmp_path / "out" / "shards").glob("*.jsonl")):
+    def publish_others(self: Store, name: str, chunks: Iterable[str | bytes]) -> None:
+        if name.startswith("shards/") and refused():
             tries.append(name)
             raise OutputError(f"{name}: cannot be written: {os.strerror(errno.ENOSPC)}")
         publish(self, name, chunks)
 
-    manifest = write_archive(tmp_path, good(4))
-    options = BatchOptions(shard_minutes=1)
+    patch.setattr(Store, "publish", publish_others)
+    return tries
+
+
+def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, options = write_archive(tmp_path, good(4)), BatchOptions(shard_minutes=1)
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "publish", publish_one)
+        tries = refuse_shards(patch, lambda: any((tmp_path / "out" / "shards").glob("*.jsonl")))
         with pytest.raises(OutputError, match="No space left"):
             run_batch(manifest, tmp_path / "out", options)
     assert tries.count(tries[0]) == options.tries
@@ -129,9 +131,8 @@ def test_no_worker_starts_where_all_of_them_end_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ArchiveWorkerSettings, "__reduce__", lambda self: (os._exit, (9,)))
-    with pytest.raises(
-        WorkerError, match=r"3 workers in turn ended while they loaded the model: .* exit status 9"
-    ):
+    reason = r"3 workers in turn ended while they loaded the model: .* exit status 9"
+    with pytest.raises(WorkerError, match=reason):
         run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", PROCESSES)
 
 
@@ -151,22 +152,15 @@ def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path, workers: int) -
 def test_rows_that_replace_failed_ones_are_counted_only_when_they_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = write_archive(tmp_path, {**good(2), "late.wav": None})
+    manifest, retry = write_archive(tmp_path, {**good(2), "late.wav": None}), BatchOptions(retry_failed=True)
     assert run_batch(manifest, tmp_path / "out").failed == 1
     (tmp_path / "late.wav").write_text("late", encoding="utf-8")
-    publish = Store.publish
-
-    def fail(store: Store, name: str, chunks: Any) -> None:
-        if name.startswith("shards/"):
-            raise OutputError(f"{name}: cannot be written")
-        publish(store, name, chunks)
-
-    with monkeypatch.context() as full:
-        full.setattr(Store, "publish", fail)
+    with monkeypatch.context() as patch:
+        refuse_shards(patch)
         with pytest.raises(OutputError):
-            run_batch(manifest, tmp_path / "out", BatchOptions(retry_failed=True))
+            run_batch(manifest, tmp_path / "out", retry)
     assert run_batch(manifest, tmp_path / "out").failed == 1
-    assert run_batch(manifest, tmp_path / "out", BatchOptions(retry_failed=True)).failed == 0
+    assert run_batch(manifest, tmp_path / "out", retry).failed == 0
 
 
 def test_a_failure_of_who_watches_the_batch_is_no_fault_of_a_recording(tmp_path: Path) -> None:

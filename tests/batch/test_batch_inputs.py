@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import io
-import json
 import os
 import sys
-import tarfile
-import threading
-import wave
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from batch_files import web_server, write, write_files, write_lines, write_tar
 
 from harken.batch.inputs import read_recordings
 from harken.errors import PlanError
 
-fsspec = pytest.importorskip("fsspec")
-
-
-def wav_bytes(seconds: float = 0.1) -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setparams((1, 2, 16_000, 0, "NONE", ""))
-        writer.writeframes(b"\1\0" * round(16_000 * seconds))
-    return file.getvalue()
-
-
-def write_lines(path: Path, *lines: object, end: str = "\n") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    texts = [line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines]
-    path.write_bytes("".join(text + end for text in texts).encode())
-    return path
-
-
-def write_files(folder: Path, *names: str) -> None:
-    for name in names:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
-
-
-def write_tar(path: Path, files: dict[str, bytes]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
+pytest.importorskip("fsspec")
 
 
 def names(source: object) -> list[str]:
@@ -102,9 +65,8 @@ def test_a_manifest_may_have_a_bom_line_ends_of_windows_blank_lines_and_separato
 
 
 def test_a_csv_manifest_has_texts_and_seconds(tmp_path):
-    manifest = tmp_path / "talks.csv"
-    manifest.write_text('\ufefffile_name,duration,note\r\na.wav,1.5,"two\r\nlines"\r\nb.wav,,\r\n', "utf-8")
-    first, second = read_recordings(str(manifest))
+    text = '\ufefffile_name,duration,note\r\na.wav,1.5,"two\r\nlines"\r\nb.wav,,\r\n'
+    first, second = read_recordings(str(write(tmp_path / "talks.csv", text)))
     assert (first.duration_s, first.keys["note"]) == (1.5, "two\r\nlines")
     assert (second.duration_s, second.keys) == (None, {"file_name": "b.wav"})
 
@@ -176,15 +138,14 @@ def test_an_input_that_cannot_be_read_is_refused_in_one_line(tmp_path):
 
 
 def test_a_folder_gives_recordings_and_archives_in_order_but_nothing_hidden(tmp_path):
-    write_files(tmp_path, "b.WAV", "a/ü ü.mp3", "._b.wav", ".trash/c.wav", "notes.txt")
-    write_tar(tmp_path / "z.tar", {"x.wav": wav_bytes()})
+    write_files(tmp_path, "b.WAV", "a/ü ü.mp3", "._b.wav", "a/._b.wav", ".trash/c.wav", "notes.txt")
+    write_tar(tmp_path / "z.tar", {"x.wav": b""})
     assert names(tmp_path) == ["b.WAV", "z.tar/x.wav", "a/ü ü.mp3"]
 
 
 def test_an_audiofolder_may_have_metadata_in_each_of_its_splits(tmp_path):
     write_lines(tmp_path / "train" / "metadata.jsonl", {"file_name": "a.wav", "text": "x"})
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "metadata.csv").write_text("file_name,text\na.wav,x\n", "utf-8")
+    write(tmp_path / "test" / "metadata.csv", "file_name,text\na.wav,x\n")
     write_files(tmp_path, "train/a.wav", "train/not_listed.wav", "test/a.wav", "more/b.wav")
     recordings = read_recordings(str(tmp_path))
     assert [each.name for each in recordings] == ["test/a.wav", "train/a.wav", "more/b.wav"]
@@ -269,7 +230,7 @@ def test_an_output_folder_inside_of_the_input_is_no_input(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names that are not UTF-8 are those of Linux")
 def test_names_that_are_not_utf_8_are_read(tmp_path):
-    (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(wav_bytes())
+    (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(b"")
     (recording,) = read_recordings(str(tmp_path))
     assert Path(recording.location).exists()
     assert recording.side_name == "caf_.wav"
@@ -277,54 +238,38 @@ def test_names_that_are_not_utf_8_are_read(tmp_path):
 
 
 def test_side_files_have_names_of_their_own_inside_the_folder(tmp_path):
-    manifest = write_lines(
-        tmp_path / "m.jsonl",
-        {"audio_filepath": "a.wav"},
-        {"audio_filepath": "../../a.wav"},
-        {"audio_filepath": "/a.wav"},
-        {"audio_filepath": "A.WAV"},
-        {"audio_filepath": "a.wav", "speaker": 1},
-        {"audio_filepath": "s3://bucket/a:b?.wav"},
-        {"audio_filepath": "b.wav", "offset": 3600.001, "duration": 2},
-        {"audio_filepath": "b.wav", "offset": 3600.002, "duration": 2},
+    lines = [
+        *("a.wav", "../../a.wav", "/a.wav", "A.WAV", {"audio_filepath": "a.wav", "speaker": 1}),
+        "s3://bucket/a:b?.wav",
+        *({"audio_filepath": "b.wav", "offset": 3600 + ms / 1000, "duration": 2} for ms in (1, 2)),
         {"audio_filepath": "b.wav", "offset": 3600.002},
-        {"audio_filepath": "x" * 300 + ".wav"},
-        {"audio_filepath": ".."},
-    )
+        *("x" * 300 + ".wav", ".."),
+    ]
+    lines = [{"audio_filepath": line} if isinstance(line, str) else line for line in lines]
+    manifest = write_lines(tmp_path / "m.jsonl", *lines)
     side_names = [each.side_name for each in read_recordings(str(manifest))]
     assert len({name.casefold() for name in side_names}) == len(side_names)
-    assert side_names[5:9] == [
-        "bucket/a_b_.wav",
-        "b.wav@3600.001-3602.001",
-        "b.wav@3600.002-3602.002",
-        "b.wav@3600.002-",
-    ]
+    pieces = ["b.wav@3600.001-3602.001", "b.wav@3600.002-3602.002", "b.wav@3600.002-"]
+    assert side_names[5:9] == ["bucket/a_b_.wav", *pieces]
     for name in side_names:
         assert not name.startswith("/")
         assert ".." not in name.split("/")
         assert max(map(len, name.split("/"))) < 200
 
 
-def test_urls_are_read_as_paths_are():
-    system = fsspec.filesystem("memory")
-    system.pipe(
+def test_urls_are_read_as_paths_are(memory):
+    memory.pipe(
         {
             "/in/m.jsonl": b'{"audio_filepath": "./a.wav"}\n{"audio_filepath": "x/../b.wav"}\n',
-            "/in/talks/a.wav": b"",
-            "/in/talks/d/b.wav": b"",
-            "/in/talks/notes.txt": b"",
+            **dict.fromkeys(("/in/talks/a.wav", "/in/talks/d/b.wav", "/in/talks/notes.txt"), b""),
         }
     )
-    try:
-        locations = [each.location for each in read_recordings("memory://in/m.jsonl")]
-        assert locations == ["memory://in/a.wav", "memory://in/b.wav"]
-        assert names("memory://in/talks") == ["a.wav", "d/b.wav"]
-        assert names("memory://in/talks/") == ["a.wav", "d/b.wav"]
-        assert names("memory://in/talks/**/*.wav") == ["a.wav", "d/b.wav"]
-        assert "no such file" in refusal("memory://in/missing.jsonl")
-        assert "holds no recordings" in refusal("memory://in/missing")
-    finally:
-        system.rm("/in", recursive=True)
+    locations = [each.location for each in read_recordings("memory://in/m.jsonl")]
+    assert locations == ["memory://in/a.wav", "memory://in/b.wav"]
+    for source in ("memory://in/talks", "memory://in/talks/", "memory://in/talks/**/*.wav"):
+        assert names(source) == ["a.wav", "d/b.wav"]
+    assert "no such file" in refusal("memory://in/missing.jsonl")
+    assert "holds no recordings" in refusal("memory://in/missing")
 
 
 def test_a_url_of_a_file_is_its_path(tmp_path):
@@ -333,18 +278,15 @@ def test_a_url_of_a_file_is_its_path(tmp_path):
     assert Path(recording.location) == tmp_path / "a b.wav"
 
 
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        """Say nothing."""
+
+
 @pytest.fixture
 def web(tmp_path):
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(tmp_path))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with web_server(Quiet, directory=str(tmp_path)) as url:
+        yield url
 
 
 def test_manifests_of_a_web_server_are_read_and_its_folders_are_refused(tmp_path, web):

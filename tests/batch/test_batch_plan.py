@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from batch_files import RECIPE, recordings_of, write
 
 from audio_files import AUDIO_FORMATS
 from harken.batch.plan import (
@@ -26,17 +27,6 @@ from harken.batch.store import Store
 from harken.errors import PlanError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
-
-RECIPE = Recipe(
-    name="tiny.en", load={"model": "tiny.en"}, weights="w", options=TranscribeOptions(), layout=Layout()
-)
-
-
-def recordings_of(*seconds: float) -> list[BatchRecording]:
-    return [
-        BatchRecording(location=f"/t/{index}.wav", name=f"{index}.wav", keys={"n": index}, duration_s=each)
-        for index, each in enumerate(seconds)
-    ]
 
 
 def plan_of(store: Store, recordings: list[BatchRecording], recipe: Recipe = RECIPE, **options) -> Plan:
@@ -294,7 +284,7 @@ def test_the_length_of_a_whole_recording_does_not_count_for_its_digest():
 
 def test_lengths_are_those_of_the_manifest_else_of_headers_else_by_size(tmp_path):
     path = AUDIO_FORMATS["flac"].write(tmp_path / "a", 2.0)
-    (tmp_path / "b.mp3").write_bytes(b"x" * 160_000)
+    write(tmp_path / "b.mp3", b"x" * 160_000)
     make = {"name": "a", "keys": {}}
     whole, piece, given, bad, missing, packed, null = estimate_durations(
         [

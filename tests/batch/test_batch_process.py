@@ -7,12 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
+from cli_runner import eventually
 from fakes.archive_recognizer import GO, read_rows, transcribed, write_archive
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals")
@@ -37,13 +36,6 @@ def start(manifest: Path, out: Path, *arguments: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    end_s = monotonic() + PATIENCE_S
-    while not condition():
-        assert monotonic() < end_s
-        sleep(0.02)
 
 
 def is_group_alive(group: int) -> bool:
@@ -77,10 +69,10 @@ def test_after_the_driver_was_killed_only_shards_that_are_missing_are_done(
 ) -> None:
     out = tmp_path / "out"
     process = start(manifest, out, "--workers", str(workers))
-    wait_until(lambda: len(shards_of(out)) >= 2)
+    assert eventually(lambda: len(shards_of(out)) >= 2, PATIENCE_S)
     process.kill()
     process.communicate(timeout=PATIENCE_S)
-    wait_until(lambda: not is_group_alive(process.pid))
+    assert eventually(lambda: not is_group_alive(process.pid), PATIENCE_S)
     assert set(read_rows(out)) < set(NAMES)
     finish(manifest, out, "--workers", str(workers))
     assert not [*out.rglob("*.tmp"), *out.rglob(".*")]
@@ -93,12 +85,12 @@ def test_a_signal_ends_the_run_with_a_line_and_the_same_command_goes_on(
 ) -> None:
     out = tmp_path / "out"
     process = start(manifest, out, "--workers", str(workers))
-    wait_until(lambda: len(shards_of(out)) >= 2)
+    assert eventually(lambda: len(shards_of(out)) >= 2, PATIENCE_S)
     os.killpg(process.pid, number)
     stdout, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
-    wait_until(lambda: not is_group_alive(process.pid))
+    assert eventually(lambda: not is_group_alive(process.pid), PATIENCE_S)
     line = rf"harken: {word}; (\d+) of 10 recordings are done, and the same command goes on from there\n"
     found = re.fullmatch(line, said)
     assert found, said
@@ -112,12 +104,12 @@ def test_of_workers_that_are_killed_from_outside_no_row_is_lost_or_doubled(
 ) -> None:
     out = tmp_path / "out"
     process = start(manifest, out, "--workers", "2")
-    wait_until(lambda: len(shards_of(out)) >= 2)
+    assert eventually(lambda: len(shards_of(out)) >= 2, PATIENCE_S)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     for _ in range(2):
         killed = children.read_text().split()[-1]
         os.kill(int(killed), signal.SIGKILL)
-        wait_until(lambda killed=killed: killed not in children.read_text().split())
+        assert eventually(lambda killed=killed: killed not in children.read_text().split(), PATIENCE_S)
     (manifest.parent / GO).touch()
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said

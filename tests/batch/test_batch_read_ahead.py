@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import io
-import tarfile
 import threading
-import wave
 from collections import Counter
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from http.server import BaseHTTPRequestHandler
 
 import numpy as np
 import pytest
+from batch_files import RATE, noise, wav_bytes, web_server, write_tar, write_wav
 
 from audio_files import AUDIO_FORMATS, tone
 from harken.audio import load_audio
@@ -24,23 +21,10 @@ from harken.batch.read_ahead import AHEAD, FETCH_TRIES, reading_ahead
 from harken.batch.recordings import BatchRecording, ByteRange
 from harken.errors import AudioError, AudioNotFound
 
-RATE = 16_000
-
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch):
     monkeypatch.setattr(read_ahead, "FIRST_WAIT_S", 0.0)
-
-
-def write_wav(path: Path, samples: np.ndarray) -> Path:
-    with wave.open(str(path), "wb") as writer:
-        writer.setparams((1, 2, RATE, 0, "NONE", ""))
-        writer.writeframes(samples.astype("<i2").tobytes())
-    return path
-
-
-def noise(seconds: float) -> np.ndarray:
-    return np.random.default_rng(0).integers(-20_000, 20_000, round(seconds * RATE)).astype(np.int16)
 
 
 def recording_at(location: object, **place: object) -> BatchRecording:
@@ -83,9 +67,7 @@ def opened(monkeypatch) -> list[str]:
 def test_whole_recordings_are_read_as_they_are(tmp_path):
     samples = noise(1.5)
     path = write_wav(tmp_path / "a.wav", samples)
-    archive = tmp_path / "a.tar"
-    with tarfile.open(archive, "w") as tar:
-        tar.add(path, "x/a.wav")
+    archive = write_tar(tmp_path / "a.tar", {"x/a.wav": path.read_bytes()})
     (packed,) = read_recordings(str(archive))
     for result in read_all(recording_at(path), packed, recording_at(path)):
         np.testing.assert_array_equal(result, samples)
@@ -131,15 +113,11 @@ def test_pieces_in_any_order_are_sorted_so_that_each_recording_is_read_once(tmp_
 
 def test_pieces_of_recordings_in_archives_are_theirs(tmp_path):
     first, second = noise(2), -noise(2)
-    content = [
-        write_wav(tmp_path / name, each).read_bytes() for name, each in {"a": first, "b": second}.items()
-    ]
+    content = [*map(wav_bytes, (first, second))]
     archive = tmp_path / "s.tar"
     archive.write_bytes(b"".join(content))
     size = len(content[0])
-    results = read_all(
-        *(piece(archive, 0.5, 1, bytes=ByteRange(start, size)) for start in (0, size)),
-    )
+    results = read_all(*(piece(archive, 0.5, 1, bytes=ByteRange(start, size)) for start in (0, size)))
     np.testing.assert_array_equal(results[0], first[RATE // 2 :][:RATE])
     np.testing.assert_array_equal(results[1], second[RATE // 2 :][:RATE])
 
@@ -222,12 +200,9 @@ class _Failing(io.RawIOBase):
 
 
 @pytest.fixture
-def store(tmp_path):
-    fsspec = pytest.importorskip("fsspec")
-    system = fsspec.filesystem("memory")
-    system.pipe_file("/talks/a.wav", write_wav(tmp_path / "a.wav", noise(1)).read_bytes())
-    yield "memory://talks/a.wav"
-    system.rm("/talks", recursive=True)
+def store(memory):
+    memory.pipe_file("/talks/a.wav", wav_bytes(noise(1)))
+    return "memory://talks/a.wav"
 
 
 @pytest.mark.parametrize("offset_s", [None, 0.0])
@@ -276,7 +251,8 @@ def test_no_more_than_a_few_are_fetched_ahead_and_all_copies_are_closed(store, m
 def test_a_fetch_that_waits_for_its_next_try_ends_with_the_block(store, tmp_path, monkeypatch):
     monkeypatch.setattr(read_ahead, "FIRST_WAIT_S", 3600.0)
     flaky = Flaky(monkeypatch, 100, RuntimeError("reset"))
-    with reading_ahead([recording_at(tmp_path / "a.wav"), recording_at(store)]) as files:
+    first = write_wav(tmp_path / "a.wav", noise(1))
+    with reading_ahead([recording_at(first), recording_at(store)]) as files:
         files[0].read(1)
         assert flaky.tried.wait(60)
     assert flaky.tries[store] <= 2
@@ -312,36 +288,26 @@ class _Server(BaseHTTPRequestHandler):
         pass
 
 
-def test_recordings_of_a_web_server_are_read_and_its_failures_are_errors_of_theirs(tmp_path):
+def test_recordings_of_a_web_server_are_read_and_its_failures_are_errors_of_theirs():
     pytest.importorskip("aiohttp")
     samples = noise(1)
-    content = write_wav(tmp_path / "a.wav", samples).read_bytes()
-    files = {"a%20b.wav": content, "short.wav": content, "busy.wav": content}
+    files = dict.fromkeys(("a%20b.wav", "short.wav", "busy.wav"), wav_bytes(samples))
     asked: Counter[str] = Counter()
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Server, files, asked)) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        web = f"http://127.0.0.1:{server.server_port}"
-        good, piece_of_it, busy, missing, forbidden, broken, short = read_all(
+    with web_server(_Server, files, asked) as web:
+        names = ("busy", "404", "403", "500", "short")
+        good, part, busy, missing, forbidden, broken, short = read_all(
             recording_at(f"{web}/a b.wav"),
             piece(f"{web}/a b.wav", 0.25, 0.5),
-            recording_at(f"{web}/busy.wav"),
-            recording_at(f"{web}/404.wav"),
-            recording_at(f"{web}/403.wav"),
-            recording_at(f"{web}/500.wav"),
-            recording_at(f"{web}/short.wav"),
+            *(recording_at(f"{web}/{name}.wav") for name in names),
         )
-        server.shutdown()
-        thread.join()
     np.testing.assert_array_equal(good, samples)
-    np.testing.assert_array_equal(piece_of_it, samples[RATE // 4 : 3 * RATE // 4])
+    np.testing.assert_array_equal(part, samples[RATE // 4 : 3 * RATE // 4])
     np.testing.assert_array_equal(busy, samples)
     assert str(missing) == f"{web}/404.wav: no such file"
     assert str(forbidden).startswith(f"{web}/403.wav: cannot be read: ClientResponseError: 403")
     assert str(broken).startswith(f"{web}/500.wav: cannot be read: ClientResponseError: 500")
     assert str(short).startswith(f"{web}/short.wav: cannot be read: ")
-    assert (asked["404.wav"], asked["403.wav"]) == (1, 1)
-    assert asked["500.wav"] == FETCH_TRIES
+    assert (asked["404.wav"], asked["403.wav"], asked["500.wav"]) == (1, 1, FETCH_TRIES)
 
 
 def test_a_tone_of_an_hour_is_read_in_pieces_with_little_in_memory(monkeypatch):

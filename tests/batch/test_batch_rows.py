@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.batch.inputs import checked_recording
-from harken.batch.output import parquet_bytes
 from harken.batch.recordings import BatchRecording
 from harken.batch.rows import (
     RESULT_KEYS,
     error_row,
+    parquet_bytes,
     report_of,
     row_line,
     shift_times,
@@ -25,16 +25,8 @@ from harken.results import Segment, Transcript, UnwrittenSpeech, Word
 
 WORD = Word(text=" one", start_s=0.5, end_s=1.0, probability=0.9)
 SEGMENT = Segment(
-    index=0,
-    seek_s=0.0,
-    start_s=0.5,
-    end_s=1.0,
-    text=" one",
-    tokens=(1,),
-    temperature=0.0,
-    avg_logprob=float("nan"),
-    compression_ratio=1.0,
-    no_speech_prob=0.0,
+    **{"index": 0, "seek_s": 0.0, "start_s": 0.5, "end_s": 1.0, "text": " one", "tokens": (1,)},
+    **{"temperature": 0.0, "avg_logprob": float("nan"), "compression_ratio": 1.0, "no_speech_prob": 0.0},
     words=(WORD,),
 )
 TRANSCRIPT = Transcript(
@@ -83,13 +75,8 @@ def test_every_key_of_a_line_is_in_its_row_which_is_json_for_everybody(keys):
 
 def test_keys_that_rows_have_themselves_are_carried_under_names_of_their_own():
     row = error_row(recording_of({"text": 1, "input_text": 2, "id": "x", "input_id": 3, "note": 4}), "E", "m")
-    assert {name: value for name, value in row.items() if name not in ("audio_filepath", "error")} == {
-        "id": "x",
-        "input_text": 1,
-        "input_input_text": 2,
-        "input_id": 3,
-        "note": 4,
-    }
+    carried = {name: value for name, value in row.items() if name not in ("audio_filepath", "error")}
+    assert carried == {"id": "x", "input_text": 1, "input_input_text": 2, "input_id": 3, "note": 4}
 
 
 @pytest.mark.parametrize(("given_id", "expected"), [(0, 0), (7, 7), ("", None), (None, None), ("x", "x")])
@@ -127,22 +114,17 @@ def test_shards_in_parquet_are_one_dataset_whatever_their_keys_are(tmp_path):
     import pyarrow.dataset
     import pyarrow.parquet
 
+    keys = {"note": 1.5, "offset": 2, "text": "\udce9"}
     silent = replace(TRANSCRIPT, segments=(), unwritten=())
     shards = {
         "0": [error_row(recording_of({"note": None, "id": 5}), "AudioError", "a\udce9")],
-        "1": [
-            transcript_row(
-                recording_of({"note": 1.5, "offset": 2, "text": "\udce9"}),
-                TRANSCRIPT,
-                "m",
-                {"srt": "transcripts/a.srt"},
-            )
-        ],
+        "1": [transcript_row(recording_of(keys), TRANSCRIPT, "m", {"srt": "transcripts/a.srt"})],
         "2": [
-            transcript_row(recording_of({"note": "x", "x": {"y": [1]}}), silent, "m", {}),
-            transcript_row(
-                recording_of({"note": 10**30, "audio_filepath": None, "file_name": "b"}), silent, "m", {}
-            ),
+            transcript_row(recording_of(keys), silent, "m", {})
+            for keys in (
+                {"note": "x", "x": {"y": [1]}},
+                {"note": 10**30, "audio_filepath": None, "file_name": "b"},
+            )
         ],
     }
     schemas = []
@@ -159,10 +141,6 @@ def test_shards_in_parquet_are_one_dataset_whatever_their_keys_are(tmp_path):
     assert read[0]["error"] == {"type": "AudioError", "message": "a\\udce9", "tries": 1}
     assert read[1]["files"] == [("srt", "transcripts/a.srt")]
     assert read[1]["segments"][0]["words"][0]["word"] == " one"
-    assert json.loads(read[1]["input"]) == {
-        "audio_filepath": "a.wav",
-        "note": 1.5,
-        "offset": 2,
-        "input_text": "\\udce9",
-    }
+    carried = {"audio_filepath": "a.wav", "note": 1.5, "offset": 2, "input_text": "\\udce9"}
+    assert json.loads(read[1]["input"]) == carried
     assert json.loads(read[3]["input"])["note"] == 10**30

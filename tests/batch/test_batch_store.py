@@ -16,15 +16,12 @@ from harken.batch import store as store_module
 from harken.batch.store import LEASE_FILE, LEASE_S, LOCK_FILE, Store
 from harken.errors import OutputError, PlanError
 
-fsspec = pytest.importorskip("fsspec")
+pytest.importorskip("fsspec")
 
 
 @pytest.fixture
-def remote():
-    yield "memory://out/here"
-    system = fsspec.filesystem("memory")
-    if system.exists("/out"):
-        system.rm("/out", recursive=True)
+def remote(memory) -> str:
+    return "memory://out/here"
 
 
 @pytest.fixture(params=["folder", "file URL", "store"])
@@ -206,15 +203,14 @@ def test_a_store_that_cannot_be_reached_for_a_while_does_not_end_the_batch(remot
         assert store.read(LEASE_FILE) != first
 
 
-def test_what_a_store_raises_is_one_line_that_names_the_file(remote, monkeypatch):
+def test_what_a_store_raises_is_one_line_that_names_the_file(remote, memory, monkeypatch):
     store = Store(remote)
-    memory = type(fsspec.filesystem("memory"))
 
     def fail(self, *arguments, **options):
         raise RuntimeError("no\nway")
 
     for method in ("_open", "ls", "pipe_file", "rm_file"):
-        monkeypatch.setattr(memory, method, fail)
+        monkeypatch.setattr(type(memory), method, fail)
     for call, error in (
         (lambda: store.read("a"), PlanError),
         (lambda: store.stems("shards", ".jsonl"), PlanError),

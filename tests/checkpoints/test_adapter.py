@@ -115,80 +115,59 @@ def test_only_stock_weights_decode_exactly(stock: Checkpoint, adapter: Path) -> 
     harken.load(stock.path.parent, backend="numpy").resolve_options(fidelity="exact")
 
 
-def refusal(path: Path, message: str) -> str:
-    """Return the pattern of a message about a file."""
-    return f"{re.escape(f'{path}: ')}.*{re.escape(message)}"
-
-
-REFUSALS: dict[str, tuple[Callable[[Factors], Factors], str]] = {
-    "a factor is missing": (
+FACTORS_THAT_DO_NOT_FIT: list[tuple[Callable[[Factors], Factors], str]] = [
+    (
         lambda factors: {name: values for name, values in factors.items() if name != min(factors)},
         "allowed are (64, rank) and (rank, 64)",
     ),
-    "a factor has another shape": (
+    (
         lambda factors: factors | {min(factors): np.zeros((RANK, 8), np.float32)},
         "have the shapes (64, 3) and (3, 8)",
     ),
-    "a matrix of the decoder": (
+    (
         lambda factors: make_factors(["decoder.blocks.0.attn.query.weight"]),
         "changes 'decoder.blocks.0.attn.query.weight', allowed are the matrices of the attention",
     ),
-    "a layer that the model has not": (
+    (
         lambda factors: make_factors(["encoder.blocks.7.attn.query.weight"]),
         "changes 'encoder.blocks.7.attn.query.weight'",
     ),
-    "a tensor that is no factor": (
-        lambda factors: factors | {"epochs": np.zeros(1, np.float32)},
-        "changes ''",
-    ),
-}
+    (lambda factors: factors | {"epochs": np.zeros(1, np.float32)}, "changes ''"),
+]
 
 
-@pytest.mark.parametrize("case", REFUSALS)
-def test_an_adapter_that_does_not_fit_is_refused(
-    case: str, stock: Checkpoint, factors: Factors, tmp_path: Path
-) -> None:
-    edit, message = REFUSALS[case]
-    path = write_adapter(tmp_path / "bad.safetensors", edit(factors), encoder_digest(stock))
-    with raises_checkpoint_error(refusal(path, message)):
-        with_adapter(stock, path)
+def assert_refused(checkpoint: Checkpoint, path: Path, message: str, read: str = "") -> None:
+    """Assert that an adapter is refused by its path when it is opened, or when a weight is read."""
+    with raises_checkpoint_error(f"{re.escape(f'{path}: ')}.*{re.escape(message)}"):
+        adapted = with_adapter(checkpoint, path)
+        if read:
+            adapted.weights[read]
+
+
+def test_an_adapter_that_does_not_fit_is_refused(stock: Checkpoint, factors: Factors, tmp_path: Path) -> None:
+    path = tmp_path / "bad.safetensors"
+    for edit, message in FACTORS_THAT_DO_NOT_FIT:
+        assert_refused(stock, write_adapter(path, edit(factors), encoder_digest(stock)), message)
+    infinite = factors | {min(factors): np.full((RANK, DIMS.n_audio_state), np.inf, np.float32)}
+    write_adapter(path, infinite, encoder_digest(stock))
+    assert_refused(stock, path, "values that are not finite", read=min(factors).removesuffix(".A"))
 
 
 def test_an_adapter_of_another_model_is_refused(stock: Checkpoint, adapter: Path, tmp_path: Path) -> None:
     export(tmp_path, DIMS, random_weights(DIMS, 9), TOKENIZER)
     other = open_checkpoint(tmp_path)
-    digests = encoder_digest(stock)[:8], encoder_digest(other)[:8]
-    with raises_checkpoint_error(
-        refusal(adapter, f"made for the encoder {digests[0]}, {other.path} has {digests[1]}")
-    ):
-        with_adapter(other, adapter)
-
-
-def test_an_adapter_with_values_that_are_not_finite_is_refused_when_it_is_read(
-    stock: Checkpoint, factors: Factors, tmp_path: Path
-) -> None:
-    infinite = factors | {min(factors): np.full((RANK, DIMS.n_audio_state), np.inf, np.float32)}
-    path = write_adapter(tmp_path / "bad.safetensors", infinite, encoder_digest(stock))
-    with raises_checkpoint_error(refusal(path, "values that are not finite")):
-        with_adapter(stock, path).weights[min(factors).removesuffix(".A")]
+    made_for, found = encoder_digest(stock)[:8], encoder_digest(other)[:8]
+    assert_refused(other, adapter, f"made for the encoder {made_for}, {other.path} has {found}")
 
 
 def test_a_file_that_is_no_adapter_is_refused(stock: Checkpoint, adapter: Path, tmp_path: Path) -> None:
-    with raises_checkpoint_error(
-        refusal(stock.path, 'no adapter: its format is "pt", allowed is "harken-adapter-1"')
+    assert_refused(stock, stock.path, 'no adapter: its format is "pt", allowed is "harken-adapter-1"')
+    for content, message in (
+        (adapter.read_bytes()[:-10], "bytes of data"),
+        (b"W + B A", ""),
+        (b"".join(serialize_tensors({}, {})), "its format is null"),
     ):
-        with_adapter(stock, stock.path)
-    cut = tmp_path / "cut.safetensors"
-    cut.write_bytes(adapter.read_bytes()[:-10])
-    with raises_checkpoint_error(refusal(cut, "bytes of data")):
-        with_adapter(stock, cut)
-    text = tmp_path / "text"
-    text.write_text("W + B A")
-    with raises_checkpoint_error(refusal(text, "")):
-        with_adapter(stock, text)
-    bare = tmp_path / "bare.safetensors"
-    bare.write_bytes(b"".join(serialize_tensors({}, {})))
-    with raises_checkpoint_error(refusal(bare, "its format is null")):
-        with_adapter(stock, bare)
+        (tmp_path / "no.safetensors").write_bytes(content)
+        assert_refused(stock, tmp_path / "no.safetensors", message)
     with pytest.raises(CheckpointNotFound, match=r"adapter\.safetensors: no such adapter"):
         with_adapter(stock, tmp_path)

@@ -60,9 +60,8 @@ def touch_back(path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-CHANGES = [overwrite, replace, Path.unlink]
-if os.name == "posix":  # elsewhere the file system does not tell when a file's attributes were set
-    CHANGES.append(touch_back)
+# Elsewhere the file system does not tell when a file's attributes were set.
+CHANGES = [overwrite, replace, Path.unlink, *([touch_back] if os.name == "posix" else [])]
 
 
 @pytest.fixture
@@ -133,10 +132,7 @@ def set_permissions(path: Path) -> None:
     path.chmod(0o400)
 
 
-ATTRIBUTE_CHANGES = [link, set_permissions]
-
-
-@pytest.mark.parametrize("change", ATTRIBUTE_CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", [link, set_permissions], ids=lambda change: change.__name__)
 def test_model_of_which_only_attributes_change_is_unchanged(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any]
 ) -> None:

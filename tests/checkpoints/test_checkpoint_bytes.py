@@ -21,16 +21,8 @@ from harken.types import Dims
 
 # As small as quantised blocks allow: more of the bytes are headers.
 DIMS = Dims(
-    n_mels=1,
-    n_audio_ctx=2,
-    n_audio_state=32,
-    n_audio_head=1,
-    n_audio_layer=1,
-    n_vocab=4,
-    n_text_ctx=2,
-    n_text_state=32,
-    n_text_head=1,
-    n_text_layer=1,
+    **{"n_mels": 1, "n_audio_ctx": 2, "n_audio_state": 32, "n_audio_head": 1, "n_audio_layer": 1},
+    **{"n_vocab": 4, "n_text_ctx": 2, "n_text_state": 32, "n_text_head": 1, "n_text_layer": 1},
 )
 WEIGHTS = files.random_weights(DIMS)
 ROUNDS = 200

@@ -1,46 +1,201 @@
-"""Tests of damaged, truncated and malicious checkpoints: an error of one line, and no large allocation."""
+"""Damaged, truncated and malicious checkpoints: an error of one line, no code that runs, and no large allocation."""
 
 from __future__ import annotations
 
 import json
+import pickle
+import re
 import struct
+import zipfile
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import checkpoint_files as files
 from checkpoint_files import raises_checkpoint_error
 from harken.checkpoints import open_checkpoint
+from harken.checkpoints.torch_file import Global, PickledTensor, parse_pickle
+from harken.checkpoints.weight_shapes import infer_dims
 
 WEIGHTS = files.random_weights()
+HUGE, int32 = b"\xff" * 4, struct.Struct("<i").pack
+Write = Callable[[Path], Path]
+"""Writes a checkpoint to an empty folder, and returns what is opened."""
 
 
-# --- Hugging Face ------------------------------------------------------------------------------------------
+# --- Writers of damage -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a\\b", "C:x", "..", "", "a\0b", 7])
-def test_shard_outside_the_model_directory_is_rejected(tmp_path: Path, name: object) -> None:
-    directory = files.write_huggingface(tmp_path / "model", files.TINY, WEIGHTS, shards=2)
-    files.write_safetensors(tmp_path / "secret", {})
-    index = directory / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": name}}))
-    with raises_checkpoint_error("allowed are files of its own directory|has no weight_map of names to files"):
-        open_checkpoint(directory)
+def content(data: bytes) -> Write:
+    """Write a file of a neutral name."""
+    return lambda folder: written(folder / "model", data)
 
 
-def safetensors(header: object, data: bytes = b"", size: int | None = None) -> bytes:
+def written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def beside(name: str, data: bytes) -> Write:
+    """Write a Hugging Face model of two shards, and replace one of its files."""
+
+    def write(folder: Path) -> Path:
+        files.write_huggingface(folder, files.TINY, WEIGHTS, shards=2)
+        return written(folder / name, data).parent
+
+    return write
+
+
+def shard(name: object) -> Write:
+    """Write a model whose index names a shard."""
+    weight_map = {"a": "model-00001-of-00002.safetensors", "b": name}
+    return beside("model.safetensors.index.json", json.dumps({"weight_map": weight_map}).encode())
+
+
+def safetensors(header: object, data: bytes = b"", size: int | None = None) -> Write:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if size is None else size) + text + data
+    header_size = struct.pack("<Q", len(text) if size is None else size)
+
+    def write(folder: Path) -> Path:
+        files.write_huggingface(folder, files.TINY, WEIGHTS)
+        return written(folder / "model.safetensors", header_size + text + data).parent
+
+    return write
 
 
 def entry(dtype: str = "F32", shape: object = (1,), offsets: object = (0, 4)) -> dict[str, object]:
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
+def config(**changes: object) -> Write:
+    return lambda folder: files.write_huggingface(folder, files.TINY, WEIGHTS, config=changes)
+
+
+def decoder(**changes: object) -> Write:
+    """Write a decoder without an encoder, with changes to the configuration of the whole model."""
+    decoder_weights = files.decoder_of(WEIGHTS)
+    return lambda folder: files.write_huggingface(folder, files.TINY, decoder_weights, config=changes)
+
+
+def weights(name: str, *shape: int) -> Write:
+    """Write an OpenAI file with a weight of another shape; without it, if that is none."""
+    others = {other: values for other, values in WEIGHTS.items() if other != name}
+    content = others | ({name: np.ones(shape, "f4")} if shape else {})
+    return lambda folder: files.write_openai(folder / "m.pt", files.TINY, content)
+
+
+def openai(folder: Path) -> Path:
+    return files.write_openai(folder / "m.pt", files.TINY, WEIGHTS)
+
+
+def changed(write: Write, change: Callable[[bytes], bytes]) -> Write:
+    """Write a file and change its bytes."""
+
+    def write_changed(folder: Path) -> Path:
+        path = write(folder)
+        return written(path, change(path.read_bytes()))
+
+    return write_changed
+
+
+def at(marker: bytes, skip: int, new: bytes) -> Callable[[bytes], bytes]:
+    """Overwrite the bytes that come `skip` bytes after a marker."""
+
+    def change(data: bytes) -> bytes:
+        start = data.index(marker) + len(marker) + skip
+        return data[:start] + new + data[start + len(new) :]
+
+    return change
+
+
+def ct2(change: Callable[[bytes], bytes]) -> Write:
+    return changed(lambda folder: files.write_ctranslate2(folder, files.TINY, WEIGHTS) / "model.bin", change)
+
+
+def ggml(change: Callable[[bytes], bytes], kind: str = "f16") -> Write:
+    return changed(lambda folder: files.write_ggml(folder / "m.bin", files.TINY, WEIGHTS, kind), change)
+
+
+def archive(*members: tuple[str, bytes], compression: int = zipfile.ZIP_STORED) -> Write:
+    def write(folder: Path) -> Path:
+        (folder / "config.json").write_text("{}")
+        with zipfile.ZipFile(folder / "m.pt", "w", compression) as file:
+            for name, data in members:
+                file.writestr(name, data)
+        return folder / "m.pt"
+
+    return write
+
+
+def pickled(data: bytes) -> Write:
+    return archive(("archive/data.pkl", data))
+
+
+def doubled(times: int) -> bytes:
+    """Return instructions that repeatedly replace the top of the stack by a pair of itself."""
+    return b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(times))
+
+
+def tensor(**changes: object) -> Write:
+    """Write a model with a false description of one tensor."""
+    name = "decoder.ln.weight"
+    true_entry = files.TorchTensor(kind="Half", key="0", items=32, offset=0, shape=(32,), strides=(1,))
+    state = {name: true_entry, "first": WEIGHTS[name], **WEIGHTS} | {name: replace(true_entry, **changes)}
+    return torch({"dims": asdict(files.TINY), "model_state_dict": state})
+
+
+def dims(**changes: object) -> Write:
+    return torch({"dims": {**asdict(files.TINY), **changes}, "model_state_dict": WEIGHTS})
+
+
+def torch(saved: object) -> Write:
+    return lambda folder: files.write_torch(folder / "m.pt", saved)
+
+
+def oversized_member(data: bytes) -> bytes:
+    """Have the first entry of the directory of a zip archive claim four gigabytes."""
+    start = data.index(b"PK\x01\x02") + 20
+    return data[:start] + struct.pack("<II", 0xFFFFFFF0, 0xFFFFFFF0) + data[start + 8 :]
+
+
+# --- The table ---------------------------------------------------------------------------------------------
+
+OUTSIDE = "allowed are files of its own directory"
+EMBEDDING = b"decoder/embeddings/weight\0"
+STORAGE = "the storage of 'decoder.ln.weight' is missing or of another size"
+REACH = "'decoder.ln.weight' reaches outside its storage"
+MISFIT = "do not fit together"
+NO_INTEGER = "is unknown or not an integer; known are n_mels, n_audio_ctx"
+STORAGE_TYPE = b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storage)"
+NOT_IDS = "draft_vocabulary is not a list of token ids"
+NOT_ASCENDING = "draft_vocabulary is not ascending, or not within 0 to 95"
+
+DAMAGE: dict[str, list[tuple[Write, str]]] = {
+    "files of another kind": [
+        (content(b""), "empty; allowed are"),
+        (content(b"ID3\x04"), "not a model in a known format; allowed are a CTranslate2 directory"),
+        (content(b"GGUF\x03\0\0\0"), "a GGUF file, which whisper.cpp does not use"),
+        (content(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."), "saved by a torch older than 1.6"),
+        (content(b"lmgg"), "truncated: 40 bytes expected, 0 are left"),
+        (
+            content(b"\6\0\0\0\x10\0TransformerSpec\0\7\0\0\0"),
+            "TransformerSpec revision 7: allowed is version 6",
+        ),
+        (content(b"PK\3\4" + bytes(50)), "not a zip archive"),
+        (content(b'{"weight_map": 3}'), "config.json: is missing"),
+    ],
+    "files beside the weights": [
+        (beside("generation_config.json", b"\xff"), "generation_config.json: not JSON"),
+        (beside("config.json", b"{"), "config.json: not JSON"),
+        (beside("config.json", b"[]"), "config.json: holds a JSON list"),
+        *((shard(name), OUTSIDE) for name in ("../secret", "/etc/passwd", "a\\b", "C:x", "..", "", "a\0b")),
+        (shard(7), "has no weight_map of names to files"),
+        (shard("gone.safetensors"), "gone.safetensors: cannot be read: No such file"),
+    ],
+    "safetensors": [
         (safetensors({}, size=1 << 62), "truncated: 4611686018427387904 bytes expected"),
         (safetensors(b'{"a": ' * 5000), "not JSON"),
         (safetensors(b'{"a": ' + b"[" * 100_000), "not JSON"),
@@ -52,98 +207,180 @@ def entry(dtype: str = "F32", shape: object = (1,), offsets: object = (0, 4)) ->
         (safetensors({"v": entry(), "w": entry()}, bytes(4)), "'w' begins at byte 0 of the data, allowed is 4"),
         (safetensors({"w": entry()}, bytes(4)), "not a Whisper model: weight encoder.conv1.weight is missing"),
     ],
-)
-def test_damaged_safetensors_header_is_rejected(tmp_path: Path, content: bytes, reason: str) -> None:
-    files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
-    (tmp_path / "model.safetensors").write_bytes(content)
-    with raises_checkpoint_error(reason):
-        open_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [
-        ({"model_type": "wav2vec2"}, "config.json: model_type is not 'whisper', which Whisper has"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings is not True"),
-        ({"vocab_size": 97}, "declares n_vocab=97, its weights have n_vocab=96"),
-        ({"encoder_layers": 10**9}, "declares n_audio_layer=1000000000, its weights have n_audio_layer=2"),
-        ({"encoder_attention_heads": 5}, "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
-        ({"encoder_attention_heads": "2"}, "dimension 'n_audio_head' is unknown or not an integer"),
+    "configurations that contradict the weights": [
+        (config(model_type="wav2vec2"), "config.json: model_type is not 'whisper', which Whisper has"),
+        (config(tie_word_embeddings=False), "tie_word_embeddings is not True"),
+        (config(vocab_size=97), "declares n_vocab=97, its weights have n_vocab=96"),
+        (config(encoder_layers=10**9), "declares n_audio_layer=1000000000, its weights have n_audio_layer=2"),
+        (config(encoder_attention_heads=5), "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
+        (config(encoder_attention_heads="2"), "dimension 'n_audio_head' is unknown or not an integer"),
     ],
-)
-def test_configuration_that_contradicts_the_weights_is_rejected(
-    tmp_path: Path, config: dict[str, object], reason: str
-) -> None:
-    files.write_huggingface(tmp_path, files.TINY, WEIGHTS)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
-    with raises_checkpoint_error(reason):
-        open_checkpoint(tmp_path)
-
-
-# --- CTranslate2 and ggml ----------------------------------------------------------------------------------
-
-Change = Callable[[bytes], bytes]
-
-
-def at(marker: bytes, skip: int, new: bytes) -> Change:
-    """Overwrite the bytes that come `skip` bytes after a marker."""
-
-    def change(data: bytes) -> bytes:
-        start = data.index(marker) + len(marker) + skip
-        return data[:start] + new + data[start + len(new) :]
-
-    return change
-
-
-HUGE = struct.pack("<I", 0xFFFFFFFF)
-
-
-Files = Callable[[Path], Path]
-CTRANSLATE2: Files = lambda folder: files.write_ctranslate2(folder, files.TINY, WEIGHTS) / "model.bin"  # noqa: E731
-GGML: Files = lambda folder: files.write_ggml(folder / "ggml.bin", files.TINY, WEIGHTS)  # noqa: E731
-
-
-@pytest.mark.parametrize(
-    ("write", "change", "reason"),
-    [
-        (CTRANSLATE2, lambda data: data + b"x", "1 bytes after the end of the model"),
-        (CTRANSLATE2, lambda data: b"\x07" + data[1:], "binary version 7, WhisperSpec revision 3: allowed"),
-        (CTRANSLATE2, at(b"decoder/embeddings/weight\0", 1, HUGE), "has 6144 bytes, which is not float16 of shape"),
-        (CTRANSLATE2, at(b"decoder/embeddings/weight\0", 9, b"\x09"), "has data type 9, allowed is 0 to 5"),
-        (CTRANSLATE2, at(b"decoder/embeddings/weight\0", 9, b"\x02"), "is int16 without a scale"),
-        (CTRANSLATE2, at(b"decoder/activation\0", 6, b"\0"), "decoder/activation=0, allowed for Whisper is 3"),
-        (CTRANSLATE2, lambda data: data[:-26] + b"decoder/embeddings/weighs\0", "which is not in the file"),
-        (GGML, lambda data: data + b"x", "truncated: 12 bytes expected, 1 are left"),
-        (GGML, at(b"lmgg", 0, struct.pack("<i", -1)), "declares n_vocab=-1, its weights have n_vocab=96"),
-        (GGML, at(b"lmgg", 52 + 4 * 5 * 8, HUGE), "truncated in the vocabulary"),
-        (GGML, at(b"decoder.ln.weight", -33, struct.pack("<i", 9)), "a weight with 9 axes, allowed is 1 to 4"),
-        (GGML, at(b"decoder.ln.weight", -25, struct.pack("<i", 14)), "has ggml type 14, allowed is float32, "),
-        (GGML, at(b"lmgg", 12, struct.pack("<i", 3)), "n_audio_head=3: allowed is a divisor"),
+    "configurations of a decoder": [
+        (decoder(encoder_attention_heads=5), "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
+        (decoder(d_model=64), "declares n_text_state=64, its weights have n_text_state=32"),
+        (decoder(vocab_size=95), "declares n_vocab=95, its weights have n_vocab=96"),
+        (decoder(harken=[]), "config.json: harken is a list, allowed is an object"),
+        (decoder(harken={"encoder_sha256": "F" * 64}), "encoder_sha256 is not 64 digits in lower-case hex"),
+        (decoder(harken={"draft_vocabulary": "0"}), NOT_IDS),
+        (decoder(harken={"draft_vocabulary": [0, True]}), NOT_IDS),
+        (decoder(harken={"draft_vocabulary": [1, 0]}), NOT_ASCENDING),
+        (decoder(harken={"draft_vocabulary": [0, 96]}), NOT_ASCENDING),
+        (decoder(harken={"draft_vocabulary": [0, 10**30]}), NOT_ASCENDING),
     ],
-    ids=range(13),
-)  # fmt: skip
-def test_damaged_file_is_rejected_with_the_reason(
-    tmp_path: Path, write: Files, change: Change, reason: str
-) -> None:
-    path = write(tmp_path)
-    path.write_bytes(change(path.read_bytes()))
-    with raises_checkpoint_error(reason):
-        open_checkpoint(path)
+    "weights that are not those of Whisper": [
+        (weights("encoder.conv1.weight"), "not a Whisper model: weight encoder.conv1.weight is missing"),
+        (weights("decoder.ln.bias"), "misses weights, 1 in all, the first is 'decoder.ln.bias'"),
+        (weights("decoder.lora.weight", 3), "has unknown weights, 1 in all, the first is 'decoder.lora"),
+        (weights("decoder.ln.bias", 31), "decoder.ln.bias has shape (31,), allowed is (32,)"),
+        (weights("encoder.conv1.weight", 8, 3), "allowed are 3 axes"),
+        (weights("decoder.positional_embedding", 17, 32), "declares n_text_ctx=16, its weights have"),
+        (weights("decoder.blocks.7.ln", 3), "declares n_text_layer=3, its weights have n_text_layer=4"),
+    ],
+    "CTranslate2": [
+        (ct2(lambda data: data + b"x"), "1 bytes after the end of the model"),
+        (ct2(lambda data: b"\x07" + data[1:]), "binary version 7, WhisperSpec revision 3: allowed"),
+        (ct2(at(EMBEDDING, 1, HUGE)), "has 6144 bytes, which is not float16 of shape"),
+        (ct2(at(EMBEDDING, 9, b"\x09")), "has data type 9, allowed is 0 to 5"),
+        (ct2(at(EMBEDDING, 9, b"\x02")), "is int16 without a scale"),
+        (ct2(at(b"decoder/activation\0", 6, b"\0")), "decoder/activation=0, allowed for Whisper is 3"),
+        (ct2(lambda data: data[:-26] + b"decoder/embeddings/weighs\0"), "which is not in the file"),
+    ],
+    "ggml": [
+        (ggml(lambda data: data + b"x"), "truncated: 12 bytes expected, 1 are left"),
+        (ggml(at(b"lmgg", 0, int32(-1))), "declares n_vocab=-1, its weights have n_vocab=96"),
+        (ggml(at(b"lmgg", 52 + 4 * 5 * 8, HUGE)), "truncated in the vocabulary"),
+        (ggml(at(b"decoder.ln.weight", -33, int32(9))), "a weight with 9 axes, allowed is 1 to 4"),
+        (ggml(at(b"decoder.ln.weight", -25, int32(14))), "has ggml type 14, allowed is float32, "),
+        (ggml(at(b"lmgg", 12, int32(3))), "n_audio_head=3: allowed is a divisor"),
+        (ggml(at(b"lmgg", 40, int32(1002)), "q4_0"), "quantisation version 1, allowed is 2"),
+    ],
+    "pickles": [
+        (pickled(b"\x80\x02cos\nsystem\nX\x02\0\0\0ls\x85R."), "it calls 'os system'"),
+        (pickled(b"\x80\x02c__builtin__\neval\nX\x01\0\0\0a\x85R."), "it calls '__builtin__ eval'"),
+        (pickled(b"\x80\x02ctorch\nHalfStorage\n)R."), "it calls 'torch HalfStorage'"),
+        (pickled(b"(S'ls'\nios\nsystem\n."), "the instruction STRING"),
+        (pickled(b"(ios\nsystem\n."), "the instruction INST"),
+        (pickled(b"\x80\x02(cos\nsystem\no."), "the instruction OBJ"),
+        (pickled(b"\x80\x02cos\nsystem\n)\x81."), "the instruction NEWOBJ"),
+        (pickled(b"\x80\x04\x8c\x02os\x8c\x06system\x93."), "the instruction SHORT_BINUNICODE"),
+        (pickled(b"\x80\x02\x82\x01."), "the instruction EXT1"),
+        (pickled(b"\x80\x04\x8e\xff\xff\xff\xff\xff\0\0\0."), "bytes8"),
+        (pickled(b"\x80\x02Nr\xff\xff\xff\x7fR."), MISFIT),
+        (pickled(b"\x80\x02h\x05."), MISFIT),
+        (pickled(b"\x80\x02t."), MISFIT),
+        (pickled(b"\x80\x02]K\x01K\x01s."), MISFIT),
+        (pickled(b"\x80\x02}"), "exhausted"),
+        (pickled(b""), "exhausted"),
+        (pickled(b"\x80\x02N."), "holds no dict of weights"),
+    ],
+    "pickles that take exponential time to hash or print": [
+        (pickled(b"\x80\x02})" + doubled(200) + b"K\x01s."), MISFIT),
+        (pickled(b"\x80\x02})" + doubled(200) + b")R."), MISFIT),
+        (pickled(b"\x80\x02})" + doubled(200) + b"Q."), MISFIT),
+        (
+            pickled(STORAGE_TYPE + doubled(200) + b"NNNtQK\0))tRs."),
+            "'w' has another type than torch FloatStorage",
+        ),
+    ],
+    "dimensions": [
+        (dims(n_mels="8"), NO_INTEGER),
+        (dims(n_mels=True), NO_INTEGER),
+        (dims(n_mels=(8,)), NO_INTEGER),
+        (dims(n_mals=8), NO_INTEGER),
+        (torch({"dims": {**asdict(files.TINY), 3: 8}, "model_state_dict": WEIGHTS}), NO_INTEGER),
+    ],
+    "tensors outside of their storage": [
+        (
+            tensor(kind="Long"),
+            "has another type than torch FloatStorage, torch HalfStorage, torch BFloat16Storage",
+        ),
+        (tensor(kind="Float"), STORAGE),
+        (tensor(key="../data.pkl"), STORAGE),
+        (tensor(items=-32), STORAGE),
+        (tensor(offset=1), REACH),
+        (tensor(strides=(-1,), offset=31), REACH),
+        (tensor(shape=(1 << 30,), strides=(0,)), REACH),
+        (tensor(shape=(1 << 20, 1 << 20), strides=(0, 0)), REACH),
+        (tensor(shape=(0,)), REACH),
+    ],
+    "archives": [
+        (archive(("other", b"x")), "a zip archive with 0 data.pkl"),
+        (archive(("a/data.pkl", b"x"), ("b/data.pkl", b"x")), "a zip archive with 2 data.pkl"),
+        (changed(openai, oversized_member), "truncated: 'archive/data.pkl' reaches past the end"),
+        (
+            archive(("archive/data.pkl", bytes(50 << 20)), compression=zipfile.ZIP_DEFLATED),
+            "'archive/data.pkl' is compressed, torch.save never does that",
+        ),
+    ],
+}
 
 
-def test_files_beside_the_weights_are_named(tmp_path: Path) -> None:
-    files.write_huggingface(tmp_path, files.TINY, WEIGHTS, shards=2)
-    for name, text, reason in (
-        ("generation_config.json", b"\xff", "not JSON"),
-        ("config.json", b"{", "not JSON"),
-        ("config.json", b"[]", "holds a JSON list"),
-    ):
-        whole = (tmp_path / name).read_bytes() if (tmp_path / name).exists() else b"{}"
-        (tmp_path / name).write_bytes(text)
-        with raises_checkpoint_error(f"{name}: {reason}"):
-            open_checkpoint(tmp_path)
-        (tmp_path / name).write_bytes(whole)
-    (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    with raises_checkpoint_error("model-00002-of-00002.safetensors: cannot be read: No such file"):
-        open_checkpoint(tmp_path)
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_refused_with_its_reason_in_one_line_that_names_the_file(tmp_path: Path, kind: str) -> None:
+    for number, (write, reason) in enumerate(DAMAGE[kind]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = write(folder)
+        with raises_checkpoint_error(f"{re.escape(str(folder))}.*{re.escape(reason)}"):
+            open_checkpoint(path, assistant=True)
+
+
+# --- What no table shows -----------------------------------------------------------------------------------
+
+
+class Call:
+    """An object that is pickled as a function call."""
+
+    def __init__(self, function: object, *arguments: object) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickle_that_opens_a_file_is_not_executed(tmp_path: Path, protocol: int) -> None:
+    victim = tmp_path / "victim"
+    data = pickle.dumps(Call(open, str(victim), "w"), protocol)
+    pickle.loads(data).close()
+    assert victim.exists(), "the pickle should open the file in Python itself"
+    victim.unlink()
+    with raises_checkpoint_error(r"m\.pt: data\.pkl is refused: it "):
+        open_checkpoint(pickled(data)(tmp_path))
+    assert not victim.exists()
+
+
+def test_imports_of_a_pickle_are_only_names_and_plain_data_and_tensors_are_parsed() -> None:
+    assert parse_pickle(b"\x80\x02cos\nsystem\n.") == Global("os system")
+    value = {"a": (1, 2.5, True, None), "b": [], "c": {3: "x"}, "d": [1, (2,), (3, 4), (5, 6, 7), ()]}
+    assert parse_pickle(pickle.dumps(value, 2)) == value
+    view = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))NNt"
+    assert parse_pickle(view + b"R.") == PickledTensor(None, 0, (), (), None, None)
+
+
+def test_dimension_with_exponential_print_time_is_rejected(tmp_path: Path) -> None:
+    deep: object = ()
+    for _ in range(200):
+        deep = (deep, deep)
+    with raises_checkpoint_error("is unknown or not an integer"):
+        infer_dims(tmp_path, files.weight_shapes(files.TINY), {"n_mels": deep})
+
+
+def test_strided_tensors_are_read_as_in_torch(tmp_path: Path) -> None:
+    name = "decoder.blocks.0.attn.out.weight"
+    stored = {**WEIGHTS, name: np.asfortranarray(WEIGHTS[name]).T.copy()}
+    key = str(list(stored).index(name))
+    view = files.TorchTensor(kind="Half", key=key, items=1024, offset=0, shape=(32, 32), strides=(1, 32))
+    bases = {f"x{i}": values for i, values in enumerate(stored.values())}
+    with_view = {"bases": bases, "model_state_dict": {**WEIGHTS, name: view}, "dims": asdict(files.TINY)}
+    found = open_checkpoint(files.write_torch(tmp_path / "m.pt", with_view)).weights[name]
+    np.testing.assert_array_equal(found, WEIGHTS[name])
+    assert found.flags.c_contiguous
+
+
+def test_damaged_weights_fail_their_checksum(tmp_path: Path) -> None:
+    name = "decoder.token_embedding.weight"
+    path = changed(openai, at(WEIGHTS[name].tobytes()[:100], 0, b"\x55"))(tmp_path)
+    checkpoint = open_checkpoint(path)
+    with raises_checkpoint_error(r"'archive/data/\d+' is damaged: its checksum differs"):
+        checkpoint.weights[name]

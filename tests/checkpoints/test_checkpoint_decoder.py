@@ -15,14 +15,15 @@ from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, shar
 
 WEIGHTS = files.random_weights()
 DECODER = files.decoder_of(WEIGHTS)
-OTHER_DECODER = {
-    name: values for name, values in files.random_weights(seed=1).items() if name.startswith("decoder.")
-}
 
 
-def write(directory: Path, weights: files.Arrays = DECODER, **config: object) -> Path:
+def write(directory: Path, **config: object) -> Path:
     """Write a decoder as transformers does, with the configuration of the whole model."""
-    return files.write_huggingface(directory, files.TINY, weights, config=config)
+    return files.write_huggingface(directory, files.TINY, DECODER, config=config)
+
+
+def write_model(path: Path, weights: files.Arrays = WEIGHTS) -> Checkpoint:
+    return open_checkpoint(files.write_openai(path, files.TINY, weights))
 
 
 @pytest.mark.parametrize("torch", [False, True], ids=["safetensors", "torch"])
@@ -47,36 +48,11 @@ def test_decoder_as_main_model_is_rejected_with_advice(tmp_path: Path) -> None:
         r"model\.safetensors: has no encoder: give it as assistant of the model that it was made from"
     ):
         open_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [
-        ({"encoder_attention_heads": 5}, "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
-        ({"d_model": 64}, "declares n_text_state=64, its weights have n_text_state=32"),
-        ({"vocab_size": 95}, "declares n_vocab=95, its weights have n_vocab=96"),
-        ({"harken": []}, r"config\.json: harken is a list, allowed is an object"),
-        ({"harken": {"encoder_sha256": "F" * 64}}, "encoder_sha256 is not 64 digits in lower-case hex"),
-        ({"harken": {"draft_vocabulary": "0"}}, "draft_vocabulary is not a list of token ids"),
-        ({"harken": {"draft_vocabulary": [0, True]}}, "draft_vocabulary is not a list of token ids"),
-        ({"harken": {"draft_vocabulary": [1, 0]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
-        ({"harken": {"draft_vocabulary": [0, 96]}}, "draft_vocabulary is not ascending, or not within 0 to 95"),
-        (
-            {"harken": {"draft_vocabulary": [0, 10**30]}},
-            "draft_vocabulary is not ascending, or not within 0 to 95",
-        ),
-    ],
-)
-def test_invalid_decoder_configuration_is_rejected(
-    tmp_path: Path, config: dict[str, object], reason: str
-) -> None:
-    write(tmp_path, **config)
-    with raises_checkpoint_error(reason):
-        open_checkpoint(tmp_path, assistant=True)
+    with raises_checkpoint_error("has no encoder"):
+        encoder_digest(open_checkpoint(tmp_path, assistant=True))
 
 
 def test_encoder_dimensions_must_be_declared(tmp_path: Path) -> None:
-    files.write_ctranslate2(tmp_path / "whole", files.TINY, WEIGHTS)
     path = files.write_openai(tmp_path / "m.pt", files.TINY, DECODER)
     assert not open_checkpoint(path, assistant=True).has_encoder
     write(tmp_path)
@@ -94,51 +70,34 @@ def test_harken_entry_of_the_configuration_is_read(tmp_path: Path) -> None:
     assert checkpoint.draft_vocabulary.tolist() == [0, 3, 95]
 
 
-# --- comparison of encoders --------------------------------------------------------------------------------
-
-
-def test_encoder_digest_hashes_names_shapes_and_float32_values(tmp_path: Path) -> None:
+def test_encoder_digest_hashes_names_shapes_and_float32_values_whatever_the_format(tmp_path: Path) -> None:
     expected = hashlib.sha256()
     for name in sorted(WEIGHTS):
         if name.startswith("encoder."):
             expected.update(f"{name} {WEIGHTS[name].shape}\n".encode() + WEIGHTS[name].astype("<f4").tobytes())
-    checkpoint = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
-    assert encoder_digest(checkpoint) == expected.hexdigest()
-
-
-def test_encoder_digest_is_equal_for_all_formats(tmp_path: Path) -> None:
     single = {name: values.astype(np.float32) for name, values in WEIGHTS.items()}
-    paths = [
+    other_decoder = files.decoder_of(files.random_weights(seed=1))
+    for path in (
         files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS),
         files.write_huggingface(tmp_path / "hf", files.TINY, single, shards=2),
         files.write_ctranslate2(tmp_path / "ct2", files.TINY, WEIGHTS),
-        files.write_huggingface(tmp_path / "other", files.TINY, {**WEIGHTS, **OTHER_DECODER}),
-    ]
-    assert len({encoder_digest(open_checkpoint(path)) for path in paths}) == 1
+        files.write_huggingface(tmp_path / "other", files.TINY, {**WEIGHTS, **other_decoder}),
+    ):
+        assert encoder_digest(open_checkpoint(path)) == expected.hexdigest()
 
 
 @pytest.mark.parametrize("name", ["encoder.conv1.bias", "encoder.blocks.1.mlp.2.weight"])
 def test_encoder_digest_changes_with_every_weight(tmp_path: Path, name: str) -> None:
     changed = {**WEIGHTS, name: WEIGHTS[name].copy()}
     changed[name][-1] += 1
-    one, other = (
-        open_checkpoint(files.write_openai(tmp_path / f"{i}.pt", files.TINY, weights))
-        for i, weights in enumerate((WEIGHTS, changed))
-    )
+    one, other = write_model(tmp_path / "1.pt"), write_model(tmp_path / "2.pt", changed)
     assert encoder_digest(one) != encoder_digest(other)
     assert not shares_encoder(other, one)
     assert shares_encoder(one, one)
 
 
-def test_encoder_digest_of_a_decoder_is_rejected(tmp_path: Path) -> None:
-    write(tmp_path)
-    with raises_checkpoint_error("has no encoder"):
-        encoder_digest(open_checkpoint(tmp_path, assistant=True))
-
-
 def test_encoders_of_different_size_are_compared_without_reading_weights(tmp_path: Path) -> None:
-    model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
-    longer = replace(files.TINY, n_audio_ctx=14)
+    model, longer = write_model(tmp_path / "m.pt"), replace(files.TINY, n_audio_ctx=14)
     path = files.write_openai(tmp_path / "longer.pt", longer, files.random_weights(longer))
     assistant = open_checkpoint(path)
     path.unlink()  # reading the weights would fail now
@@ -146,7 +105,7 @@ def test_encoders_of_different_size_are_compared_without_reading_weights(tmp_pat
 
 
 def test_decoder_shares_the_encoder_that_it_was_made_for(tmp_path: Path) -> None:
-    model = open_checkpoint(files.write_openai(tmp_path / "m.pt", files.TINY, WEIGHTS))
+    model = write_model(tmp_path / "m.pt")
 
     def decoder(**config: object) -> Checkpoint:
         return open_checkpoint(write(tmp_path / "d", **config), assistant=True)

@@ -61,15 +61,6 @@ def test_ggml_vectors_and_convolutions_are_not_quantised(tmp_path: Path, kind: s
     np.testing.assert_array_equal(weights["encoder.conv2.weight"], WEIGHTS["encoder.conv2.weight"].astype("f2"))
 
 
-def test_ggml_blocks_of_an_older_version_are_rejected(tmp_path: Path) -> None:
-    path = files.write_ggml(tmp_path / "m.bin", files.TINY, WEIGHTS, "q4_0")
-    data = bytearray(path.read_bytes())
-    data[44:48] = struct.pack("<i", 1002)
-    path.write_bytes(data)
-    with pytest.raises(CheckpointError, match="quantisation version 1, allowed is 2"):
-        open_checkpoint(path)
-
-
 @pytest.mark.parametrize("precision", ["int8", "int16"])
 def test_ctranslate2_weights_are_within_half_a_step(tmp_path: Path, precision: str) -> None:
     checkpoint = open_checkpoint(files.write_ctranslate2(tmp_path, files.TINY, WEIGHTS, precision))
@@ -89,10 +80,7 @@ def half_step(name: str, values: files.Array, precision: str) -> npt.NDArray[np.
     largest = np.abs(values.reshape(len(values), -1)).max(1).reshape(-1, *[1] * (values.ndim - 1))
     if precision == "int8":
         return largest / 127 / 2 * 1.0001
-    packed = {
-        "cross_attn": ("key", "value"),
-        "attn": ("query", "key", "value"),
-    }
+    packed = {"cross_attn": ("key", "value"), "attn": ("query", "key", "value")}
     module, part = name.removesuffix(".weight").split(".")[-2:]
     if part in packed.get(module, ()):
         largest = max(np.abs(WEIGHTS[name.replace(part, other)]).max() for other in packed[module])

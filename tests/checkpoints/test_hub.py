@@ -47,18 +47,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return stub
 
 
-SMALL = [
-    "README.md",
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "vocab.json",
-    "flax_model.msgpack",
-]
-
-
-def names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
+KEPT = {"config.json", "generation_config.json", "tokenizer.json", "vocab.json"}
 
 
 def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path: Path, stub: Hub) -> None:
@@ -103,9 +92,9 @@ SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
     ],
 )
 def test_only_one_format_of_the_weights_is_downloaded(stub: Hub, weights: list[str], wanted: list[str]) -> None:
-    stub.repositories["someone/whisper"] = [*SMALL, *weights]
-    kept = {*SMALL} - {"README.md", "flax_model.msgpack"}
-    assert names(resolve_model("someone/whisper", revision="v2")) == {*kept, *wanted}
+    stub.repositories["someone/whisper"] = ["README.md", "flax_model.msgpack", *KEPT, *weights]
+    found = resolve_model("someone/whisper", revision="v2")
+    assert {path.name for path in found.iterdir()} == {*KEPT, *wanted}
     assert {call["revision"] for call in stub.calls} == {"v2"}
 
 
@@ -138,12 +127,7 @@ NOT_LOCAL = huggingface_hub.errors.LocalEntryNotFoundError("Cannot find a snapsh
     ("error", "download", "kind", "message"),
     [
         (NOT_LOCAL, False, CheckpointNotFound, r"not on this machine, and downloads are off \(--no-download"),
-        (
-            NOT_LOCAL,
-            True,
-            CheckpointNotFound,
-            r"not on this machine, and cannot be downloaded: Cannot find .*\.$",
-        ),
+        (NOT_LOCAL, True, CheckpointNotFound, r"machine, and cannot be downloaded: Cannot find .*\.$"),
         (Unknown(), True, CheckpointNotFound, "someone/w: not on Hugging Face: 404 Client Error."),
         (ConnectionResetError("Reset"), True, CheckpointError, "someone/w: the download failed: Reset"),
         (OSError(28, "No space left"), True, CheckpointError, "the download failed: .*No space left"),
@@ -192,14 +176,12 @@ def test_embedded_model_is_verified_and_not_imported(
     assert stub.calls == []
 
 
-def test_revision_of_the_default_model_is_downloaded(package: Path, stub: Hub) -> None:
+def test_default_model_is_downloaded_in_another_revision_or_without_the_package(
+    package: Path, stub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stub.repositories["openai/whisper-tiny.en"] = ["model.safetensors"]
     assert resolve_model("tiny.en", revision="main") == stub.cache / "openai/whisper-tiny.en"
-
-
-def test_default_model_is_downloaded_without_the_package(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "_EMBEDDED_PACKAGE", "harken_no_such_package")
-    stub.repositories["openai/whisper-tiny.en"] = ["model.safetensors"]
     assert resolve_model("tiny.en") == stub.cache / "openai/whisper-tiny.en"
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +13,42 @@ import pytest
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
-from cli_runner import CliRunner
+from cli_runner import CliRunner, Outcome
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.live_sessions import ScriptedLiveSession
-from fakes.measured import SCRIPT, TEXTS, KnownTextRecognizer, known_text_recognizer, write_talks
+from fakes.measured import (
+    OPTIONS,
+    SCRIPT,
+    TEXTS,
+    KnownTextRecognizer,
+    known_text_recognizer,
+    read_report,
+    table_rows,
+)
 from harken import Recognizer, TranscribeOptions
 from harken.evaluation.live_runs import LiveRound, run_live, run_live_rounds, summarise_live
 from harken.evaluation.scoring import EvalRecording, Failure
 from harken.evaluation.simulation import JoinedStream, join_by_speaker, reference_word_times
 from harken.manifests import Entry
 from harken.results import Word
-from harken.streaming import Event
 from tiny_models import TOKENIZER
+
+pytestmark = pytest.mark.usefixtures("talks")
 
 WORDS = tuple(
     Word(start_s=0.0, end_s=end_s, text=text, probability=1.0)
     for end_s, text in ((0.2, "One"), (0.4, "dog"), (0.8, "A"), (0.9, "big"), (1.0, "mouse"))
 )
-
-
-@pytest.fixture(autouse=True)
-def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of two recordings of one window by one speaker, and a manifest of their texts."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    return write_talks(Path("talks"))
+NO_VAD = TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=())
 
 
 def recording(number: int, **changes: Any) -> EvalRecording:
+    name = f"talks/{number}.wav"
     entry = Entry(
-        name=f"talks/{number}.wav", path=Path(f"talks/{number}.wav"), text=TEXTS[number], language="en"
+        **{"name": name, "path": Path(name), "text": TEXTS[number], "language": "en"},
+        **{"seconds": WINDOW_S, "speaker": "anna"},
     )
-    known = {"seconds": WINDOW_S, "speaker": "anna", **changes}
-    fields = {name: getattr(entry, name) for name in ("name", "path", "text", "language")}
-    return EvalRecording(entry=Entry(**{**fields, **known}), has_reference=True)
+    return EvalRecording(entry=replace(entry, **changes), has_reference=True)
 
 
 class TestJoinedStreams:
@@ -71,10 +72,8 @@ class TestJoinedStreams:
 
     def test_speaker_folder_and_language_separate_streams(self) -> None:
         others = (
-            recording(1, speaker="berta"),
-            recording(0, name="walks/0.wav"),
-            recording(1, language="de"),
-            recording(1, speaker=None),
+            *(recording(1, speaker="berta"), recording(0, name="walks/0.wav")),
+            *(recording(1, language="de"), recording(1, speaker=None)),
         )
         streams = join_by_speaker([recording(0), *others, recording(1)], 0.0)
         assert sorted(len(stream.recordings) for stream in streams) == [1, 1, 1, 1, 2]
@@ -98,14 +97,11 @@ class TestJoinedStreams:
         assert [word.end_s for word in words] == [0.2, pytest.approx(WINDOW_S + 0.5)]
 
     def test_reference_words_are_transcribed_without_text(self) -> None:
-        recognizer = Recognizer(
-            TranscriptBackend(window_text(0, " One dog", WINDOW_POSITIONS)), TOKENIZER, "recital"
-        )
-        stream = JoinedStream(
-            recordings=(EvalRecording(entry=recording(0, text="").entry, has_reference=False),)
-        )
-        options = TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=())
-        words = reference_word_times(recognizer, stream, stream.load(), options)
+        backend = TranscriptBackend(window_text(0, " One dog", WINDOW_POSITIONS))
+        untold = EvalRecording(entry=recording(0, text="").entry, has_reference=False)
+        stream = JoinedStream(recordings=(untold,))
+        recognizer = Recognizer(backend, TOKENIZER, "recital")
+        words = reference_word_times(recognizer, stream, stream.load(), NO_VAD)
         assert "".join(word.text for word in words) == " One dog"
 
 
@@ -113,30 +109,19 @@ class TestLiveRuns:
     def test_run_has_texts_counts_and_latencies(self) -> None:
         run = run_live(ScriptedLiveSession(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
         assert (run.interim_text, run.final_text) == (" One dog.  A pig house", " One dog. A big house")
-        assert (run.retractions, run.flickered, run.revised, run.updates, run.load_changes) == (
-            0,
-            1,
-            1,
-            5,
-            0,
-        )
+        counts = (run.retractions, run.flickered, run.revised, run.updates, run.load_changes)
+        assert counts == (0, 1, 1, 5, 0)
         found = run.latencies
-        assert (len(found.words), found.unmatched_hypothesis_words, found.unmatched_reference_words) == (
-            4,
-            1,
-            1,
-        )
-        delays = [
-            (word.text, word.interim_latency.computation_unaware_s, word.commit_latency.computation_unaware_s)
-            for word in found.words
-        ]
-        expected = [("one", 0.1, 0.1), ("dog", 0.1, 0.1), ("a", 0.1, 0.1), ("big", 0.3, 0.3)]
-        for (text, *got), (word, *wanted) in zip(delays, expected, strict=True):
-            assert (text, got) == (word, pytest.approx(wanted))
-        assert all(
-            word.commit_latency.computation_aware_s >= word.commit_latency.computation_unaware_s
-            for word in found.words
-        )
+        unmatched = (found.unmatched_hypothesis_words, found.unmatched_reference_words)
+        assert (len(found.words), *unmatched) == (4, 1, 1)
+        for word, (text, delay_s) in zip(
+            found.words, [("one", 0.1), ("dog", 0.1), ("a", 0.1), ("big", 0.3)], strict=True
+        ):
+            interim, commit = word.interim_latency, word.commit_latency
+            assert word.text == text
+            assert interim.computation_unaware_s == pytest.approx(delay_s)
+            assert commit.computation_unaware_s == pytest.approx(delay_s)
+            assert commit.computation_aware_s >= commit.computation_unaware_s
         assert run.cost.audio_s == 1.5
         assert 0 < run.cost.wall_s < 1
 
@@ -157,10 +142,8 @@ class TestLiveRuns:
         summary = summarise_live(rounds, "a", TranscribeOptions())
         assert summary.final_wer
         assert summary.offline_wer
-        assert (summary.final_wer.error_counts.errors, summary.final_wer.error_counts.reference_length) == (
-            3 + 2,
-            5,
-        )
+        counts = summary.final_wer.error_counts
+        assert (counts.errors, counts.reference_length) == (3 + 2, 5)
         assert summary.offline_wer.rate == 0
         assert summary.relative_wer_increase is None  # relative to nothing
         assert summary.flicker == pytest.approx(2 / 10)
@@ -189,13 +172,10 @@ def outcomes(repeats: int) -> tuple[list[LiveRound | Failure], list[str]]:
 
         return open_session
 
+    sessions = {name: opening(name) for name in "ab"}
+    streams = [JoinedStream(recordings=(recording(number),)) for number in range(2)]
     rounds = run_live_rounds(
-        known_text_recognizer(),
-        {name: opening(name) for name in "ab"},
-        [JoinedStream(recordings=(recording(number),)) for number in range(2)],
-        TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=()),
-        block_samples=320,
-        repeats=repeats,
+        known_text_recognizer(), sessions, streams, NO_VAD, block_samples=320, repeats=repeats
     )
     return [*rounds], order
 
@@ -205,24 +185,10 @@ def live_rounds(repeats: int) -> tuple[list[LiveRound], list[str]]:
     return [outcome for outcome in found if isinstance(outcome, LiveRound)], order
 
 
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    return CliRunner(capsys, monkeypatch)
-
-
-OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--hallucination-threshold", "none")
-
-
-def bench(cli: CliRunner, *arguments: str, texts: Sequence[str] = TEXTS) -> tuple[Any, KnownTextRecognizer]:
+def bench(cli: CliRunner, *arguments: str, texts: Sequence[str] = TEXTS) -> tuple[Outcome, KnownTextRecognizer]:
     recognizer = known_text_recognizer(texts)
-    cli.monkeypatch.setattr("harken.cli.model_options.load", lambda **given: recognizer)
+    cli.loaders["load"] = lambda **given: recognizer
     return cli.run("bench", "talks", "--streaming", "--repeat", "1", *OPTIONS, *arguments), recognizer
-
-
-def table_rows(text: str) -> dict[str, list[str]]:
-    """Return the rows of a table by their labels."""
-    rows = (re.split(r"  +", line.strip()) for line in text.splitlines())
-    return {label: cells for label, *cells in rows if cells}
 
 
 class TestCommand:
@@ -238,23 +204,19 @@ class TestCommand:
         assert rows["WER of the segments, %"] == ["100.00", "100.00"]
         assert rows["committed text taken back"] == ["0", "0"]
         assert rows["words timed"] == ["5", "5"]
-        assert {(live.delay, live.finals) for _, live in recognizer.opened} == {
-            ("low", "streamed"),
-            ("medium", "streamed"),
-        }
+        opened = {(live.delay, live.finals) for _, live in recognizer.opened}
+        assert opened == {("low", "streamed"), ("medium", "streamed")}
         assert all(not options.vad for options, _ in recognizer.opened)
 
     def test_joined_streams_are_reported(self, cli: CliRunner) -> None:
         outcome, _ = bench(cli, "--join", "0.0", "--json", "out.json", texts=["One dog. A big house"])
         assert "1 stream of 2 recordings: 1.0 s of audio\n" in outcome.out
-        report = json.loads(Path("out.json").read_text(encoding="utf-8"))
-        (stream,) = report["streams"]
-        assert stream["audio"] == "talks/anna"
-        assert stream["low exact"]["final"] == "One dog. A big house"
+        (stream,) = read_report()["streams"]
+        assert (stream["audio"], stream["low exact"]["final"]) == ("talks/anna", "One dog. A big house")
 
     def test_json_holds_all_results(self, cli: CliRunner) -> None:
         bench(cli, "--hop-frames", "40", "--json", "out.json")
-        report = json.loads(Path("out.json").read_text(encoding="utf-8"))
+        report = read_report()
         assert [*report] == ["by", "engine", "complete", "repeats", "configs", "streams", "failed"]
         (session,) = report["configs"].values()
         assert (session["options"]["hop_frames"], session["config"]["window_frames"]) == (40, 200)
@@ -263,27 +225,3 @@ class TestCommand:
         assert session["cost"]["audio_s"] == pytest.approx(2 * WINDOW_S)
         slowest = [word["commit_latency"]["computation_aware_s"] for word in session["slowest"]]
         assert slowest == sorted(slowest, reverse=True)
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["--speculative"], "harken: --speculative and --streaming exclude each other"),
-            (["--delay", "low,soon"], "harken: --delay 'soon': allowed is minimal, low, medium, high, or"),
-            (["--finals", "rough"], "harken: --finals 'rough': allowed is exact or streamed"),
-            (["--join", "-1"], "harken: Invalid value for '--join'"),
-        ],
-    )
-    def test_bad_arguments_fail_before_loading_a_model(
-        self, cli: CliRunner, arguments: list[str], message: str
-    ) -> None:
-        cli.use_texts(window_text(0))
-        outcome = cli.run("bench", "talks", "--streaming", *arguments)
-        assert (outcome.out, cli.loaded) == ("", [])
-        assert outcome.code == 2
-        assert outcome.err.startswith(message)
-
-
-def test_scripted_events_are_in_order() -> None:
-    samples = [event.emitted_samples for event in SCRIPT]
-    assert samples == sorted(samples)
-    assert all(isinstance(event, Event) for event in SCRIPT)

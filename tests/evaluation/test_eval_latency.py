@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("jiwer")
 pytest.importorskip("whisper_normalizer")
 
 from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text, speech_ended, speech_started
+from harken.evaluation.error_rate import count_word_errors
 from harken.evaluation.latency import (
     Display,
     Latencies,
@@ -41,154 +45,135 @@ def display(*events: Event) -> Display:
     return screen
 
 
-def times(*events: Event) -> list[tuple[str, float, float]]:
-    """Return the words with the times of their display and commit, without computing time."""
-    return [
-        (
-            word.text,
-            word.displayed_at.computation_unaware_s,
-            word.committed_at.computation_unaware_s if word.committed_at else -1,
-        )
-        for word in display(*events).words()
-    ]
-
-
-class TestUnitSplitter:
-    @pytest.mark.parametrize(
-        ("text", "expected"),
-        [
-            (" Hello,  World!", ["hello", "world"]),
-            ("I'm", ["i", "am"]),
-            ("Mr. Hale", ["mister", "hale"]),
-            ("um, well", ["well"]),
-            ("twenty three", ["20", "3"]),
-            ("", []),
-        ],
-    )
-    def test_english_text_is_split_into_normalized_words(self, text: str, expected: list[str]) -> None:
+def test_text_is_split_into_normalized_words_and_that_without_spaces_into_letters() -> None:
+    for text, expected in {
+        " Hello,  World!": ["hello", "world"],
+        "I'm": ["i", "am"],
+        "Mr. Hale": ["mister", "hale"],
+        "um, well": ["well"],
+        "twenty three": ["20", "3"],
+        "": [],
+    }.items():
         assert split_units(text) == expected
-
-    def test_text_without_spaces_is_split_into_letters(self) -> None:
-        assert unit_splitter("zh")("你好。") == ["你", "好"]
-
-    def test_units_of_a_growing_text_do_not_change(self) -> None:
-        text = "It was twenty three dollars and I'm sure Mr. Hale won't pay one hundred"
-        cut = [split_units(text[:end]) for end, letter in enumerate(text) if letter == " "]
-        assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(cut))
+    assert unit_splitter("zh")("你好。") == ["你", "好"]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        ("", "", []),
-        ("", "a", []),
-        ("a b", "", []),
-        ("a b", "a b", [(0, 0), (1, 1)]),
-        ("a b", "a b c", [(0, 0), (1, 1)]),
-        ("a x c", "a c", [(0, 0), (2, 1)]),
-        ("a c", "a x c", [(0, 0), (1, 2)]),
-        ("a x c", "a y c", [(0, 0), (2, 2)]),
-        ("x", "y", []),
-    ],
-)
-def test_matching_positions_have_the_fewest_edits(
-    before: str, after: str, expected: list[tuple[int, int]]
+def test_units_of_a_growing_text_do_not_change() -> None:
+    text = "It was twenty three dollars and I'm sure Mr. Hale won't pay one hundred"
+    cut = [split_units(text[:end]) for end, letter in enumerate(text) if letter == " "]
+    assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(cut))
+
+
+words = st.lists(st.sampled_from("abc"), max_size=7)
+
+
+@given(words, words)
+def test_matching_positions_are_of_equal_words_and_leave_the_fewest_edits(
+    before: list[str], after: list[str]
 ) -> None:
-    assert [*matching_positions(before.split(), after.split())] == expected
+    pairs = [*matching_positions(before, after)]
+    assert all(before[i] == after[j] for i, j in pairs)
+    edges = pairwise([(-1, -1), *pairs, (len(before), len(after))])
+    gaps = [(i - last_i - 1, j - last_j - 1) for (last_i, last_j), (i, j) in edges]
+    assert all(min(gap) >= 0 for gap in gaps)
+    assert sum(map(max, gaps)) == count_word_errors(" ".join(before), " ".join(after)).errors
 
 
-class TestDisplay:
-    def test_words_have_their_first_display_and_commit(self) -> None:
-        assert times(
-            speech_started(0),
-            interim_text(1, "", " One"),
-            interim_text(2, " One", " dog"),
-            interim_text(3, " One dog", " barks"),
-            final_segment(4, " One dog barks."),
-            speech_ended(4),
-        ) == [("one", 1, 2), ("dog", 2, 3), ("barks", 3, 4)]
-
-    def test_word_first_seen_in_a_segment_counts_from_the_segment(self) -> None:
-        assert times(interim_text(1, " One"), final_segment(2, " One dog.")) == [("one", 1, 1), ("dog", 2, 2)]
-
-    def test_word_that_disappeared_counts_from_its_return(self) -> None:
-        events = (
-            interim_text(1, "", " dog"),
-            interim_text(2, "", " fog"),
-            interim_text(3, "", " dog"),
-            interim_text(4, " dog"),
-        )
-        assert times(*events, final_segment(5, " dog")) == [("dog", 3, 4)]
-        assert display(*events).flickered == 2
-
-    def test_word_that_moves_does_not_flicker(self) -> None:
-        events = (
-            interim_text(1, "", " dog barks"),
-            interim_text(2, "", " A dog barks"),
+DISPLAYS: dict[str, tuple[Sequence[Event], list[tuple[str, float, float]], tuple[int, int, int]]] = {
+    "words have their first display and commit": (
+        (
+            *(speech_started(0), interim_text(1, "", " One"), interim_text(2, " One", " dog")),
+            *(interim_text(3, " One dog", " barks"), final_segment(4, " One dog barks."), speech_ended(4)),
+        ),
+        [("one", 1, 2), ("dog", 2, 3), ("barks", 3, 4)],
+        (0, 0, 0),
+    ),
+    "a word first seen in a segment counts from the segment": (
+        (interim_text(1, " One"), final_segment(2, " One dog.")),
+        [("one", 1, 1), ("dog", 2, 2)],
+        (0, 0, 0),
+    ),
+    "a word that disappeared counts from its return": (
+        (
+            *(interim_text(1, "", " dog"), interim_text(2, "", " fog"), interim_text(3, "", " dog")),
+            *(interim_text(4, " dog"), final_segment(5, " dog")),
+        ),
+        [("dog", 3, 4)],
+        (2, 0, 0),
+    ),
+    "a word that moves does not flicker": (
+        (
+            *(interim_text(1, "", " dog barks"), interim_text(2, "", " A dog barks")),
             final_segment(3, " A dog barks"),
-        )
-        assert times(*events) == [("a", 2, 3), ("dog", 1, 3), ("barks", 1, 3)]
-        assert display(*events).flickered == 0
-
-    def test_committed_word_that_segments_replace_is_revised(self) -> None:
-        screen = display(
-            interim_text(1, " One fog barks", " loud"), final_segment(2, " One dog barks"), speech_ended(2)
-        )
-        assert [
-            (word.text, word.committed_at.computation_unaware_s) for word in screen.words() if word.committed_at
-        ] == [*(("one", 1), ("dog", 2), ("barks", 1))]
-        assert screen.revised() == 1
-        assert screen.retractions == 0
-        assert (screen.interim_texts, screen.final_texts) == ([" One fog barks loud"], [" One dog barks"])
-
-    def test_case_and_punctuation_do_not_count_as_revisions(self) -> None:
-        assert display(interim_text(1, " one dog"), final_segment(2, " One, dog!")).revised() == 0
-
-    def test_changed_committed_text_is_a_retraction(self) -> None:
-        assert (
-            display(
-                interim_text(1, " One"), interim_text(2, " One dog"), interim_text(3, " One fog")
-            ).retractions
-            == 1
-        )
-
-    def test_new_utterance_is_no_retraction(self) -> None:
-        events = (
-            interim_text(1, " One"),
-            final_segment(2, " One."),
-            speech_ended(2),
-            speech_started(3),
-            interim_text(4, " Two"),
-            speech_ended(5),
-        )
-        screen = display(*events)
-        # The second utterance has no segment, so its committed word counts as revised.
-        assert screen.retractions == screen.flickered == screen.revised() - 1 == 0
-        assert screen.interim_texts == [" One", " Two"]
-
-    def test_utterance_split_at_its_limit_continues_in_the_next(self) -> None:
-        """Words behind the split are displayed again in the next utterance, and count from their first display."""
-        events = (
+        ),
+        [("a", 2, 3), ("dog", 1, 3), ("barks", 1, 3)],
+        (0, 0, 0),
+    ),
+    "a committed word that segments replace is revised": (
+        (interim_text(1, " One fog barks", " loud"), final_segment(2, " One dog barks"), speech_ended(2)),
+        [("one", 1, 1), ("dog", 2, 2), ("barks", 1, 1)],
+        (0, 1, 0),
+    ),
+    "case and punctuation do not count as revisions": (
+        (interim_text(1, " one dog"), final_segment(2, " One, dog!")),
+        [("one", 1, 1), ("dog", 1, 1)],
+        (0, 0, 0),
+    ),
+    "changed committed text is a retraction": (
+        (interim_text(1, " One"), interim_text(2, " One dog"), interim_text(3, " One fog")),
+        [],
+        (1, 2, 1),
+    ),
+    "a new utterance is no retraction, and without a segment its committed word is revised": (
+        (
+            *(interim_text(1, " One"), final_segment(2, " One."), speech_ended(2)),
+            *(speech_started(3), interim_text(4, " Two"), speech_ended(5)),
+        ),
+        [("one", 1, 1)],
+        (0, 1, 0),
+    ),
+    "words behind the limit of an utterance are displayed again, and count from their first display": (
+        (
             *(speech_started(0), interim_text(1, "A dog", " barks"), interim_text(2, "A dog barks", " loud")),
             *(final_segment(3, " A dog"), speech_ended(3, "limit"), speech_started(3)),
             *(interim_text(4, "barks loudly", " and"), final_segment(5, " barks loudly and"), speech_ended(5)),
-        )
-        screen = display(*events)
-        assert screen.interim_texts == ["a dog", "barks loudly and"]
-        assert (screen.retractions, screen.revised(), screen.flickered) == (0, 0, 1)
-        expected = [("a", 1, 1), ("dog", 1, 1), ("barks", 1, 2), ("loudly", 4, 4), ("and", 4, 5)]
-        assert times(*events) == expected
+        ),
+        [("a", 1, 1), ("dog", 1, 1), ("barks", 1, 2), ("loudly", 4, 4), ("and", 4, 5)],
+        (1, 0, 0),
+    ),
+    "segments after the end of the utterance match its words": (
+        (
+            *(interim_text(1, " A"), speech_ended(2), speech_started(2), interim_text(3, " dog")),
+            *(final_segment(4, " A"), speech_ended(5), final_segment(6, " dog")),
+        ),
+        [("a", 1, 1), ("dog", 3, 3)],
+        (0, 0, 0),
+    ),
+}
+"""Events; words with the times of their display and commit, without computing time; flickered, revised, retracted."""
 
-    def test_segments_after_the_end_of_the_utterance_match_its_words(self) -> None:
-        events = (
-            interim_text(1, " A"),
-            speech_ended(2),
-            speech_started(2),
-            interim_text(3, " dog"),
-            final_segment(4, " A"),
-            speech_ended(5),
-        )
-        assert times(*events, final_segment(6, " dog")) == [("a", 1, 1), ("dog", 3, 3)]
+
+@pytest.mark.parametrize("case", DISPLAYS)
+def test_words_have_their_first_display_and_commit_and_changes_of_them_are_counted(case: str) -> None:
+    events, expected, counts = DISPLAYS[case]
+    screen = display(*events)
+    assert [
+        (word.text, word.displayed_at.computation_unaware_s, word.committed_at.computation_unaware_s)
+        for word in screen.words()
+        if word.committed_at
+    ] == expected
+    assert (screen.flickered, screen.revised(), screen.retractions) == counts
+
+
+def test_texts_of_utterances_are_kept_as_they_were_shown_last() -> None:
+    revised, after, split = (
+        display(*DISPLAYS[name][0])
+        for name in DISPLAYS
+        if name.startswith(("a committed", "a new", "words beh"))
+    )
+    assert (revised.interim_texts, revised.final_texts) == ([" One fog barks loud"], [" One dog barks"])
+    assert after.interim_texts == [" One", " Two"]
+    assert split.interim_texts == ["a dog", "barks loudly and"]
 
 
 def word(text: str, end_s: float) -> Word:

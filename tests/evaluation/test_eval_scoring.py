@@ -26,8 +26,7 @@ from harken.evaluation.error_rate import (
     is_spaced,
     normalizer,
 )
-from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.scoring import Evaluation, Score, report, score, summarise
+from harken.evaluation.scoring import EvalHypothesis, Evaluation, Score, report, score, summarise
 from harken.manifests import Entry
 
 # Language, text, and its normalization by openai-whisper 20250625: EnglishTextNormalizer for en, BasicTextNormalizer
@@ -141,13 +140,9 @@ class TestConfidenceInterval:
 
     def test_resampling_speakers_widens_the_interval(self) -> None:
         """Errors that depend on the speaker make the interval wider if speakers are resampled."""
+        texts = ("x y z d", "a b c d")
         known = [
-            scored(
-                "a b c d",
-                "a b c d" if speaker % 2 else "x y z d",
-                name=f"s/{speaker}-{n}",
-                speaker=str(speaker),
-            )
+            scored("a b c d", texts[speaker % 2], name=f"s/{speaker}-{n}", speaker=str(speaker))
             for speaker in range(6)
             for n in range(10)
         ]
@@ -160,10 +155,8 @@ class TestConfidenceInterval:
         assert width(by_speaker) > 1.5 * width(by_recording)
 
     def test_fewer_than_five_speakers_are_not_resampled(self) -> None:
-        assert (
-            summarise(scored("a", "a", name=str(n), speaker=str(n % 4)) for n in range(20)).resampling_unit
-            == "recordings"
-        )
+        scores = (scored("a", "a", name=str(n), speaker=str(n % 4)) for n in range(20))
+        assert summarise(scores).resampling_unit == "recordings"
 
 
 def width(evaluation: Evaluation) -> float:
@@ -196,59 +189,26 @@ class TestSummarise:
         assert evaluation.cer.confidence_interval is None, "one recording does not represent others"
 
     def test_text_without_speech_is_a_hallucination_and_no_word_error(self) -> None:
-        evaluation = summarise(
-            [
-                scored("a", "a"),
-                scored("[noise]", "Thank you.", name="set/b"),
-                scored("", "", None, name="set/c"),
-            ]
-        )
+        silent = (scored("[noise]", "Thank you.", name="set/b"), scored("", "", None, name="set/c"))
+        evaluation = summarise([scored("a", "a"), *silent])
         assert evaluation.wer
         assert evaluation.wer.error_counts == ErrorCounts(hits=1)
-        assert (
-            evaluation.hallucinations.recordings,
-            evaluation.hallucinations.affected,
-            evaluation.hallucinations.words,
-        ) == (
-            2,
-            1,
-            2,
-        )
-        assert evaluation.hallucinations.seconds == 4.0
+        found = evaluation.hallucinations
+        assert (found.recordings, found.affected, found.words, found.seconds) == (2, 1, 2, 4.0)
 
     def test_no_scores_give_no_rates(self) -> None:
         evaluation = summarise([])
-        assert (
-            evaluation.wer,
-            evaluation.cer,
-            evaluation.overall,
-            evaluation.languages,
-            evaluation.times_real_time,
-        ) == (
-            None,
-            None,
-            None,
-            {},
-            None,
-        )
+        assert (evaluation.wer, evaluation.cer, evaluation.overall) == (None, None, None)
+        assert (evaluation.languages, evaluation.times_real_time) == ({}, None)
 
     def test_speed_counts_recordings_with_known_times(self) -> None:
-        known, unknown = (
-            scored("a", "a"),
-            score(entry("set/b", "b", seconds=9.0), EvalHypothesis(text="b"), "en"),
-        )
-        evaluation = summarise([known, unknown])
+        unknown = score(entry("set/b", "b", seconds=9.0), EvalHypothesis(text="b"), "en")
+        evaluation = summarise([scored("a", "a"), unknown])
         assert (evaluation.audio_s, evaluation.wall_s, evaluation.times_real_time) == (2.0, 0.5, 4.0)
 
     def test_worst_recordings_have_the_most_errors_and_at_least_one(self) -> None:
-        evaluation = summarise(
-            [
-                scored("a b", "a c", name="1"),
-                scored("a", "", name="2"),
-                scored("c d e", "", name="3"),
-                scored("a", "a"),
-            ]
-        )
+        texts = {"1": ("a b", "a c"), "2": ("a", ""), "3": ("c d e", ""), "4": ("a", "a")}
+        evaluation = summarise(scored(*each, name=name) for name, each in texts.items())
         assert [worst.entry.name for worst in evaluation.worst(9)] == ["3", "1", "2"]
         assert [worst.entry.name for worst in evaluation.worst(1)] == ["3"]
 
@@ -266,12 +226,9 @@ class TestSummarise:
 
 class TestCompareEvaluations:
     def engines(self) -> tuple[Evaluation, Evaluation]:
-        names = [f"set/{n}" for n in range(30)]
-        worse = summarise(
-            scored("a b c d", "a b x" if n % 3 else "a b c d", name=name) for n, name in enumerate(names)
-        )
-        better = summarise(
-            scored("a b c d", "a b c" if n % 3 else "a b c d", name=name) for n, name in enumerate(names)
+        worse, better = (
+            summarise(scored("a b c d", text if n % 3 else "a b c d", name=f"set/{n}") for n in range(30))
+            for text in ("a b x", "a b c")
         )
         return worse, better
 

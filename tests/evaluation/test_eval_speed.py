@@ -12,8 +12,7 @@ from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window
 from harken import Recognizer
 from harken.decoding import DecodeStats
 from harken.errors import ManifestError
-from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.scoring import EvalRecording, Failure
+from harken.evaluation.scoring import EvalHypothesis, EvalRecording, Failure
 from harken.evaluation.speed import (
     RecordingResult,
     Round,
@@ -126,16 +125,9 @@ class TestSummariseSpeed:
     def test_errors_count_only_in_recordings_with_reference(self) -> None:
         pytest.importorskip("jiwer")
         known, unknown = (Entry(name=name, path=Path(name), text="one two") for name in "ab")
-        recordings = (
-            EvalRecording(entry=known, has_reference=True),
-            EvalRecording(entry=unknown, has_reference=False),
-        )
-        outcomes = tuple(
-            RecordingResult(
-                entry=recording.entry, hypothesis=EvalHypothesis(text="one too", seconds=1.0), windows=()
-            )
-            for recording in recordings
-        )
+        recordings = tuple(EvalRecording(entry=each, has_reference=each is known) for each in (known, unknown))
+        heard = EvalHypothesis(text="one too", seconds=1.0)
+        outcomes = tuple(RecordingResult(entry=each, hypothesis=heard, windows=()) for each in (known, unknown))
         runs = (Run(wall_s=1.0, stats=DecodeStats(), results=outcomes),)
         bench_round = Round(recordings=recordings, runs={"x": runs})
         evaluation = summarise_speed([bench_round], "x", OPTIONS, scored=True).evaluation
@@ -157,10 +149,7 @@ def make_result(*windows: WindowTokens, text: str = "same") -> RecordingResult:
 
 
 # Windows of one result, of another, and their first divergence: start, index, tokens.
-DIVERGENCES: list[
-    tuple[tuple[WindowTokens, ...], tuple[WindowTokens, ...], tuple[float, int, tuple[int | None, ...]] | None]
-]
-DIVERGENCES = [
+DIVERGENCES: list[tuple[tuple[WindowTokens, ...], tuple[WindowTokens, ...], object]] = [
     (((0.0, (1, 2)),), ((0.0, (1, 2)),), None),
     (((0.0, ()),), (), None),
     (((0.0, (1, 2)),), ((0.0, (1, 3)),), (0.0, 1, (2, 3))),

@@ -1,4 +1,4 @@
-"""What all commands that measure do: failures reported, results kept at a signal, and no file replaced that is read."""
+"""What all commands that measure do: refuse, report, keep results at a signal, and replace no file that is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,18 @@ pytest.importorskip("jiwer")
 pytest.importorskip("scipy")
 
 from cli_runner import CliRunner, Outcome
-from fakes.measured import TEXTS, FixedDiarizer, known_text_recognizer, write_talks
+from fakes.backends import window_text
+from fakes.measured import (
+    OPTIONS,
+    TEXTS,
+    FixedDiarizer,
+    known_text_recognizer,
+    read_report,
+    signal_at,
+    write_talks,
+)
 from harken.results import SpeakerTurn
 
-OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--hallucination-threshold", "none")
 COMMANDS = {
     "eval": ("eval", "talks"),
     "eval --speakers": ("eval", "talks", "--speakers", "--no-words"),
@@ -38,19 +45,6 @@ BEGINNING = {
 SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
-def signal_at(place: Any, name: str, call: int, number: signal.Signals) -> None:
-    """Have a signal come at the beginning of a call of a function."""
-    function: Callable[..., Any] = getattr(place, name)
-    calls = count(1)
-
-    def signalled(*arguments: Any, **options: Any) -> Any:
-        if next(calls) == call:
-            signal.raise_signal(number)
-        return function(*arguments, **options)
-
-    setattr(place, name, signalled)
-
-
 class Measuring:
     """A command that measures two recordings of known texts."""
 
@@ -65,30 +59,17 @@ class Measuring:
         self._cli.loaders["load"] = self._cli.loaders["load_diarizer"] = lambda *model, **given: self.engine
         return self._cli.run(*COMMANDS[self.name], *OPTIONS, "--json", "out.json", *arguments)
 
-    @staticmethod
-    def result() -> dict[str, Any]:
-        report: dict[str, Any] = json.loads(Path("out.json").read_text(encoding="utf-8"))
-        return report
-
 
 @pytest.fixture(params=COMMANDS)
-def measuring(
-    request: pytest.FixtureRequest,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Measuring:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    write_talks(Path("talks"))
-    return Measuring(request.param, CliRunner(capsys, monkeypatch))
+def measuring(request: pytest.FixtureRequest, cli: CliRunner, talks: Path) -> Measuring:
+    return Measuring(request.param, cli)
 
 
 def test_all_results_are_printed_and_written(measuring: Measuring) -> None:
     outcome = measuring.run()
     assert (outcome.code, outcome.err) == (0, "")
     assert "2 recordings" in outcome.out
-    assert (measuring.result()["complete"], measuring.result()["failed"]) == (True, [])
+    assert (read_report()["complete"], read_report()["failed"]) == (True, [])
 
 
 def test_a_failed_recording_is_reported_and_the_others_are_measured(measuring: Measuring) -> None:
@@ -102,7 +83,7 @@ def test_a_failed_recording_is_reported_and_the_others_are_measured(measuring: M
     )
     assert outcome.err.count("\n") == 1
     assert "1 recording: 0.5 s" in outcome.out
-    assert [failed["audio"] for failed in measuring.result()["failed"]] == ["talks/1.wav"]
+    assert [failed["audio"] for failed in read_report()["failed"]] == ["talks/1.wav"]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -114,7 +95,7 @@ def test_a_signal_in_a_recording_keeps_the_results_before_it(
     assert outcome.code == 128 + number
     assert outcome.err == f"harken: {SIGNALS[number]} after 1 of 2 recordings\n"
     assert "1 recording: 0.5 s" in outcome.out
-    assert measuring.result()["complete"] is False
+    assert read_report()["complete"] is False
     assert not [*Path().glob(".*")]
 
 
@@ -135,7 +116,7 @@ def test_a_signal_while_a_recording_is_scored_keeps_the_results_before_it(
         outcome = measuring.run()
     assert (outcome.code, outcome.err) == (143, "harken: terminated after 1 of 2 recordings\n")
     assert "1 recording: 0.5 s" in outcome.out
-    assert measuring.result()["complete"] is False
+    assert read_report()["complete"] is False
 
 
 def test_a_signal_while_the_report_is_made_waits_for_it(
@@ -149,17 +130,82 @@ def test_a_signal_while_the_report_is_made_waits_for_it(
         outcome = measuring.run()
     assert (outcome.code, outcome.err) == (143, "harken: terminated\n")
     assert "2 recordings" in outcome.out
-    assert measuring.result()["complete"] is True
+    assert read_report()["complete"] is True
 
 
-@pytest.mark.parametrize("target", ["talks/0.wav", "talks/manifest.jsonl", "./talks/../talks/1.wav"])
+def assert_nothing_is_replaced(run: Callable[[], Outcome], named: str) -> None:
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    outcome = run()
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert outcome.err.startswith(f"harken: {named}")
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("target", ["link.json", "talks/manifest.jsonl", "./talks/../talks/1.wav"])
 def test_a_result_does_not_replace_what_is_read(measuring: Measuring, target: str) -> None:
-    before = Path(target).read_bytes()
-    outcome = measuring.run("--json", target)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"harken: {target}")
-    assert "would be overwritten, and it is read" in outcome.err
-    assert Path(target).read_bytes() == before
+    Path("link.json").hardlink_to("talks/0.wav")
+    assert_nothing_is_replaced(lambda: measuring.run("--json", target), target)
+    assert "would be overwritten, and it is read" in measuring.run("--json", target).err
+
+
+def test_a_result_does_not_replace_hypotheses_or_a_model(cli: CliRunner, talks: Path) -> None:
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    for named, *arguments in (
+        ("talks/manifest.jsonl", "--hypotheses", "talks/manifest.jsonl"),
+        ("h.jsonl, which is ./h.jsonl", "--hypotheses", "h.jsonl", "--json", "./h.jsonl"),
+        ("model/config.json", "--model", "model", "--json", "model/config.json"),
+    ):
+        assert_nothing_is_replaced(lambda arguments=arguments: cli.run("eval", "talks", *arguments), named)
+
+
+NO_EFFECT = "has no effect without --streaming"
+REFUSED = [
+    ("bench none.mp3", 3, "none.mp3: no such file"),
+    ("bench none.jsonl", 3, "none.jsonl: no such file; allowed is a manifest"),
+    ("bench .", 3, "manifest.jsonl: no such file; allowed is a manifest"),
+    (f"bench nosuch.wav {'y' * 5000}.jsonl", 3, ""),
+    ("bench -", 2, "standard input can be read only once; allowed are files and manifests"),
+    ("bench talks --json none/a.json", 5, "none/a.json: cannot be written"),
+    ("bench talks --repeat 0", 2, "Invalid value for '--repeat'"),
+    ("bench", 2, "Missing argument 'FILE|MANIFEST...'"),
+    ("bench talks --join 1", 2, f"--join {NO_EFFECT}"),
+    ("bench talks --block-s 0.1", 2, f"--block-s {NO_EFFECT}"),
+    ("bench talks --one-core", 2, f"--one-core {NO_EFFECT}"),
+    ("bench talks --delay high", 2, f"--delay {NO_EFFECT}"),
+    ("bench talks --streaming --speculative", 2, "--speculative and --streaming exclude each other"),
+    (
+        "bench talks --streaming --delay low,soon",
+        2,
+        "--delay 'soon': allowed is minimal, low, medium, high, or",
+    ),
+    ("bench talks --streaming --finals rough", 2, "--finals 'rough': allowed is exact or streamed"),
+    ("bench talks --streaming --join -1", 2, "Invalid value for '--join'"),
+    *(
+        (f"bench talks --streaming {option} {value}", 2, f"Invalid value for '{option}'")
+        for option in ("--join", "--block-s")
+        for value in ("nan", "inf", "-inf", "1e999")
+    ),
+    ("eval none", 3, "none: no such file; allowed is a manifest, or a folder with manifest.jsonl\n"),
+    ("eval talks --detect --language en", 2, "--detect and --language exclude each other"),
+    ("eval talks --json none/a.json", 5, "none/a.json: cannot be written: there is no folder"),
+    ("eval talks --hypotheses none/a", 5, "none/a: cannot be written: No such file"),
+    ("eval talks --worst -1", 2, "Invalid value for '--worst'"),
+    ("eval", 2, "Missing argument 'MANIFEST...'"),
+    ("eval talks --turns found", 2, "--turns and --no-words need --speakers"),
+    ("eval talks --no-words", 2, "--turns and --no-words need --speakers"),
+    ("eval talks --speakers --hypotheses a.jsonl", 2, "--speakers and --hypotheses exclude each other"),
+]
+"""Command lines, their exit codes, and the beginnings of their only line."""
+
+
+def test_bad_arguments_fail_in_one_line_before_loading_a_model(cli: CliRunner, talks: Path) -> None:
+    cli.use_texts(window_text(0))
+    for line, code, message in REFUSED:
+        outcome = cli.run(*line.split())
+        assert (outcome.code, outcome.out, outcome.err.count("\n"), cli.loaded) == (code, "", 1, []), line
+        message = message.replace("/", str(Path("/"))) if code == 5 else message
+        assert outcome.err.startswith(f"harken: {message}"), line
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX signals")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from harken.results import SpeakerTurn, Word
 from harken.streaming import StreamOptions
 from tiny_models import TOKENIZER
 
+OPTIONS = ("--no-vad", "--temperatures", "0", "--suppress-tokens", "", "--hallucination-threshold", "none")
+"""Options with which a model of known texts returns them for noise."""
 TEXTS = ("One dog.", "A big house")
 SCRIPT = (
     speech_started(0.0),
@@ -75,3 +80,33 @@ class FixedDiarizer:
     def diarize(self, audio: Any, /) -> FixedDiarizer:
         self.calls += 1
         return self
+
+
+def signal_at(place: Any, name: str, call: int, number: signal.Signals) -> None:
+    """Have a signal come at the beginning of a call of a function."""
+    function: Callable[..., Any] = getattr(place, name)
+    calls = count(1)
+
+    def signalled(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == call:
+            signal.raise_signal(number)
+        return function(*arguments, **options)
+
+    setattr(place, name, signalled)
+
+
+def table_rows(text: str) -> dict[str, list[str]]:
+    """Return the rows of a printed table by their labels."""
+    rows = (re.split(r"  +", line.strip()) for line in text.splitlines())
+    return {label: cells for label, *cells in rows if cells}
+
+
+def without_times(text: str) -> str:
+    """Return the output of an evaluation without what the clock decides."""
+    return re.sub(r"in [\d.]+ s, [\d.]+ times", "in 0.0 s, 0.0 times", text).strip("\n")
+
+
+def read_report() -> dict[str, Any]:
+    """Return the results that a command wrote to ``out.json``."""
+    report: dict[str, Any] = json.loads(Path("out.json").read_text(encoding="utf-8"))
+    return report

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -27,6 +26,7 @@ from harken.training.labelling import Teacher  # noqa: E402
 from tiny_models import DIMS, TOKENIZER  # noqa: E402
 from training_data import write_model, write_speech  # noqa: E402
 
+FINETUNE = ("finetune", "model", "--data", "labelled")
 SHORT_TRAINING = (
     *("--epochs", 2, "--batch-size", 4, "--eval-steps", 2, "--threads", 1),
     *("--held-out-fraction", 0.3, "--shuffles", 1),
@@ -49,20 +49,28 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cli(
-    data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[CliRunner]:
+def cli(data_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     monkeypatch.chdir(data_folder)
     monkeypatch.setenv("HARKEN_CACHE", str(data_folder / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    threads = torch.get_num_threads()
-    yield CliRunner(capsys, monkeypatch)
-    torch.set_num_threads(threads)
+    return CliRunner(capsys, monkeypatch)
 
 
 def distilled(cli: CliRunner, out: Path, *more: object) -> Outcome:
     layers = () if "--init-from" in more else ("--layers", 1)
     return cli.run("distill", "model", "--data", "speech", *layers, "--out", out, *SHORT_TRAINING, *more)
+
+
+def assert_assists(data_folder: Path, assistant: Path) -> None:
+    """Assert that an assistant changes no text."""
+    options = {"vad": False, "temperatures": (0.0,), "hallucination_threshold": None}
+    texts = {
+        harken.load(data_folder / "model", assistant=given, threads=1)
+        .transcribe(data_folder / "speech" / "0.wav", **options)
+        .text
+        for given in (None, assistant)
+    }
+    assert len(texts) == 1
 
 
 def test_assistant_is_distilled_from_a_folder_of_speech(
@@ -76,11 +84,7 @@ def test_assistant_is_distilled_from_a_folder_of_speech(
     made = open_checkpoint(out, assistant=True)
     assert (made.dims.n_text_layer, made.has_encoder) == (1, False)
     assert made.encoder_sha256 == encoder_digest(open_checkpoint(data_folder / "model"))
-    plain = harken.load(data_folder / "model", threads=1)
-    with_assistant = harken.load(data_folder / "model", assistant=out, threads=1)
-    recording = data_folder / "speech" / "0.wav"
-    options = {"vad": False, "temperatures": (0.0,), "hallucination_threshold": None}
-    assert with_assistant.transcribe(recording, **options).text == plain.transcribe(recording, **options).text
+    assert_assists(data_folder, out)
     again = distilled(cli, out)
     assert (again.code, again.out) == (0, outcome.out)
 
@@ -97,11 +101,7 @@ def test_assistant_is_initialized_from_a_smaller_model(
     assert outcome.code == 0, outcome.err
     made = open_checkpoint(tmp_path / "out", assistant=True)
     assert (made.dims.n_audio_state, made.dims.n_text_state, made.dims.n_text_layer) == (64, 32, 2)
-    with_assistant = harken.load(data_folder / "model", assistant=tmp_path / "out", threads=1)
-    plain = harken.load(data_folder / "model", threads=1)
-    recording = data_folder / "speech" / "0.wav"
-    options = {"vad": False, "temperatures": (0.0,), "hallucination_threshold": None}
-    assert with_assistant.transcribe(recording, **options).text == plain.transcribe(recording, **options).text
+    assert_assists(data_folder, tmp_path / "out")
     assert distilled(cli, tmp_path / "out", "--init-from", "narrow").out == outcome.out
     assert "allowed is the same command" in distilled(cli, tmp_path / "out").err
 
@@ -200,35 +200,49 @@ def fail(cli: CliRunner, *arguments: object) -> tuple[int, str]:
     return outcome.code, outcome.err
 
 
+REFUSED: list[tuple[tuple[object, ...], int, str]] = [
+    (("distill", "nosuch", "--data", "speech"), 4, "nosuch"),
+    (("distill", "model"), 2, "--data"),
+    (("distill", "model", "--data", "empty"), 3, "holds neither manifest.jsonl nor audio"),
+    (("distill", "model", "--data", "none.jsonl"), 3, "holds no recordings"),
+    (("distill", "model", "--data", "speech", "--out", "full"), 5, "is there, and is no training"),
+    (("distill", "model", "--data", "speech", "--layers", 5), 2, "1<=x<=4"),
+    (("distill", "model", "--data", "speech", "--layers", 3), 2, "--layers 3: allowed is 1 to 2"),
+    (("distill", "model", "--data", "speech", "--learning-rate", 0), 2, "--learning-rate 0.0: allowed is"),
+    (("adapt", "model", "--data", "speech", "--hears", "dead"), 2, "--hears 'dead': allowed is live or whole"),
+    (("adapt", "model", "--data", "speech"), 2, "--hears 'live': allowed is whole, with"),
+    (("finetune", "model", "--data", "speech"), 3, "manifest.jsonl"),
+    (("finetune", "model", "--data", "mute.jsonl"), 3, "nothing tells what is said"),
+    (("finetune", "model", "--data", ","), 2, "'--data': it is empty"),
+    ((*FINETUNE, "--seed", 2**64), 2, "--seed 18446744073709551616: allowed is an integer from 0 to"),
+    ((*FINETUNE, "--out", "y" * 5000), 5, "cannot be made a folder"),
+    (
+        (*FINETUNE, "--held-out-data", "labelled", "--held-out-fraction", 0.5),
+        2,
+        "--held-out-fraction has no effect with",
+    ),
+    ((*FINETUNE, "--learning-rate", "nan"), 2, "'nan' is not a number"),
+    ((*FINETUNE, "--revision", "main"), 2, "--revision has no effect with a model given by its path"),
+    ((*FINETUNE, "--revision", "\udcff"), 2, "'\\udcff' is not UTF-8 text"),
+]
+
+
 def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Path) -> None:
-    new, data = ("--out", tmp_path / "x"), ("--data", "speech")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    full = tmp_path / "full"
-    full.mkdir()
-    (full / "thesis").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis").touch()
     (tmp_path / "none.jsonl").touch()
-    (tmp_path / "mute.jsonl").write_text(
-        json.dumps({"audio": str(data_folder / "labelled" / "0.wav"), "text": ""})
-    )
-    cases = [
-        (("distill", "nosuch", *data, *new), 4, "nosuch"),
-        (("distill", "model", *new), 2, "--data"),
-        (("distill", "model", "--data", empty, *new), 3, "holds neither manifest.jsonl nor audio"),
-        (("distill", "model", "--data", tmp_path / "none.jsonl", *new), 3, "holds no recordings"),
-        (("distill", "model", *data, "--out", full), 5, "is there, and is no training"),
-        (("distill", "model", *data, *new, "--layers", 5), 2, "1<=x<=4"),
-        (("distill", "model", *data, *new, "--layers", 3), 2, "--layers 3: allowed is 1 to 2"),
-        (("distill", "model", *data, *new, "--learning-rate", 0), 2, "--learning-rate 0.0: allowed is"),
-        (("finetune", "model", *data, *new), 3, "manifest.jsonl"),
-        (("adapt", "model", *data, *new, "--hears", "dead"), 2, "--hears 'dead': allowed is live or whole"),
-        (("adapt", "model", *data, *new), 2, "--hears 'live': allowed is whole, with"),
-        (("finetune", "model", "--data", tmp_path / "mute.jsonl", *new), 3, "nothing tells what is said"),
-    ]
-    for arguments, code, message in cases:
-        assert fail(cli, *arguments)[0] == code
-        assert message in fail(cli, *arguments)[1]
-    assert not (tmp_path / "x").exists()
+    mute = {"audio": str(data_folder / "labelled" / "0.wav"), "text": ""}
+    (tmp_path / "mute.jsonl").write_text(json.dumps(mute))
+    for name in ("model", "speech", "labelled"):
+        shutil.copytree(data_folder / name, tmp_path / name)
+    cli.monkeypatch.chdir(tmp_path)
+    for arguments, code, message in REFUSED:
+        out = () if "--out" in arguments else ("--out", "x")
+        refused, line = fail(cli, *arguments, *out)
+        assert refused == code, arguments
+        assert message in line
+        assert not (tmp_path / "x").exists()
 
 
 def test_missing_pytorch_names_the_extra(
@@ -242,60 +256,20 @@ def test_missing_pytorch_names_the_extra(
 
 
 def test_refused_training_does_not_block_its_folder(cli: CliRunner, tmp_path: Path) -> None:
-    out = ("--out", tmp_path / "out")
-    arguments = ("finetune", "model", "--data", "labelled", *out, *SHORT_TRAINING)
+    arguments = (*FINETUNE, "--out", tmp_path / "out", *SHORT_TRAINING)
     code, line = fail(cli, *arguments, "--held-out-fraction", 1)
     assert (code, line) == (3, "harken: there is no speech to learn from, in 6 recordings\n")
     assert [*(tmp_path / "out").iterdir()] == []
     assert cli.run(*arguments, "--epochs", 1).code == 0
 
 
-@pytest.mark.parametrize(
-    ("out", "reason"),
-    [
-        ("labelled", "holds "),
-        (".", "holds "),
-        ("model", "model"),
-        ("model/tuned", "lies in "),
-        ("link", "holds "),
-        ("", "it is empty"),
-    ],
-)
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
-def test_result_does_not_go_into_a_folder_that_is_read(
-    cli: CliRunner, data_folder: Path, out: str, reason: str
-) -> None:
-    if not (data_folder / "link").exists():
-        (data_folder / "link").symlink_to("labelled")
+def test_result_does_not_go_into_a_folder_that_is_read(cli: CliRunner, data_folder: Path) -> None:
+    (data_folder / "link").symlink_to("labelled")
     before = {*data_folder.rglob("*")}
-    code, line = fail(cli, "finetune", "model", "--data", "labelled", "--out", out, *SHORT_TRAINING)
-    assert code == 2
-    assert reason in line
-    assert {*data_folder.rglob("*")} == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "reason"),
-    [
-        (["--seed", 2**64], 2, "--seed 18446744073709551616: allowed is an integer from 0 to"),
-        (["--out", "y" * 5000], 5, "cannot be made a folder"),
-        (["--data", ","], 2, "'--data': it is empty"),
-        (
-            ["--held-out-data", "labelled", "--held-out-fraction", 0.5],
-            2,
-            "--held-out-fraction has no effect with",
-        ),
-        (["--learning-rate", "nan"], 2, "'nan' is not a number"),
-        (["--revision", "main"], 2, "--revision has no effect with a model given by its path"),
-        (["--revision", "\udcff"], 2, "'\\udcff' is not UTF-8 text"),
-    ],
-)
-def test_nonsense_is_refused_in_one_line(
-    cli: CliRunner, tmp_path: Path, arguments: list[object], code: int, reason: str
-) -> None:
-    out = ("--out", tmp_path / "x")
-    data = () if "--data" in arguments else ("--data", "labelled")
-    refused, line = fail(cli, "finetune", "model", *data, *out, *arguments)
-    assert refused == code
-    assert reason in line
-    assert not (tmp_path / "x").exists()
+    reasons = {"model": "model", "model/tuned": "lies in ", "": "it is empty"}
+    for out, reason in (reasons | dict.fromkeys(("labelled", ".", "link"), "holds ")).items():
+        code, line = fail(cli, *FINETUNE, "--out", out, *SHORT_TRAINING)
+        assert code == 2, out
+        assert reason in line
+        assert {*data_folder.rglob("*")} == before

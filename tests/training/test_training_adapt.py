@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from small_training import SmallTraining, all_equal  # noqa: E402
 
 from checkpoint_files import random_weights  # noqa: E402
 from harken.api import Recognizer  # noqa: E402
@@ -28,16 +29,19 @@ from harken.streaming.utterance import TRAILING_SILENCE_FRAMES  # noqa: E402
 from harken.training.adapt import Adaptation, cut_windows, initial_factors  # noqa: E402
 from harken.training.examples import (  # noqa: E402
     Example,
-    ExampleStore,
     TrainingSequence,
 )
-from harken.training.hearing import HeardChunk, hear_update, hear_utterance, hear_whole  # noqa: E402
-from harken.training.loop import TrainingCallbacks, train  # noqa: E402
-from harken.training.network import run_decoder, run_encoder  # noqa: E402
+from harken.training.hearing import (  # noqa: E402
+    HeardChunk,
+    hear_update,
+    hear_utterance,
+    hear_whole,
+    run_streaming_encoder,
+)
+from harken.training.network import as_tensors, run_decoder, run_encoder  # noqa: E402
 from harken.training.objective import Distillation  # noqa: E402
 from harken.training.options import AdaptDataOptions, AdaptOptions  # noqa: E402
-from harken.training.run_directory import RunDirectory, snapshot  # noqa: E402
-from harken.training.streaming_network import run_streaming_encoder  # noqa: E402
+from harken.training.run_directory import snapshot  # noqa: E402
 from harken.training.student import TOKEN_EMBEDDING  # noqa: E402
 from harken.training.windows import SpeechSpan, TrainingWindow  # noqa: E402
 from harken.types import SAMPLE_RATE  # noqa: E402
@@ -51,19 +55,6 @@ SHORT_DIMS = replace(DIMS, n_audio_ctx=450, n_audio_state=16, n_text_state=16, n
 OPTIONS = AdaptOptions(
     epochs=4, batch_size=2, learning_rate=1e-2, eval_steps=3, rank=4, state_loss_weight=100.0
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Run PyTorch on one thread, as threads only slow down tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def as_tensors(weights: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    return {name: torch.tensor(values).float() for name, values in weights.items()}
 
 
 @pytest.mark.parametrize(
@@ -172,20 +163,17 @@ def test_windows_are_cut_to_a_length_and_some_anywhere() -> None:
     assert cut_windows(windows[:2], AdaptDataOptions(cut_fraction=0.0), 30.0) == windows[:2]
 
 
-class AdapterTraining:
-    """A small training of an adapter in a folder: the student hears the first half of a second of a window of 9 s."""
+class AdapterTraining(SmallTraining):
+    """A training of an adapter: the student hears the first half of a second of a window of 9 s."""
 
     def __init__(self, folder: Path, hears: tuple[str, ...] = ("live",)) -> None:
-        self.options = replace(OPTIONS, hears=hears)
+        super().__init__(folder, replace(OPTIONS, hears=hears))
         self.weights = as_tensors(random_weights(SHORT_DIMS))
         for name in ("value", "out"):  # so that the states depend on what is heard
             self.weights[f"decoder.blocks.0.cross_attn.{name}.weight"] *= 10
-        self.run_directory = RunDirectory(folder / "training")
-        self.store = ExampleStore(self.run_directory.examples_folder)
-        self.run_directory.create_or_resume({"task": "test"})
-        self.windows = [make_window(1.0 + i) for i in range(6)]
-        rng = np.random.default_rng(0)
-        for window in self.windows:
+        *self.windows, last = self.all_windows = [make_window(1.0 + i) for i in range(6)]
+        self.held_out, rng = [last], np.random.default_rng(0)
+        for window in self.all_windows:
             self.store.put(window, self._example(rng))
 
     def _example(self, rng: np.random.Generator) -> Example:
@@ -205,7 +193,7 @@ class AdapterTraining:
         """Return the loss over all examples."""
         torch.manual_seed(0)  # chooses what is heard
         with torch.inference_mode():
-            return sum(float(objective.loss(self.store.get(window))[0]) for window in self.windows)
+            return sum(float(objective.loss(self.store.get(window))[0]) for window in self.all_windows)
 
     def objective(self) -> Adaptation:
         return Adaptation(
@@ -224,26 +212,6 @@ class AdapterTraining:
             options=self.options,
         )
 
-    def run(self, stop_after: int | None = None) -> tuple[bool, dict[str, torch.Tensor]]:
-        objective, steps_done = self.objective(), 0
-
-        def on_step(done: int, total: int, loss: float) -> None:
-            nonlocal steps_done
-            steps_done = done
-
-        callbacks = TrainingCallbacks(on_step=on_step, should_stop=lambda: steps_done == stop_after)
-        completed = train(
-            objective,
-            self.windows[:-1],
-            self.windows[-1:],
-            self.store,
-            self.run_directory,
-            self.options,
-            5,
-            callbacks,
-        )
-        return completed, snapshot(objective.trainable)
-
 
 def test_training_an_adapter_lowers_the_loss_and_changes_only_the_factors(tmp_path: Path) -> None:
     training = AdapterTraining(tmp_path)
@@ -254,7 +222,7 @@ def test_training_an_adapter_lowers_the_loss_and_changes_only_the_factors(tmp_pa
     learnt.trainable.update(factors)
     least = training.loss(replace(training.objective(), options=replace(OPTIONS, hears=("whole",))))
     assert training.loss(learnt) - least < 0.8 * (training.loss(training.objective()) - least)
-    assert all(torch.equal(before[name], training.weights[name]) for name in before)
+    assert all_equal(before, training.weights)
     names = adapted_names(before)
     assert {*factors} == {f"{name}.{factor}" for name in names for factor in "AB"}
     assert all(float(factors[f"{name}.B"].abs().max()) > 0 for name in names)
@@ -275,7 +243,7 @@ def test_resumed_training_of_an_adapter_gives_bit_equal_factors(tmp_path: Path) 
     assert not resumed.run(stop_after=4)[0]
     completed, factors = resumed.run()
     assert completed
-    assert all(torch.equal(expected[name], factors[name]) for name in expected)
+    assert all_equal(factors, expected)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,21 +14,33 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from small_training import SmallTraining, all_equal  # noqa: E402
+
 from checkpoint_files import random_weights  # noqa: E402
 from harken.errors import CheckpointError, OptionError, OutputError  # noqa: E402
-from harken.training import stitching  # noqa: E402
-from harken.training.acceptance import Acceptance, count_acceptance, count_forward_passes  # noqa: E402
-from harken.training.examples import ExampleStore  # noqa: E402
-from harken.training.loop import TrainingCallbacks, count_steps, learning_rate_at, train  # noqa: E402
-from harken.training.network import run_decoder, run_encoder  # noqa: E402
-from harken.training.objective import Distillation, FineTuning, SequenceBatch, mask_time  # noqa: E402
+from harken.training.examples import Example, ExampleStore  # noqa: E402
+from harken.training.loop import count_steps, learning_rate_at  # noqa: E402
+from harken.training.network import as_tensors, run_decoder, run_encoder  # noqa: E402
+from harken.training.objective import (  # noqa: E402  # noqa: E402
+    Acceptance,
+    Distillation,
+    FineTuning,
+    SequenceBatch,
+    count_acceptance,
+    count_forward_passes,
+    mask_time,
+)
 from harken.training.options import DistillOptions  # noqa: E402
 from harken.training.run_directory import RunDirectory, snapshot  # noqa: E402
 from harken.training.student import (  # noqa: E402
     TOKEN_EMBEDDING,
+    check_stitchable,
     copy_decoder_layers,
     evenly_spaced_layers,
+    fit_stitching_map,
     scored_token_ids,
+    stitch_decoder,
+    stitched_dims,
     student_dims,
     trainable_weights,
 )
@@ -41,10 +53,12 @@ OPTIONS = DistillOptions(
 )
 
 
-def make_distillation(options: DistillOptions = OPTIONS, n_scored: int = DIMS.n_vocab) -> Distillation:
-    weights = copy_decoder_layers(make_weights(), (1,))
+def make_distillation(
+    layers: tuple[int, ...] = (1,), options: DistillOptions = OPTIONS, n_scored: int = DIMS.n_vocab
+) -> Distillation:
+    weights = copy_decoder_layers(make_weights(), layers)
     return Distillation(
-        dims=student_dims(DIMS, 1),
+        dims=student_dims(DIMS, len(layers)),
         weights=weights,
         trainable=trainable_weights(weights),
         scored_ids=np.arange(n_scored),
@@ -54,48 +68,16 @@ def make_distillation(options: DistillOptions = OPTIONS, n_scored: int = DIMS.n_
     )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Run PyTorch on one thread, as threads only slow down tiny matrices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+class Training(SmallTraining):
+    """A distillation of seven random examples."""
 
-
-class Training:
-    """A small training in a folder, which can be stopped after any step."""
-
-    def __init__(self, folder: Path, options: DistillOptions = OPTIONS) -> None:
-        self.run_directory, self.options = RunDirectory(folder / "training"), options
-        self.store = ExampleStore(self.run_directory.examples_folder)
-        self.run_directory.create_or_resume({"task": "test"})
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, OPTIONS)
         self.windows = make_examples(self.store, 7)
         self.held_out = make_examples(self.store, 2, held_out=True)
-        self.best: list[int] = []
 
-    def run(self, stop_after: int | None = None) -> tuple[bool, dict[str, torch.Tensor]]:
-        steps_done = 0
-
-        def on_step(done: int, total: int, loss: float) -> None:
-            nonlocal steps_done
-            steps_done = done
-
-        callbacks = TrainingCallbacks(
-            on_step=on_step,
-            on_best=lambda point: self.best.append(point.step),
-            should_stop=lambda: steps_done == stop_after,
-        )
-        return self.train(make_distillation(self.options), self.options, callbacks)
-
-    def train(
-        self, objective: Distillation, options: DistillOptions, callbacks: TrainingCallbacks
-    ) -> tuple[bool, dict[str, torch.Tensor]]:
-        """Train an objective; return whether it was completed, and its weights."""
-        completed = train(
-            objective, self.windows, self.held_out, self.store, self.run_directory, options, 5, callbacks
-        )
-        return completed, snapshot(objective.trainable)
+    def objective(self) -> Distillation:
+        return make_distillation()
 
 
 def test_training_lowers_the_loss_and_reports_each_new_best(tmp_path: Path) -> None:
@@ -121,7 +103,7 @@ def test_resumed_training_gives_bit_equal_weights(tmp_path: Path, stops: tuple[i
         assert not completed
     completed, weights = resumed.run()
     assert completed
-    assert all(torch.equal(expected[name], weights[name]) for name in expected)
+    assert all_equal(weights, expected)
     assert resumed.run_directory.load_learning_curve() == whole.run_directory.load_learning_curve()
 
 
@@ -137,10 +119,10 @@ def test_killed_training_resumes_from_the_last_saved_state(tmp_path: Path) -> No
             raise Killed
 
     with pytest.raises(Killed):
-        resumed.train(make_distillation(), OPTIONS, TrainingCallbacks(on_step=kill))
+        resumed.run(on_step=kill)
     assert resumed.run_directory.load_state()["step"] == 8
     _, weights = resumed.run()
-    assert all(torch.equal(expected[name], weights[name]) for name in expected)
+    assert all_equal(weights, expected)
     assert resumed.run_directory.load_learning_curve() == whole.run_directory.load_learning_curve()
 
 
@@ -159,7 +141,7 @@ def test_token_embedding_is_not_trained() -> None:
 
 
 def test_network_computes_the_logprobs_of_the_reference_backend(tmp_path: Path) -> None:
-    weights = {name: torch.tensor(values) for name, values in make_weights().items()}
+    weights = as_tensors(make_weights())
     mel, tokens = make_mel(1), [1, 5, 9, 200, 4]
     with torch.inference_mode():
         encoder_output = run_encoder(weights, DIMS, torch.tensor(mel[0]))
@@ -172,7 +154,7 @@ def test_network_computes_the_logprobs_of_the_reference_backend(tmp_path: Path) 
 
 
 def test_padding_does_not_change_states() -> None:
-    weights = {name: torch.tensor(values) for name, values in make_weights().items()}
+    weights = as_tensors(make_weights())
     encoder_output = torch.randn(DIMS.n_audio_ctx, DIMS.n_audio_state)
     with torch.inference_mode():
         alone = run_decoder(weights, DIMS, torch.tensor([[3, 4, 5]]), encoder_output)
@@ -189,32 +171,23 @@ def test_batch_selects_the_positions_to_predict() -> None:
     assert before == [1, 7, 9, 7, 9] * 2
 
 
+def states_behind_the_prompt(weights: dict[str, torch.Tensor], dims: Dims, example: Example) -> torch.Tensor:
+    """Return the states of a decoder where it predicts the first text of an example."""
+    sequence, audio = example.sequences[0], torch.tensor(example.audio_features).float()
+    with torch.inference_mode():
+        states = run_decoder(weights, dims, torch.tensor(sequence.tokens[None, :-1]), audio)
+        return states[0, sequence.text_start - 1 :]
+
+
 def test_student_with_all_layers_has_no_loss_but_cross_entropy() -> None:
     layers = evenly_spaced_layers(2, DIMS.n_text_layer)
-    weights = copy_decoder_layers(make_weights(), layers)
-    rng = np.random.default_rng(3)
-    example = make_example(rng)
-    sequence = example.sequences[0]
-    with torch.inference_mode():
-        states = run_decoder(
-            weights,
-            DIMS,
-            torch.tensor(sequence.tokens[None, :-1]),
-            torch.tensor(example.audio_features).float(),
-        )[0, sequence.text_start - 1 :]
-    example = replace(example, sequences=(replace(sequence, teacher_states=states.half().numpy()),))
-    objective = Distillation(
-        dims=student_dims(DIMS, 2),
-        weights=weights,
-        trainable=trainable_weights(weights),
-        scored_ids=np.arange(DIMS.n_vocab),
-        teacher_embedding=weights[TOKEN_EMBEDDING],
-        dtype=torch.float32,
-        options=DistillOptions(dropout=0.0, mask_time_fraction=0.0),
-    )
+    objective = make_distillation(layers, DistillOptions(dropout=0.0, mask_time_fraction=0.0))
+    example = make_example(np.random.default_rng(3))
+    states = states_behind_the_prompt(objective.weights, DIMS, example).half().numpy()
+    (sequence,) = example.sequences
+    example = replace(example, sequences=(replace(sequence, teacher_states=states),))
     loss, positions = objective.loss(example)
-    cross_entropy = objective.evaluate(example).total_loss
-    assert float(loss.detach()) == pytest.approx(cross_entropy, rel=1e-3)
+    assert float(loss.detach()) == pytest.approx(objective.evaluate(example).total_loss, rel=1e-3)
     assert positions == len(sequence.tokens) - sequence.text_start
 
 
@@ -222,7 +195,7 @@ def test_fine_tuning_trains_the_encoder_unless_it_is_frozen() -> None:
     example = make_example(np.random.default_rng(0))
     mel = np.random.default_rng(1).standard_normal((DIMS.n_mels, 2 * DIMS.n_audio_ctx)).astype(np.float16)
     for frozen in (True, False):
-        weights = {name: torch.tensor(values) for name, values in make_weights().items()}
+        weights = as_tensors(make_weights())
         trainable = {
             name: values.requires_grad_()
             for name, values in weights.items()
@@ -245,18 +218,13 @@ def test_masked_fraction_is_as_asked() -> None:
     assert torch.equal(mask_time(encoder_output, 0.0), encoder_output)
 
 
-@pytest.mark.parametrize(
-    ("layers", "n_layers", "expected"),
-    [(1, 12, (11,)), (2, 12, (0, 11)), (3, 12, (0, 6, 11)), (4, 12, (0, 4, 7, 11)), (4, 4, (0, 1, 2, 3))],
-)
-def test_layers_are_evenly_spaced(layers: int, n_layers: int, expected: tuple[int, ...]) -> None:
-    assert evenly_spaced_layers(layers, n_layers) == expected
-
-
-@pytest.mark.parametrize(("layers", "n_layers"), [(0, 12), (5, 12), (3, 2)])
-def test_too_few_or_many_layers_are_refused(layers: int, n_layers: int) -> None:
-    with pytest.raises(OptionError, match=f"layers={layers}: allowed is 1 to {min(4, n_layers)}"):
-        evenly_spaced_layers(layers, n_layers)
+def test_layers_are_evenly_spaced_and_too_few_or_many_are_refused() -> None:
+    of_twelve = {1: (11,), 2: (0, 11), 3: (0, 6, 11), 4: (0, 4, 7, 11)}
+    assert {layers: evenly_spaced_layers(layers, 12) for layers in of_twelve} == of_twelve
+    assert evenly_spaced_layers(4, 4) == (0, 1, 2, 3)
+    for layers, n_layers in ((0, 12), (5, 12), (3, 2)):
+        with pytest.raises(OptionError, match=f"layers={layers}: allowed is 1 to {min(4, n_layers)}"):
+            evenly_spaced_layers(layers, n_layers)
 
 
 NARROW = replace(DIMS, n_audio_state=32, n_text_state=32)
@@ -270,11 +238,11 @@ def test_decoder_stitched_by_an_exact_map_computes_the_same_states() -> None:
     small_outputs = [output @ linear + offset for output in main_outputs]
     pairs = zip(main_outputs, small_outputs, strict=True)
     half_pairs = ((main.astype(np.float16), small.astype(np.float16)) for main, small in pairs)
-    fitted = stitching.fit_stitching_map(half_pairs, 65, 32)
+    fitted = fit_stitching_map(half_pairs, 65, 32)
     np.testing.assert_allclose(fitted, np.vstack([linear, offset]), atol=0.05)
-    dims = stitching.stitched_dims(NARROW, DIMS)
+    dims = stitched_dims(NARROW, DIMS)
     assert (dims.n_audio_state, dims.n_text_state, dims.has_encoder) == (64, 32, False)
-    stitched = stitching.stitch_decoder(weights, np.vstack([linear, offset]).astype(np.float64))
+    stitched = stitch_decoder(weights, np.vstack([linear, offset]).astype(np.float64))
     original = {name: torch.tensor(weights[name]) for name in weights}
     tokens = torch.tensor([[1, 5, 9, 200, 4]])
     with torch.inference_mode():
@@ -292,15 +260,15 @@ def test_decoder_that_does_not_fit_is_refused(change: dict[str, int], reason: st
         return SimpleNamespace(dims=dims, path="other")
 
     with pytest.raises(OptionError, match=f"init_from='other': allowed is .*{reason}"):
-        stitching.check_stitchable(model(replace(DIMS, **change)), model(DIMS))
+        check_stitchable(model(replace(DIMS, **change)), model(DIMS))
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_learning_rate_scale_decides_if_weights_change(tmp_path: Path, scale: float) -> None:
     objective = replace(make_distillation(), learning_rate_scale=lambda name: scale)
     before = snapshot(objective.trainable)
-    _, after = Training(tmp_path).train(objective, replace(OPTIONS, epochs=1), TrainingCallbacks())
-    assert any(not torch.equal(before[name], after[name]) for name in before) is (scale > 0)
+    _, after = Training(tmp_path).run(objective, stop_after=1)
+    assert all_equal(before, after) is (scale == 0)
 
 
 def test_scored_ids_hold_tokens_of_the_texts_and_special_tokens() -> None:
@@ -312,18 +280,9 @@ def test_scored_ids_hold_tokens_of_the_texts_and_special_tokens() -> None:
 def test_evaluation_scores_ids_that_the_loss_does_not() -> None:
     example = make_example(np.random.default_rng(0), text=(7, 100, 7))
     objective = make_distillation(n_scored=20)
-    weights = objective.weights
-    with torch.inference_mode():
-        sequence = example.sequences[0]
-        states = run_decoder(
-            weights,
-            objective.dims,
-            torch.tensor(sequence.tokens[None, :-1]),
-            torch.tensor(example.audio_features).float(),
-        )
-        best = (states[0, sequence.text_start - 1 :] @ weights[TOKEN_EMBEDDING].T).argmax(-1)
-    correct = best.numpy() == sequence.tokens[sequence.text_start :]
-    assert objective.evaluate(example).correct == int(correct.sum())
+    states = states_behind_the_prompt(objective.weights, objective.dims, example)
+    best = (states @ objective.weights[TOKEN_EMBEDDING].T).argmax(-1).detach().numpy()
+    assert objective.evaluate(example).correct == int((best == [7, 100, 7]).sum())
 
 
 @pytest.mark.parametrize(
@@ -349,29 +308,24 @@ def test_learning_rate_rises_then_falls() -> None:
     assert rates[-1] < 0.06
 
 
-def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(OutputError, match="is there, and is no training"):
         RunDirectory(tmp_path / "training").create_or_resume({"task": "distill"})
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-
-
-def test_folder_of_another_training_is_refused(tmp_path: Path) -> None:
     run_directory = RunDirectory(tmp_path / "out" / "training")
-    run_directory.create_or_resume({"task": "distill", "rate": 0.1})
-    run_directory.create_or_resume({"task": "distill", "rate": 0.1})
+    for _ in range(2):
+        run_directory.create_or_resume({"task": "distill", "rate": 0.1})
     with pytest.raises(OutputError, match=r"holds a training with rate=0\.1, not 0\.2"):
         run_directory.create_or_resume({"task": "distill", "rate": 0.2})
 
 
 def test_learning_curve_holds_rates_beside_counts(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    training.run(stop_after=4)
+    Training(tmp_path).run(stop_after=4)
     line = json.loads((tmp_path / "training" / "acceptance.jsonl").read_text().splitlines()[-1])
-    assert line["acceptance"] == round(line["held_out"]["correct"] / line["held_out"]["positions"], 4)
-    assert line["tokens_per_forward"] == round(
-        line["held_out"]["positions"] / line["held_out"]["forward_passes"], 3
-    )
+    counts = line["held_out"]
+    assert line["acceptance"] == round(counts["correct"] / counts["positions"], 4)
+    assert line["tokens_per_forward"] == round(counts["positions"] / counts["forward_passes"], 3)
 
 
 def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(
@@ -397,6 +351,13 @@ def test_model_without_a_finite_loss_is_refused(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "training" / "acceptance.jsonl").exists()
 
 
+@pytest.fixture
+def run_directory(tmp_path: Path) -> RunDirectory:
+    run_directory = RunDirectory(tmp_path / "training")
+    run_directory.create_or_resume({"task": "test"})
+    return run_directory
+
+
 @pytest.mark.parametrize(
     ("name", "read"),
     [
@@ -407,11 +368,9 @@ def test_model_without_a_finite_loss_is_refused(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_file_that_something_else_has_changed_is_named(
-    tmp_path: Path, name: str, read: Callable[[RunDirectory], object]
+    run_directory: RunDirectory, name: str, read: Callable[[RunDirectory], object]
 ) -> None:
-    run_directory = RunDirectory(tmp_path / "training")
-    run_directory.create_or_resume({"task": "test"})
-    (tmp_path / "training" / name).write_bytes(b"[1, 2")
+    (run_directory.folder / name).write_bytes(b"[1, 2")
     with pytest.raises(OutputError, match=f"{name}: cannot be read: "):
         read(run_directory)
 
@@ -425,19 +384,15 @@ def test_damaged_example_is_named(tmp_path: Path) -> None:
             read(window)
 
 
-def test_what_killed_processes_left_is_removed_from_every_folder(tmp_path: Path) -> None:
-    run_directory = RunDirectory(tmp_path / "training")
+def test_what_killed_processes_left_is_removed_from_every_folder(run_directory: RunDirectory) -> None:
+    folder = run_directory.folder
+    for each in (folder.parent, folder, run_directory.examples_folder, run_directory.small_model_folder):
+        (each / ".harken-0123456789abcdef.part").write_bytes(b"weights")
     run_directory.create_or_resume({"task": "test"})
-    folders = (tmp_path, run_directory.folder, run_directory.examples_folder, run_directory.small_model_folder)
-    for folder in folders:
-        (folder / ".harken-0123456789abcdef.part").write_bytes(b"weights")
-    run_directory.create_or_resume({"task": "test"})
-    assert [*tmp_path.rglob(".*")] == []
+    assert [*folder.parent.rglob(".*")] == []
 
 
-def test_training_that_learns_is_not_discarded(tmp_path: Path) -> None:
-    run_directory = RunDirectory(tmp_path / "training")
-    run_directory.create_or_resume({"task": "test"})
+def test_training_that_learns_is_not_discarded(run_directory: RunDirectory) -> None:
     run_directory.save_state({"step": 0})
     run_directory.discard()
     assert run_directory.has_state

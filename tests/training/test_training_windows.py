@@ -14,8 +14,16 @@ from harken.errors import ManifestError, OptionError
 from harken.manifests import Entry, read_entries
 from harken.results import Word
 from harken.training.options import DataOptions, TrainOptions
-from harken.training.recordings import MAX_SPEECH_S, SpeechSegment, TrainingRecording, choose_held_out
-from harken.training.windows import MAX_PAUSE_S, SpeechSpan, TrainingWindow, make_windows
+from harken.training.windows import (
+    MAX_PAUSE_S,
+    MAX_SPEECH_S,
+    SpeechSegment,
+    SpeechSpan,
+    TrainingRecording,
+    TrainingWindow,
+    choose_held_out,
+    make_windows,
+)
 from training_data import write_wave
 
 OPTIONS = DataOptions(shuffles=1, unpacked_fraction=0.0)

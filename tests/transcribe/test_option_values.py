@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.audio.vad import VadOptions
-from harken.batch.options import BatchOptions
+from harken.batch.run import BatchOptions
 from harken.decoding import Beam, Sample
 from harken.errors import OptionError
 from harken.formats import Layout

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 
-from harken.batch.output import publish_shard
 from harken.batch.plan import Recipe
-from harken.batch.rows import ShardReport, error_row, report_of
+from harken.batch.rows import ShardReport, error_row, publish_shard, report_of
 from harken.batch.store import Store
 from harken.batch.worker import NO_PROGRESS, Progress, Task, allowed_time_s
 from harken.batch.workers import Advanced, Broken, Event, Published, Workers

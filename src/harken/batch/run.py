@@ -1,4 +1,4 @@
-"""A batch from its input to its summary: read, plan, transcribe what is not there yet, count."""
+"""A batch from its input to its summary: options, read, plan, transcribe what is not there yet, count."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import Note, read_recordings
 from harken.batch.locations import is_url
-from harken.batch.options import BATCH_SIZE, BatchOptions
-from harken.batch.output import publish_summary, read_reports, require_pyarrow
 from harken.batch.plan import (
     Plan,
     Recipe,
@@ -23,17 +22,72 @@ from harken.batch.plan import (
     remove_unplanned,
     weights_digest,
 )
-from harken.batch.processes import ProcessWorkers
 from harken.batch.recordings import BatchRecording
-from harken.batch.rows import BatchSummary, ShardReport, sum_reports
+from harken.batch.rows import (
+    BatchSummary,
+    ShardReport,
+    publish_summary,
+    read_reports,
+    require_pyarrow,
+    sum_reports,
+)
 from harken.batch.store import Store
 from harken.batch.worker import Task, WorkerSettings
-from harken.batch.workers import InProcessWorkers, Workers
+from harken.batch.workers import InProcessWorkers, ProcessWorkers, Workers
 from harken.errors import HarkenError
-from harken.formats import Layout
+from harken.formats import FORMATS, Layout
 from harken.keywords import options_or_default
+from harken.option_types import check, option
 from harken.processors import usable_processors
 from harken.transcribe import TranscribeOptions
+
+_workers = partial(option, section="Workers")
+
+BATCH_SIZE = 8
+"""Windows of the recordings of a shard that are decoded together, unless another number is asked for."""
+MAX_WORKERS = 100_000
+SIDE_FORMATS = tuple(name for name in FORMATS if name not in ("json", "rttm"))
+"""Formats of the files beside the rows, which have all of json themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """The options of a batch; the command line derives its flags from these fields, so each is declared once.
+
+    Raises
+    ------
+    OptionError
+        If a value is not allowed.
+    """
+
+    workers: int = _workers(
+        0,
+        "Processes on this machine, or actors of the cluster; 0 works in this process, or fills the cluster.",
+        low=0,
+        high=MAX_WORKERS,
+    )
+    ray: str | None = _workers(
+        None, "Address of a Ray cluster, or auto for the one that this machine is part of."
+    )
+    shard_minutes: float = _workers(
+        30.0, "Audio of a shard, the unit of work that is whole or absent.", low=0.01, high=10_000
+    )
+    tries: int = _workers(
+        3, "Times that a worker may be lost with a recording before it is given up.", low=1, high=100
+    )
+    time_limit: float = _workers(
+        20.0, "Most seconds of work for a second of audio, and two minutes more.", low=0.1, high=10_000
+    )
+    moved: bool = _workers(False, "Take recordings of the same names in another input for those of before.")
+    retry_failed: bool = _workers(False, "Transcribe recordings that have failed once more.")
+    formats: tuple[str, ...] = option(
+        (), f"Files beside the rows: {', '.join(SIDE_FORMATS)}.", choices=SIDE_FORMATS
+    )
+    parquet: bool = option(False, "Write the rows of each shard as a Parquet file, too.")
+
+    def __post_init__(self) -> None:
+        check(self)
+
 
 PATHS = {"model", "assistant", "adapter", "cache"}
 """Arguments of `harken.load` that may be paths, which workers in other folders must find."""

@@ -15,11 +15,19 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from harken.api import Recognizer, load
-from harken.batch.output import publish_shard, publish_side_files, read_rows
 from harken.batch.plan import Recipe, Shard, weights_digest
 from harken.batch.read_ahead import FetchedFile, reading_ahead
 from harken.batch.recordings import BatchRecording, Json
-from harken.batch.rows import ShardReport, error_row, report_of, shift_times, transcript_row
+from harken.batch.rows import (
+    ShardReport,
+    error_row,
+    publish_shard,
+    publish_side_files,
+    read_rows,
+    report_of,
+    shift_times,
+    transcript_row,
+)
 from harken.batch.store import Store
 from harken.errors import AudioError, Cancelled, CheckpointError, OptionError
 from harken.transcribe import Callbacks

@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, encoder_digest
-from harken.checkpoints.model_files import watch
+from harken.checkpoints.model_files import Array, LazyTensor, watch
 from harken.checkpoints.safetensors import read_metadata, read_tensors, serialize_tensors
-from harken.checkpoints.storage import Array, LazyTensor
 from harken.errors import CheckpointError, CheckpointNotFound
 
 ADAPTER_FILE = "adapter.safetensors"

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads
-from harken.checkpoints.model_files import WatchedFile
-from harken.checkpoints.storage import Array, LazyTensor
+from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile
 from harken.checkpoints.weight_shapes import check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.types import Dims

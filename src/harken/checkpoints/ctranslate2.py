@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.model_files import Cursor, open_cursor, read_object, watch
-from harken.checkpoints.storage import (
+from harken.checkpoints.model_files import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
@@ -24,9 +23,13 @@ from harken.checkpoints.storage import (
     INT16,
     INT32,
     Array,
+    Cursor,
     LazyTensor,
     StorageDtype,
     lazy_tensor,
+    open_cursor,
+    read_object,
+    watch,
 )
 from harken.errors import CheckpointError
 

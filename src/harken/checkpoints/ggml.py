@@ -14,8 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
-from harken.checkpoints.model_files import ByteArray, Cursor, open_cursor, watch
-from harken.checkpoints.storage import FLOAT16, FLOAT32, Array, LazyTensor, StorageDtype, lazy_tensor
+from harken.checkpoints.model_files import (
+    FLOAT16,
+    FLOAT32,
+    Array,
+    ByteArray,
+    Cursor,
+    LazyTensor,
+    StorageDtype,
+    lazy_tensor,
+    open_cursor,
+    watch,
+)
 
 MAGIC = 0x67676D6C
 _HEADER = (

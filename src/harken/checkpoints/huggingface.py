@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.model_files import read_error, read_object, watch
+from harken.checkpoints.model_files import LazyTensor, read_error, read_object, watch
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
-from harken.checkpoints.storage import LazyTensor
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError
 from harken.files import write_atomic

@@ -14,8 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from harken.checkpoints.model_files import open_cursor, parse_object
-from harken.checkpoints.storage import BFLOAT16, FLOAT16, FLOAT32, Array, LazyTensor, StorageDtype, lazy_tensor
+from harken.checkpoints.model_files import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    Array,
+    LazyTensor,
+    StorageDtype,
+    lazy_tensor,
+    open_cursor,
+    parse_object,
+)
 from harken.errors import CheckpointError
 
 _DTYPES = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}

@@ -11,8 +11,8 @@ import click
 from click.core import ParameterSource
 
 from harken.batch import BatchOptions, BatchState, BatchSummary, plan_batch, run_batch
-from harken.batch.options import BATCH_SIZE
 from harken.batch.plan import Plan
+from harken.batch.run import BATCH_SIZE
 from harken.cli.exits import EPILOGUE, SOME_FAILED
 from harken.cli.model_options import model_options, model_params
 from harken.cli.options import (

@@ -33,7 +33,7 @@ from harken.decoding import SpeculativeDecoder
 from harken.decoding.speculation import NEAR_TIE
 from harken.errors import AudioError, BackendUnavailable
 from harken.evaluation.error_rate import normalizer
-from harken.evaluation.hypotheses import provenance
+from harken.evaluation.evaluate import provenance
 from harken.evaluation.scoring import EvalRecording, Failure, failed_recordings
 from harken.evaluation.speed import (
     Divergence,

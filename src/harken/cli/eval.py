@@ -23,8 +23,7 @@ from harken.cli.model_options import (
 from harken.cli.options import Command, FilePath, decoding_options, single_option
 from harken.cli.terminal import Screen, format_table, pluralize, write_stderr
 from harken.evaluation.error_rate import AlignmentChunk, ErrorCounts, ErrorRate, align_words
-from harken.evaluation.evaluate import evaluate_entries
-from harken.evaluation.hypotheses import HypothesisStore, open_hypotheses, provenance
+from harken.evaluation.evaluate import HypothesisStore, evaluate_entries, open_hypotheses, provenance
 from harken.evaluation.scoring import Evaluation, Failure, Score, report, summarise
 from harken.evaluation.speakers import (
     SpeakerEvaluation,

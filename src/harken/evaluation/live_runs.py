@@ -15,7 +15,6 @@ from harken.contract import Floats
 from harken.errors import AudioError
 from harken.evaluation.error_rate import ErrorRate, Summed
 from harken.evaluation.evaluate import resolve_entry_options
-from harken.evaluation.hypotheses import EvalHypothesis
 from harken.evaluation.latency import (
     Display,
     Latencies,
@@ -24,7 +23,7 @@ from harken.evaluation.latency import (
     measure_latencies,
     unit_splitter,
 )
-from harken.evaluation.scoring import Failure, score, summarise
+from harken.evaluation.scoring import EvalHypothesis, Failure, score, summarise
 from harken.evaluation.simulation import (
     JoinedStream,
     reference_word_times,

@@ -21,11 +21,31 @@ from harken.evaluation.error_rate import (
     is_spaced,
     normalizer,
 )
-from harken.evaluation.hypotheses import EvalHypothesis
 from harken.manifests import Entry
 
 MIN_SPEAKERS = 5
 """Fewest speakers for which the confidence interval resamples speakers; fewer do not represent others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalHypothesis:
+    """The transcript of a recording by some engine.
+
+    Attributes
+    ----------
+    text : str
+    language : str or None
+        Code of the given or detected language, if known.
+    seconds : float or None
+        Length of the recording, if known.
+    wall_s : float or None
+        Time that transcribing took, in seconds, if known.
+    """
+
+    text: str
+    language: str | None = None
+    seconds: float | None = None
+    wall_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +316,7 @@ def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: b
     ----------
     evaluation : Evaluation
     provenance : mapping
-        Settings that produced the hypotheses (see `harken.evaluation.hypotheses.provenance`).
+        Settings that produced the hypotheses (see `harken.evaluation.evaluate.provenance`).
     complete : bool
         Whether all recordings were done.
     """

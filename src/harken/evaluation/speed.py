@@ -13,8 +13,7 @@ from harken.api import Recognizer
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.evaluation.evaluate import resolve_entry_options
-from harken.evaluation.hypotheses import EvalHypothesis
-from harken.evaluation.scoring import EvalRecording, Evaluation, Failure, score, summarise
+from harken.evaluation.scoring import EvalHypothesis, EvalRecording, Evaluation, Failure, score, summarise
 from harken.manifests import Entry
 from harken.results import Attempt
 from harken.text import to_language_code

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harken.checkpoints.storage import LazyTensor
+from harken.checkpoints.model_files import LazyTensor
 from harken.checkpoints.torch_file import TorchFile
 from harken.contract import Floats
 from harken.errors import CheckpointError

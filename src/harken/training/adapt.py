@@ -20,19 +20,16 @@ from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_ad
 from harken.errors import OptionError
 from harken.files import write_atomic
 from harken.streaming.config import PRESETS
-from harken.training.acceptance import Acceptance
 from harken.training.examples import Example, ExampleStore
-from harken.training.hearing import HEARINGS, max_live_s
+from harken.training.hearing import HEARINGS, max_live_s, run_streaming_encoder
 from harken.training.labelling import Teacher
 from harken.training.loop import TrainingCallbacks
-from harken.training.network import fastest_matmul_dtype
-from harken.training.objective import Distillation, autocast
+from harken.training.network import as_arrays, as_tensors, fastest_matmul_dtype
+from harken.training.objective import Acceptance, Distillation, autocast
 from harken.training.options import AdaptDataOptions, AdaptOptions
-from harken.training.recordings import MAX_SPEECH_S, find_speech
 from harken.training.run import TrainingTask, prepare_examples, run_training
-from harken.training.streaming_network import run_streaming_encoder
 from harken.training.student import TOKEN_EMBEDDING, scored_token_ids
-from harken.training.windows import SpeechSpan, TrainingWindow
+from harken.training.windows import MAX_SPEECH_S, SpeechSpan, TrainingWindow, find_speech
 from harken.types import Dims
 
 MIN_CUT_S = 1.5
@@ -83,7 +80,7 @@ def adapt(
         edit=lambda windows: cut_windows(windows, data, max_s),
     )
     store = ExampleStore(task.run_directory.examples_folder)
-    weights = {name: torch.tensor(checkpoint.weights[name]).float() for name in checkpoint.weights}
+    weights = as_tensors(checkpoint.weights)
     objective = Adaptation(
         dims=checkpoint.dims,
         weights=weights,
@@ -102,7 +99,7 @@ def adapt(
     digest = encoder_digest(checkpoint)
 
     def export_best() -> None:
-        factors = {name: values.detach().half().numpy() for name, values in objective.trainable.items()}
+        factors = as_arrays(objective.trainable)
         hears = ",".join(options.hears)
         write_atomic(task.out / ADAPTER_FILE, serialize_adapter(factors, digest, hears=hears))
 

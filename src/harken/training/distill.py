@@ -15,24 +15,29 @@ from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, encoder_digest
 from harken.checkpoints.huggingface import export
 from harken.text import frequent_token_ids
-from harken.training import stitching
 from harken.training.examples import ExampleStore, StateMatchedStore
 from harken.training.labelling import Labeller, Teacher, label_windows
 from harken.training.loop import TrainingCallbacks
-from harken.training.network import fastest_matmul_dtype
+from harken.training.network import as_arrays, fastest_matmul_dtype
 from harken.training.objective import Distillation
 from harken.training.options import DistillOptions
-from harken.training.recordings import find_speech
 from harken.training.run import TrainingTask, prepare_examples, run_training
 from harken.training.student import (
+    OTHER_LEARNING_RATE_SCALE,
     TOKEN_EMBEDDING,
+    check_stitchable,
     copy_decoder_layers,
     evenly_spaced_layers,
+    fit_stitching_map,
+    is_stitched_weight,
     scored_token_ids,
+    small_model_labeller,
+    stitch_decoder,
+    stitched_dims,
     student_dims,
     trainable_weights,
 )
-from harken.training.windows import TrainingWindow
+from harken.training.windows import TrainingWindow, find_speech
 from harken.types import Dims
 
 MAX_DRAFT_VOCABULARY_SHARE = 0.5
@@ -92,7 +97,7 @@ def distill(
     main_checkpoint = task.checkpoint
     layer_indices = evenly_spaced_layers(layers, main_checkpoint.dims.n_text_layer)
     if initial_model:
-        stitching.check_stitchable(initial_model.checkpoint, main_checkpoint)
+        check_stitchable(initial_model.checkpoint, main_checkpoint)
     task.create_or_resume(
         task="distill", layers=layers, start=initial_model.checkpoint.weights.digest if initial_model else None
     )
@@ -125,11 +130,10 @@ def distill(
         harken_config["draft_vocabulary"] = draft_vocabulary.tolist()
 
     def export_best() -> None:
-        arrays = {name: values.detach().half().numpy() for name, values in weights.items()}
         export(
             task.out,
             dims,
-            arrays,
+            as_arrays(weights),
             task.tokenizer,
             source_folder=task.source_folder,
             harken_config=harken_config,
@@ -149,9 +153,7 @@ def _add_small_model_states(
     matched = StateMatchedStore(store.folder, ExampleStore(task.run_directory.small_model_folder))
 
     def make_labeller() -> Labeller:
-        return stitching.small_model_labeller(
-            initial_model.load_recognizer(), initial_model.checkpoint.weights, store
-        )
+        return small_model_labeller(initial_model.load_recognizer(), initial_model.checkpoint.weights, store)
 
     progress = partial(callbacks.on_progress, "windows, small model")
     label_windows(windows, matched.target_store, make_labeller, task.tokenizer.eot, progress)
@@ -172,14 +174,12 @@ def _stitched_student(
             (ExampleStore.get(store, window).audio_features, store.target_store.get(window).audio_features)
             for window in windows
         )
-        stitching_map = stitching.fit_stitching_map(pairs, *stitching_map.shape)
-    return stitching.stitched_dims(small_dims, main_dims), stitching.stitch_decoder(
-        initial_model.checkpoint.weights, stitching_map
-    )
+        stitching_map = fit_stitching_map(pairs, *stitching_map.shape)
+    return stitched_dims(small_dims, main_dims), stitch_decoder(initial_model.checkpoint.weights, stitching_map)
 
 
 def _stitched_learning_rate_scale(name: str) -> float:
-    return 1.0 if stitching.is_stitched_weight(name) else stitching.OTHER_LEARNING_RATE_SCALE
+    return 1.0 if is_stitched_weight(name) else OTHER_LEARNING_RATE_SCALE
 
 
 def _uniform_learning_rate_scale(name: str) -> float:

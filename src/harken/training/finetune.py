@@ -16,12 +16,11 @@ from harken.results import Word
 from harken.training.examples import Example, ExampleStore, TrainingSequence
 from harken.training.labelling import Labeller, make_prompted_texts, timestamped_tokens, window_log_mel
 from harken.training.loop import TrainingCallbacks
-from harken.training.network import fastest_matmul_dtype, run_encoder
+from harken.training.network import as_arrays, as_tensors, fastest_matmul_dtype, run_encoder
 from harken.training.objective import FineTuning
 from harken.training.options import FineTuneOptions
-from harken.training.recordings import MAX_SPEECH_S, SpeechFinder, SpeechSegment, find_speech
 from harken.training.run import TrainingTask, prepare_examples, run_training
-from harken.training.windows import TrainingWindow
+from harken.training.windows import MAX_SPEECH_S, SpeechFinder, SpeechSegment, TrainingWindow, find_speech
 
 SPEECH_PAD_S = 0.1
 """Seconds of audio kept around speech; short, as the timestamps should mark its start and end."""
@@ -60,7 +59,7 @@ def finetune(
     """
     _check_has_text(task)
     task.create_or_resume(task="finetune", freeze_encoder=freeze_encoder)
-    weights = {name: torch.tensor(task.checkpoint.weights[name]).float() for name in task.checkpoint.weights}
+    weights = as_tensors(task.checkpoint.weights)
     labeller = _manifest_labeller(task, weights if freeze_encoder else None)
     windows, held_out = prepare_examples(task, _speech_aligner(load_recognizer), lambda: labeller, callbacks)
     trainable = {
@@ -77,8 +76,8 @@ def finetune(
     )
 
     def export_best() -> None:
-        arrays = {name: values.detach().half().numpy() for name, values in weights.items()}
-        export(task.out, task.checkpoint.dims, arrays, task.tokenizer, source_folder=task.source_folder)
+        dims, folder = task.checkpoint.dims, task.source_folder
+        export(task.out, dims, as_arrays(weights), task.tokenizer, source_folder=folder)
 
     return run_training(
         task,

@@ -1,17 +1,25 @@
-"""Hearings of `harken adapt`: the chunks of a stream that its student hears; its teacher hears a whole window."""
+"""Hearings of `harken adapt`: the chunks of a stream that its student hears, and the encoder of these chunks.
+
+The teacher hears a whole window.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
 
 from harken.audio.mel import FFT_SAMPLES
 from harken.contract import Floats
 from harken.streaming.config import PRESETS, StreamingConfig
 from harken.streaming.utterance import ActiveUtterance, EncoderChunk
 from harken.training.labelling import whole_log_mel
+from harken.training.network import ALL_ROWS, NamedWeights, convolve, encode_layer, norm
 from harken.training.options import AdaptOptions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Dims
 
@@ -108,3 +116,99 @@ HEARINGS: dict[str, tuple[Hearing, ...]] = {
     "whole": (hear_whole,),
 }
 """By the name of what the student hears, the ways of hearing of which each step takes one."""
+
+
+CONTEXT_POSITIONS = 2
+"""Positions before a chunk whose frames its convolutions read, rounded up."""
+
+
+def run_streaming_encoder(
+    weights: NamedWeights, dims: Dims, chunks: Sequence[HeardChunk], history_frames: int
+) -> Tensor:
+    """Encode a stream: what `Backend.encode_chunk` computes chunk by chunk, all at once.
+
+    The chunks are concatenated, as in the reference backend (`harken.backends.numpy.backend`): each position attends to
+    its own chunk and to the final positions of earlier chunks within the history. A chunk of which nothing becomes
+    final, and that is not the last one, influences nothing and is left out; so are, in the last layer, the look-ahead
+    positions of all chunks but the last one.
+
+    Parameters
+    ----------
+    weights : mapping of str to Tensor
+    dims : Dims
+    chunks : sequence of HeardChunk
+    history_frames : int
+        As for `harken.contract.Backend.open_encoder`.
+
+    Returns
+    -------
+    Tensor of shape (positions, n_audio_state)
+        As of `harken.contract.Backend.stream_features` after the last chunk.
+    """
+    chunks = [chunk for chunk in chunks[:-1] if chunk.final_positions] + [chunks[-1]]
+    layout = [*_lay_out(chunks, history_frames // FRAMES_PER_POSITION)]
+    needed = torch.cat([torch.arange(rows.start, rows.start + rows.n_needed) for rows in layout])
+    x = _embed(weights, chunks)
+    for layer in range(dims.n_audio_layer):
+        is_last = layer == dims.n_audio_layer - 1
+        lengths = [rows.n_needed if is_last else rows.stop - rows.start for rows in layout]
+        attention = partial(_attend_by_chunk, layout, lengths)
+        x = encode_layer(x, weights, dims, layer, needed if is_last else ALL_ROWS, attention)
+    return norm(x, weights, "encoder.ln_post")
+
+
+def _attend_by_chunk(
+    layout: Sequence[_ChunkRows], lengths: Sequence[int], query: Tensor, key: Tensor, value: Tensor
+) -> Tensor:
+    """Let the queries of each chunk, so many of each, attend to the rows of its layout."""
+    attended = [
+        F.scaled_dot_product_attention(part, key[:, :, rows.attended], value[:, :, rows.attended])
+        for rows, part in zip(layout, query.split([*lengths], dim=2), strict=True)
+    ]
+    return torch.cat(attended, dim=2)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkRows:
+    """The rows of a chunk among those of all chunks concatenated.
+
+    Parameters
+    ----------
+    start, stop : int
+    n_needed : int
+        Rows from the first one on that belong to the result.
+    attended : Tensor of int64
+        Rows that they attend to: the history, then the chunk.
+    """
+
+    start: int
+    stop: int
+    n_needed: int
+    attended: Tensor
+
+
+def _lay_out(chunks: Sequence[HeardChunk], history_positions: int) -> list[_ChunkRows]:
+    layout: list[_ChunkRows] = []
+    final_rows: list[int] = []  # by position in the stream
+    for chunk in chunks:
+        start = layout[-1].stop if layout else 0
+        rows = range(start, start + chunk.positions)
+        history = final_rows[max(0, chunk.first_position - history_positions) : chunk.first_position]
+        n_needed = chunk.positions if chunk is chunks[-1] else chunk.final_positions
+        layout.append(_ChunkRows(rows.start, rows.stop, n_needed, torch.tensor([*history, *rows])))
+        final_rows += rows[: chunk.final_positions]
+    return layout
+
+
+def _embed(weights: NamedWeights, chunks: Sequence[HeardChunk]) -> Tensor:
+    """Convolve each chunk behind the final frames before it, and concatenate the results."""
+    embeddings, final_mel = [], torch.empty(len(chunks[0].mel), 0)
+    for chunk in chunks:
+        context = final_mel[:, -CONTEXT_POSITIONS * FRAMES_PER_POSITION :] if final_mel.shape[1] else final_mel
+        mel = torch.from_numpy(chunk.mel)
+        x = convolve(weights, torch.cat([context, mel], dim=1))
+        x = x[context.shape[1] // FRAMES_PER_POSITION :][: chunk.positions]
+        positions = slice(chunk.first_position, chunk.first_position + chunk.positions)
+        embeddings.append(x + weights["encoder.positional_embedding"][positions])
+        final_mel = torch.cat([final_mel, mel[:, : FRAMES_PER_POSITION * chunk.final_positions]], dim=1)
+    return torch.cat(embeddings)

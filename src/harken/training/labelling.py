@@ -16,8 +16,7 @@ from harken.decoding import Greedy, Window, decode, language_probabilities, make
 from harken.text import Tokenizer
 from harken.training.examples import Example, ExampleStore, TrainingSequence
 from harken.training.network import fastest_matmul_dtype, run_decoder
-from harken.training.recordings import Progress
-from harken.training.windows import TrainingWindow
+from harken.training.windows import Progress, TrainingWindow
 from harken.transcribe import TranscribeOptions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, TIMESTAMP_STEP_S, Dims
 

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from harken.errors import CheckpointError, OptionError
-from harken.training.acceptance import Acceptance
 from harken.training.examples import ExampleStore
-from harken.training.objective import Objective
+from harken.training.objective import Acceptance, Objective
 from harken.training.options import TrainOptions
 from harken.training.run_directory import EvalPoint, RunDirectory, snapshot
 from harken.training.windows import TrainingWindow

@@ -7,17 +7,34 @@ checkpoints, the optimiser and exports need no translation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from time import perf_counter
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor
 
 from harken.types import Dims
 
 NamedWeights = Mapping[str, Tensor]
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Returns what queries attend to, given keys and values, all of shape (batch, heads, rows, head size)."""
+ALL_ROWS = slice(None)
+_CAUSAL = partial(F.scaled_dot_product_attention, is_causal=True)
+
+
+def as_tensors(weights: Mapping[str, NDArray[Any]], prefix: str = "") -> dict[str, Tensor]:
+    """Return the weights whose names begin with a prefix, float32."""
+    return {name: torch.tensor(weights[name]).float() for name in weights if name.startswith(prefix)}
+
+
+def as_arrays(weights: NamedWeights) -> dict[str, NDArray[np.float16]]:
+    """Return weights as they are exported, float16."""
+    return {name: values.detach().half().numpy() for name, values in weights.items()}
 
 
 def run_encoder(weights: NamedWeights, dims: Dims, mel: Tensor) -> Tensor:
@@ -36,10 +53,7 @@ def run_encoder(weights: NamedWeights, dims: Dims, mel: Tensor) -> Tensor:
     x = convolve(weights, mel)
     x = x + weights["encoder.positional_embedding"][: len(x)]
     for layer in range(dims.n_audio_layer):
-        block = f"encoder.blocks.{layer}"
-        y = norm(x, weights, f"{block}.attn_ln")[None]
-        x = x + _attend(y, y, weights, f"{block}.attn", dims.n_audio_head)[0]
-        x = x + mlp(x, weights, block)
+        x = encode_layer(x, weights, dims, layer)
     return norm(x, weights, "encoder.ln_post")
 
 
@@ -49,6 +63,21 @@ def convolve(weights: NamedWeights, mel: Tensor) -> Tensor:
     for name, stride in (("encoder.conv1", 1), ("encoder.conv2", 2)):
         x = F.gelu(F.conv1d(x, weights[f"{name}.weight"], weights[f"{name}.bias"], stride, padding=1))
     return x[0].T
+
+
+def encode_layer(
+    x: Tensor,
+    weights: NamedWeights,
+    dims: Dims,
+    layer: int,
+    rows: Tensor | slice = ALL_ROWS,
+    attention: Attention = F.scaled_dot_product_attention,
+) -> Tensor:
+    """Apply a layer of the encoder to states of shape (positions, n_audio_state), and return those of some rows."""
+    block = f"encoder.blocks.{layer}"
+    y = norm(x, weights, f"{block}.attn_ln")[None]
+    x = x[rows] + _attend(y[:, rows], y, weights, f"{block}.attn", dims.n_audio_head, attention)[0]
+    return x + _mlp(x, weights, block)
 
 
 def run_decoder(
@@ -77,39 +106,39 @@ def run_decoder(
     for layer in range(dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
         y = norm(x, weights, f"{block}.attn_ln")
-        x = x + F.dropout(_attend(y, y, weights, f"{block}.attn", dims.n_text_head, causal=True), dropout)
+        x = x + F.dropout(_attend(y, y, weights, f"{block}.attn", dims.n_text_head, _CAUSAL), dropout)
         # All texts form one row of queries, so that the keys and values of the window are computed once.
         y = norm(x, weights, f"{block}.cross_attn_ln").flatten(0, 1)[None]
         y = _attend(y, encoder_output[None], weights, f"{block}.cross_attn", dims.n_text_head)
         x = x + F.dropout(y.view(x.shape), dropout)
-        x = x + F.dropout(mlp(x, weights, block), dropout)
+        x = x + F.dropout(_mlp(x, weights, block), dropout)
     return norm(x, weights, "decoder.ln")
 
 
 def _attend(
-    x: Tensor, source: Tensor, weights: NamedWeights, name: str, heads: int, *, causal: bool = False
+    x: Tensor,
+    source: Tensor,
+    weights: NamedWeights,
+    name: str,
+    heads: int,
+    attention: Attention = F.scaled_dot_product_attention,
 ) -> Tensor:
     """Compute multi-head attention of (batch, n, state) to (batch, m, state)."""
-
-    def split(y: Tensor) -> Tensor:
-        return y.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-    query = split(linear(x, weights, f"{name}.query"))
-    key, value = (
-        split(linear(source, weights, f"{name}.key")),
-        split(linear(source, weights, f"{name}.value")),
+    query, key, value = (
+        _linear(y, weights, f"{name}.{part}").unflatten(-1, (heads, -1)).transpose(1, 2)
+        for part, y in (("query", x), ("key", source), ("value", source))
     )
-    attended = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
-    return linear(attended.transpose(1, 2).flatten(2), weights, f"{name}.out")
+    attended = attention(query, key, value)
+    return _linear(attended.transpose(1, 2).flatten(2), weights, f"{name}.out")
 
 
-def mlp(x: Tensor, weights: NamedWeights, block: str) -> Tensor:
+def _mlp(x: Tensor, weights: NamedWeights, block: str) -> Tensor:
     """Apply the feed-forward part of a block, with its layer norm."""
-    y = linear(norm(x, weights, f"{block}.mlp_ln"), weights, f"{block}.mlp.0")
-    return linear(F.gelu(y), weights, f"{block}.mlp.2")
+    y = _linear(norm(x, weights, f"{block}.mlp_ln"), weights, f"{block}.mlp.0")
+    return _linear(F.gelu(y), weights, f"{block}.mlp.2")
 
 
-def linear(x: Tensor, weights: NamedWeights, name: str) -> Tensor:
+def _linear(x: Tensor, weights: NamedWeights, name: str) -> Tensor:
     """Multiply with a matrix, and add its bias if it has one."""
     return F.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 

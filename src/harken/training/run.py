@@ -24,9 +24,8 @@ from harken.training.labelling import Labeller, label_windows
 from harken.training.loop import TrainingCallbacks, train
 from harken.training.objective import Objective
 from harken.training.options import DataOptions, TrainOptions
-from harken.training.recordings import SpeechFinder, choose_held_out, scan_recordings
 from harken.training.run_directory import RunDirectory
-from harken.training.windows import TrainingWindow, make_windows
+from harken.training.windows import SpeechFinder, TrainingWindow, choose_held_out, make_windows, scan_recordings
 
 TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
 WindowEdit = Callable[[list[TrainingWindow]], list[TrainingWindow]]

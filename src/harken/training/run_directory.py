@@ -17,7 +17,7 @@ from torch import Tensor
 
 from harken.errors import OutputError
 from harken.files import remove_abandoned, write_atomic
-from harken.training.acceptance import Acceptance
+from harken.training.objective import Acceptance
 from harken.training.windows import TrainingWindow
 
 CONFIG_FILE, WINDOWS_FILE, STATE_FILE, LEARNING_CURVE_FILE = (

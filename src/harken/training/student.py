@@ -1,19 +1,30 @@
-"""The initial student: some layers of the main model's decoder."""
+"""The initial student: some layers of the main model's decoder, or a smaller model's decoder stitched to its encoder.
+
+To stitch, a linear map predicts the output of the smaller model's encoder from that of the main encoder, on the same
+audio. Folded into the keys and values of the cross-attention it costs nothing at inference. The stitched decoder starts
+with much of what the smaller model learnt from far more speech than a user has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from harken.checkpoints import Weights
-from harken.contract import Ints
+from harken.api import Recognizer
+from harken.checkpoints import Checkpoint, Weights
+from harken.contract import Floats, Ints
 from harken.errors import OptionError
 from harken.text import Tokenizer
+from harken.training.examples import Example, ExampleStore, HalfFloats
+from harken.training.labelling import Labeller, window_log_mel
+from harken.training.network import as_tensors, run_decoder
 from harken.training.options import MAX_DECODER_LAYERS
+from harken.training.windows import TrainingWindow
 from harken.types import Dims
 
 TOKEN_EMBEDDING = "decoder.token_embedding.weight"
@@ -77,3 +88,118 @@ def scored_token_ids(tokenizer: Tokenizer, texts: Iterable[Iterable[int]]) -> In
     return np.array(
         sorted({*range(n_always_scored), *range(tokenizer.eot, tokenizer.n_vocab), *seen}), np.int64
     )
+
+
+RIDGE_PENALTY = 1.0
+OTHER_LEARNING_RATE_SCALE = 0.1
+"""Learning rate of all but the stitched weights, relative to theirs: these are trained already."""
+
+StitchingMap = NDArray[np.float64]
+
+
+def check_stitchable(small_model: Checkpoint, main_model: Checkpoint) -> None:
+    """Check that the decoder of one model can be stitched to the encoder of the other.
+
+    Raises
+    ------
+    OptionError
+        If they differ in vocabulary or in the positions of a window, or the decoder has too many layers.
+    """
+    for field in ("n_vocab", "n_audio_ctx"):
+        has, needs = getattr(small_model.dims, field), getattr(main_model.dims, field)
+        if has != needs:
+            raise OptionError("init_from", str(small_model.path), f"a model with {field}={needs}, not {has}")
+    if small_model.dims.n_text_layer > MAX_DECODER_LAYERS:
+        raise OptionError(
+            "init_from", str(small_model.path), f"a decoder of at most {MAX_DECODER_LAYERS} layers"
+        )
+
+
+def stitched_dims(small_dims: Dims, main_dims: Dims) -> Dims:
+    """Return the dimensions of the smaller decoder with the main encoder."""
+    encoder_fields = {
+        name: getattr(main_dims, name) for name in ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head")
+    }
+    return replace(small_dims.without_encoder(), **encoder_fields)
+
+
+def stitch_decoder(weights: Weights, stitching_map: StitchingMap) -> dict[str, Tensor]:
+    """Return the decoder's weights, float32, with the map folded into the cross-attention.
+
+    Parameters
+    ----------
+    weights : Weights
+        Weights of the smaller model.
+    stitching_map : ndarray of shape (n_audio_state + 1, n_audio_state of the smaller model)
+        From `fit_stitching_map`; the last row is the offset.
+    """
+    linear, offset = (torch.from_numpy(part).float() for part in (stitching_map[:-1].T, stitching_map[-1]))
+    stitched = as_tensors(weights, "decoder.")
+    for name in filter(is_stitched_weight, list(stitched)):
+        if name.endswith(".value.weight"):
+            bias = name.replace("weight", "bias")
+            stitched[bias] = stitched[bias] + stitched[name] @ offset
+        # The offset adds the same score to all keys, which softmax ignores.
+        stitched[name] = stitched[name] @ linear
+    return stitched
+
+
+def is_stitched_weight(name: str) -> bool:
+    """Return whether a weight takes the encoder's output as input."""
+    return name.endswith((".cross_attn.key.weight", ".cross_attn.value.weight"))
+
+
+def small_model_labeller(recognizer: Recognizer, weights: Weights, store: ExampleStore) -> Labeller:
+    """Return a labeller that runs the smaller model, with its own encoder, over the texts of the main model.
+
+    Its states are the targets of the stitched decoder.
+
+    Parameters
+    ----------
+    recognizer : Recognizer
+        The smaller model on the CPU engine.
+    weights : Weights
+        Weights of the same model.
+    store : ExampleStore
+        Examples of the main model.
+    """
+    backend, dims = recognizer.backend, recognizer.backend.dims
+    decoder_weights = as_tensors(weights, "decoder.")
+
+    def label(window: TrainingWindow, previous_text: Sequence[int]) -> Example:
+        features = backend.encode(window_log_mel(window.samples(), dims)[None])
+        (encoder_output,) = backend.encoder_output(features)
+        sequences = []
+        for sequence in store.get(window).sequences:
+            with torch.inference_mode():
+                tokens = torch.from_numpy(sequence.tokens[None, :-1])
+                states = run_decoder(decoder_weights, dims, tokens, torch.from_numpy(encoder_output))[
+                    0, sequence.text_start - 1 :
+                ]
+            sequences.append(replace(sequence, teacher_states=states.half().numpy()))
+        return Example(audio_features=encoder_output.astype(np.float16), sequences=tuple(sequences))
+
+    return label
+
+
+def fit_stitching_map(
+    pairs: Iterable[tuple[HalfFloats | Floats, HalfFloats | Floats]], rows: int, columns: int
+) -> StitchingMap:
+    """Fit the map from one encoder's output to another's, by ridge regression.
+
+    Parameters
+    ----------
+    pairs : iterable of (ndarray, ndarray)
+        Outputs of both encoders for the same audio, each of shape (positions, state), float16.
+    rows, columns : int
+        Shape of the map.
+    """
+    gram, cross_products = np.zeros((rows, rows)), np.zeros((rows, columns))
+    for main_output, small_output in pairs:
+        source = np.pad(main_output.astype(np.float32), ((0, 0), (0, 1)), constant_values=1.0)
+        gram += source.T @ source
+        cross_products += source.T @ small_output
+    solution: StitchingMap = np.linalg.solve(gram + RIDGE_PENALTY * np.eye(len(gram)), cross_products).astype(
+        np.float64
+    )
+    return solution
