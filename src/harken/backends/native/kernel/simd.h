@@ -161,6 +161,20 @@ INLINE f32x16 exp16(f32x16 x) {
     return (f32x16)(((i32x16)p + ((i32x16)shifted << 23)) & representable);
 }
 
+INLINE f32x16 sqrt16(f32x16 x) {
+    return __builtin_elementwise_sqrt(x);
+}
+
+/* 1 / (1 + e^-x), to 1e-7. */
+INLINE f32x16 sigmoid16(f32x16 x) {
+    return 1.0f / (1.0f + exp16(-max16(x, splat(-87.0f))));
+}
+
+/* To 2e-7; of a small number that is not relative. */
+INLINE f32x16 tanh16(f32x16 x) {
+    return fma16(sigmoid16(2.0f * x), splat(2.0f), splat(-1.0f));
+}
+
 /* x / 2 (1 + erf(x / sqrt 2)).
  * Source: Eigen, generic_fast_erf_float: a rational function of x^2, for |x| up to 4. */
 INLINE f32x16 gelu16(f32x16 x) {
