@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WITHOUT_HALF_INSTRUCTIONS
+#define WITHOUT_HALF_INSTRUCTIONS /* so simd.h is here as on the oldest processor */
+#define WITHOUT_FMA_INSTRUCTIONS
 #include "decoder.h"
 #include "simd.h"
 
@@ -369,6 +370,23 @@ static void check_sigmoid_and_tanh(void) {
     }
 }
 
+/* Of any numbers, and of some of which the addend and the product are of a like size. */
+static void check_fma(void) {
+    for (int32_t i = 0; i < 2000000; i++) {
+        uint32_t bits[3];
+        float x[3];
+        for (int32_t j = 0; j < 3; j++) {
+            bits[j] = draw() << 1 ^ draw();
+            if (i % 2)
+                bits[j] = (bits[j] & 0x807ff000) + ((127 - 15 * (j == 2)) << 23) + (j == 2 ? draw() % 32 << 23 : 0);
+        }
+        memcpy(x, bits, sizeof x);
+        float expected = fmaf(x[0], x[1], x[2]), found = fma16(splat(x[0]), splat(x[1]), splat(x[2]))[0];
+        if (memcmp(&found, &expected, sizeof found) != 0 && !(isnan(found) && isnan(expected)))
+            exit(9);
+    }
+}
+
 static void print(const char *model, uint64_t hash, const char *name, int32_t threads) {
     printf("%s %016llx %s %d\n", model, (unsigned long long)hash, name, threads);
 }
@@ -386,6 +404,7 @@ int main(void) {
         check_largest_sums(columns, 1, 1);
         check_largest_sums(columns, -1e-9f, 1e-9f);
     }
+    check_fma();
     check_sigmoid_and_tanh();
     struct harken_supported supported = harken_supported_kernels();
     for (int32_t i = 0; i < supported.n; i++) {

@@ -1,7 +1,7 @@
 /* Silero VAD: magnitudes of four spectra of a chunk, four convolutions that reduce them to one vector, an LSTM, a sigmoid.
  *
  * Spectra have frames in their lanes, everything else rows of a matrix. All but the LSTM is computed for some chunks at
- * once, which share the weights that are read. Those are vectors of (positions, chunks, channels). */
+ * once, which share the weights that are read; between the layers lie arrays of (positions, chunks, channels). */
 #include "spectrum.h"
 
 #include "kernels.h"
