@@ -1,4 +1,4 @@
-/* Encodes and decodes with random models in some ways, makes spectrograms, and prints hashes of the bits of all results: a
+/* Encodes and decodes with random models in some ways, makes spectrograms, detects speech, and prints hashes of the bits of all results: a
  * line for each model, instruction set of this processor and number of threads. All lines of one model have to be equal,
  * on all machines. */
 #include <math.h>
@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define WITHOUT_HALF_INSTRUCTIONS /* so simd.h is here as on the oldest processor */
+#define WITHOUT_FMA_INSTRUCTIONS
 #include "decoder.h"
+#include "simd.h"
 
 enum { LAYERS = 2, HEADS = 3, STATE = 192, VOCABULARY = 333, CONTEXT = 64, POSITIONS = 1100, SHORT = 37 };
 enum { MELS = 80, MOST_FRAMES = 3000 };
@@ -375,6 +378,51 @@ static uint64_t transform(const struct harken_kernels *kernels) {
     return add_floats(EMPTY_HASH, log_mel, MELS * FRAMES);
 }
 
+/* Of random weights, in calls of up to `most` chunks. */
+static uint64_t detect_speech(const struct harken_kernels *kernels, int32_t most) {
+    enum { CHUNKS = 41, CONVOLUTIONS = 3 * (129 * 128 + 128 * 64 + 64 * 64 + 64 * 128) };
+    float state[256] = {0}, probabilities[CHUNKS];
+    seed = 11;
+    struct harken_silero weights = {
+        draw_floats(256, 1),          draw_floats(512, 1),          draw_floats(CONVOLUTIONS, 0.05f),
+        draw_floats(384, 0.1f),       draw_floats(512 * 128, 0.2f), draw_floats(512, 0.1f),
+        draw_floats(512 * 128, 0.2f), draw_floats(129, 1),
+    };
+    const float *samples = draw_floats(512 * CHUNKS + 64, 0.1f);
+    for (int32_t first = 0, n; first < CHUNKS; first += n) {
+        n = CHUNKS - first < most ? CHUNKS - first : most;
+        kernels->silero_probabilities(&weights, samples + 512 * first, n, state, probabilities + first);
+    }
+    return add_floats(add_floats(EMPTY_HASH, probabilities, CHUNKS), state, 256);
+}
+
+/* Of numbers in steps of 2^-12, far beyond where the functions are 0, 1 and -1. */
+static void check_sigmoid_and_tanh(void) {
+    for (int32_t i = -500000; i <= 500000; i++) {
+        float x = (float)i / 4096;
+        double sigmoid = 1 / (1 + exp(-(double)x));
+        if (!(fabs(sigmoid16(splat(x))[0] - sigmoid) < 1e-7) || !(fabs(tanh16(splat(x))[0] - tanh((double)x)) < 2e-7))
+            exit(8);
+    }
+}
+
+/* Of any numbers, and of some of which the addend and the product are of a like size. */
+static void check_fma(void) {
+    for (int32_t i = 0; i < 2000000; i++) {
+        uint32_t bits[3];
+        float x[3];
+        for (int32_t j = 0; j < 3; j++) {
+            bits[j] = draw() << 1 ^ draw();
+            if (i % 2)
+                bits[j] = (bits[j] & 0x807ff000) + ((127 - 15 * (j == 2)) << 23) + (j == 2 ? draw() % 32 << 23 : 0);
+        }
+        memcpy(x, bits, sizeof x);
+        float expected = fmaf(x[0], x[1], x[2]), found = fma16(splat(x[0]), splat(x[1]), splat(x[2]))[0];
+        if (memcmp(&found, &expected, sizeof found) != 0 && !(isnan(found) && isnan(expected)))
+            exit(9);
+    }
+}
+
 static void print(const char *model, uint64_t hash, const char *name, int32_t threads) {
     printf("%s %016llx %s %d\n", model, (unsigned long long)hash, name, threads);
 }
@@ -397,9 +445,14 @@ int main(void) {
         check_largest_sums_7(n_large, 0.3f);
         check_largest_sums_7(n_large, -0.9f);
     }
+    check_fma();
+    check_sigmoid_and_tanh();
     struct harken_supported supported = harken_supported_kernels();
-    for (int32_t i = 0; i < supported.n; i++)
+    for (int32_t i = 0; i < supported.n; i++) {
         print("log-mel", transform(supported.list[i]), supported.list[i]->name, 1);
+        print("silero", detect_speech(supported.list[i], 50), supported.list[i]->name, 1);
+        print("silero", detect_speech(supported.list[i], 5 + 2 * i), supported.list[i]->name, 1);
+    }
     static const char *const decoders[] = {"4-bit-decoder", "8-bit-decoder", "float-decoder"};
     static const char *const encoders[] = {"8-bit-encoder", "encoder", "float-encoder"};
     static const int32_t frames[] = {2, 96, 98, 1130, 14}, fewer_frames[] = {2, 96, 98, 230, 14};

@@ -16,7 +16,7 @@ KERNEL = ROOT / "src" / "harken" / "backends" / "native" / "kernel"
 FLAGS = ("-O2", "-std=c11", "-ffp-contract=off", "-mcpu=baseline", f"-I{KERNEL}")
 MODELS = (
     *("4-bit-decoder", "8-bit-decoder", "8-bit-encoder", "encoder", "longest-window"),
-    *("float-decoder", "float-encoder", "log-mel"),
+    *("float-decoder", "float-encoder", "log-mel", "silero"),
 )
 
 needs_compiler = pytest.mark.skipif(

@@ -11,6 +11,7 @@ import pytest
 
 from harken import compiled_library
 from harken.audio import log_mel, mel
+from harken.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from harken.backends import native
 from harken.backends.native import library as native_library
 from harken.compiled_library import ABI_VERSION, library_path, load_library
@@ -78,6 +79,13 @@ def test_log_mel_falls_back_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
             assert log_mel(samples, 80).shape == (80, 25)
         finally:
             mel._compiled_frames.cache_clear()
+
+
+def test_speech_detection_falls_back_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = np.random.default_rng(0).standard_normal(4 * CHUNK_SAMPLES).astype(np.float32)
+    for load in (compiled_library.load_library, SimpleNamespace):
+        monkeypatch.setattr("harken.audio.silero.load_library", load)
+        assert SpeechDetector().feed(samples).shape == (4,)
 
 
 def test_native_engine_gives_the_reason_for_which_the_library_cannot_be_used(

@@ -281,8 +281,9 @@ def pad_or_trim(mel: Float32, frames: int = WINDOW_FRAMES) -> Float32:
     -------
     ndarray of shape (..., frames), float32
     """
-    missing = max(0, frames - mel.shape[-1])
-    return np.pad(mel[..., :frames], [(0, 0)] * (mel.ndim - 1) + [(0, missing)])
+    padded = np.zeros((*mel.shape[:-1], frames), mel.dtype)
+    padded[..., : mel.shape[-1]] = mel[..., :frames]
+    return padded
 
 
 @cache

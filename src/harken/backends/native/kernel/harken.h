@@ -224,4 +224,22 @@ struct harken_mel_tables {
 HARKEN_API void harken_log_mel(const struct harken_mel_tables *tables, const float *samples, int32_t n_frames,
                                float *log_mel, int64_t stride);
 
+/* The weights of Silero VAD. Matrices are float, packed as those of 32 bits; their biases are added last. */
+struct harken_silero {
+    const float *window;             /* shape (256,), the Hann window times 1/2 */
+    const float *roots;              /* shape (256, 2): cos and sin of -2 pi j / 256 */
+    const float *convolutions;       /* of all four, one after the other, the matrix of each of the three taps */
+    const float *convolution_biases; /* of all four, one after the other */
+    /* Of the LSTM; for each 16 states the rows of the gates input, output, forget and cell, 16 of each. */
+    const float *input, *bias; /* 512 rows, 128 columns; shape (512,) */
+    const float *recurrent;    /* shape (8, 128 columns, 64 rows) */
+    const float *output;       /* shape (129,): of each state, and the bias */
+};
+
+/* Write the probability of speech of each chunk of 512 samples. Reads 64 samples before the first, too, 512 n_chunks + 64 in
+ * all. `state`, shape (2, 128), is the LSTM's before and after: 0 at the start of a recording. The bits do not depend on
+ * how a recording is divided into calls, and are the same on every processor. */
+HARKEN_API void harken_silero_probabilities(const struct harken_silero *weights, const float *samples, int32_t n_chunks,
+                                            float *state, float *probabilities);
+
 #endif

@@ -149,3 +149,8 @@ void harken_log_mel(const struct harken_mel_tables *tables, const float *samples
                     int64_t stride) {
     harken_supported_kernels().list[0]->log_mel(tables, samples, n_frames, log_mel, stride);
 }
+
+void harken_silero_probabilities(const struct harken_silero *weights, const float *samples, int32_t n_chunks,
+                                 float *state, float *probabilities) {
+    harken_supported_kernels().list[0]->silero_probabilities(weights, samples, n_chunks, state, probabilities);
+}

@@ -99,6 +99,8 @@ struct harken_kernels {
 
     void (*log_mel)(const struct harken_mel_tables *tables, const float *samples, int32_t n_frames, float *to,
                     int64_t stride); /* harken_log_mel */
+    void (*silero_probabilities)(const struct harken_silero *weights, const float *samples, int32_t n_chunks,
+                                 float *state, float *probabilities); /* harken_silero_probabilities */
 };
 
 /* The pairs of kernels that this processor can run, best first; the last are portable. */

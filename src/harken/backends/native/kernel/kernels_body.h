@@ -6,6 +6,7 @@
 #include "float32.h"
 #include "int16.h"
 #include "linear.h"
+#include "silero.h"
 #include "spectrum.h"
 
 #define JOIN_(a, b) a##b
@@ -15,7 +16,8 @@
 
 #define OF_BOTH                                                                                                        \
     .name = STRING(KERNELS_NAME), .merge_chunks = merge_chunks, .normalise_row = normalise_row,                        \
-    .log_sum_exp = log_sum_exp, .largest = largest, .top = top, .sample = sample, .log_mel = log_mel
+    .log_sum_exp = log_sum_exp, .largest = largest, .top = top, .sample = sample, .log_mel = log_mel,                  \
+    .silero_probabilities = silero_probabilities
 
 const struct harken_kernels JOIN(harken_kernels_, KERNELS_NAME)[2] = {
     {

@@ -1,6 +1,7 @@
 /* Any processor; on ARM64 the compiler uses what every one of them has. */
 #if !defined(__aarch64__)
 #define WITHOUT_HALF_INSTRUCTIONS
+#define WITHOUT_FMA_INSTRUCTIONS
 #endif
 #include "simd.h"
 

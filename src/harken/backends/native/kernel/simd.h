@@ -16,6 +16,9 @@
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef float f32x8 __attribute__((vector_size(32)));
 typedef float f32x4 __attribute__((vector_size(16)));
+typedef double f64x8 __attribute__((vector_size(64)));
+typedef int64_t i64x8 __attribute__((vector_size(64)));
+typedef uint64_t u64x8 __attribute__((vector_size(64)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
@@ -95,9 +98,35 @@ INLINE f32x16 load_bfloat(const uint16_t *from) {
 /* Sums stay in registers only where the loops over them are unrolled. */
 #define UNROLL _Pragma("clang loop unroll(full)")
 
+#ifdef WITHOUT_FMA_INSTRUCTIONS
+/* In double, where the product is exact. A sum that is not becomes the one of its two neighbours with an odd mantissa: that
+ * is never a tie, so rounding it to float rounds the exact sum. (The C library takes 50 times as long.)
+ * Source: Boldo and Melquiond, Emulation of a FMA and Correctly Rounded Sums: Proved Algorithms Using Rounding to Odd. */
+INLINE f32x8 fma8(f32x8 a, f32x8 b, f32x8 c) {
+    f64x8 product = __builtin_convertvector(a, f64x8) * __builtin_convertvector(b, f64x8);
+    f64x8 addend = __builtin_convertvector(c, f64x8), sum = product + addend, added = sum - product;
+    f64x8 error = (product - (sum - added)) + (addend - added);
+    i64x8 bits = (i64x8)sum, is_even = (bits & 1) - 1;
+    i64x8 outwards = 1 - 2 * (i64x8)((u64x8)(bits ^ (i64x8)error) >> 63);
+    bits += outwards & is_even & (error < 0 | error > 0); /* of an infinite sum it is NaN */
+    return __builtin_convertvector((f64x8)bits, f32x8);
+}
+
+static __attribute__((noinline)) f32x16 fma16(f32x16 a, f32x16 b, f32x16 c) {
+    f32x8 x[2], y[2], z[2];
+    memcpy(x, &a, sizeof a);
+    memcpy(y, &b, sizeof b);
+    memcpy(z, &c, sizeof c);
+    UNROLL for (int half = 0; half < 2; half++)
+        z[half] = fma8(x[half], y[half], z[half]);
+    memcpy(&c, z, sizeof c);
+    return c;
+}
+#else
 INLINE f32x16 fma16(f32x16 a, f32x16 b, f32x16 c) {
     return __builtin_elementwise_fma(a, b, c);
 }
+#endif
 
 INLINE f32x16 max16(f32x16 a, f32x16 b) {
     i32x16 larger = a > b;
@@ -159,6 +188,20 @@ INLINE f32x16 exp16(f32x16 x) {
     p = fma16(p, r, splat(5.0000001201e-1f));
     p = fma16(p, r * r, r) + 1.0f;
     return (f32x16)(((i32x16)p + ((i32x16)shifted << 23)) & representable);
+}
+
+INLINE f32x16 sqrt16(f32x16 x) {
+    return __builtin_elementwise_sqrt(x);
+}
+
+/* 1 / (1 + e^-x), to 1e-7. */
+INLINE f32x16 sigmoid16(f32x16 x) {
+    return 1.0f / (1.0f + exp16(-max16(x, splat(-87.0f))));
+}
+
+/* To 2e-7; of a small number that is not relative. */
+INLINE f32x16 tanh16(f32x16 x) {
+    return fma16(sigmoid16(2.0f * x), splat(2.0f), splat(-1.0f));
 }
 
 /* x / 2 (1 + erf(x / sqrt 2)).

@@ -1,13 +1,14 @@
-/* Log-mel spectrograms of 16 frames at once, each in its own lane of every vector.
+/* Spectra of 16 frames at once, each in its own lane of every vector; and log-mel spectrograms.
  *
- * So no operation mixes frames: the code reads like that for one frame. A group of 16 frames works in 65 KB. */
+ * So no operation mixes frames: the code reads like that for one frame. The length of a frame is even; `roots` are those of
+ * that degree: cos and sin of -2 pi j / length. A group of 16 frames of log-mel works in 65 KB. */
 #ifndef HARKEN_SPECTRUM_H
 #define HARKEN_SPECTRUM_H
 
 #include "harken.h"
 #include "simd.h"
 
-enum { FRAME_SAMPLES = 400, HOP_SAMPLES = 160, POINTS = FRAME_SAMPLES / 2, BINS = POINTS + 1 };
+enum { MEL_FRAME = 400, MEL_HOP = 160 };
 
 struct complex_lanes {
     f32x16 re, im;
@@ -74,7 +75,7 @@ INLINE void transform_5(struct complex_lanes *a) {
 INLINE void split_transforms(void (*transform)(struct complex_lanes *), int32_t radix, int32_t length,
                              int32_t interleaved, const float *roots, const struct complex_lanes *from,
                              struct complex_lanes *to) {
-    int32_t part = length / radix, step = FRAME_SAMPLES / length;
+    int32_t part = length / radix, step = 2 * interleaved; /* interleaved * length points are half a frame */
     for (int32_t p = 0; p < part; p++)
         for (int32_t q = 0; q < interleaved; q++) {
             struct complex_lanes a[5];
@@ -103,8 +104,8 @@ INLINE void transpose(f32x16 *rows) {
 }
 
 /* Read 16 frames under the window, as complex numbers of an even and an odd sample each. */
-INLINE void read_frames(const float *const *frames, const float *window, struct complex_lanes *points) {
-    for (int32_t start = 0; start < FRAME_SAMPLES; start += LANES) {
+INLINE void read_frames(const float *const *frames, int32_t length, const float *window, struct complex_lanes *points) {
+    for (int32_t start = 0; start < length; start += LANES) {
         f32x16 rows[LANES];
         for (int lane = 0; lane < LANES; lane++)
             rows[lane] = load(frames[lane] + start);
@@ -117,15 +118,15 @@ INLINE void read_frames(const float *const *frames, const float *window, struct 
 
 /* Compute the power spectrum of the samples from the transform z of their pairs. even = z[k] + conj z[-k] and
  * odd = -i (z[k] - conj z[-k]) are twice the transforms of the even and of the odd samples, bin k is even + odd root[k],
- * and bin 200 - k the conjugate of even - odd root[k]. The window, which was halved, makes up for the two. */
-INLINE void power_spectrum(const struct complex_lanes *z, const float *roots, f32x16 *power) {
-    for (int32_t k = 0; k <= POINTS / 2; k++) {
-        struct complex_lanes mirrored = conjugate(z[(POINTS - k) % POINTS]);
+ * and bin points - k the conjugate of even - odd root[k]. The window, which was halved, makes up for the two. */
+INLINE void power_spectrum(const struct complex_lanes *z, int32_t points, const float *roots, f32x16 *power) {
+    for (int32_t k = 0; k <= points / 2; k++) {
+        struct complex_lanes mirrored = conjugate(z[(points - k) % points]);
         struct complex_lanes even = plus(z[k], mirrored);
         struct complex_lanes odd = times_root(times_minus_i(minus(z[k], mirrored)), roots, k);
         struct complex_lanes low = plus(even, odd), high = minus(even, odd);
         power[k] = low.re * low.re + low.im * low.im;
-        power[POINTS - k] = high.re * high.re + high.im * high.im;
+        power[points - k] = high.re * high.re + high.im * high.im;
     }
 }
 
@@ -152,19 +153,19 @@ static void log_mel(const struct harken_mel_tables *tables, const float *samples
                     int64_t stride) {
     const f32x16 smallest_normal = splat(1.17549435e-38f), floor = splat(-10.0f);
     const float *roots = tables->roots;
-    struct complex_lanes points[POINTS], scratch[POINTS];
-    f32x16 power[BINS];
+    struct complex_lanes points[MEL_FRAME / 2], scratch[MEL_FRAME / 2];
+    f32x16 power[MEL_FRAME / 2 + 1];
     for (int32_t first = 0; first < n_frames; first += LANES) {
         int32_t n_lanes = n_frames - first < LANES ? n_frames - first : LANES;
         const float *frames[LANES]; /* the last one again in lanes that are left over */
         for (int32_t lane = 0; lane < LANES; lane++)
-            frames[lane] = samples + (int64_t)HOP_SAMPLES * (first + (lane < n_lanes ? lane : n_lanes - 1));
-        read_frames(frames, tables->window, points);
+            frames[lane] = samples + (int64_t)MEL_HOP * (first + (lane < n_lanes ? lane : n_lanes - 1));
+        read_frames(frames, MEL_FRAME, tables->window, points);
         split_transforms(transform_5, 5, 200, 1, roots, points, scratch);
         split_transforms(transform_5, 5, 40, 5, roots, scratch, points);
         split_transforms(transform_4, 4, 8, 25, roots, points, scratch);
         split_transforms(transform_2, 2, 2, 100, roots, scratch, points);
-        power_spectrum(points, roots, power);
+        power_spectrum(points, MEL_FRAME / 2, roots, power);
 
         const float *weight = tables->filters;
         for (int32_t band = 0; band < tables->n_mels; band++) {
