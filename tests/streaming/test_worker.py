@@ -106,7 +106,7 @@ class ScriptedStream:
     @property
     def texts(self) -> list[str]:
         """Text of each response."""
-        return [TOKENIZER.decode(response.partial.hypothesis.tokens) for response in self.responses]
+        return [TOKENIZER.decode(response.hypothesis.tokens) for response in self.responses]
 
 
 def partial_request(
@@ -195,7 +195,7 @@ def prompt(language: str, previous: bytes = b"", carried: bytes = b"") -> tuple[
 def languages(streams: Sequence[ScriptedStream]) -> Iterator[str]:
     for stream in streams:
         (response,) = stream.responses
-        yield response.partial.language
+        yield response.language
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_english_only_model_detects_no_language():
     ]
     stream = ScriptedStream(partial_request(StreamEncoder(0), language=None))
     run_streams(model_worker, stream)
-    assert stream.responses[0].partial.language == "en"
+    assert stream.responses[0].language == "en"
     assert read_prompts(backend) == [english.sot_sequence("en", timestamps=False)]
 
 
