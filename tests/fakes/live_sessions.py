@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
+from fakes.segments import made_segment
 from harken.api import Recognizer
 from harken.contract import Floats
-from harken.results import Segment
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
 from harken.streaming.config import StreamOptions
 from harken.streaming.latency import LatencyBound, LatencyPlan
@@ -79,16 +79,13 @@ class FakeLiveSession:
     def _final_events(self, reason: str) -> list[Event]:
         start = (self._words - 1) // 5 * 5
         stamps = {"emitted_samples": self._samples, "compute_s": 0.0, "audio_s": self._words / 10}
-        segment = Segment(
+        segment = made_segment(
+            start / 10,
+            self._words / 10,
+            "".join(f" {WORDS[i % len(WORDS)]}" for i in range(start, self._words)),
             index=self._segments,
-            start_s=start / 10,
-            end_s=self._words / 10,
-            text="".join(f" {WORDS[i % len(WORDS)]}" for i in range(start, self._words)),
             tokens=(1, 2),
-            temperature=0.0,
             avg_logprob=-0.1,
-            compression_ratio=1.0,
-            no_speech_prob=0.0,
             seek_s=start / 10,
             language="en",
         )
@@ -158,10 +155,7 @@ def interim_text(at_s: float, committed: str, tentative: str = "") -> Event:
 
 def final_segment(at_s: float, text: str) -> Event:
     """Make a `FinalSegment` that is emitted at `at_s`."""
-    segment = Segment(
-        index=0, start_s=0.0, end_s=at_s, text=text, tokens=(), temperature=0.0, avg_logprob=0.0,
-        compression_ratio=1.0, no_speech_prob=0.0, seek_s=0.0,
-    )  # fmt: skip
+    segment = made_segment(0.0, at_s, text)
     return FinalSegment(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, segment=segment)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fakes.segments import made_segment
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.results import Segment, Word
@@ -224,11 +225,8 @@ MEDIAN_S = 0.3
 
 
 def segment(start_s: float, end_s: float, *words: tuple[float, float]) -> Segment:
-    return Segment(
-        index=0, start_s=start_s, end_s=end_s, text="", tokens=(), temperature=0, avg_logprob=0,
-        compression_ratio=1, no_speech_prob=0, seek_s=0,
-        words=tuple(Word(start_s=a, end_s=b, text=f" {i}", probability=0.5) for i, (a, b) in enumerate(words)),
-    )  # fmt: skip
+    timed = (Word(start_s=a, end_s=b, text=f" {i}", probability=0.5) for i, (a, b) in enumerate(words))
+    return made_segment(start_s, end_s, words=tuple(timed))
 
 
 @pytest.mark.parametrize(
