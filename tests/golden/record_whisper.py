@@ -25,7 +25,8 @@ import av
 import numpy as np
 import torch
 import whisper
-from references import provenance, published_model, reference_model, sha256
+from goldens import sha256, write_arrays, write_json
+from references import provenance, published_model, reference_model
 from test_decoding_golden import (
     BEAM_EOT,
     BEAM_LIMIT,
@@ -54,17 +55,12 @@ from harken.text.vocabulary import END_OF_TEXT
 from real_models import EXAMPLE, ROOT, SHARED, model_path
 from tiny_models import DIMS, TOKENIZER, make_mel, make_weights
 
-HERE = Path(__file__).parent
 NAME = f"openai-whisper {whisper.__version__}"
 
 
 def main(named: list[str]) -> None:
     for name in named or RECORDERS:
         RECORDERS[name]()
-
-
-def write(name: str, text: str) -> None:
-    (HERE / name).write_text(f"{text}\n", encoding="utf-8")
 
 
 # --- log-mel -----------------------------------------------------------------------------------------------
@@ -86,14 +82,13 @@ def record_mel() -> None:
         recorded[f"padded_means_{n_mels}"] = padded.mean(axis=1)
         recorded[f"padded_max_{n_mels}"] = padded.max()
         recorded[f"plain_end_{n_mels}"] = plain[:, -4:]
-    recorded["provenance"] = np.array(
-        [
-            f"{NAME} audio.log_mel_spectrogram, torch {torch.__version__}",
-            "PYTHONPATH=tests python tests/golden/record_whisper.py mel",
-            f"sha256 of examples/jfk.flac {sha256([EXAMPLE])}",
-        ]
+    write_arrays(
+        "mel_jfk",
+        recorded,
+        f"{NAME} audio.log_mel_spectrogram, torch {torch.__version__}",
+        "PYTHONPATH=tests python tests/golden/record_whisper.py mel",
+        f"sha256 of examples/jfk.flac {sha256([EXAMPLE])}",
     )
-    np.savez_compressed(HERE / "data" / "mel_jfk.npz", **recorded)
 
 
 # --- tokens -------------------------------------------------------------------------------------------------
@@ -170,7 +165,7 @@ def record_tokenizer() -> None:
         "codes": TO_LANGUAGE_CODE,
         "vocabularies": {n_vocab: describe(reference) for n_vocab, reference in references.items()},
     }
-    write("tokenizer.json", json.dumps(golden, separators=(",", ":")))
+    write_json("tokenizer", json.dumps(golden, separators=(",", ":")))
     data = ROOT / "src/harken/text/data"
     pack(references["51864"], data / "english.txt.xz")
     pack(references["51865"], data / "multilingual.txt.xz")
@@ -189,7 +184,7 @@ def record_decoding() -> None:
         "beams": [search(width, patience, seed) for width, patience in BEAMS for seed in range(BEAM_SEEDS)],
         "model": compute(),
     }
-    write("decoding.json", json.dumps(recorded, separators=(",", ":")).replace("},{", "},\n{"))
+    write_json("decoding", json.dumps(recorded, separators=(",", ":")).replace("},{", "},\n{"))
 
 
 def walk(seed: int, steps: int = 9) -> dict[str, object]:
@@ -293,7 +288,7 @@ def record_transcripts() -> None:
         "transcripts": {name: transcribe(case) for name, case in CASES.items()},
     }
     text = json.dumps(recorded, indent=1, ensure_ascii=False)
-    write("transcripts.json", text.replace("\n      ", " ").replace("\n     }", " }"))
+    write_json("transcripts", text.replace("\n      ", " ").replace("\n     }", " }"))
 
 
 def transcribe(case: Case) -> dict[str, Any]:
@@ -328,11 +323,10 @@ def timed_words(segment: dict[str, Any]) -> dict[str, Any]:
     """Return words as start, end, text and probability, if they were requested."""
     if "words" not in segment:
         return {}
-    times = ((word["start"], word["end"]) for word in segment["words"])
-    texts = ((word["word"], round(float(word["probability"]), 4)) for word in segment["words"])
     return {
         "words": [
-            [round(start, 2), round(end, 2), *text] for (start, end), text in zip(times, texts, strict=True)
+            [round(word["start"], 2), round(word["end"], 2), word["word"], round(float(word["probability"]), 4)]
+            for word in segment["words"]
         ]
     }
 
@@ -380,7 +374,7 @@ def record_words() -> None:
     recorded = provenance(reference=f"{NAME}, transcribe with word_timestamps")
     lines = ",\n  ".join(json.dumps(recording, ensure_ascii=False) for recording in recordings)
     text = json.dumps({**recorded, "recordings": []}, indent=1)
-    write("words.json", text.replace("[]", f"[\n  {lines}\n ]"))
+    write_json("words", text.replace("[]", f"[\n  {lines}\n ]"))
 
 
 def align(path: Path, model: str, language: str) -> list[dict[str, Any]]:

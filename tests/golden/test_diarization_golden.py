@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from diarization_inputs import CASES, SCORINGS, Turn, draw_case, draw_texts
+from goldens import read_json
 
 from harken.evaluation.speaker_errors import count_cp_word_errors, count_diarization_errors, jaccard_errors
 from harken.results import SpeakerTurn
 
-GOLDEN = json.loads(Path(__file__).with_name("diarization.json").read_text(encoding="utf-8"))
+GOLDEN = read_json("diarization")
 
 
 def as_turns(turns: list[Turn]) -> list[SpeakerTurn]:

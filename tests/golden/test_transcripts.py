@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
+from goldens import read_json
 from transcript_inputs import AS_REFERENCE, CASES, digest, need, samples
 
 from harken.results import Transcript, Word
 from harken.text import Tokenizer
 from real_models import larger_recognizer, recognizer, words
 
-GOLDEN = json.loads(Path(__file__).with_name("transcripts.json").read_text(encoding="utf-8"))
+GOLDEN = read_json("transcripts")
 STEP_S = 0.02 + 1e-6
 BY_DAY = {
     "jfk",

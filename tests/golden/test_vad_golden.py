@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
+from goldens import read_arrays
 
 from harken.audio import load_audio
 from harken.audio.silero import SileroDetector
@@ -32,12 +32,8 @@ INPUTS: dict[str, Callable[[], Floats]] = {
 }
 
 
-def detect(samples):
-    detector = SileroDetector()
-    return np.concatenate([detector.feed(samples), detector.flush()])
-
-
 @pytest.mark.parametrize("name", INPUTS)
 def test_probabilities_equal_the_recorded_ones(name):
-    with np.load(Path(__file__).parent / "data" / "vad.npz") as golden:
-        np.testing.assert_allclose(detect(INPUTS[name]()), golden[name], rtol=0, atol=TOLERANCE)
+    detector = SileroDetector()
+    found = np.concatenate([detector.feed(INPUTS[name]()), detector.flush()])
+    np.testing.assert_allclose(found, read_arrays("vad")[name], rtol=0, atol=TOLERANCE)

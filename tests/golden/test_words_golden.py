@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from goldens import read_json, sha256
 
 from real_models import EXAMPLE, SHARED, larger_recognizer, recognizer
 
-GOLDEN = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))["recordings"]
+GOLDEN = read_json("words")["recordings"]
 TOLERANCE_S = 0.02 + 1e-6
 """One timestamp position."""
 OPTIONS: dict[str, Any] = {
@@ -53,7 +51,7 @@ def test_words_have_the_times_of_the_reference(recorded: dict[str, Any]) -> None
     path = EXAMPLE if recorded["recording"] == "jfk" else SHARED / "audio" / recorded["recording"]
     if not path.is_file():
         pytest.skip(f"{path} is not there")
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == recorded["sha256"]
+    assert sha256([path]) == recorded["sha256"]
     model = recognizer("fp32") if recorded["model"] == "tiny.en" else larger_recognizer(recorded["model"])
     segments = model.transcribe(path, language=recorded["language"], **OPTIONS).result().segments
     expected = recorded["segments"]

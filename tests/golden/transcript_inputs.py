@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from goldens import sha256
 
 from harken.audio import load_audio
 from harken.contract import Floats
@@ -103,7 +103,7 @@ def need(recording: str) -> None:
 
 def digest(recording: str) -> str:
     """Return the SHA-256 of the concatenated files of a recording."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files(recording))).hexdigest()
+    return sha256(files(recording))
 
 
 def samples(recording: str) -> Floats:
