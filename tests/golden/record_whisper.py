@@ -1,4 +1,4 @@
-"""Record what openai-whisper computes: log-mel, tokens, logit filters and beams, transcripts, words.
+"""Record what openai-whisper computes: log-mel, tokens, logit filters and beams, transcripts.
 
 Run from the root of the repository, with openai-whisper installed, the shared recordings (see `real_models.SHARED`),
 and a directory of models in HARKEN_MODELS::
@@ -48,11 +48,10 @@ from whisper.decoding import (
 )
 from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE, Tokenizer, get_tokenizer
 
-from harken.audio import load_audio
 from harken.checkpoints import open_checkpoint
 from harken.text.bpe import bytes_to_unicode
 from harken.text.vocabulary import END_OF_TEXT
-from real_models import EXAMPLE, ROOT, SHARED, model_path
+from real_models import EXAMPLE, ROOT, model_path
 from tiny_models import DIMS, TOKENIZER, make_mel, make_weights
 
 NAME = f"openai-whisper {whisper.__version__}"
@@ -331,89 +330,11 @@ def timed_words(segment: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- words --------------------------------------------------------------------------------------------------
-
-ALIGNED = {
-    ("tiny.en", "en"): (
-        "jfk",
-        "librispeech-test-other/1688-142285-0000.flac",
-        "librispeech-test-other/2033-164914-0003.flac",
-        "librispeech-test-other/2609-156975-0007.flac",
-        "librispeech-test-other/367-130732-0001.flac",
-        "librispeech-train-clean/1098-133695-0000.flac",
-        "librispeech-train-clean/426-122819-0000.flac",
-        "ljspeech/LJ001-0003.wav",
-        "arctic/arctic_b0504_1592526099.flac",
-        "noisy/p287_003.wav",
-        "noisy/p287_004.wav",
-        "telephone/limit-simul-calls.wav",
-        "long-form/kennedy_moon_21s.mp3",
-        "long-form/two_cities_44s.wav",
-    ),
-    ("tiny", "de"): ("german/de_rhasspy-0802.flac",),
-    ("tiny", "zh"): (
-        "chinese/BAC009S0150W0174.wav",
-        "chinese/BAC009S0150W0140.wav",
-    ),
-    ("tiny", "ja"): (
-        "many-languages/leopard_test_ja.wav",
-        "many-languages/common_voice_ja_24511055.mp3",
-    ),
-}
-"""Recordings by their model and language."""
-
-
-def record_words() -> None:
-    """Record words and their times, in float32 at temperature 0."""
-    recordings = []
-    for (model, language), names in ALIGNED.items():
-        for name in names:
-            path = EXAMPLE if name == "jfk" else SHARED / "audio" / name
-            head = {"recording": name, "model": model, "language": language, "sha256": sha256([path])}
-            recordings.append({**head, "segments": align(path, model, language)})
-    recorded = provenance(reference=f"{NAME}, transcribe with word_timestamps")
-    lines = ",\n  ".join(json.dumps(recording, ensure_ascii=False) for recording in recordings)
-    text = json.dumps({**recorded, "recordings": []}, indent=1)
-    write_json("words", text.replace("[]", f"[\n  {lines}\n ]"))
-
-
-def align(path: Path, model: str, language: str) -> list[dict[str, Any]]:
-    """Return all segments with tokens; the reference also lists segments that it emptied."""
-    result = published_model(model).transcribe(
-        load_audio(path),
-        language=language,
-        temperature=0.0,
-        fp16=False,
-        condition_on_previous_text=False,
-        word_timestamps=True,
-    )
-    return [
-        {
-            "seek": segment["seek"],
-            "start": round(segment["start"], 3),
-            "end": round(segment["end"], 3),
-            "tokens": segment["tokens"],
-            "words": [
-                [
-                    word["word"],
-                    round(word["start"], 3),
-                    round(word["end"], 3),
-                    round(float(word["probability"]), 4),
-                ]
-                for word in segment["words"]
-            ],
-        }
-        for segment in result["segments"]
-        if segment["tokens"]
-    ]
-
-
 RECORDERS: dict[str, Callable[[], None]] = {
     "mel": record_mel,
     "tokenizer": record_tokenizer,
     "decoding": record_decoding,
     "transcripts": record_transcripts,
-    "words": record_words,
 }
 
 if __name__ == "__main__":

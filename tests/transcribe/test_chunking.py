@@ -46,6 +46,7 @@ def regions_of(gaps_and_lengths: list[tuple[int, int]]) -> list[FrameSpan]:
 
 @given(steps=gaps_and_lengths)
 @example(steps=[(0, 50), (5, 46), (10, 10), (300, 9), (301, 250)])
+@example(steps=[(0, 50), (50, 50), (20, 5)])
 def test_windows_have_all_speech_only_short_gaps_and_as_many_whole_regions_as_fit(
     steps: list[tuple[int, int]],
 ) -> None:
