@@ -51,6 +51,7 @@ EARLIER, HYPOTHESIS = {"min_ngram_size": 3}, {"same_audio": True, "min_ngram_siz
         (HYPOTHESIS, "hello there", "Hallo", " the"),
         (HYPOTHESIS, "an ant and an ape", "an ant and an", " ape"),  # as far as it agrees, not elsewhere
         (HYPOTHESIS, "an ant and an ape", "An ant and an", " ape"),  # of several matches the nearest
+        (HYPOTHESIS, "an ant and an ape", "An", " ant"),
         (HYPOTHESIS, "hello", "xyz", ""),
         # With digits for timestamps, where the hypothesis has none.
         (HYPOTHESIS, "hello there", "0hel", "lo t"),

@@ -32,6 +32,7 @@ TINY = replace(
 )
 QUICK = (Phase.explicit, Phase.generate)
 """No shrinking: a session takes too long for a hundred attempts."""
+WITHOUT_PAUSES = silence(0.4) + speak_random_words(75, gap_s=0.12)
 RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "temperatures": (0.0,)}
 
 
@@ -155,13 +156,17 @@ def test_exact_finals_equal_offline_transcription(
 
 @settings(max_examples=10, phases=QUICK)
 @given(speech=speeches(), options=session_options)
-@example(speech=speak_random_words(60), options={"delay": "high", "finals": "streamed"})
-@example(speech=speak_random_words(60, gap_s=0.13), options={"delay": "low", "finals": "streamed"})
-@example(speech=speak_random_words(60), options={"delay": "low", "finals": "exact"})
+@example(speech=WITHOUT_PAUSES, options={"delay": "high", "finals": "streamed"})
+@example(speech=WITHOUT_PAUSES, options={"delay": "low", "finals": "streamed"})
+@example(speech=WITHOUT_PAUSES, options={"delay": "minimal", "finals": "exact"})
 def test_every_word_is_in_the_finals_exactly_once(speech: ToneSpeech, options: dict[str, Any]) -> None:
     """Also where utterances are split, and where the stream ends within a word."""
     events = run_session(word_recognizer().stream(clock=None, **LETTER_OPTIONS, **options), speech.samples)
     assert final_text(events) == speech.text
+    found = check_events(events, len(speech.samples))
+    if speech is WITHOUT_PAUSES:
+        check_committed_text(found)
+        assert [utterance.reason for utterance in found].count("limit") >= 3
 
 
 @settings(max_examples=8, phases=QUICK)

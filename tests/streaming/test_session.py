@@ -35,7 +35,7 @@ from harken.streaming import (
     SpeechStarted,
 )
 from harken.types import SAMPLE_RATE
-from session_events import check_committed_text, check_events, final_text, group_utterances, run_session
+from session_events import check_events, final_text, group_utterances, run_session
 from tiny_models import TOKENIZER
 
 FINALS = ["exact", "streamed"]
@@ -144,17 +144,6 @@ def _words(interims: list[Interim]) -> list[Any]:
 
 
 # --- the limit ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("finals", FINALS)
-@pytest.mark.parametrize("delay", ["minimal", "low", "high"])
-def test_speech_without_pauses_is_split_without_loss_or_repetition(delay: str, finals: str) -> None:
-    speech = silence(0.4) + speak_random_words(75, gap_s=0.12)
-    events = events_of(speech, delay=delay, finals=finals)
-    found = check_events(events, len(speech.samples))
-    assert [utterance.reason for utterance in found].count("limit") >= 3
-    assert final_text(events) == speech.text
-    check_committed_text(found)
 
 
 @pytest.mark.parametrize("finals", FINALS)
