@@ -7,7 +7,7 @@ from typing import Any
 from harken.results import Segment, Word
 
 
-def segment(start_s: float, end_s: float, text: str, **other: Any) -> Segment:
+def segment(start_s: float, end_s: float, text: str = "", **other: Any) -> Segment:
     """Return a segment of usual numbers."""
     numbers = {"temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.01}
     fields = {"index": 0, "tokens": (), "seek_s": 0.0, **numbers, **other}

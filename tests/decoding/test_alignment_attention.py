@@ -21,12 +21,13 @@ def test_matrix_is_standardized_and_median_filtered(n_positions: int) -> None:
     np.testing.assert_allclose(alignment_matrix(weights, n_positions), expected, atol=2e-5)
 
 
-def test_matrix_is_zero_for_zero_and_uniform_weights_and_for_one_token() -> None:
+def test_matrix_is_zero_where_all_tokens_attend_alike_and_for_one_token() -> None:
     weights = np.zeros((2, 3, 20), np.float32)
     weights[1] = 1 / 20
-    np.testing.assert_array_equal(alignment_matrix(weights, 20), np.zeros((3, 20)))
     single = np.random.default_rng(0).dirichlet(np.ones(20), (2, 1)).astype(np.float32)
-    np.testing.assert_array_equal(alignment_matrix(single, 20), np.zeros((1, 20)))
+    for alike in (weights, single):
+        np.testing.assert_array_equal(alignment_matrix(alike, 20), np.zeros((alike.shape[1], 20)))
+        np.testing.assert_array_equal(RunningAlignment(20).last_row(alike), np.zeros(20))
 
 
 def test_rows_of_one_token_after_another_are_those_of_the_matrix() -> None:
@@ -35,10 +36,3 @@ def test_rows_of_one_token_after_another_are_those_of_the_matrix() -> None:
     for n_tokens in (4, 5, 8, 12):
         expected = alignment_matrix(weights[:, :n_tokens], 30, 1)[0]
         np.testing.assert_allclose(alignment.last_row(weights[:, :n_tokens]), expected, atol=2e-5)
-
-
-def test_rows_are_zero_where_all_tokens_attend_alike() -> None:
-    weights = np.full((2, 5, 20), 1 / 20, np.float32)
-    alignment = RunningAlignment(20)
-    for n_tokens in (2, 3, 5):
-        np.testing.assert_array_equal(alignment.last_row(weights[:, :n_tokens]), np.zeros(20))

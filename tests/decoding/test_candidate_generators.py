@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,70 +31,44 @@ def spelled(*texts: str) -> list[tuple[int, ...]]:
     return [tuple(map(ord, text)) for text in texts]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "prefix", "expected"),
-    [
-        ("", "", ""),
-        ("the cat sat", "a cat", " sat"),
-        ("the cat sat", "a ca", "t sa"),
-        ("", "one two one t", "wo o"),
-        ("the cat. the cot. ", "the c", "ot. "),  # the last match
-        ("the cat. the cot. ", "see the ca", "t. t"),  # the longest match
-        ("the cat sat", "x", ""),
-        ("the cat sat", "ca", ""),  # too short a match
-        ("", "the cat", ""),  # the end of the prefix itself is no match
-        ("abcabc", "abc", "abc"),  # the last match with tokens behind it
-        ("aaaa", "aaaa", "a"),
-    ],
-)
-def test_ngram_lookup(prompt: str, prefix: str, expected: str) -> None:
-    assert drafted(PromptLookup(spelled(prompt), min_ngram_size=3), request(prefix)) == [expected]
+EARLIER, HYPOTHESIS = {"min_ngram_size": 3}, {"same_audio": True, "min_ngram_size": 1, "timestamp_begin": 1000}
 
 
 @pytest.mark.parametrize(
-    ("source", "prefix", "expected"),
+    ("options", "source", "prefix", "expected"),
     [
-        ("", "", ""),
-        ("hello there", "", "hell"),
-        ("hello there", "hel", "lo t"),
-        ("hello there", "hello there", ""),
-        ("hello there", "hello there.", ""),
-        ("hello there", "Hel", "lo t"),
-        ("hello there", "Hallo", " the"),
-        ("an ant and an ape", "an ant and an", " ape"),  # as far as it agrees, not elsewhere
-        ("an ant and an ape", "An ant and an", " ape"),  # of several matches the one at the same distance
-        ("an ant and an ape", "An", " ant"),
-        ("hello", "xyz", ""),
+        # In earlier text, and in the tokens so far.
+        (EARLIER, "the cat sat", "a ca", "t sa"),
+        (EARLIER, "", "one two one t", "wo o"),
+        (EARLIER, "the cat. the cot. ", "the c", "ot. "),  # the last match
+        (EARLIER, "the cat. the cot. ", "see the ca", "t. t"),  # the longest match
+        (EARLIER, "the cat sat", "ca", ""),  # too short a match
+        (EARLIER, "abcabc", "abc", "abc"),  # the last match with tokens behind it; not the prefix itself
+        (EARLIER, "aaaa", "aaaa", "a"),
+        # In an earlier hypothesis of the same audio.
+        (HYPOTHESIS, "hello there", "", "hell"),
+        (HYPOTHESIS, "hello there", "hello there", ""),
+        (HYPOTHESIS, "hello there", "Hallo", " the"),
+        (HYPOTHESIS, "an ant and an ape", "an ant and an", " ape"),  # as far as it agrees, not elsewhere
+        (HYPOTHESIS, "an ant and an ape", "An ant and an", " ape"),  # of several matches the nearest
+        (HYPOTHESIS, "an ant and an ape", "An", " ant"),
+        (HYPOTHESIS, "hello", "xyz", ""),
+        # With digits for timestamps, where the hypothesis has none.
+        (HYPOTHESIS, "hello there", "0hel", "lo t"),
+        (HYPOTHESIS, "hello there", "0hello5", "5 th"),  # the next segment begins where this one ends
+        (HYPOTHESIS, "hello there", "0Hallo56", " the"),
+        (HYPOTHESIS, "hello there", "0hello there9", ""),
+        (HYPOTHESIS, "0hello55 there9", "0hello5", "5 th"),  # it has timestamps
+        (HYPOTHESIS, "0hello55 there9", "0hello6", ""),
     ],
 )
-def test_lookup_in_an_earlier_hypothesis(source: str, prefix: str, expected: str) -> None:
-    lookup = PromptLookup(spelled(source), same_audio=True, min_ngram_size=1)
-    assert drafted(lookup, request(prefix)) == [expected]
-
-
-@pytest.mark.parametrize(
-    ("source", "prefix", "expected"),
-    [
-        ("hello there", "0", "hell"),
-        ("hello there", "0hel", "lo t"),
-        ("hello there", "0hello5", "5 th"),  # the next segment begins where this one ends
-        ("hello there", "0hello55", " the"),
-        ("hello there", "0hello56", " the"),
-        ("hello there", "0Hallo55", " the"),
-        ("hello there", "0hello there9", ""),
-        ("hello there", "hello", " the"),
-        ("0hello55 there9", "0hello", "55 t"),  # it has timestamps
-        ("0hello55 there9", "0hello5", "5 th"),
-        ("0hello55 there9", "0hello6", ""),
-        ("", "0", ""),
-    ],
-)
-def test_lookup_in_a_hypothesis_without_timestamps(source: str, prefix: str, expected: str) -> None:
-    def timed(text: str) -> list[int]:
+def test_lookup_continues_as_the_source_does(
+    options: dict[str, Any], source: str, prefix: str, expected: str
+) -> None:
+    def tokens(text: str) -> list[int]:
         return [ord(char) + 1000 * char.isdigit() for char in text]
 
-    lookup = PromptLookup([timed(source)], same_audio=True, min_ngram_size=1, timestamp_begin=1000)
-    (proposal,) = lookup.propose([request(timed(prefix))])
+    (proposal,) = PromptLookup([tokens(source)], **options).propose([request(tokens(prefix))])
     assert "".join(chr(token % 1000) for token in proposal.tokens) == expected
 
 
@@ -165,13 +140,6 @@ def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones() -> Non
     assert assistant.generator.forwards == 5
 
 
-def test_finished_row_is_dropped() -> None:
-    assistant = Assisted()
-    assistant.propose(request([1], 2), request([6], 2, row=1), request([2], 2, row=2))
-    assert assistant.propose(request([2, 2], 2, row=2)) == [(2, 2)]
-    assert assistant.read[2:] == [[(2,)], [(2,)]]
-
-
 def test_assistant_does_not_encode_before_the_first_request() -> None:
     assistant = Assisted(ASSISTED[:1])
     assert assistant.propose(request([1], 0)) == [()]
@@ -181,6 +149,10 @@ def test_assistant_does_not_encode_before_the_first_request() -> None:
     assert assistant.encoded == 1
 
 
-def test_draft_ends_at_end_of_text_and_at_limit() -> None:
+def test_draft_ends_at_end_of_text_and_at_limit_and_a_finished_row_is_dropped() -> None:
+    assistant = Assisted()
     requests = request([1], 99), request([6], 99, row=1), request([2], 2, row=2)
-    assert Assisted().propose(*requests) == [(2, 3, 4, 5, 6, EOT), (5, EOT), (2, 2)]
+    assert assistant.propose(*requests) == [(2, 3, 4, 5, 6, EOT), (5, EOT), (2, 2)]
+    read = len(assistant.read)
+    assert assistant.propose(request([2, 2], 2, row=2)) == [(2, 2)]
+    assert assistant.read[read:] == [[(2,)], [(2,)]]

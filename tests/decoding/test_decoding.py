@@ -1,4 +1,4 @@
-"""Properties of decoding that hold for any model, windows and prompts."""
+"""Properties of decoding that hold for any model, windows and prompts; the prompts, and the options of strategies."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_windows import BEGIN, END, TEXT, TIMES, rules_over, windows
 
-from fakes.backends import FakeFeatures, ScriptedBackend, random_logits
-from harken.contract import Backend
+from fakes.backends import FakeFeatures, FakeSession, ScriptedBackend, random_logits
 from harken.decoding import (
     Beam,
     DecodeStats,
@@ -24,28 +24,18 @@ from harken.decoding import (
     Strategy,
     Window,
     decode,
-    language_probabilities,
-    make_logit_rules,
     make_prompt,
 )
-from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
+from harken.decoding.beam import beam_search
+from harken.errors import OptionError
+from harken.text import Tokenizer
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER
 
-EOT, BEGIN = TOKENIZER.eot, TOKENIZER.timestamp_begin
-TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
-TIMES = [BEGIN + step for step in (0, 10, 25, 50, 100, 200, 400, 800, 1200, 1500)]
-"""Few tokens and timestamps, so that a random model reaches eot now and then."""
 BACKEND = ScriptedBackend(random_logits())
 FEATURES = FakeFeatures(N_WINDOWS)
-
-
-def rules_over(kept: Sequence[int], *, timestamps: bool) -> LogitRules:
-    suppressed = sorted(set(range(DIMS.n_vocab)) - set(kept))
-    return make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=suppressed)
-
-
 RULES = {
-    True: rules_over([*TEXT, *TIMES, EOT], timestamps=True),
-    False: rules_over([*TEXT, EOT], timestamps=False),
+    True: rules_over([*TEXT, *TIMES, END], timestamps=True),
+    False: rules_over([*TEXT, END], timestamps=False),
 }
 ENDLESS = rules_over(TEXT, timestamps=False)
 
@@ -55,25 +45,8 @@ STRATEGIES = [
     Beam(width=2, patience=2.0, length_penalty=0.6),
     Sample(temperature=0.8, best_of=3),
 ]
-TOKEN = st.sampled_from(TEXT)
 each_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 few = settings(max_examples=8)
-
-
-@st.composite
-def windows(draw: st.DrawFn, timestamps: bool) -> Window:
-    prompt = make_prompt(
-        TOKENIZER,
-        DIMS.n_text_ctx,
-        language=draw(st.sampled_from(["en", "de", "jw"])),
-        task=draw(st.sampled_from(["transcribe", "translate"])),
-        timestamps=timestamps,
-        initial_prompt_tokens=draw(st.lists(TOKEN, max_size=3)),
-        previous_tokens=draw(st.lists(TOKEN, max_size=12)),
-    )
-    return Window(
-        window_index=draw(st.integers(0, N_WINDOWS - 1)), prompt=prompt, seed=(draw(st.integers(0, 9)), 7)
-    )
 
 
 @st.composite
@@ -88,10 +61,6 @@ def run(
     return decode(
         BACKEND, FEATURES, batch, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy, **options
     )
-
-
-def plain_window() -> Window:
-    return Window(window_index=0, prompt=TOKENIZER.sot_sequence("en"))
 
 
 @each_strategy
@@ -123,7 +92,7 @@ def test_the_sample_with_the_highest_score_is_kept(
 
 
 def score(steps: list[Step], penalty: float | None) -> float:
-    length = max(1, sum(step.token != EOT for step in steps))
+    length = max(1, sum(step.token != END for step in steps))
     total = sum(step.logprob for step in steps)
     return total / (length if penalty is None else ((5 + length) / 6) ** penalty)
 
@@ -183,8 +152,9 @@ def test_text_steps_and_stats_belong_to_the_tokens(batch: tuple[list[Window], Lo
         assert result.temperature == 0
         row_steps = [step for step in steps if step.row == row]
         assert [step.index for step in row_steps] == list(range(len(row_steps)))
-        assert [step.token for step in row_steps] == [*hypothesis.tokens, EOT][: len(row_steps)]
+        assert [step.token for step in row_steps] == [*hypothesis.tokens, END][: len(row_steps)]
         assert tuple(step.logprob for step in row_steps) == hypothesis.logprobs
+        assert hypothesis.avg_logprob == sum(hypothesis.logprobs) / (len(hypothesis.tokens) + 1)
     lengths = [len(result.hypothesis.logprobs) for result in results]
     assert stats == DecodeStats(
         windows=len(batch[0]),
@@ -209,7 +179,7 @@ def test_logprobs_and_attention_are_those_that_picked_each_token(
     for window, result in zip(batch, captured[0], strict=True):
         hypothesis = result.hypothesis
         session = BACKEND.open_session(FEATURES, [window.window_index], DIMS.n_text_ctx, attention=True)
-        picked = [*hypothesis.tokens, EOT][: len(hypothesis.logprobs)]
+        picked = [*hypothesis.tokens, END][: len(hypothesis.logprobs)]
         logits = session.extend([[*window.prompt, *picked[:-1]]], len(picked))
         rules.apply(logits, [picked[:index] for index in range(len(picked))])
         chances = [logits.select_positions([i]).probability(token)[0] for i, token in enumerate(picked)]
@@ -218,29 +188,106 @@ def test_logprobs_and_attention_are_those_that_picked_each_token(
 
 
 @each_strategy
-@pytest.mark.parametrize("stop", [0, 1, 5])
-def test_an_observer_that_raises_stops_within_one_step(strategy: Strategy, stop: int) -> None:
-    def observe(step: Step) -> None:
-        if step.index == stop:
-            raise KeyboardInterrupt
+def test_an_observer_that_raises_stops_within_one_step(strategy: Strategy) -> None:
+    batch = [Window(window_index=0, prompt=TOKENIZER.sot_sequence("en"))] * 2
+    for stop in (0, 1, 5):
 
-    with pytest.raises(KeyboardInterrupt):
-        run([plain_window(), plain_window()], ENDLESS, strategy, observe=observe)
-    assert len(BACKEND.sessions[-1].read) == stop + 1
+        def observe(step: Step, stop: int = stop) -> None:
+            if step.index == stop:
+                raise KeyboardInterrupt
 
-
-def test_language_probabilities_are_those_of_the_language_tokens(reference_backend: Backend) -> None:
-    features = reference_backend.encode(make_mel())
-    found = language_probabilities(reference_backend, features, TOKENIZER)
-    assert len(found) == N_WINDOWS
-    for window_index, results in enumerate(found):
-        logits = reference_backend.open_session(features, [window_index], 1).extend([[TOKENIZER.sot]])
-        weights = np.array([logits.probability(token)[0] for token in TOKENIZER.language_tokens.values()])
-        expected = dict(zip(TOKENIZER.language_tokens, weights / weights.sum(), strict=True))
-        assert results == pytest.approx(expected, rel=1e-4)
-        assert list(results.values()) == sorted(results.values(), reverse=True)
+        with pytest.raises(KeyboardInterrupt):
+            run(batch, ENDLESS, strategy, observe=observe)
+        assert len(BACKEND.sessions[-1].read) == stop + 1
 
 
-def test_english_only_model_reports_english() -> None:
-    english = type(TOKENIZER).bytes_only(multilingual=False)
-    assert language_probabilities(BACKEND, FEATURES, english) == [{"en": 1.0}] * N_WINDOWS
+@given(st.integers(0, 1000))
+def test_beam_as_wide_as_the_tree_finds_the_best_text(seed: int) -> None:
+    """Over four tokens, of which the last is the end of text."""
+    rules = LogitRules(
+        eot=3,
+        timestamp_begin=4,
+        suppressed=np.array([], np.int64),
+        first_banned=(),
+        timestamps=False,
+        max_initial_timestamp=None,
+    )
+
+    def logits(window: int, prefix: tuple[int, ...]) -> np.ndarray:
+        return 3 * np.random.default_rng((seed, window, *prefix)).standard_normal(4)
+
+    def walk(prefix: tuple[int, ...], total: float) -> float:
+        """Return the log-probability of the best text of up to three tokens that begins with `prefix`."""
+        if len(prefix) == 3:
+            return total
+        logprobs = logits(0, prefix) - np.logaddexp.reduce(logits(0, prefix))
+        longer = (walk((*prefix, token), total + logprobs[token]) for token in range(3))
+        return max(total + logprobs[3], *longer)
+
+    session = FakeSession(logits, [0])
+    (found,), _ = beam_search(session, session.logits, rules, Beam(width=40), [3], lambda step: None)
+    assert max(hypothesis.sum_logprob for hypothesis in found) == pytest.approx(walk((), 0), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "field"),
+    [
+        (Sample, {"temperature": 0}, "temperature"),
+        (Sample, {"temperature": 11}, "temperature"),
+        (Sample, {"temperature": 1e-308}, "temperature"),  # logits divided by it would overflow
+        (Sample, {"temperature": float("nan")}, "temperature"),
+        (Sample, {"temperature": 1, "best_of": 0}, "best_of"),
+        (Sample, {"temperature": 1, "best_of": 65}, "best_of"),
+        (Sample, {"temperature": 1, "length_penalty": 1.1}, "length_penalty"),
+        (Beam, {"width": 0}, "width"),
+        (Beam, {"patience": 0}, "patience"),
+        (Beam, {"patience": float("inf")}, "patience"),
+        (Beam, {"length_penalty": -0.1}, "length_penalty"),
+    ],
+)
+def test_options_of_strategies_out_of_range_are_errors(
+    make: type, options: dict[str, float], field: str
+) -> None:
+    with pytest.raises(OptionError, match=f"^{field}=.*allowed is") as error:
+        make(**options)
+    assert error.value.field == field
+
+
+# --- prompts -----------------------------------------------------------------------------------------------
+
+N_CTX = 448
+
+
+def prompt(tokenizer: Tokenizer = TOKENIZER, **changes: object) -> tuple[int, ...]:
+    return make_prompt(
+        tokenizer, N_CTX, **{"language": "de", "task": "transcribe", "timestamps": True} | changes
+    )
+
+
+def test_prompt_has_language_task_and_timestamps_where_the_model_knows_them() -> None:
+    start, de = TOKENIZER.sot, TOKENIZER.language_tokens["de"]
+    assert prompt() == (start, de, TOKENIZER.transcribe)
+    assert prompt(task="translate") == (start, de, TOKENIZER.translate)
+    assert prompt(timestamps=False) == (start, de, TOKENIZER.transcribe, TOKENIZER.no_timestamps)
+    english = Tokenizer.bytes_only(1, multilingual=False)
+    assert prompt(english, language=None) == (english.sot,)
+    assert prompt(english, language=None, timestamps=False) == (english.sot, english.no_timestamps)
+    for changes in ({"language": "xx"}, {"language": None}, {"task": "sing"}):
+        with pytest.raises(OptionError, match=next(iter(changes))):
+            prompt(**changes)
+
+
+lengths = st.sampled_from([0, 1, N_CTX // 2 - 2, N_CTX // 2 - 1, N_CTX // 2, 900]) | st.integers(0, 900)
+
+
+@given(initial=lengths, previous=lengths, timestamps=st.booleans())
+def test_initial_prompt_stays_and_previous_text_loses_its_oldest_tokens(
+    initial: int, previous: int, timestamps: bool
+) -> None:
+    """What stands before the start sequence takes half the context."""
+    names, said = [i % 250 for i in range(initial)], [i % 250 + 5 for i in range(previous)]
+    made = prompt(initial_prompt_tokens=names, previous_tokens=said, timestamps=timestamps)
+    kept = names[-(N_CTX // 2 - 1) :]
+    text = [*kept, *said[previous - min(previous, N_CTX // 2 - 1 - len(kept)) :]]
+    start = TOKENIZER.sot_sequence("de", timestamps=timestamps)
+    assert made == (*([TOKENIZER.sot_prev, *text] if text else ()), *start)

@@ -35,16 +35,8 @@ def token(text: str) -> int:
 
 
 def test_no_hotwords_make_no_bias() -> None:
-    assert make_hotword_bias(ENGLISH, []) is None
     assert make_hotword_bias(ENGLISH, ["", "  "]) is None
     assert make_logit_rules(ENGLISH, timestamps=True).hotword_bias is None
-    assert make_logit_rules(ENGLISH, timestamps=True, hotwords=["Lynde"]).hotword_bias is not None
-
-
-def test_a_long_hotword_is_refused() -> None:
-    assert make_hotword_bias(ENGLISH, ["x" * 100]) is not None
-    with pytest.raises(OptionError, match=r"hotwords='xxx.*at most 100 characters each"):
-        make_hotword_bias(ENGLISH, ["Lynde", "x" * 101])
 
 
 def test_memory_is_bounded_by_that_of_the_most_hotwords() -> None:
@@ -55,8 +47,12 @@ def test_memory_is_bounded_by_that_of_the_most_hotwords() -> None:
         assert tracemalloc.get_traced_memory()[1] < 150e6
     finally:
         tracemalloc.stop()
-    with pytest.raises(OptionError, match="at most 50000 characters in all"):
-        make_hotword_bias(ENGLISH, [*words, "Lynde"])
+    for refused, message in (
+        ([*words, "Lynde"], "at most 50000 characters in all"),
+        (["Lynde", "x" * 101], r"hotwords='xxx.*at most 100 characters each"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            make_hotword_bias(ENGLISH, refused)
 
 
 @pytest.mark.parametrize(
@@ -179,13 +175,9 @@ def test_unspoken_hotwords_change_nothing() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kind", ["silence", "hiss", "hum"])
-def test_no_hotword_is_transcribed_without_speech(kind: str) -> None:
+def test_no_hotword_is_transcribed_without_speech() -> None:
     time_s = np.arange(6 * SAMPLE_RATE) / SAMPLE_RATE
-    recordings = {
-        "silence": np.zeros(len(time_s)),
-        "hiss": np.random.default_rng(0).standard_normal(len(time_s)) / 20,
-        "hum": np.sin(2 * np.pi * 100 * time_s) / 10,
-    }
-    text = transcribe(recordings[kind].astype(np.float32), *NAMES, **UNFILTERED)
-    assert not [name for name in NAMES if name.lower() in text.lower()]
+    hiss = np.random.default_rng(0).standard_normal(len(time_s)) / 20
+    for samples in (np.zeros(len(time_s)), hiss, np.sin(2 * np.pi * 100 * time_s) / 10):
+        text = transcribe(samples.astype(np.float32), *NAMES, **UNFILTERED)
+        assert not [name for name in NAMES if name.lower() in text.lower()]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_windows import TEXT, TOKEN, rules_over, windows
 
 from fakes.backends import FakeFeatures, ScriptedBackend, ScriptedBackendSession, logits_of_texts
 from harken.contract import Backend, Features, Floats
@@ -182,7 +183,7 @@ def test_tokens_are_limited_by_audio_and_context(
     """Even if all tokens attend to one position; a draft does not exceed the context either."""
     text = tuple(np.random.default_rng(0).integers(97, 123, 999).tolist())
     rest = text[n_committed:]
-    for n_draft in (0, 3, 99):
+    for n_draft in (0, 99):
         backend = AttentiveTable(text, attended=lambda index: 20, n_text_ctx=n_text_ctx)
         window = partial(text[:n_committed], rest[:n_draft], n_positions=n_positions, frame_threshold=THRESHOLD)
         hypothesis = decode_table(backend, window)
@@ -191,31 +192,29 @@ def test_tokens_are_limited_by_audio_and_context(
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("committed", "text", "expected"),
     [
-        (b"ah " * 6, b"ah "),
-        (b"well, " + b"ah " * 5, b"well, ah"),
-        (b"a" * 7, b"a"),
-        (b"ha " * 4 + b"!", b"ha ha ha ha !"),
-        (b"sing " * 3, b"sing "),
-        (b"0123456789" * 3, b"0123456789"),
-        (b"abc" * 2 + b"x", b"abcabcx"),
-        (b"0123456789+" * 3, b"0123456789+" * 3),
+        (b"", b"ah " * 6, b"ah "),
+        (b"", b"well, " + b"ah " * 5, b"well, ah"),
+        (b"", b"a" * 7, b"a"),
+        (b"", b"ha " * 4 + b"!", b"ha ha ha ha !"),
+        (b"", b"sing " * 3, b"sing "),
+        (b"", b"0123456789" * 3, b"0123456789"),
+        (b"", b"abc" * 2 + b"x", b"abcabcx"),
+        (b"", b"0123456789+" * 3, b"0123456789+" * 3),
+        # Committed tokens count, and stay.
+        (b"ah ", b"ah " * 6, b""),
+        (b"ah a", b"ah " * 6, b""),
+        (b"a", b"ah " * 6, b"h "),
+        (b"ah ah ah ", b"ah " * 6, b""),
     ],
 )
-def test_loop_is_cut_to_one_repetition(text: bytes, expected: bytes) -> None:
-    for n_draft in (0, 5, 8, 9, 20):
-        hypothesis = decode_table(AttentiveTable(text, attended=int), partial(draft=text[:n_draft]))
+def test_loop_is_cut_to_one_repetition(committed: bytes, text: bytes, expected: bytes) -> None:
+    for draft in (b"", text[len(committed) :][:9]):
+        hypothesis = decode_table(AttentiveTable(text, attended=int), partial(committed, draft))
         assert bytes(hypothesis.tokens) == expected
-        assert hypothesis.reached_eot == (expected == text or text.startswith((b"01", b"sing")))
-
-
-@pytest.mark.parametrize(
-    ("committed", "expected"), [(b"ah ", b""), (b"ah a", b""), (b"a", b"h "), (b"ah ah ah ", b"")]
-)
-def test_committed_tokens_count_for_loops_and_stay(committed: bytes, expected: bytes) -> None:
-    hypothesis = decode_table(AttentiveTable(b"ah " * 6, attended=int), partial(committed))
-    assert bytes(hypothesis.tokens) == expected
+        ends = expected == text or text.startswith((b"01", b"sing"))
+        assert hypothesis.reached_eot == (ends and not committed)
 
 
 def test_logit_rules_see_committed_tokens() -> None:
@@ -232,59 +231,38 @@ def test_logit_rules_see_committed_tokens() -> None:
 
 def test_draft_is_dropped_from_the_first_difference_on() -> None:
     backend = AttentiveTable(SPOKEN)
-    hypothesis = decode_table(backend, partial(draft=[*SPOKEN[:5], ord("X"), *SPOKEN[6:]]))
-    assert hypothesis.tokens == SPOKEN
+    windows_drafted = [partial(draft=[*SPOKEN[:5], ord("X"), *SPOKEN[6:]]), partial(SPOKEN[:2], SPOKEN[2:5])]
+    (one, other), stats = decode_partial(backend, FakeFeatures(2), windows_drafted, plain_rules(), TOKENIZER)
+    assert (one.tokens, other.tokens) == (SPOKEN, SPOKEN[2:])
     (session,) = backend.sessions
-    passes = [row for (row,) in session.read]
-    assert [len(read) for read in passes] == [len(PROMPT) + len(SPOKEN), *[1] * (len(SPOKEN) - 5)]
-    assert [read[0] for read in passes[1:]] == [*SPOKEN[5:]]
-
-
-def test_stats_of_decode_partial() -> None:
-    windows = [partial(SPOKEN[:2], SPOKEN[2:5]), partial(draft=b"toX")]
-    _, stats = decode_partial(AttentiveTable(SPOKEN), FakeFeatures(2), windows, plain_rules(), TOKENIZER)
+    assert [len(read) for read in session.read[0]] == [len(PROMPT) + len(SPOKEN), len(PROMPT) + 5]
+    assert [read[0] for read in session.read[1:]] == [(token,) for token in SPOKEN[5:]]
+    assert stats.forwards == 1 + len(SPOKEN) - 5
     assert (stats.windows, stats.prompt_tokens) == (2, 2 * len(PROMPT) + 2)
-    assert (stats.drafted, stats.accepted) == (6, 5)
+    assert (stats.drafted, stats.accepted) == (len(SPOKEN) + 3, 5 + 3)
     assert stats.sampled_tokens == 2 * len(SPOKEN) - 2
-    assert stats.forwards == 1 + len(SPOKEN) - 2
 
 
 # --- any draft in any batch --------------------------------------------------------------------------------
 
-TEXT = [*b" aeinorst,.", 0xC3, 0xA9]
 LENGTHS = (DIMS.n_audio_ctx, 9, 17, 12)
 """Number of positions of each stream."""
-
-
-def make_rules(kept: Sequence[int]) -> LogitRules:
-    suppressed = sorted(set(range(DIMS.n_vocab)) - {*kept})
-    return make_logit_rules(
-        TOKENIZER, timestamps=False, suppress_tokens=suppressed, hotwords=("Ron", "sienna tae")
-    )
-
-
-RULES = (make_rules([*TEXT, EOT]), make_rules(TEXT), make_rules([*TEXT[::2], EOT]))
-token = st.sampled_from(TEXT)
-anything = st.one_of(token, token, token, st.integers(0, DIMS.n_vocab - 1))
+RULES = [
+    rules_over(kept, timestamps=False, hotwords=("Ron", "sienna tae"))
+    for kept in ([*TEXT, EOT], TEXT, [*TEXT[::2], EOT])
+]
+anything = st.one_of(TOKEN, TOKEN, TOKEN, st.integers(0, DIMS.n_vocab - 1))
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> PartialWindow:
-    prompt = make_prompt(
-        TOKENIZER,
-        DIMS.n_text_ctx,
-        language=draw(st.sampled_from(["en", "jw"])),
-        task="transcribe",
-        timestamps=False,
-        previous_tokens=draw(st.lists(token, max_size=8)),
-    )
-    window_index = draw(st.integers(0, len(LENGTHS) - 1))
+def partial_windows(draw: st.DrawFn) -> PartialWindow:
+    window = draw(windows(timestamps=False))
     return PartialWindow(
-        window_index=window_index,
-        prompt=prompt,
-        committed=tuple(draw(st.lists(token, max_size=6))),
+        window_index=window.window_index,
+        prompt=window.prompt,
+        committed=tuple(draw(st.lists(TOKEN, max_size=6))),
         draft_tokens=tuple(draw(st.lists(anything, max_size=30))),
-        n_positions=draw(st.integers(8, LENGTHS[window_index])),
+        n_positions=draw(st.integers(8, LENGTHS[window.window_index])),
         frame_threshold=draw(st.integers(0, 4)),
     )
 
@@ -311,7 +289,7 @@ def engine(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend
 
 @settings(max_examples=15)
 @given(
-    drawn=st.lists(windows(), min_size=1, max_size=4),
+    drawn=st.lists(partial_windows(), min_size=1, max_size=4),
     rules=st.sampled_from(RULES),
     back=st.integers(2, DIMS.n_audio_ctx),
     known=st.lists(st.integers(0, 40), min_size=4, max_size=4),

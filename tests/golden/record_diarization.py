@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import meeteval
 from diarization_inputs import CASES, SCORINGS, Turn, draw_case, draw_texts
+from goldens import write_json
 from pyannote.core import Annotation, Segment
 from pyannote.metrics.diarization import DiarizationErrorRate, JaccardErrorRate
 
@@ -28,8 +28,7 @@ def main() -> None:
         "turns": [score_turns(seed) for seed in range(CASES)],
         "texts": [score_texts(seed) for seed in range(CASES)],
     }
-    path = Path(__file__).with_name("diarization.json")
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_json("diarization", json.dumps(record, indent=1))
 
 
 def score_turns(seed: int) -> dict[str, Any]:

@@ -10,7 +10,6 @@ The filter bank is computed as 3D-Speaker's `FBank(80, sample_rate=16000, mean_n
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -20,10 +19,10 @@ from unittest.mock import MagicMock
 import numpy as np
 import torch
 import torchaudio
+from goldens import sha256, write_arrays
 from test_speakers_golden import INPUTS
 from torchaudio.compliance import kaldi
 
-GOLDEN = Path(__file__).parent / "data" / "speakers.npz"
 FRAMES = 20
 """A filter bank's frames that are recorded: as many, equally spaced."""
 
@@ -61,15 +60,14 @@ def main() -> None:
         embedding = network(fbank[None])[0]
         recorded[f"fbank {name}"] = fbank[np.linspace(0, len(fbank) - 1, FRAMES).astype(int)].numpy()
         recorded[f"embedding {name}"] = (embedding / embedding.norm()).numpy()
-    recorded["provenance"] = np.array(
-        [
-            f"modelscope {(package / 'version.py').read_text().split(chr(39))[1]} models.audio.sv.DTDNN.CAMPPlus",
-            f"torchaudio {torchaudio.__version__} compliance.kaldi, torch {torch.__version__}",
-            f"sha256 of {weights.name} {hashlib.sha256(weights.read_bytes()).hexdigest()}",
-            "PYTHONPATH=tests python tests/golden/record_speakers.py",
-        ]
+    write_arrays(
+        "speakers",
+        recorded,
+        f"modelscope {(package / 'version.py').read_text().split(chr(39))[1]} models.audio.sv.DTDNN.CAMPPlus",
+        f"torchaudio {torchaudio.__version__} compliance.kaldi, torch {torch.__version__}",
+        f"sha256 of {weights.name} {sha256([weights])}",
+        "PYTHONPATH=tests python tests/golden/record_speakers.py",
     )
-    np.savez_compressed(GOLDEN, **recorded)
 
 
 if __name__ == "__main__":

@@ -7,20 +7,19 @@ Run with onnx and onnxruntime installed, and the package's wheel unpacked or ins
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
+from goldens import sha256, write_arrays
 from numpy.typing import NDArray
 from onnx.numpy_helper import to_array
 from test_vad_golden import INPUTS
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = ROOT / "src" / "harken" / "audio" / "data" / "silero_vad_6.2.npz"
-GOLDEN = Path(__file__).parent / "data" / "vad.npz"
 LSTM = {"input": "onnx::LSTM_209", "recurrent": "onnx::LSTM_210", "bias": "onnx::LSTM_211"}
 
 CHUNK, CONTEXT = 512, 64
@@ -37,16 +36,12 @@ def main() -> None:
         **{f"lstm.{part}": found[name][0] for part, name in LSTM.items()},
         **{"output.weight": found["output.weight"].ravel(), "output.bias": found["output.bias"]},
     )
-    np.savez_compressed(
-        GOLDEN,
-        **{name: reference(graph, make()) for name, make in INPUTS.items()},
-        provenance=np.array(
-            [
-                f"onnxruntime {onnxruntime.__version__}, silero_vad_16k_sequence.onnx of silero-vad 6.2.3",
-                f"sha256 {hashlib.sha256(graph.read_bytes()).hexdigest()}",
-                "PYTHONPATH=tests python tests/golden/record_vad.py",
-            ]
-        ),
+    write_arrays(
+        "vad",
+        {name: reference(graph, make()) for name, make in INPUTS.items()},
+        f"onnxruntime {onnxruntime.__version__}, silero_vad_16k_sequence.onnx of silero-vad 6.2.3",
+        f"sha256 {sha256([graph])}",
+        "PYTHONPATH=tests python tests/golden/record_vad.py",
     )
 
 

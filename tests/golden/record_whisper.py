@@ -1,4 +1,4 @@
-"""Record what openai-whisper computes: log-mel, tokens, logit filters and beams, transcripts, words.
+"""Record what openai-whisper computes: log-mel, tokens, logit filters and beams, transcripts.
 
 Run from the root of the repository, with openai-whisper installed, the shared recordings (see `real_models.SHARED`),
 and a directory of models in HARKEN_MODELS::
@@ -25,7 +25,8 @@ import av
 import numpy as np
 import torch
 import whisper
-from references import provenance, published_model, reference_model, sha256
+from goldens import sha256, write_arrays, write_json
+from references import provenance, published_model, reference_model
 from test_decoding_golden import (
     BEAM_EOT,
     BEAM_LIMIT,
@@ -47,24 +48,18 @@ from whisper.decoding import (
 )
 from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE, Tokenizer, get_tokenizer
 
-from harken.audio import load_audio
 from harken.checkpoints import open_checkpoint
 from harken.text.bpe import bytes_to_unicode
 from harken.text.vocabulary import END_OF_TEXT
-from real_models import EXAMPLE, ROOT, SHARED, model_path
+from real_models import EXAMPLE, ROOT, model_path
 from tiny_models import DIMS, TOKENIZER, make_mel, make_weights
 
-HERE = Path(__file__).parent
 NAME = f"openai-whisper {whisper.__version__}"
 
 
 def main(named: list[str]) -> None:
     for name in named or RECORDERS:
         RECORDERS[name]()
-
-
-def write(name: str, text: str) -> None:
-    (HERE / name).write_text(f"{text}\n", encoding="utf-8")
 
 
 # --- log-mel -----------------------------------------------------------------------------------------------
@@ -86,14 +81,13 @@ def record_mel() -> None:
         recorded[f"padded_means_{n_mels}"] = padded.mean(axis=1)
         recorded[f"padded_max_{n_mels}"] = padded.max()
         recorded[f"plain_end_{n_mels}"] = plain[:, -4:]
-    recorded["provenance"] = np.array(
-        [
-            f"{NAME} audio.log_mel_spectrogram, torch {torch.__version__}",
-            "PYTHONPATH=tests python tests/golden/record_whisper.py mel",
-            f"sha256 of examples/jfk.flac {sha256([EXAMPLE])}",
-        ]
+    write_arrays(
+        "mel_jfk",
+        recorded,
+        f"{NAME} audio.log_mel_spectrogram, torch {torch.__version__}",
+        "PYTHONPATH=tests python tests/golden/record_whisper.py mel",
+        f"sha256 of examples/jfk.flac {sha256([EXAMPLE])}",
     )
-    np.savez_compressed(HERE / "data" / "mel_jfk.npz", **recorded)
 
 
 # --- tokens -------------------------------------------------------------------------------------------------
@@ -170,7 +164,7 @@ def record_tokenizer() -> None:
         "codes": TO_LANGUAGE_CODE,
         "vocabularies": {n_vocab: describe(reference) for n_vocab, reference in references.items()},
     }
-    write("tokenizer.json", json.dumps(golden, separators=(",", ":")))
+    write_json("tokenizer", json.dumps(golden, separators=(",", ":")))
     data = ROOT / "src/harken/text/data"
     pack(references["51864"], data / "english.txt.xz")
     pack(references["51865"], data / "multilingual.txt.xz")
@@ -189,7 +183,7 @@ def record_decoding() -> None:
         "beams": [search(width, patience, seed) for width, patience in BEAMS for seed in range(BEAM_SEEDS)],
         "model": compute(),
     }
-    write("decoding.json", json.dumps(recorded, separators=(",", ":")).replace("},{", "},\n{"))
+    write_json("decoding", json.dumps(recorded, separators=(",", ":")).replace("},{", "},\n{"))
 
 
 def walk(seed: int, steps: int = 9) -> dict[str, object]:
@@ -293,7 +287,7 @@ def record_transcripts() -> None:
         "transcripts": {name: transcribe(case) for name, case in CASES.items()},
     }
     text = json.dumps(recorded, indent=1, ensure_ascii=False)
-    write("transcripts.json", text.replace("\n      ", " ").replace("\n     }", " }"))
+    write_json("transcripts", text.replace("\n      ", " ").replace("\n     }", " }"))
 
 
 def transcribe(case: Case) -> dict[str, Any]:
@@ -328,90 +322,12 @@ def timed_words(segment: dict[str, Any]) -> dict[str, Any]:
     """Return words as start, end, text and probability, if they were requested."""
     if "words" not in segment:
         return {}
-    times = ((word["start"], word["end"]) for word in segment["words"])
-    texts = ((word["word"], round(float(word["probability"]), 4)) for word in segment["words"])
     return {
         "words": [
-            [round(start, 2), round(end, 2), *text] for (start, end), text in zip(times, texts, strict=True)
+            [round(word["start"], 2), round(word["end"], 2), word["word"], round(float(word["probability"]), 4)]
+            for word in segment["words"]
         ]
     }
-
-
-# --- words --------------------------------------------------------------------------------------------------
-
-ALIGNED = {
-    ("tiny.en", "en"): (
-        "jfk",
-        "librispeech-test-other/1688-142285-0000.flac",
-        "librispeech-test-other/2033-164914-0003.flac",
-        "librispeech-test-other/2609-156975-0007.flac",
-        "librispeech-test-other/367-130732-0001.flac",
-        "librispeech-train-clean/1098-133695-0000.flac",
-        "librispeech-train-clean/426-122819-0000.flac",
-        "ljspeech/LJ001-0003.wav",
-        "arctic/arctic_b0504_1592526099.flac",
-        "noisy/p287_003.wav",
-        "noisy/p287_004.wav",
-        "telephone/limit-simul-calls.wav",
-        "long-form/kennedy_moon_21s.mp3",
-        "long-form/two_cities_44s.wav",
-    ),
-    ("tiny", "de"): ("german/de_rhasspy-0802.flac",),
-    ("tiny", "zh"): (
-        "chinese/BAC009S0150W0174.wav",
-        "chinese/BAC009S0150W0140.wav",
-    ),
-    ("tiny", "ja"): (
-        "many-languages/leopard_test_ja.wav",
-        "many-languages/common_voice_ja_24511055.mp3",
-    ),
-}
-"""Recordings by their model and language."""
-
-
-def record_words() -> None:
-    """Record words and their times, in float32 at temperature 0."""
-    recordings = []
-    for (model, language), names in ALIGNED.items():
-        for name in names:
-            path = EXAMPLE if name == "jfk" else SHARED / "audio" / name
-            head = {"recording": name, "model": model, "language": language, "sha256": sha256([path])}
-            recordings.append({**head, "segments": align(path, model, language)})
-    recorded = provenance(reference=f"{NAME}, transcribe with word_timestamps")
-    lines = ",\n  ".join(json.dumps(recording, ensure_ascii=False) for recording in recordings)
-    text = json.dumps({**recorded, "recordings": []}, indent=1)
-    write("words.json", text.replace("[]", f"[\n  {lines}\n ]"))
-
-
-def align(path: Path, model: str, language: str) -> list[dict[str, Any]]:
-    """Return all segments with tokens; the reference also lists segments that it emptied."""
-    result = published_model(model).transcribe(
-        load_audio(path),
-        language=language,
-        temperature=0.0,
-        fp16=False,
-        condition_on_previous_text=False,
-        word_timestamps=True,
-    )
-    return [
-        {
-            "seek": segment["seek"],
-            "start": round(segment["start"], 3),
-            "end": round(segment["end"], 3),
-            "tokens": segment["tokens"],
-            "words": [
-                [
-                    word["word"],
-                    round(word["start"], 3),
-                    round(word["end"], 3),
-                    round(float(word["probability"]), 4),
-                ]
-                for word in segment["words"]
-            ],
-        }
-        for segment in result["segments"]
-        if segment["tokens"]
-    ]
 
 
 RECORDERS: dict[str, Callable[[], None]] = {
@@ -419,7 +335,6 @@ RECORDERS: dict[str, Callable[[], None]] = {
     "tokenizer": record_tokenizer,
     "decoding": record_decoding,
     "transcripts": record_transcripts,
-    "words": record_words,
 }
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
 import whisper.version
+from goldens import write_json
 from references import provenance, reference_model, transformers_model
 from whisper.audio import log_mel_spectrogram
 from whisper.decoding import DecodingOptions, DecodingTask
@@ -40,8 +40,6 @@ from harken.checkpoints import open_checkpoint
 from harken.text import Tokenizer
 from harken.types import SAMPLE_RATE
 from real_models import model_path
-
-GOLDEN = Path(__file__).with_name("windows.json")
 
 
 def main() -> None:
@@ -65,7 +63,7 @@ def main() -> None:
         .replace('},"', '},\n"')
         .replace("],[", "],\n[")
     )
-    GOLDEN.write_text(text + "\n", encoding="utf-8")
+    write_json("windows", text)
 
 
 @cache

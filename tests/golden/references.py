@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
@@ -34,11 +33,6 @@ def provenance(**references: str | dict[str, str]) -> dict[str, Any]:
         + Path(sys.argv[0]).name,
         "date": datetime.now(UTC).date().isoformat(),
     }
-
-
-def sha256(paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of concatenated files."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def reference_model(dims: Dims, weights: Mapping[str, Any]) -> Whisper:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
+from goldens import read_json
 
 from fakes.backends import FakeSession
 from harken.backends.host_logits import HostLogits
@@ -15,7 +13,7 @@ from harken.decoding import Beam, LogitRules, make_logit_rules
 from harken.decoding.beam import beam_search
 from tiny_models import DIMS, TOKENIZER, make_mel
 
-GOLDEN = json.loads(Path(__file__).with_name("decoding.json").read_text())
+GOLDEN = read_json("decoding")
 FILTERS = (
     {"suppress_blank": True, "timestamps": True, "last_initial": 50},
     {"suppress_blank": False, "timestamps": True, "last_initial": None},

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
+from goldens import read_arrays
 
 from harken.audio import load_audio
 from harken.contract import Floats
@@ -34,10 +34,7 @@ INPUTS: dict[str, Callable[[], Floats]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def golden():
-    with np.load(Path(__file__).parent / "data" / "speakers.npz") as recorded:
-        return dict(recorded)
+GOLDEN = read_arrays("speakers")
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +45,8 @@ def model():
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_filter_bank_equals_the_recorded_one(golden, name):
-    wanted = golden[f"fbank {name}"]
+def test_filter_bank_equals_the_recorded_one(name):
+    wanted = GOLDEN[f"fbank {name}"]
     bands = fbank(INPUTS[name]())
     difference = np.abs(bands[np.linspace(0, len(bands) - 1, len(wanted)).astype(int)] - wanted)
     # Both round in float32, which shows in quiet bands of frames with one strong band: there, the recorded values are
@@ -59,9 +56,9 @@ def test_filter_bank_equals_the_recorded_one(golden, name):
 
 
 @pytest.mark.real
-def test_embeddings_equal_the_recorded_ones(golden, model):
+def test_embeddings_equal_the_recorded_ones(model):
     embeddings = model.embed([make() for make in INPUTS.values()])
-    wanted = np.stack([golden[f"embedding {name}"] for name in INPUTS])
+    wanted = np.stack([GOLDEN[f"embedding {name}"] for name in INPUTS])
     # The largest differences seen are 3e-6 and 1e-10.
     assert np.abs(embeddings - wanted).max() < 2e-5
     assert (np.sum((embeddings - wanted) ** 2, axis=1) / 2).max() < 1e-9  # the distance of the cosine

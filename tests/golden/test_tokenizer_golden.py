@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from goldens import read_json
 
 from harken.text import LANGUAGES, Tokenizer, TokenKind, to_language_code
 
-GOLDEN = json.loads((Path(__file__).parent / "tokenizer.json").read_text(encoding="utf-8"))
+GOLDEN = read_json("tokenizer")
 SIZES = [51864, 51865, 51866]
 
 

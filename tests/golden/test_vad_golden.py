@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import pytest
+from goldens import read_arrays
 
 from harken.audio import load_audio
 from harken.audio.silero import SileroDetector
@@ -47,5 +47,4 @@ def test_probabilities_equal_the_recorded_ones(
         monkeypatch.setattr("harken.audio.silero.load_library", no_library)
     detector = SileroDetector()
     probabilities = np.concatenate([detector.feed(INPUTS[name]()), detector.flush()])
-    with np.load(Path(__file__).parent / "data" / "vad.npz") as golden:
-        np.testing.assert_allclose(probabilities, golden[name], rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(probabilities, read_arrays("vad")[name], rtol=0, atol=TOLERANCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from goldens import read_json
 from transcript_inputs import need
 from window_inputs import BEST_OF, CASES, LANGUAGE_CASES, RANDOM, SAMPLED, Case, make_weights, window
 
@@ -29,7 +29,7 @@ from harken.decoding import (
 from harken.decoding.generate import EotOrLimit, PickedTokens, Row, RowPosition, generate
 from real_models import larger_recognizer
 
-GOLDEN = json.loads(Path(__file__).with_name("windows.json").read_text(encoding="utf-8"))
+GOLDEN = read_json("windows")
 ENGINES = ("numpy", "onnx")
 Load = Callable[[str, str], harken.Recognizer]
 

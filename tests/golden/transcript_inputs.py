@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from goldens import sha256
 
 from harken.audio import load_audio
 from harken.contract import Floats
@@ -78,6 +78,41 @@ CASES = {
     "chinese into English, small, beam": Case(recording="chinese", model="small", options=BEAM | TRANSLATE),
 }
 
+ALIGNED = {
+    ("tiny.en", "en"): (
+        "jfk",
+        "librispeech-test-other/1688-142285-0000.flac",
+        "librispeech-test-other/2033-164914-0003.flac",
+        "librispeech-test-other/2609-156975-0007.flac",
+        "librispeech-test-other/367-130732-0001.flac",
+        "librispeech-train-clean/1098-133695-0000.flac",
+        "librispeech-train-clean/426-122819-0000.flac",
+        "ljspeech/LJ001-0003.wav",
+        "arctic/arctic_b0504_1592526099.flac",
+        "noisy/p287_003.wav",
+        "noisy/p287_004.wav",
+        "telephone/limit-simul-calls.wav",
+        "long-form/kennedy_moon_21s.mp3",
+        "long-form/two_cities_44s.wav",
+    ),
+    ("tiny", "de"): ("german/de_rhasspy-0802.flac",),
+    ("tiny", "zh"): (
+        "chinese/BAC009S0150W0174.wav",
+        "chinese/BAC009S0150W0140.wav",
+    ),
+    ("tiny", "ja"): (
+        "many-languages/leopard_test_ja.wav",
+        "many-languages/common_voice_ja_24511055.mp3",
+    ),
+}
+"""Recordings whose words are recorded, by model and language."""
+CASES |= {
+    f"{recording}, words": Case(
+        recording=recording, model=model, options=WORDS | ALONE | {"language": language}
+    )
+    for (model, language), recordings in ALIGNED.items()
+    for recording in recordings
+}
 
 SHARED_FILES = {
     "german": [f"german/de_rhasspy-{n}.flac" for n in ("0201", "0802", "1041", "0494", "0922", "1388", "1789")],
@@ -91,8 +126,9 @@ SHARED_FILES = {
 
 
 def files(recording: str) -> list[Path]:
-    """Return the files of a recording."""
-    return [SHARED / "audio" / name for name in SHARED_FILES.get(recording, [])] or [EXAMPLE]
+    """Return the files of a recording, which may be the name of one."""
+    names = SHARED_FILES.get(recording, [recording] if "/" in recording else [])
+    return [SHARED / "audio" / name for name in names] or [EXAMPLE]
 
 
 def need(recording: str) -> None:
@@ -103,7 +139,7 @@ def need(recording: str) -> None:
 
 def digest(recording: str) -> str:
     """Return the SHA-256 of the concatenated files of a recording."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files(recording))).hexdigest()
+    return sha256(files(recording))
 
 
 def samples(recording: str) -> Floats:

@@ -36,18 +36,14 @@ def test_shorter_pause_ends_a_sentence():
     assert endpoints == [(104, UtteranceStart(304)), (160, UtteranceEnd(496, "sentence"))]
 
 
-def test_sentence_end_found_during_the_pause_ends_the_utterance():
+def test_sentence_end_ends_the_utterance_with_a_pause_only():
     detector = endpointer()
     feed_runs(detector, (50, SPEECH), (15, SILENCE))
     assert detector.feed(SILENCE, sentence_ended=True) == [UtteranceEnd(176, "sentence")]
     assert detector.utterance_start_frame is None
-
-
-def test_sentence_end_without_a_pause_does_not_end_the_utterance():
     detector = endpointer()
-    assert feed_runs(detector, (50, SPEECH), (9, SILENCE), (50, SPEECH), sentence_ended=True) == [
-        (4, UtteranceStart(0))
-    ]
+    endpoints = feed_runs(detector, (50, SPEECH), (9, SILENCE), (50, SPEECH), sentence_ended=True)
+    assert endpoints == [(4, UtteranceStart(0))]
     assert detector.utterance_start_frame == 0
 
 

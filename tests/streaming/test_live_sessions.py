@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from checkpoint_files import random_weights
+from comparable import comparable
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_random_words, speak_words
 from harken.api import Recognizer
 from harken.contract import Floats
-from harken.results import Segment, Word
 from harken.streaming import Event, LiveSessions
 from session_events import check_committed_text, check_events, final_text, run_session
 from tiny_models import DIMS, TOKENIZER, make_backend
@@ -33,6 +32,7 @@ TINY = replace(
 )
 QUICK = (Phase.explicit, Phase.generate)
 """No shrinking: a session takes too long for a hundred attempts."""
+WITHOUT_PAUSES = silence(0.4) + speak_random_words(75, gap_s=0.12)
 RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "temperatures": (0.0,)}
 
 
@@ -130,41 +130,6 @@ def test_events_do_not_depend_on_the_blocks(
         check_committed_text(found)
 
 
-@settings(max_examples=2, phases=QUICK)
-@given(seed=st.integers(0, 9), cuts=offsets, finals=st.sampled_from(["exact", "streamed"]))
-def test_events_of_a_random_model_do_not_depend_on_the_blocks(
-    random_model: Recognizer, seed: int, cuts: list[int], finals: str
-) -> None:
-    samples = noise_and_silence(2.0, 1.2, 4.0, 0.3, 2.5, seed=seed)
-    at_once, in_blocks = (
-        run_session(
-            random_model.stream(clock=None, finals=finals, **RANDOM),
-            samples,
-            [cut % len(samples) for cut in some],
-        )
-        for some in ([], cuts)
-    )
-    assert in_blocks == at_once
-    found = check_events(at_once, len(samples))
-    if finals == "streamed":
-        check_committed_text(found)
-
-
-def comparable(segments: Iterable[Segment], offset_s: float = 0.0) -> list[tuple[Any, ...]]:
-    """Return the fields of segments that must be equal, with times moved back by `offset_s`."""
-
-    def times(timed: Segment | Word) -> tuple[float, float]:
-        return round(timed.start_s - offset_s, 6), round(timed.end_s - offset_s, 6)
-
-    return [
-        (
-            *(segment.tokens, segment.text, segment.language, times(segment)),
-            [(word.text, times(word)) for word in segment.words],
-        )
-        for segment in segments
-    ]
-
-
 def check_exact(
     recognizer: Recognizer, samples: Floats, live_options: dict[str, Any], options: dict[str, Any]
 ) -> None:
@@ -189,24 +154,19 @@ def test_exact_finals_equal_offline_transcription(
     check_exact(word_recognizer(unstable=unstable), speech.samples, options, LETTER_OPTIONS | offline_options)
 
 
-@settings(max_examples=2, phases=QUICK)
-@given(seed=st.integers(0, 9), delay=st.sampled_from(["minimal", "low"]), times=st.booleans())
-def test_exact_finals_of_a_random_model_equal_offline_transcription(
-    random_model: Recognizer, seed: int, delay: str, times: bool
-) -> None:
-    samples = noise_and_silence(2.0, 1.2, 9.0, 0.3, 2.5, seed=seed)
-    check_exact(random_model, samples, {"delay": delay}, RANDOM | {"word_timestamps": times})
-
-
 @settings(max_examples=10, phases=QUICK)
 @given(speech=speeches(), options=session_options)
-@example(speech=speak_random_words(60), options={"delay": "high", "finals": "streamed"})
-@example(speech=speak_random_words(60, gap_s=0.13), options={"delay": "low", "finals": "streamed"})
-@example(speech=speak_random_words(60), options={"delay": "low", "finals": "exact"})
+@example(speech=WITHOUT_PAUSES, options={"delay": "high", "finals": "streamed"})
+@example(speech=WITHOUT_PAUSES, options={"delay": "low", "finals": "streamed"})
+@example(speech=WITHOUT_PAUSES, options={"delay": "minimal", "finals": "exact"})
 def test_every_word_is_in_the_finals_exactly_once(speech: ToneSpeech, options: dict[str, Any]) -> None:
     """Also where utterances are split, and where the stream ends within a word."""
     events = run_session(word_recognizer().stream(clock=None, **LETTER_OPTIONS, **options), speech.samples)
     assert final_text(events) == speech.text
+    found = check_events(events, len(speech.samples))
+    if speech is WITHOUT_PAUSES:
+        check_committed_text(found)
+        assert [utterance.reason for utterance in found].count("limit") >= 3
 
 
 @settings(max_examples=8, phases=QUICK)
@@ -257,12 +217,37 @@ def test_streams_give_the_same_events_together_and_alone(
 
 
 @settings(max_examples=2, phases=QUICK)
-@given(order=steps, finals=st.sampled_from(["exact", "streamed"]))
-def test_streams_of_a_random_model_give_the_same_events_together_and_alone(
-    random_model: Recognizer, order: list[tuple[int, int]], finals: str
+@given(
+    seed=st.integers(0, 9),
+    cuts=offsets,
+    order=steps,
+    delay=st.sampled_from(["minimal", "low"]),
+    finals=st.sampled_from(["exact", "streamed"]),
+    times=st.booleans(),
+)
+def test_streams_of_a_random_model(
+    random_model: Recognizer,
+    seed: int,
+    cuts: list[int],
+    order: list[tuple[int, int]],
+    delay: str,
+    finals: str,
+    times: bool,
 ) -> None:
+    """In any blocks, together and alone, and as recordings."""
+    options = RANDOM | {"word_timestamps": times}
+    samples = noise_and_silence(2.0, 1.2, 6.0, 0.3, 2.5, seed=seed)
+    check_exact(random_model, samples, {"delay": delay}, options)
+    at_once, in_blocks = (
+        run_session(random_model.stream(clock=None, finals=finals, **options), samples, points)
+        for points in ([], [cut % len(samples) for cut in cuts])
+    )
+    assert in_blocks == at_once
+    found = check_events(at_once, len(samples))
+    if finals == "streamed":
+        check_committed_text(found)
     streams = [noise_and_silence(2.0, 1.2, 3.0, 0.3, seed=seed) for seed in range(3)]
-    check_together(random_model, streams, order, RANDOM | {"finals": finals}, exactly=False)
+    check_together(random_model, streams, order, options | {"finals": finals}, exactly=False)
 
 
 def check_together(

@@ -1,14 +1,15 @@
-"""An utterance in progress: its windows, its commits and splits, and the stable prefix of a hypothesis."""
+"""An utterance in progress: its windows, its commits and splits, its text, words and sentences, hallucinations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fakes.speech_detector import noise_and_silence
@@ -26,9 +27,17 @@ from harken.streaming.utterance import (
     TimedToken,
     stable_prefix_length,
 )
+from harken.streaming.utterance_text import (
+    display_text,
+    ends_sentence,
+    is_hallucination,
+    utterance_segments,
+    utterance_words,
+)
 from tiny_models import TOKENIZER
 
 N_MELS = 8
+START_FRAME = 1000
 CONFIG = StreamingConfig(window_frames=100, hop_frames=30, history_frames=0, commit_delay_frames=40)
 
 
@@ -42,28 +51,21 @@ class FakeEncoder:
     final_positions: int = 0
     positions: int = 0
 
-    def encode(self, chunk: EncoderChunk) -> None:
-        frames = chunk.mel.shape[1]
-        assert chunk.mel.dtype == np.float32
-        assert chunk.final_frames % 2 == 0
-        assert 0 <= chunk.final_frames <= frames // 2 * 2
-        self.positions = self.final_positions + frames // 2
-        self.final_positions += chunk.final_frames // 2
-
 
 class UtteranceFeeder:
     """Feeds an utterance as a stream does, and checks every window against the mel frames of all its samples."""
 
-    def __init__(self, samples: Floats, start_frame: int = 0) -> None:
+    def __init__(self, samples: Floats, start_frame: int) -> None:
         self.encoder = FakeEncoder()
         self.utterance = ActiveUtterance(encoder=self.encoder, n_mels=N_MELS, start_frame=start_frame)
         self.final_spans: list[tuple[int, int]] = []
         self._samples = samples
 
-    def update(self, config: StreamingConfig, more: int = 0) -> None:
+    def update(self, config: StreamingConfig, late_samples: int) -> None:
         """Encode the next window when it is due, or some samples later."""
-        self._receive_until(self.utterance.next_update_sample(config) + more)
+        self._receive_until(self.utterance.next_update_sample(config) + late_samples)
         chunk = self.utterance.next_chunk(config)
+        assert chunk.final_frames % 2 == 0
         self._check(chunk, LogMel(N_MELS).feed(self._received), TRAILING_SILENCE_FRAMES)
         assert self.final_spans[-1][1] <= self.utterance.encoded_frames
 
@@ -94,7 +96,8 @@ class UtteranceFeeder:
         heard = whole[:, first : first + size - silence_frames]
         silence = np.full((N_MELS, silence_frames), LOG_MEL_FLOOR, np.float32)
         np.testing.assert_array_equal(chunk.mel, normalize(np.concatenate([heard, silence], axis=1), ceiling))
-        self.encoder.encode(chunk)
+        assert 0 <= chunk.final_frames <= size // 2 * 2
+        self.encoder.final_positions += chunk.final_frames // 2
         self.final_spans.append((first, first + chunk.final_frames))
 
 
@@ -117,8 +120,8 @@ def test_every_frame_becomes_final_exactly_once(
 ):
     """For any changes of the configuration, late updates, and any end."""
     feeder = UtteranceFeeder(noise_and_silence(20.0, seed=3), start_frame)
-    for config, late in updates:
-        feeder.update(config, late)
+    for config, late_samples in updates:
+        feeder.update(config, late_samples)
     last = round(end * (feeder.utterance.encoded_frames + 130))
     chunk = feeder.end(start_frame + last)
     assert feeder.final_spans[0][0] == 0
@@ -135,25 +138,29 @@ def test_every_frame_becomes_final_exactly_once(
 # --- commits ------------------------------------------------------------------------------------------------
 
 
-def hypothesis(text: str, positions: Sequence[int], no_speech_prob: float | None = None) -> PartialHypothesis:
-    """Return a hypothesis whose words attend to given positions; the last position is that of the next token."""
-    words = [" " + word for word in text.split()]
-    starts = [position for position, word in zip(positions, words, strict=False) for _ in word.encode()]
-    tokens = TOKENIZER.encode("".join(words))
+def new_utterance(encoded_frames: int = 200, **fields: Any) -> ActiveUtterance:
+    given = {"encoder": FakeEncoder(), "language": "en", "no_speech_prob": 0.25, **fields}
+    return ActiveUtterance(n_mels=N_MELS, start_frame=START_FRAME, encoded_frames=encoded_frames, **given)
+
+
+def hypothesis(tokens: Sequence[int], positions: Sequence[int], **fields: Any) -> PartialHypothesis:
+    """Return a hypothesis whose tokens attend to given positions; the last position is that of the next token."""
+    given = {
+        "logprobs": (-0.1,) * len(tokens),
+        "attention": np.zeros((1, len(tokens) + 1, 100), np.float32),
+        "reached_eot": False,
+        "no_speech_prob": None,
+    }
     return PartialHypothesis(
-        tokens=tuple(tokens),
-        logprobs=tuple(-0.01 * i for i in range(len(tokens))),
-        attended_positions=np.array([*starts, positions[len(words)]], np.int64),
-        attention=np.zeros((1, len(tokens) + 1, 100), np.float32),
-        reached_eot=False,
-        no_speech_prob=no_speech_prob,
+        tokens=tuple(tokens), attended_positions=np.array(positions, np.int64), **given | fields
     )
 
 
-def new_utterance(encoded_frames: int = 200) -> ActiveUtterance:
-    utterance = ActiveUtterance(encoder=FakeEncoder(), n_mels=N_MELS, start_frame=1000, language="en")
-    utterance.encoded_frames = encoded_frames
-    return utterance
+def spoken(text: str, positions: Sequence[int], **fields: Any) -> PartialHypothesis:
+    """Return a hypothesis in which all tokens of a word attend to one position."""
+    words = [" " + word for word in text.split()]
+    starts = [position for position, word in zip(positions, words, strict=False) for _ in word.encode()]
+    return hypothesis(TOKENIZER.encode("".join(words)), [*starts, positions[len(words)]], **fields)
 
 
 def text(tokens: Sequence[TimedToken]) -> str:
@@ -165,128 +172,41 @@ def texts_of(utterance: ActiveUtterance) -> tuple[str, str]:
     return text(utterance.committed), TOKENIZER.decode(utterance.tentative)
 
 
-def test_words_before_the_commit_delay_are_committed():
+def partly_committed() -> ActiveUtterance:
+    """Return an utterance of "to be or not", of which "to be" is old enough; the words begin at 10, 30, 60, 81."""
     utterance = new_utterance()
-    utterance.update(hypothesis("to be or not", [10, 30, 60, 81, 90]), CONFIG, TOKENIZER)
+    utterance.update(spoken("to be or not", [10, 30, 60, 81, 90]), CONFIG, TOKENIZER)
+    return utterance
+
+
+def test_words_before_the_commit_delay_are_committed():
+    utterance = partly_committed()
     assert texts_of(utterance) == (" to be", " or not")
-    assert utterance.tokens == (*b" to be or not",)
     utterance.encoded_frames = 230
-    utterance.update(hypothesis("or not to be", [60, 81, 92, 99, 110]), CONFIG, TOKENIZER)
+    utterance.update(spoken("or not to be", [60, 81, 92, 99, 110]), CONFIG, TOKENIZER)
     assert texts_of(utterance) == (" to be or not", " to be")
     assert utterance.tokens == (*b" to be or not to be",)
 
 
 def test_hypothesis_that_differs_in_committed_tokens_does_not_count_as_agreement():
     utterance, agreement = new_utterance(), replace(CONFIG, local_agreement=3)
-    utterance.update(hypothesis("a y c", [10, 30, 40, 50]), agreement, TOKENIZER)
-    utterance.update(hypothesis("x y c", [10, 70, 81, 90]), CONFIG, TOKENIZER)
+    utterance.update(spoken("a y c", [10, 30, 40, 50]), agreement, TOKENIZER)
+    utterance.update(spoken("x y c", [10, 70, 81, 90]), CONFIG, TOKENIZER)
     assert texts_of(utterance) == (" x", " y c")
-    utterance.update(hypothesis("y c", [30, 40, 50]), agreement, TOKENIZER)
+    utterance.update(spoken("y c", [30, 40, 50]), agreement, TOKENIZER)
     assert texts_of(utterance) == (" x", " y c")
 
 
 def test_rejected_hypothesis_is_only_a_draft():
     utterance = new_utterance()
-    utterance.reject(hypothesis("thank you", [10, 30, 60], no_speech_prob=0.9))
-    assert utterance.rejected
+    utterance.reject(spoken("thank you", [10, 30, 60], no_speech_prob=0.9))
+    assert (utterance.rejected, utterance.no_speech_prob) == (True, 0.9)
     assert texts_of(utterance) == ("", " thank you")
-    assert utterance.no_speech_prob == 0.9
-    utterance.update(hypothesis("to be", [10, 30, 60], no_speech_prob=0.1), CONFIG, TOKENIZER)
+    utterance.update(spoken("to be", [10, 30, 60], no_speech_prob=0.1), CONFIG, TOKENIZER)
     assert not utterance.rejected
     assert texts_of(utterance) == (" to be", "")
-    utterance.update(hypothesis("or", [70, 90]), CONFIG, TOKENIZER)
+    utterance.update(spoken("or", [70, 90]), CONFIG, TOKENIZER)
     assert utterance.no_speech_prob == 0.1, "kept where a hypothesis has none"
-
-
-# --- splits -------------------------------------------------------------------------------------------------
-
-
-def partly_committed() -> ActiveUtterance:
-    """Return an utterance with "to be" committed and "or not" tentative: words at 10, 30, 60, 81, the last to 90."""
-    utterance = new_utterance()
-    utterance.update(hypothesis("to be or not", [10, 30, 60, 81, 90]), CONFIG, TOKENIZER)
-    return utterance
-
-
-@pytest.mark.parametrize(
-    ("frame", "finished", "committed", "tentative"),
-    [
-        (1040, "", " to be", " or not"),
-        (1042, " to", " be", " or not"),
-        (1086, " to be", "", " or not"),
-        (1142, " to be or", "", " not"),
-        (1172, " to be or not", "", ""),
-    ],
-)
-def test_split_assigns_words_by_their_middle(frame: int, finished: str, committed: str, tentative: str):
-    split = partly_committed().split(frame, TOKENIZER)
-    assert (text(split.finished_tokens), text(split.next_committed)) == (finished, committed)
-    assert TOKENIZER.decode(split.next_tentative) == tentative
-
-
-def test_tokens_after_a_split_have_times_from_the_split():
-    def times(tokens: Sequence[TimedToken]) -> list[tuple[int, int]]:
-        return [(token.start_position, token.end_position) for token in tokens]
-
-    split = partly_committed().split(1051, TOKENIZER)
-    assert times(split.next_committed) == [(5, 5), (5, 5), (5, 30)]
-    assert times(split.finished_tokens) == [(10, 10), (10, 10), (10, 25)]
-
-
-@given(
-    words=st.lists(st.text("abé€", min_size=1, max_size=4), max_size=6),
-    steps=st.lists(st.integers(0, 30), min_size=7, max_size=7),
-    frame=st.integers(0, 400),
-    encoded_frames=st.integers(0, 400),
-)
-def test_split_loses_no_token_and_divides_no_word(
-    words: list[str], steps: list[int], frame: int, encoded_frames: int
-):
-    positions = np.cumsum(steps).tolist()
-    utterance = new_utterance(encoded_frames)
-    utterance.update(hypothesis(" ".join(words), positions), CONFIG, TOKENIZER)
-    split = utterance.split(1000 + frame, TOKENIZER)
-    tokens = [
-        *(token.token for token in (*split.finished_tokens, *split.next_committed)),
-        *split.next_tentative,
-    ]
-    assert tuple(tokens) == utterance.tokens
-    assert text(split.finished_tokens).split() == words[: len(text(split.finished_tokens).split())]
-    assert len(split.finished_tokens) + len(split.next_committed) >= len(utterance.committed)
-    assert not split.next_committed or len(split.finished_tokens) + len(split.next_committed) == len(
-        utterance.committed
-    )
-
-
-# --- pauses -------------------------------------------------------------------------------------------------
-
-
-def utterance_in_pause(n_final_frames: int = 180) -> ActiveUtterance:
-    """Return an utterance of 2 s whose text has ended."""
-    utterance = new_utterance()
-    utterance.encoder = FakeEncoder(final_positions=n_final_frames // 2)
-    ended = replace(hypothesis("to be or", [10, 30, 82, 90]), reached_eot=True)
-    utterance.update(ended, CONFIG, TOKENIZER)
-    return utterance
-
-
-def test_update_is_skipped_once_all_speech_is_heard_and_the_text_has_ended():
-    utterance = utterance_in_pause()
-    assert utterance.can_skip(CONFIG, 1000 + 200 - ALIGNATT_THRESHOLD_FRAMES)
-    assert not utterance.can_skip(CONFIG, 1000 + 200 - ALIGNATT_THRESHOLD_FRAMES + 1)
-    assert not utterance.can_skip(CONFIG, None), "there is speech"
-    assert not new_utterance().can_skip(CONFIG, 1000)
-    utterance.update(hypothesis("or not", [60, 81, 90]), CONFIG, TOKENIZER)
-    assert not utterance.can_skip(CONFIG, 1000), "the text was cut off"
-
-
-def test_words_are_committed_while_updates_are_skipped():
-    utterance = utterance_in_pause()
-    assert texts_of(utterance) == (" to be", " or")
-    utterance.skip_update(CONFIG, TOKENIZER)
-    assert texts_of(utterance) == (" to be or", "")
-    assert (utterance.encoded_frames, utterance.heard_frames) == (200, 230)
-    assert utterance.next_update_sample(CONFIG) == (1000 + 260) * 160 + 200
 
 
 @given(
@@ -310,9 +230,217 @@ def test_committed_tokens_are_agreed_whole_words_with_the_delay_behind_them(
 
     def may_be_committed(end: int) -> bool:
         agreed = all(other[:end] == latest[:end] for other in earlier[: agreement - 1])
-        word_end = min(
-            positions[end], positions[end - 1] + 25
-        )  # a pause of half a second is not part of a word
+        word_end = min(positions[end], positions[end - 1] + 25)  # half a second's pause is not part of a word
         return len(earlier) >= agreement - 1 and agreed and word_end <= heard_until
 
     assert found == max(filter(may_be_committed, word_ends), default=0)
+
+
+def test_updates_are_skipped_once_all_speech_is_heard_and_the_text_has_ended():
+    """Words are committed meanwhile."""
+    utterance = new_utterance(encoder=FakeEncoder(final_positions=90))
+    utterance.update(spoken("to be or", [10, 30, 82, 90], reached_eot=True), CONFIG, TOKENIZER)
+    heard_until = START_FRAME + 200 - ALIGNATT_THRESHOLD_FRAMES
+    assert utterance.can_skip(CONFIG, heard_until)
+    assert not utterance.can_skip(CONFIG, heard_until + 1)
+    assert not utterance.can_skip(CONFIG, None), "there is speech"
+    assert not new_utterance().can_skip(CONFIG, START_FRAME)
+    assert texts_of(utterance) == (" to be", " or")
+    utterance.skip_update(CONFIG, TOKENIZER)
+    assert texts_of(utterance) == (" to be or", "")
+    assert (utterance.encoded_frames, utterance.heard_frames) == (200, 230)
+    assert utterance.next_update_sample(CONFIG) == (START_FRAME + 260) * 160 + 200
+    utterance.update(spoken("or not", [60, 81, 90]), CONFIG, TOKENIZER)
+    assert not utterance.can_skip(CONFIG, START_FRAME), "the text was cut off"
+
+
+# --- splits -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frame", "finished", "committed", "tentative"),
+    [
+        (40, "", " to be", " or not"),
+        (42, " to", " be", " or not"),
+        (86, " to be", "", " or not"),
+        (142, " to be or", "", " not"),
+        (172, " to be or not", "", ""),
+    ],
+)
+def test_split_assigns_words_by_their_middle(frame: int, finished: str, committed: str, tentative: str):
+    split = partly_committed().split(START_FRAME + frame, TOKENIZER)
+    assert (text(split.finished_tokens), text(split.next_committed)) == (finished, committed)
+    assert TOKENIZER.decode(split.next_tentative) == tentative
+
+
+@given(
+    words=st.lists(st.text("abé€", min_size=1, max_size=4), max_size=6),
+    steps=st.lists(st.integers(0, 30), min_size=7, max_size=7),
+    frame=st.integers(0, 400),
+    encoded_frames=st.integers(0, 400),
+)
+@example(words=["to", "be", "or", "not"], steps=[10, 20, 30, 21, 9, 0, 0], frame=51, encoded_frames=200)
+def test_split_loses_no_token_divides_no_word_and_counts_times_from_the_split(
+    words: list[str], steps: list[int], frame: int, encoded_frames: int
+):
+    utterance = new_utterance(encoded_frames)
+    utterance.update(spoken(" ".join(words), np.cumsum(steps).tolist()), CONFIG, TOKENIZER)
+    split = utterance.split(START_FRAME + frame, TOKENIZER)
+    finished, following = split.finished_tokens, split.next_committed
+    tokens = [*(token.token for token in (*finished, *following)), *split.next_tentative]
+    assert tuple(tokens) == utterance.tokens
+    assert text(finished).split() == words[: len(text(finished).split())]
+    assert len(finished) + len(following) >= len(utterance.committed)
+    assert not following or len(finished) + len(following) == len(utterance.committed)
+    for before, after in zip(utterance.committed, finished, strict=False):
+        times = (before.start_position, before.end_position)
+        assert (after.start_position, after.end_position) == tuple(min(time, frame // 2) for time in times)
+    for before, after in zip(utterance.committed[len(finished) :], following, strict=False):
+        assert after.start_position + frame // 2 == before.start_position
+        assert after.end_position + frame // 2 == before.end_position
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+STEP = 10
+"""Positions from the start of one token to that of the next."""
+EURO = "€".encode()
+
+
+def byte_tokens(data: bytes) -> list[TimedToken]:
+    """Return timed tokens, a byte each, that begin one after another."""
+    return [
+        TimedToken(token=byte, logprob=-0.1 * (i % 3), start_position=STEP * i, end_position=STEP * (i + 1))
+        for i, byte in enumerate(data)
+    ]
+
+
+def saying(committed: bytes, tentative: bytes = b"") -> ActiveUtterance:
+    return new_utterance(400, committed=byte_tokens(committed), tentative=tuple(tentative))
+
+
+@pytest.mark.parametrize(
+    ("committed", "tentative", "expected"),
+    [
+        (b" To", b" be", ("To", " be")),
+        (b"", b" To be", ("", "To be")),
+        # Incomplete characters are not shown, not even committed ones, so that shown text never changes.
+        (b" a", b" " + EURO[:2], ("a", " ")),
+        (b" a" + EURO[:1], EURO[1:2], ("a", "")),
+        (b" a" + EURO[:2], EURO[2:] + b" b", ("a", "€ b")),
+        # Bytes that can never become a character are shown.
+        (b" a\xe2", b" b", ("a", "� b")),
+    ],
+)
+def test_displayed_text_has_no_incomplete_characters(
+    committed: bytes, tentative: bytes, expected: tuple[str, str]
+):
+    assert display_text(saying(committed, tentative), TOKENIZER) == expected
+
+
+@given(text=st.text("ab €é😀.", max_size=12), cuts=st.lists(st.integers(0, 48), min_size=4, max_size=4))
+@example(text="€", cuts=[1, 2, 2, 3])
+def test_committed_text_only_grows_and_never_ends_inside_a_character(text: str, cuts: list[int]):
+    """For any split of a text into committed, tentative and future tokens."""
+    data = text.encode()
+    steps = sorted(min(cut, len(data)) for cut in cuts)
+    shown = [display_text(saying(data[:a], data[a:b]), TOKENIZER) for a, b in pairwise(steps)]
+    for (committed, tentative), (a, b) in zip(shown, pairwise(steps), strict=True):
+        assert text.lstrip().startswith(committed + tentative)
+        assert not committed or committed.encode() in data[:a]
+        assert len(data[:b].decode(errors="ignore").lstrip()) == len(committed + tentative)
+    for (before, _), (after, _) in pairwise(shown):
+        assert after.startswith(before)
+
+
+def test_sentence_end_is_found_in_the_last_characters():
+    for committed, tentative, ends in (
+        ("", "", False),
+        (" To be.", "", True),
+        (" To be", ".", True),
+        (" To be.", " Or", False),
+        (" To be", "! ", True),
+        (" To be", ",", False),
+        ("好", "。", True),
+        (" No. 5", "", False),
+    ):
+        assert ends_sentence(saying(committed.encode(), tentative.encode()), TOKENIZER) is ends
+    assert not ends_sentence(saying("好".encode(), "。".encode()[:2]), TOKENIZER)
+
+
+def segments_of(data: bytes) -> list[Any]:
+    return utterance_segments(byte_tokens(data), saying(data), TOKENIZER, with_words=True)
+
+
+def test_each_sentence_is_a_segment_and_words_have_times_in_the_stream():
+    """One token every 0.2 s; the utterance begins after 10 s."""
+    first, second, last = segments_of(b" To be, sir. Or not? To")
+    assert [(each.text, each.start_s, each.end_s) for each in (first, second, last)] == [
+        (" To be, sir.", 10.0, pytest.approx(12.4)),
+        (" Or not?", pytest.approx(12.4), pytest.approx(14.0)),
+        (" To", pytest.approx(14.0), pytest.approx(14.6)),
+    ]
+    one, other, _ = first.words
+    assert (one.text, one.start_s, one.end_s) == (" To", 10.0, pytest.approx(10.6))
+    assert (other.text, other.start_s, other.end_s) == (" be,", pytest.approx(10.6), pytest.approx(11.4))
+    assert one.probability == pytest.approx(np.mean(np.exp([0.0, -0.1, -0.2])))
+    found = utterance_words(byte_tokens(b" He said: go!) Then... so"), saying(b""), TOKENIZER)
+    assert [word.text for word in found] == [" He", " said:", " go!)", " Then...", " so"]
+
+
+@given(data=st.text("ab .?€,\"'", max_size=25).map(str.encode) | st.binary(max_size=20))
+def test_segments_and_words_contain_all_text_in_order(data: bytes):
+    found = segments_of(data)
+    assert tuple(token for segment in found for token in segment.tokens) == tuple(data)
+    if "�" not in (whole := data.decode(errors="replace")):
+        assert "".join(segment.text for segment in found) == whole
+        assert all(segment.text == "".join(word.text for word in segment.words) for segment in found)
+    for timed in (found, *(segment.words for segment in found)):
+        assert all(one.end_s <= other.start_s for one, other in pairwise(timed))
+
+
+def test_word_times_are_monotonic_with_attention_to_earlier_audio() -> None:
+    """The last word attends to audio before the committed words; the full stop belongs to the word before it."""
+    utterance = new_utterance(0)
+    for said, positions in ((" ba", [40, 45, 50, 60]), (".", [10, 12]), (" co", [5, 6, 7, 70])):
+        utterance.finalize(hypothesis(TOKENIZER.encode(said), positions))
+    ba, co = utterance_words(utterance.committed, utterance, TOKENIZER)
+    assert (ba.text, ba.start_s, ba.end_s) == (" ba.", 10.8, 11.2)
+    assert (co.text, co.start_s, co.end_s) == (" co", 11.2, 11.4)
+
+
+# --- hallucinations -----------------------------------------------------------------------------------------
+
+
+def candidate(
+    said: str = " To be or not to be", logprob: float = -0.1, no_speech: float = 0.05, diffuse: bool = False
+) -> PartialHypothesis:
+    positions = 5 * np.arange(len(said) + 1)
+    sharp = np.tile((np.arange(300) == positions[:, None]).astype(np.float32), (2, 1, 1))
+    return hypothesis(
+        said.encode(),
+        positions,
+        logprobs=(logprob,) * len(said),
+        attention=np.full_like(sharp, 1 / 300) if diffuse else sharp,
+        reached_eot=True,
+        no_speech_prob=no_speech,
+    )
+
+
+@pytest.mark.parametrize(
+    ("candidate", "speech_prob", "rejected"),
+    [
+        (candidate(), 0.9, False),
+        (candidate(diffuse=True, logprob=-1.3, no_speech=0.9), 0.02, True),
+        (candidate(" Thank you.", diffuse=True), 0.02, True),
+        (candidate(" Thank you."), 0.9, False),
+        (candidate(" a a a a a a a a a a a a a", logprob=-1.2, diffuse=True), 0.45, True),
+        (candidate(" a b c d e f g h i j k l m", logprob=-1.0, diffuse=True), 0.45, False),
+        (candidate(logprob=-1.2), 0.9, False),
+    ],
+)
+def test_hallucinations_are_rejected_and_speech_is_not(
+    candidate: PartialHypothesis, speech_prob: float, rejected: bool
+):
+    probabilities = np.full(100, speech_prob, np.float32)
+    assert is_hallucination(new_utterance(400), candidate, probabilities, 0.5, TOKENIZER) is rejected

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,9 @@ from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from tiny_models import DIMS, TOKENIZER
 
-EOT = TOKENIZER.eot
 OPTIONS = TranscribeOptions(
     language="en", vad=False, hallucination_threshold=None, temperatures=(0.0,), suppress_tokens=()
 )
-
-
-# --- a backend with a script for each stream ----------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -38,7 +34,6 @@ class StreamEncoder:
     """`harken.contract.StreamingEncoderState` of a numbered stream."""
 
     number: int
-    chunks: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
 
 
 @dataclass
@@ -53,20 +48,19 @@ class StreamFeatures:
 
 
 class StreamBackend(ScriptedBackend):
-    """`harken.contract.Backend` that decodes the text of each stream, in its language, and records its batches."""
+    """`harken.contract.Backend` that decodes the text of each stream, in its language, and records what is encoded."""
 
-    def __init__(self, *texts: str, languages: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *texts: str, languages: Sequence[str] = ("en",) * 3, tokenizer: Tokenizer = TOKENIZER
+    ) -> None:
         super().__init__(self._logits, 64)
-        self.texts, self.languages = texts, languages
+        self.texts, self.languages, self.tokenizer = texts, languages, tokenizer
         self.encoded: list[list[int]] = []
-        self.decoded: list[list[int]] = []
 
     def encode_chunk(self, states: Sequence[StreamEncoder], mel: Floats, final_frames: int) -> None:
-        assert len(states) == len(mel)
         self.encoded.append([encoder.number for encoder in states])
         for encoder, window in zip(states, mel, strict=True):
             assert (window == encoder.number).all(), "each encoder gets the audio of its stream"
-            encoder.chunks.append((window.shape, final_frames))
 
     def stream_features(self, states: Sequence[StreamEncoder]) -> StreamFeatures:
         return StreamFeatures([encoder.number for encoder in states])
@@ -74,22 +68,18 @@ class StreamBackend(ScriptedBackend):
     def open_session(
         self, features: Any, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> ScriptedBackendSession:
-        row_numbers = [features.numbers[row] for row in row_windows]
-        if capacity > 1:
-            self.decoded.append(row_numbers)
-        return super().open_session(features, row_numbers, capacity, attention=attention)
+        numbers = [features.numbers[row] for row in row_windows]
+        return super().open_session(features, numbers, capacity, attention=attention)
 
     def _logits(self, number: int, seen: tuple[int, ...]) -> Floats:
-        logits = np.zeros(DIMS.n_vocab, np.float32)
-        if TOKENIZER.sot not in seen:
+        """Return logits of the language behind the start alone, and of the text behind the rest of the prompt."""
+        tokenizer, logits = self.tokenizer, np.zeros(DIMS.n_vocab, np.float32)
+        if tokenizer.sot not in seen:
             return logits
-        if seen == (TOKENIZER.sot,):
-            language = self.languages[number] if self.languages else "en"
-            logits[TOKENIZER.language_tokens[language]] = 5
-            return logits
-        n_prompt = seen.index(TOKENIZER.sot) + (4 if TOKENIZER.no_timestamps in seen else 3)
-        text: list[int] = [*self.texts[number].encode(), EOT]
-        logits[[*text, EOT][min(len(seen) - n_prompt, len(text))]] = 12
+        said = seen[seen.index(tokenizer.sot) :]
+        prompt = tokenizer.sot_sequence(self.languages[number], timestamps=False)
+        following = [*prompt, *self.texts[number].encode(), tokenizer.eot]
+        logits[following[min(len(said), len(following) - 1)]] = 12
         return logits
 
 
@@ -106,7 +96,7 @@ class ScriptedStream:
     @property
     def texts(self) -> list[str]:
         """Text of each response."""
-        return [TOKENIZER.decode(response.partial.hypothesis.tokens) for response in self.responses]
+        return [TOKENIZER.decode(response.hypothesis.tokens) for response in self.responses]
 
 
 def partial_request(
@@ -133,43 +123,32 @@ def worker(backend: Backend, **options: object) -> ModelWorker:
     return ModelWorker(WindowDecoder(backend, TOKENIZER, replace(OPTIONS, **options)))
 
 
-def run_streams(model_worker: ModelWorker, *streams: ScriptedStream) -> None:
+def run(model_worker: ModelWorker, *requests: ModelRequest) -> list[ScriptedStream]:
+    """Return streams that have each made a request, all at the same time."""
+    streams = [ScriptedStream(request) for request in requests]
     model_worker.run([stream.steps() for stream in streams])
+    return streams
 
 
 # --- batches ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("different", "encoded"),
-    [
+def test_windows_of_one_shape_are_encoded_together_and_all_decoded_together():
+    for different, encoded in (
         ({}, [[0, 1, 2]]),
         ({"frames": 31}, [[0, 2], [1]]),
         ({"final_frames": 6}, [[0, 2], [1]]),
         ({"history_frames": 12}, [[0, 2], [1]]),
         ({"committed": (*b"tw",), "context_tokens": (*b"Ah.",)}, [[0, 1, 2]]),
-    ],
-)
-def test_windows_of_one_shape_are_encoded_together_and_all_decoded_together(
-    different: dict[str, Any], encoded: list[list[int]]
-):
-    backend = StreamBackend("one", "two", "three")
-    encoders = [StreamEncoder(number) for number in range(3)]
-    streams = [
-        ScriptedStream(partial_request(encoders[0])),
-        ScriptedStream(partial_request(encoders[1], **different)),
-        ScriptedStream(partial_request(encoders[2])),
-    ]
-    run_streams(worker(backend), *streams)
-    assert backend.encoded == encoded
-    assert backend.decoded == [[0, 1, 2]]
-    assert [stream.texts for stream in streams] == [
-        ["one"],
-        ["two"[len(different.get("committed", ())) :]],
-        ["three"],
-    ]
-    shape = (DIMS.n_mels, different.get("frames", 21))
-    assert encoders[1].chunks == [(shape, different.get("final_frames", 4))]
+    ):
+        backend = StreamBackend("one", "two", "three")
+        requests = [partial_request(StreamEncoder(0)), None, partial_request(StreamEncoder(2))]
+        requests[1] = partial_request(StreamEncoder(1), **different)
+        streams = run(worker(backend), *requests)
+        assert backend.encoded == encoded
+        assert len(backend.sessions) == 1
+        rest = "two"[len(different.get("committed", ())) :]
+        assert [stream.texts for stream in streams] == [["one"], [rest], ["three"]]
 
 
 # --- languages and prompts ----------------------------------------------------------------------------------
@@ -192,12 +171,6 @@ def prompt(language: str, previous: bytes = b"", carried: bytes = b"") -> tuple[
     )
 
 
-def languages(streams: Sequence[ScriptedStream]) -> Iterator[str]:
-    for stream in streams:
-        (response,) = stream.responses
-        yield response.partial.language
-
-
 @pytest.mark.parametrize(
     ("option", "allowed", "known", "expected", "detects"),
     [
@@ -213,55 +186,35 @@ def test_language_is_detected_only_where_it_is_unknown(
     option: str | None, allowed: tuple[str, ...], known: list[str | None], expected: list[str], detects: bool
 ):
     backend = StreamBackend("one", "two", "three", languages=("de", "fr", "en"))
-    streams = [
-        ScriptedStream(partial_request(StreamEncoder(number), language=code))
-        for number, code in enumerate(known)
-    ]
-    run_streams(worker(backend, language=option, languages=allowed), *streams)
-    assert [*languages(streams)] == expected
+    requests = [partial_request(StreamEncoder(number), language=code) for number, code in enumerate(known)]
+    streams = run(worker(backend, language=option, languages=allowed), *requests)
+    assert [response.language for stream in streams for response in stream.responses] == expected
     assert read_prompts(backend) == [prompt(language) for language in expected]
     assert len(backend.sessions) == 1 + detects
 
 
 def test_prompt_has_the_text_before_the_utterance():
     backend = StreamBackend("one", "two")
-    streams = [
-        ScriptedStream(partial_request(StreamEncoder(0), context_tokens=(*b"Well.",))),
-        ScriptedStream(partial_request(StreamEncoder(1), draft_tokens=(*b"tw",))),
+    requests = [
+        partial_request(StreamEncoder(0), context_tokens=(*b"Well.",)),
+        partial_request(StreamEncoder(1), draft_tokens=(*b"tw",)),
     ]
-    run_streams(worker(backend), *streams)
+    run(worker(backend), *requests)
     assert read_prompts(backend) == [prompt("en", b"Well."), (*prompt("en"), *b"tw")]
-
-
-@pytest.mark.parametrize("carried", [True, False])
-def test_prompt_of_every_utterance_has_the_initial_prompt(carried: bool):
-    """As in each final pass, which takes the utterance for a recording."""
-    backend = StreamBackend("one")
-    run_streams(
-        worker(backend, initial_prompt="Ann", carry_initial_prompt=carried),
-        ScriptedStream(partial_request(StreamEncoder(0), context_tokens=(*b" So.",))),
-    )
-    assert read_prompts(backend) == [prompt("en", b" So.", b" Ann")]
-
-
-def test_translate_task_is_in_the_prompt():
-    backend = StreamBackend("one")
-    run_streams(
-        worker(backend, task="translate"), ScriptedStream(partial_request(StreamEncoder(0), language="de"))
-    )
+    # The initial prompt is in each, as in each final pass, which takes the utterance for a recording.
+    for carried in (True, False):
+        run(worker(backend, initial_prompt="Ann", carry_initial_prompt=carried), requests[0])
+        assert read_prompts(backend) == [prompt("en", b"Well.", b" Ann")]
+    run(worker(backend, task="translate"), partial_request(StreamEncoder(0), language="de"))
     assert TOKENIZER.translate in read_prompts(backend)[0]
 
 
 def test_english_only_model_detects_no_language():
     english = Tokenizer.bytes_only(multilingual=False)
-    backend = StreamBackend("one")
-    model_worker = ModelWorker(WindowDecoder(backend, english, replace(OPTIONS, language=None)))
-    backend.next_logits = lambda number, seen: np.eye(DIMS.n_vocab, dtype=np.float32)[
-        EOT if len(seen) > 5 else ord("a")
-    ]
-    stream = ScriptedStream(partial_request(StreamEncoder(0), language=None))
-    run_streams(model_worker, stream)
-    assert stream.responses[0].partial.language == "en"
+    backend = StreamBackend("one", tokenizer=english)
+    decoder = WindowDecoder(backend, english, replace(OPTIONS, language=None))
+    (stream,) = run(ModelWorker(decoder), partial_request(StreamEncoder(0), language=None))
+    assert stream.responses[0].language == "en"
     assert read_prompts(backend) == [english.sot_sequence("en", timestamps=False)]
 
 
@@ -269,8 +222,7 @@ def test_english_only_model_detects_no_language():
     ("options", "text"), [({"suppress_regex": "[0-9]"}, "ab"), ({"suppress_tokens": (98,)}, "a1")]
 )
 def test_suppressed_tokens_are_not_decoded(options: dict[str, Any], text: str):
-    stream = ScriptedStream(partial_request(StreamEncoder(0)))
-    run_streams(worker(StreamBackend("a1b"), **options), stream)
+    (stream,) = run(worker(StreamBackend("a1b"), **options), partial_request(StreamEncoder(0)))
     (found,) = stream.texts
     assert {*found} & {*"a1b"} <= {*text}
     assert found.startswith("a")

@@ -1,19 +1,23 @@
-"""Chunking of recordings: packed windows, the map back to recording time, and speech found while samples are read."""
+"""Windows of a recording: speech found and packed while samples are read, its map back, its log-mel, its memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fakes.speech_detector import LoudIsSpeech, noise_and_silence
-from harken.audio import log_mel
+from fakes.silent_mel import SilentMel
+from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
+from harken.audio import log_mel, pad_or_trim
 from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.contract import Floats
+from harken.errors import AudioError
+from harken.transcribe import mel_windows
 from harken.transcribe.chunking import (
     ClipRange,
     FrameSpan,
@@ -25,13 +29,9 @@ from harken.transcribe.chunking import (
     total_frames,
 )
 from harken.transcribe.mel_windows import MelWindows
-from harken.types import HOP_SAMPLES, WINDOW_SAMPLES
+from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_FRAMES, WINDOW_SAMPLES
 
-OPTIONS = VadOptions()
-WHOLE: list[ClipRange] = [(0, None)]
-WINDOW_FRAMES = 3000
-SAMPLES = noise_and_silence(5)
-MEL = log_mel(SAMPLES, 8, padding_samples=WINDOW_SAMPLES)
+# --- speech packed into windows -----------------------------------------------------------------------------
 
 gaps_and_lengths = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 250)), max_size=30)
 
@@ -44,164 +44,220 @@ def regions_of(gaps_and_lengths: list[tuple[int, int]]) -> list[FrameSpan]:
     return regions
 
 
-class TestTimeMap:
-    @given(steps=gaps_and_lengths.filter(bool), data=st.data())
-    def test_frames_map_to_those_they_were_packed_from(
-        self, steps: list[tuple[int, int]], data: st.DataObject
-    ) -> None:
-        spans = tuple(regions_of([(gap + 1, length) for gap, length in steps]))
-        packed = [frame for start, end in spans for frame in range(start, end)]
-        time_map = TimeMap(spans)
-        frame = data.draw(st.integers(0, len(packed)))
-        assert time_map.to_recording_start(frame) == [*packed, packed[-1] + 1][frame]
-        assert time_map.to_recording_end(frame) == [packed[0], *(before + 1 for before in packed)][frame]
-        assert time_map.to_recording_end(frame) <= time_map.to_recording_start(frame)
-        assert total_frames(time_map.recording_spans(frame, len(packed))) == len(packed) - frame
-
-
-def mel_of_samples() -> MelWindows:
-    return MelWindows(iter([SAMPLES]), n_mels=8, window_frames=120)
-
-
-class TestPackedSpeech:
-    spans = ((100, 140), (300, 350))
-
-    @pytest.mark.parametrize(("offset", "frames"), [(0, 90), (39, 51), (41, 49), (89, 1), (90, 0)])
-    def test_window_has_the_frames_of_the_spans_from_an_offset_on(self, offset: int, frames: int) -> None:
-        mel, size = PackedSpeech(mel_of_samples(), self.spans).window(offset)
-        assert mel.shape == (1, 8, 120)
-        assert size == frames
-        expected = np.concatenate([MEL[:, start:end] for start, end in self.spans], axis=1)[:, offset:]
-        np.testing.assert_array_equal(mel[0, :, :size], expected)
-        assert not mel[..., size:].any()
-
-
-def pack(regions: Iterable[FrameSpan]) -> list[FrameSpans]:
-    """Return the windows of at most 100 frames that regions are packed into."""
+@given(steps=gaps_and_lengths)
+@example(steps=[(0, 50), (5, 46), (10, 10), (300, 9), (301, 250)])
+@example(steps=[(0, 50), (50, 50), (20, 5)])
+def test_windows_have_all_speech_only_short_gaps_and_as_many_whole_regions_as_fit(
+    steps: list[tuple[int, int]],
+) -> None:
+    regions = regions_of(steps)
     packer = SpeechPacker(100, max_gap_frames=10, flush_silence_frames=300)
-    return [window for region in regions for window in packer.add(region)] + packer.flush()
+    windows = [window for region in regions for window in packer.add(region)] + packer.flush()
+    packed = [frame for window in windows for start, end in window for frame in range(start, end)]
+    assert packed == sorted(set(packed))
+    speech = {frame for start, end in regions for frame in range(start, end)}
+    gaps = {frame for (_, a), (b, _) in pairwise(regions) if b - a <= 10 for frame in range(a, b)}
+    assert speech <= set(packed) <= speech | gaps
+    assert all(0 < total_frames(window) <= 100 for window in windows)
+    assert all(b[0] - a[1] > 10 for window in windows for a, b in pairwise(window))
+    starts = {start for start, _ in regions}
+    for window, following in pairwise(windows):
+        end, start = window[-1][1], following[0][0]
+        length = next(min(100, b - start) for a, b in regions if a <= start < b)
+        joined = start - end if start - end <= 10 else 0
+        assert start - end > 300 or total_frames(window) + joined + length > 100, "it would have fitted"
+        assert start in starts or total_frames(window) == 100 or end == start, "only long regions are cut"
 
 
-class TestSpeechPacker:
-    @pytest.mark.parametrize(
-        ("regions", "windows"),
-        [
-            ([(0, 50), (100, 130)], [((0, 50), (100, 130))]),  # the silence between them is left out
-            ([(0, 50), (60, 70)], [((0, 70),)]),  # the silence between them is short
-            ([(0, 50), (100, 151)], [((0, 50),), ((100, 151),)]),  # one frame too many
-            ([(0, 50), (55, 101)], [((0, 50),), ((55, 101),)]),  # too long together with the silence
-            ([(0, 90), (200, 205), (206, 209)], [((0, 90), (200, 209))]),
-            ([(0, 250)], [((0, 100),), ((100, 200),), ((200, 250),)]),  # longer than a window
-            ([(0, 20), (321, 330)], [((0, 20),), ((321, 330),)]),  # too far apart
-        ],
-    )
-    def test_regions_are_packed_into_windows(self, regions: list[FrameSpan], windows: list[FrameSpans]) -> None:
-        assert pack(regions) == windows
+def test_window_is_given_out_after_enough_silence() -> None:
+    packer = SpeechPacker(100, max_gap_frames=10, flush_silence_frames=300)
+    assert packer.add((5, 60)) == []
+    assert packer.start_frame == 5
+    assert packer.advance_to(360) == []
+    assert packer.advance_to(361) == [((5, 60),)]
+    assert packer.start_frame is None
+    assert packer.advance_to(5000) == packer.flush() == []
 
-    def test_window_is_given_out_after_enough_silence(self) -> None:
-        packer = SpeechPacker(100, max_gap_frames=10, flush_silence_frames=300)
-        assert packer.add((5, 60)) == []
-        assert packer.start_frame == 5
-        assert packer.advance_to(360) == []
-        assert packer.advance_to(361) == [((5, 60),)]
-        assert packer.start_frame is None
-        assert packer.advance_to(5000) == []
-        assert packer.flush() == []
 
-    @given(steps=gaps_and_lengths)
-    def test_windows_have_all_speech_and_only_short_gaps(self, steps: list[tuple[int, int]]) -> None:
-        regions = regions_of(steps)
-        windows = pack(regions)
-        packed = [frame for window in windows for start, end in window for frame in range(start, end)]
-        assert packed == sorted(set(packed))
-        speech = {frame for start, end in regions for frame in range(start, end)}
-        assert speech <= set(packed)
-        gaps = {frame for (_, a), (b, _) in pairwise(regions) if b - a <= 10 for frame in range(a, b)}
-        assert set(packed) - speech <= gaps
-        assert all(0 < total_frames(window) <= 100 for window in windows)
-        assert all(b[0] - a[1] > 10 for window in windows for a, b in pairwise(window))
+@given(steps=gaps_and_lengths.filter(bool), data=st.data())
+def test_frames_of_a_window_map_to_those_they_were_packed_from(
+    steps: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    spans = tuple(regions_of([(gap + 1, length) for gap, length in steps]))
+    packed = [frame for start, end in spans for frame in range(start, end)]
+    time_map = TimeMap(spans)
+    frame = data.draw(st.integers(0, len(packed)))
+    assert time_map.to_recording_start(frame) == [*packed, packed[-1] + 1][frame]
+    assert time_map.to_recording_end(frame) == [packed[0], *(before + 1 for before in packed)][frame]
+    assert time_map.to_recording_end(frame) <= time_map.to_recording_start(frame)
+    assert total_frames(time_map.recording_spans(frame, len(packed))) == len(packed) - frame
+
+
+def test_window_has_the_frames_of_its_spans_from_an_offset_on() -> None:
+    samples, spans = noise_and_silence(5), ((100, 140), (300, 350))
+    whole = log_mel(samples, 8, padding_samples=WINDOW_SAMPLES)
+    expected = np.concatenate([whole[:, start:end] for start, end in spans], axis=1)
+    for offset in (0, 39, 41, 89, 90):
+        mel, size = PackedSpeech(MelWindows(iter([samples]), 8, 120), spans).window(offset)
+        assert size == 90 - offset
+        np.testing.assert_array_equal(mel, pad_or_trim(expected[:, offset:], 120)[None])
+
+
+# --- speech found while samples are read --------------------------------------------------------------------
 
 
 def read(
-    sample_blocks: Iterator[Floats],
-    clips: Sequence[ClipRange] = WHOLE,
-    window_frames: int = WINDOW_FRAMES,
-    **look_ahead: int,
-) -> tuple[SpeechSegmenter, list[tuple[FrameSpans, Floats]]]:
-    """Read a whole recording, and return its segmenter and the spans and the mel of every packed window."""
-    segmenter = SpeechSegmenter(sample_blocks, OPTIONS, LoudIsSpeech)
-    windows = MelWindows(segmenter.blocks(), 8, window_frames, **look_ahead)
+    samples: Floats | Iterator[Floats], *clips: ClipRange, options: VadOptions | None = None
+) -> tuple[SpeechSegmenter, list[FrameSpans]]:
+    """Read a whole recording, and return its segmenter and the spans of every packed window."""
+    blocks = iter([samples]) if isinstance(samples, np.ndarray) else samples
+    segmenter = SpeechSegmenter(blocks, options or VadOptions(), LoudIsSpeech)
+    windows = MelWindows(segmenter.blocks(), 8, WINDOW_FRAMES)
     packed = []
-    for spans in filter(None, segmenter.packed_spans(windows, clips, window_frames)):
-        mel, frames = PackedSpeech(windows, spans).window(0)
+    for spans in filter(None, segmenter.packed_spans(windows, clips or [(0, None)], WINDOW_FRAMES)):
+        _, frames = PackedSpeech(windows, spans).window(0)
         assert frames == total_frames(spans), "frames that are needed have been discarded"
-        packed.append((spans, mel))
+        packed.append(spans)
     return segmenter, packed
 
 
-class TestClips:
-    def spans(self, samples: Floats, *clips: ClipRange) -> list[FrameSpans]:
-        return [spans for spans, _ in read(iter([samples]), clips)[1]]
+@pytest.mark.parametrize(
+    ("lengths_s", "clips", "spans"),
+    [
+        ((0, 6, 4, 10), [(0, 200), (600, 1000)], [((600, 1000),)]),  # a clip without speech
+        (  # speech across several clips
+            (4, 26),
+            [(0, 100), (150, 200), (200, 450), (2000, 3000)],
+            [((0, 100),), ((150, 200),), ((200, 440),)],
+        ),
+        ((2, 10, 2, 10, 2), [(300, 1100), (1100, 1300)], [((1160, 1300),)]),  # speech outside of all clips
+        ((0, 50, 0.15), [], [((4958, 5015),)]),  # speech at the end
+    ],
+)
+def test_speech_of_clips_is_packed(
+    lengths_s: Sequence[float], clips: list[ClipRange], spans: list[FrameSpans]
+) -> None:
+    assert read(noise_and_silence(*lengths_s), *clips)[1] == spans
 
-    def test_clip_without_speech_does_not_change_the_next(self) -> None:
-        assert self.spans(noise_and_silence(0, 6, 4, 10), (0, 200), (600, 1000)) == [((600, 1000),)]
 
-    def test_speech_across_several_clips_is_in_each(self) -> None:
-        clips = [(0, 100), (150, 200), (200, 450), (2000, 3000)]
-        assert self.spans(noise_and_silence(4, 26), *clips) == [((0, 100),), ((150, 200),), ((200, 440),)]
-
-    def test_speech_outside_of_all_clips_is_left_out(self) -> None:
-        assert self.spans(noise_and_silence(2, 10, 2, 10, 2), (300, 1100), (1100, 1300)) == [((1160, 1300),)]
-
-    def test_blocks_behind_the_last_clip_are_not_read(self) -> None:
-        n_blocks_read = 0
-
-        def counted() -> Iterator[Floats]:
-            nonlocal n_blocks_read
-            for _ in range(100):
-                n_blocks_read += 1
-                yield noise_and_silence(0, 30)
-
-        read(counted(), [(0, 100), (200, 500)])
-        assert n_blocks_read == 1
+def test_blocks_behind_the_last_clip_are_not_read() -> None:
+    blocks = iter([noise_and_silence(0, 30)] * 100)
+    read(blocks, (0, 100), (200, 500))
+    assert len([*blocks]) == 99
 
 
 def test_a_short_recording_is_packed_to_its_last_frame_or_has_no_windows() -> None:
     for n_samples in (1, CHUNK_SAMPLES - 1, CHUNK_SAMPLES, 3 * CHUNK_SAMPLES, 2048, 2100, 5000, 15_999):
-        segmenter, packed = read(iter([noise_and_silence(1)[:n_samples]]))
-        speech = [((0, n_samples // HOP_SAMPLES),)] if n_samples > 4 * CHUNK_SAMPLES - 1 else []
-        assert [spans for spans, _ in packed] == speech
+        segmenter, packed = read(noise_and_silence(1)[:n_samples])
+        assert packed == ([((0, n_samples // HOP_SAMPLES),)] if n_samples > 4 * CHUNK_SAMPLES - 1 else [])
         assert len(segmenter.probabilities) == -(-n_samples // CHUNK_SAMPLES)
 
 
-def test_speech_at_the_end_is_packed() -> None:
-    samples = noise_and_silence(0, 50, 0.15)
-    segmenter, packed = read(iter([samples]))
-    assert [spans for spans, _ in packed] == [((4958, 5015),)]
-    assert segmenter.word_regions(4960, 5015) == [(4993, 5015)]
-
-
-@pytest.mark.parametrize("threshold", [0.3, 0.5])
-def test_word_regions_use_the_threshold_of_the_windows(threshold: float) -> None:
-    class LowProbability(LoudIsSpeech):
-        def feed(self, samples: Floats) -> Floats:
-            return np.float32(0.4) * super().feed(samples)
-
-    segmenter = SpeechSegmenter(
-        iter([noise_and_silence(0, 3, 1, 3)]),
-        VadOptions(threshold=threshold, min_speech_s=0.05),
-        LowProbability,
-    )
-    for _ in segmenter.blocks():
-        pass
-    assert bool(segmenter.regions) == bool(segmenter.word_regions(0, 700)) == (threshold == 0.3)
-
-
 def test_pauses_between_words_are_silence_in_word_regions_only() -> None:
-    segmenter = SpeechSegmenter(iter([noise_and_silence(1, 0.5, 1, 3)]), OPTIONS, LoudIsSpeech)
-    for _ in segmenter.blocks():
-        pass
+    segmenter, _ = read(noise_and_silence(1, 0.5, 1, 3))
     assert segmenter.regions == [(0, 292)]
     assert segmenter.word_regions(0, 300) == [(0, 107), (142, 257)]
     # With the region before, for words that begin before the stretch.
     assert segmenter.word_regions(200, 300) == [(0, 107), (142, 257)]
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.5])
+def test_word_regions_use_the_threshold_of_the_windows(
+    monkeypatch: pytest.MonkeyPatch, threshold: float
+) -> None:
+    feed = LoudIsSpeech.feed
+    monkeypatch.setattr(
+        LoudIsSpeech, "feed", lambda detector, samples: np.float32(0.4) * feed(detector, samples)
+    )
+    options = VadOptions(threshold=threshold, min_speech_s=0.05)
+    segmenter, _ = read(noise_and_silence(0, 3, 1, 3), options=options)
+    assert bool(segmenter.regions) == bool(segmenter.word_regions(0, 700)) == (threshold == 0.3)
+
+
+# --- log-mel ------------------------------------------------------------------------------------------------
+
+LOOK_AHEAD_FRAMES = 60
+rng = np.random.default_rng(3)
+# From 100 dB below full scale up to it, so that every window shows which peak it was normalised with.
+RECORDING = (rng.standard_normal(3 * SAMPLE_RATE) * np.logspace(-5, 0, 3 * SAMPLE_RATE)).astype(np.float32)
+
+
+@settings(max_examples=40)
+@given(
+    points=st.lists(st.integers(0, len(RECORDING)), max_size=8),
+    seeks=st.lists(st.integers(0, 320), min_size=1, max_size=6).map(sorted),
+)
+def test_windows_do_not_depend_on_block_sizes(points: list[int], seeks: list[int]) -> None:
+    def windows(points: Sequence[int]) -> list[tuple[Floats, int]]:
+        blocks = iter(split_at(RECORDING, points))
+        read = MelWindows(blocks, n_mels=8, window_frames=48, look_ahead_frames=LOOK_AHEAD_FRAMES)
+        return [read.window(seek, None) for seek in seeks]
+
+    for one, other in zip(windows(points), windows(range(160, len(RECORDING), 160)), strict=True):
+        assert one[1] == other[1]
+        np.testing.assert_array_equal(one[0], other[0])
+
+
+def test_window_is_normalised_with_the_peak_before_it_and_in_its_look_ahead() -> None:
+    quiet = rng.standard_normal(5 * SAMPLE_RATE).astype(np.float32) * np.float32(1e-4)
+    bang = slice(2 * SAMPLE_RATE, 2 * SAMPLE_RATE + 800)
+
+    def floor_at(seek: int, with_bang: bool) -> float:
+        samples = quiet.copy()
+        samples[bang] *= 1e5 if with_bang else 1
+        windows = MelWindows(iter([samples[:200], samples[200:]]), 8, 48, look_ahead_frames=LOOK_AHEAD_FRAMES)
+        return float(windows.window(seek, None)[0].min())
+
+    before, ahead, behind = 0, 200 - 48 - LOOK_AHEAD_FRAMES + 10, 300
+    assert floor_at(before, with_bang=True) == floor_at(before, with_bang=False)
+    for seek in (ahead, behind):
+        assert floor_at(seek, with_bang=True) > floor_at(seek, with_bang=False) + 0.5
+
+
+@pytest.mark.parametrize("n_mels", [80, 128])
+def test_windows_of_a_short_recording_equal_its_log_mel(n_mels: int) -> None:
+    whole = log_mel(RECORDING, n_mels, padding_samples=WINDOW_SAMPLES)[:, : len(RECORDING) // HOP_SAMPLES]
+    windows = MelWindows(iter(split_at(RECORDING, [7, 20_000])), n_mels, window_frames=120)
+    for seek in (0, 33, 180, 299):
+        mel, frames = windows.window(seek, None)
+        assert frames == min(120, 300 - seek)
+        np.testing.assert_array_equal(mel[0], pad_or_trim(whole[:, seek : seek + frames], 120))
+
+
+@pytest.mark.parametrize("end_only", [False, True])
+def test_memory_does_not_grow_with_the_length_of_the_recording(
+    monkeypatch: pytest.MonkeyPatch, end_only: bool
+) -> None:
+    monkeypatch.setattr(mel_windows, "LogMel", SilentMel)
+    block = np.zeros(WINDOW_SAMPLES, np.float32)
+
+    def peak_bytes(minutes: int) -> int:
+        windows = MelWindows((block for _ in range(2 * minutes)), n_mels=80, window_frames=3000)
+        tracemalloc.start()
+        try:
+            seek = (minutes * 60 - 100) * FRAMES_PER_SECOND if end_only else 0
+            while size := windows.window(seek, None)[1]:
+                seek += size
+            assert seek == windows.frames_read == minutes * 60 * FRAMES_PER_SECOND
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak_bytes(120) < 1.1 * peak_bytes(10)
+
+
+def test_frames_before_a_read_error_are_delivered_and_it_is_reported_where_it_is_reached() -> None:
+    broken = AudioError("talk.mp3: at 1.00 s: the file is cut short or damaged")
+
+    def blocks(n_readable: int) -> Iterator[Floats]:
+        for _ in range(n_readable):
+            yield RECORDING[: SAMPLE_RATE // 2]
+        raise broken
+
+    windows = MelWindows(blocks(2), n_mels=8, window_frames=48)
+    assert [windows.window(seek, None)[1] for seek in (0, 48, 96, 100)] == [48, 48, 4, 0]
+    assert windows.failure is broken
+    with pytest.raises(AudioError, match="cut short"):
+        MelWindows(blocks(0), n_mels=8, window_frames=48).window(0, None)
+    unreached = MelWindows(blocks(2), 8, 48, look_ahead_frames=10)
+    assert (unreached.window(0, 40)[1], unreached.failure) == (40, None)

@@ -125,15 +125,12 @@ def test_speech_is_mapped_into_the_spans_of_a_packed_window() -> None:
 
 @pytest.mark.usefixtures("small_numbers")
 class TestFilling:
-    def test_speech_between_two_segments_is_decoded_and_put_between_them(self) -> None:
-        transcript, backend = transcribe(JUMP, MIDDLE)
+    @pytest.mark.parametrize("first", [JUMP, STRETCHED], ids=["between segments", "in a stretched segment"])
+    def test_speech_without_words_is_decoded_and_put_between_the_words(self, first: WindowText) -> None:
+        transcript, backend = transcribe(first, MIDDLE)
         assert spans(transcript) == [(0, 0.0, 0.06, " one"), (1, 0.06, 0.34, " and"), (2, 0.34, 0.4, " two")]
         assert transcript.unwritten == ()
         assert len(backend.mels) == 2
-
-    def test_segment_that_is_stretched_over_speech_is_divided(self) -> None:
-        transcript, _ = transcribe(STRETCHED, MIDDLE)
-        assert spans(transcript) == [(0, 0.0, 0.06, " one"), (1, 0.06, 0.34, " and"), (2, 0.34, 0.4, " two")]
 
     def test_text_that_ends_early_is_continued(self) -> None:
         early = window_text(0, " one", 4, attended=(0, *[2] * 4, 4))
@@ -162,34 +159,28 @@ class TestFilling:
         assert words[0].end_s <= 0.06 <= words[1].start_s
         assert words[1].end_s <= 0.34 <= words[2].start_s
 
-    def test_covered_speech_is_decoded_once(self) -> None:
-        covered = window_text(0, " one two", 20, attended=(0, *range(2, 18, 2), 20))
-        transcript, backend = transcribe(covered)
-        assert (transcript.text, transcript.unwritten) == ("one two", ())
-        assert len(backend.mels) == 1
-
-    @pytest.mark.parametrize("options", [{"fill_gaps": False}, {"vad": False}])
-    def test_without_the_option_or_detected_speech_nothing_is_decoded_again(
-        self, options: dict[str, Any]
+    @pytest.mark.parametrize(
+        ("first", "options"),
+        [
+            (window_text(0, " one two", 20, attended=(0, *range(2, 18, 2), 20)), {}),  # covered by words
+            (JUMP, {"fill_gaps": False}),
+            (JUMP, {"vad": False}),
+        ],
+    )
+    def test_what_is_covered_or_not_asked_for_is_not_decoded_again(
+        self, first: WindowText, options: dict[str, Any]
     ) -> None:
-        transcript, backend = transcribe(JUMP, MIDDLE, samples=SPEECH[:6400], **options)
+        transcript, backend = transcribe(first, MIDDLE, samples=SPEECH[:6400], **options)
         assert (transcript.text, transcript.unwritten) == ("one two", ())
         assert len(backend.mels) == 1
 
     def test_exact_finals_of_a_live_stream_are_filled_too(self) -> None:
-        decoder = WindowDecoder(
-            TranscriptBackend(JUMP, MIDDLE),
-            TOKENIZER,
-            TranscribeOptions(**OPTIONS),
-            speech_detector=LoudIsSpeech,
-        )
-        request = FinalRequest(samples=SPEECH[:6400], start_s=7.0, draft_tokens=())
-        (segments,) = final_pass(decoder, [request], 1)
+        backend, options = TranscriptBackend(JUMP, MIDDLE), TranscribeOptions(**OPTIONS)
+        decoder = WindowDecoder(backend, TOKENIZER, options, speech_detector=LoudIsSpeech)
+        (segments,) = final_pass(decoder, [FinalRequest(samples=SPEECH[:6400], start_s=7.0)], 1)
         assert [(segment.start_s, segment.text) for segment in segments] == [
-            (7.0, " one"),
-            (7.06, " and"),
-            (7.34, " two"),
-        ]
+            (7.0, " one"), (7.06, " and"), (7.34, " two")
+        ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("small_numbers")

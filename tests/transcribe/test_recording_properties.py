@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from comparable import comparable
+from fakes.backends import WINDOW_S
+from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
 from harken.api import Recognizer
 from harken.contract import Backend, Floats
 from harken.errors import Cancelled
 from harken.results import Transcript
-from harken.transcribe import TranscribeOptions
+from harken.transcribe import (
+    RecordingTranscriber,
+    Scheduler,
+    TranscribeOptions,
+    WindowDecoder,
+    gap_filling,
+)
 from harken.types import SAMPLE_RATE
+from single_recording import SMALL_PADDING
 from tiny_models import DIMS, TOKENIZER
 
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
@@ -25,42 +35,68 @@ BEYOND = range(TOKENIZER.timestamp_begin + DIMS.n_audio_ctx + 1, DIMS.n_vocab)
 options = st.fixed_dictionaries(
     {
         "language": st.sampled_from([None, "en"]),
+        "multilingual": st.booleans(),
         "temperatures": st.sampled_from([(0.0,), (0.0, 0.7), (1.0,)]),
         "beam_size": st.sampled_from([1, 3]),
         "best_of": st.just(2),
         "timestamps": st.booleans(),
+        "word_timestamps": st.booleans(),
         "condition_on_previous_text": st.booleans(),
         "initial_prompt": st.sampled_from([None, "Ann, Bo"]),
+        "fidelity": st.sampled_from(["exact", "fast"]),
         "suppress_tokens": st.sampled_from([(-1,), (-1, *BEYOND)]),
-        "max_initial_timestamp_s": st.sampled_from([0.1, None]),
+        "max_initial_timestamp_s": st.sampled_from([0.1, 1.0, None]),
         "clip_timestamps": st.sampled_from(
-            [(), (), (), (0.3,), (0.0, 0.7, 0.7), (0.1, 0.2, 0.3, 1.4), (0.5, 0.6, 0.9, 9.0), (9.0,)]
+            [(), (), (), (0.3,), (0.0, 0.7, 0.7), (0.3, 1.2, 1.3), (0.5, 0.6, 0.9, 9.0), (9.0,)]
         ),
         "seed": st.integers(0, 3),
-        "vad": st.just(False),
+        "vad": st.sampled_from([True, True, False]),
+        "vad_min_silence_s": st.just(0.3),
+        "vad_speech_pad_s": st.just(0.05),
+        "hallucination_threshold": st.sampled_from([None, None, 0.5]),
+        "logprob_threshold": st.sampled_from([None, -1.0]),
     }
 )
-recordings = st.builds(
-    lambda seed, samples, loud: loud * np.random.default_rng(seed).standard_normal(samples, np.float32),
-    st.integers(0, 9),
-    st.sampled_from([1, 400, WINDOW_SAMPLES, 2 * WINDOW_SAMPLES + 77, 5 * WINDOW_SAMPLES - 1]),
-    st.sampled_from([np.float32(0.1), np.float32(1e-4), np.float32(0)]),
-)
+EVERYTHING = {
+    "vad_min_silence_s": 0.3, "vad_speech_pad_s": 0.05, "word_timestamps": True, "temperatures": (0.0,)
+}  # fmt: skip
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> Floats:
+    """Draw noise and silence in turns, of parts of a window or several, and loud, soft or silent."""
+    lengths = st.tuples(st.sampled_from([0.3, 0.9, 2.5]), st.sampled_from([0.2, 1.0, 4.0]))
+    windows = [length for pair in draw(st.lists(lengths, min_size=1, max_size=4)) for length in pair]
+    noise = noise_and_silence(*(WINDOW_S * length for length in windows), seed=draw(st.integers(0, 9)))
+    scale = draw(st.sampled_from([1, 1, 1, 1e-3, 0]))
+    return np.float32(scale) * noise[: draw(st.sampled_from([None, None, 1, 400]))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_gaps() -> Iterator[None]:
+    """Take a fifth of a second without words for a gap: a window of the tiny model is half a second long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gap_filling, "MIN_SPEECH_FRAMES", 20)
+        patch.setattr(gap_filling, "WORD_REACH_FRAMES", 5)
+        patch.setattr(gap_filling, "NEIGHBOUR_FRAMES", 2)
+        yield
 
 
 @pytest.fixture(scope="module")
 def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
-    return Recognizer(open_backend("onnx-fp32"), TOKENIZER, "tiny")
+    return Recognizer(open_backend("onnx-fp32"), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
 
 
-@settings(max_examples=60)
-@given(samples=recordings, options=options)
+@settings(max_examples=50)
+@given(samples=recordings(), options=options)
 @example(samples=np.zeros(3 * WINDOW_SAMPLES, np.float32), options={})
 @example(samples=np.zeros(160, np.float32), options={})
 @example(samples=np.full(1, 0.5, np.float32), options={})
 def test_segments_follow_one_another_inside_the_recording(
     recognizer: Recognizer, samples: Floats, options: dict[str, Any]
 ) -> None:
+    """Where the windows are: the text of a gap in one may have any times, of a random model."""
+    options = options | {"vad": False, "word_timestamps": False}
     told: list[tuple[float, bool]] = []
     transcript = recognizer.transcribe(
         samples, **options, on_progress=lambda done_s, finished: told.append((done_s, finished))
@@ -86,6 +122,62 @@ def test_segments_follow_one_another_inside_the_recording(
     assert done[-1] == transcript.duration_s
 
 
+@settings(max_examples=10)
+@given(
+    many=st.lists(recordings(), min_size=2, max_size=3),
+    options=options,
+    batch_size=st.integers(2, 6),
+    points=st.lists(st.floats(0, 1), max_size=6),
+)
+@example(
+    many=[noise_and_silence(0, 0.4, 0.2, 2.0, 1.3, 0.2), noise_and_silence(0.4)],
+    options=EVERYTHING,
+    batch_size=3,
+    points=[i / 40 for i in range(40)],
+)
+def test_transcripts_depend_neither_on_the_batch_nor_on_the_blocks_of_samples(
+    recognizer: Recognizer, many: list[Floats], options: dict[str, Any], batch_size: int, points: list[float]
+) -> None:
+    def transcribe(recordings: Sequence[list[Floats]], batch_size: int, order: int = 1) -> list[Any]:
+        decoder = WindowDecoder(
+            recognizer.backend,
+            TOKENIZER,
+            TranscribeOptions(**options),
+            speech_detector=LoudIsSpeech,
+            padding=SMALL_PADDING,
+        )
+        forms = [RecordingTranscriber(decoder, iter(blocks)) for blocks in recordings]
+        scheduler = Scheduler(decoder, forms, batch_size)
+        segments = [list(scheduler.segments(form)) for form in forms[::order]][::order]
+        for segment in (segment for found in segments for segment in found):
+            times = [time_s for word in segment.words for time_s in (word.start_s, word.end_s)]
+            assert times == sorted(times)
+        return [
+            (
+                comparable(found),
+                comparable(dropped.segment for dropped in form.dropped),
+                [(speech.start_s, speech.end_s) for speech in form.unwritten],
+                form.language,
+            )
+            for form, found in zip(forms, segments, strict=True)
+        ]
+
+    alone = [result for samples in many for result in transcribe([[samples]], 1)]
+    blocks = [split_at(samples, [round(p * len(samples)) for p in points]) for samples in many]
+    assert transcribe(blocks, batch_size) == transcribe(blocks, batch_size, -1) == alone
+
+
+def test_gaps_of_these_recordings_are_decoded_again_and_some_stay(recognizer: Recognizer) -> None:
+    samples = noise_and_silence(*(WINDOW_S * length for length in (0.9, 1.0, 2.5, 0.2)))
+    given = {"language": "en", "logprob_threshold": None, "hallucination_threshold": None}
+    given |= {"vad_min_silence_s": 0.3, "vad_speech_pad_s": 0.05}
+    filled = recognizer.transcribe(samples, **given)
+    plain = recognizer.transcribe(samples, **given, fill_gaps=False)
+    assert len(filled.result().segments) > len(plain.result().segments)
+    assert filled.stats.windows > plain.stats.windows
+    assert filled.result().unwritten
+
+
 def test_sampled_text_depends_on_the_seed_only(recognizer: Recognizer) -> None:
     samples = np.random.default_rng(0).standard_normal(2 * WINDOW_SAMPLES, np.float32)
 
@@ -100,18 +192,13 @@ def test_sampled_text_depends_on_the_seed_only(recognizer: Recognizer) -> None:
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"temperatures": (0.9,), "best_of": 3}])
 def test_cancelling_takes_one_decoder_step(recognizer: Recognizer, options: dict[str, Any]) -> None:
     samples = np.random.default_rng(0).standard_normal(3 * WINDOW_SAMPLES, np.float32)
-    whole = recognizer.transcribe(samples, language="en", vad=False, **options)
+    options = {"language": "en", "vad": False, **options}
+    whole = recognizer.transcribe(samples, **options)
     whole.result()
     for most in (1, 7, whole.stats.sampled_tokens - 1):
         seen: list[Any] = []
-        work = recognizer.transcribe(
-            samples,
-            language="en",
-            vad=False,
-            on_token=seen.append,
-            is_cancelled=lambda most=most, seen=seen: len(seen) == most,
-            **options,
-        )
+        stop: Callable[[], bool] = lambda most=most, seen=seen: len(seen) == most  # noqa: E731
+        work = recognizer.transcribe(samples, on_token=seen.append, is_cancelled=stop, **options)
         with pytest.raises(Cancelled):
             work.result()
         assert len(seen) == most

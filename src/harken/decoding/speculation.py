@@ -193,14 +193,6 @@ class _CalibratedGenerator:
         self.row_counters[row].add(expected, accepted)
 
 
-@dataclass(slots=True)
-class _RowDraft:
-    """The draft of a row, and the generator that made it."""
-
-    draft_tokens: DraftTokens
-    generator: _CalibratedGenerator
-
-
 @dataclass(slots=True, eq=False)
 class DraftSession:
     """Drafting for the rows of one decode.
@@ -225,7 +217,7 @@ class DraftSession:
     setup_s: float = 0.0
     _counts: Counter[str] = field(default_factory=Counter)
     _near_ties: list[float] = field(default_factory=list)
-    _row_drafts: dict[int, _RowDraft] = field(default_factory=dict)
+    _row_drafts: dict[int, tuple[DraftTokens, _CalibratedGenerator]] = field(default_factory=dict)
     _draft_s: float = 0.0
     _total_draft_s: float = 0.0
     _verify_start_s: float | None = None
@@ -263,7 +255,7 @@ class DraftSession:
         self._verify_start_s = self.controller.clock()
         self._draft_s = self._verify_start_s - start_s
         self._total_draft_s += self._draft_s
-        return {row: row_draft.draft_tokens.tokens for row, row_draft in self._row_drafts.items()}
+        return {row: draft.tokens for row, (draft, _) in self._row_drafts.items()}
 
     def record_accepted(self, new_tokens: Mapping[int, Sequence[int]], margins: Sequence[float]) -> None:
         """Record how many tokens of the last drafts were accepted, and what the step cost.
@@ -278,13 +270,12 @@ class DraftSession:
         if self._verify_start_s is None:
             return
         width = 1
-        for row, row_draft in self._row_drafts.items():
-            draft_tokens = row_draft.draft_tokens.tokens
-            width = max(width, 1 + len(draft_tokens))
-            accepted = common_prefix_length(draft_tokens, new_tokens[row])
-            tested = min(accepted + 1, len(new_tokens[row]), len(draft_tokens))
-            row_draft.generator.record_accepted(row, sum(row_draft.draft_tokens.confidences[:tested]), accepted)
-            self._counts["drafted"] += len(draft_tokens)
+        for row, (draft, generator) in self._row_drafts.items():
+            width = max(width, 1 + len(draft.tokens))
+            accepted = common_prefix_length(draft.tokens, new_tokens[row])
+            tested = min(accepted + 1, len(new_tokens[row]), len(draft.tokens))
+            generator.record_accepted(row, sum(draft.confidences[:tested]), accepted)
+            self._counts["drafted"] += len(draft.tokens)
             self._counts["accepted"] += accepted
         n_new_tokens = sum([len(tokens) for tokens in new_tokens.values()])
         self.speech.accepted += n_new_tokens / len(new_tokens)
@@ -332,7 +323,7 @@ class DraftSession:
                 self._record_draft_cost(forwards, self.controller.clock() - start_s, len(prefixes))
             for request, draft in zip(requests, drafts, strict=True):
                 if draft.tokens:
-                    self._row_drafts[request.row] = _RowDraft(draft, generator)
+                    self._row_drafts[request.row] = draft, generator
                 elif request.max_tokens:
                     generator.counter.decay()
 

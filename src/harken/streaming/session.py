@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,9 @@ from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.decoding import DecodeStats
 from harken.errors import HarkenError
-from harken.results import Segment, SpeakerTurn
+from harken.results import Segment
 from harken.speakers.attribution import SpeakerAttribution
+from harken.speakers.live import LiveDiarization
 from harken.streaming.config import StreamingConfig, StreamOptions
 from harken.streaming.events import Event, FinalSegment, SpeakersChanged
 from harken.streaming.latency import LatencyPlan
@@ -231,44 +232,17 @@ def checked_samples(samples: NDArray[Any]) -> Floats:
     return np.concatenate([np.empty(0, np.float32), *(stream_audio(samples) if samples.size else ())])
 
 
-class LiveDiarizationProtocol(Protocol):
-    """The turns of the speakers of a stream, such as `harken.speakers.live.LiveDiarization`."""
-
-    @property
-    def missing_samples(self) -> int:
-        """Number of samples until there is news."""
-        ...
-
-    @property
-    def settled_s(self) -> float:
-        """Time up to which nothing changes any more."""
-        ...
-
-    @property
-    def turns(self) -> tuple[SpeakerTurn, ...]:
-        """Turns of the last minute."""
-        ...
-
-    def feed(self, samples: Floats) -> None:
-        """Take the next samples."""
-        ...
-
-    def flush(self) -> None:
-        """End the stream."""
-        ...
-
-
 class LiveSpeakers:
     """The speakers of the final segments of one stream: said at once, and corrected by events for a few seconds.
 
     Parameters
     ----------
-    diarization : LiveDiarizationProtocol
+    diarization : LiveDiarization
     encode : callable
         Returns the tokens of a text, for segments that are cut.
     """
 
-    def __init__(self, diarization: LiveDiarizationProtocol, encode: Callable[[str], Sequence[int]]) -> None:
+    def __init__(self, diarization: LiveDiarization, encode: Callable[[str], Sequence[int]]) -> None:
         self._diarization, self._encode = diarization, encode
         self._n_samples = self._n_segments = 0
         self._unsettled: list[Segment] = []

@@ -209,10 +209,10 @@ class Stream:
                 continue
             utterance.add_samples(self._samples.between(utterance.next_sample, update_sample))
             response = yield self._partial_request(utterance, utterance.next_chunk(config))
-            assert response.partial, "an update gives a hypothesis"
-            if response.partial.language_known:
-                utterance.language = response.partial.language
-            hypothesis = response.partial.hypothesis
+            hypothesis = response.hypothesis
+            assert hypothesis, "an update gives a hypothesis"
+            if response.language_known:
+                utterance.language = response.language
             if self._is_hallucination(utterance, hypothesis):
                 utterance.reject(hypothesis)
             else:
@@ -258,12 +258,13 @@ class Stream:
         if end > utterance.next_sample:
             utterance.add_samples(self._samples.between(utterance.next_sample, end))
         response = yield self._partial_request(utterance, utterance.last_chunk(end_frame))
-        assert response.partial, "an update gives a hypothesis"
-        utterance.language = utterance.language or response.partial.language
-        if self._is_hallucination(utterance, response.partial.hypothesis):
-            utterance.reject(response.partial.hypothesis)
+        hypothesis = response.hypothesis
+        assert hypothesis, "an update gives a hypothesis"
+        utterance.language = utterance.language or response.language
+        if self._is_hallucination(utterance, hypothesis):
+            utterance.reject(hypothesis)
         else:
-            utterance.finalize(response.partial.hypothesis)
+            utterance.finalize(hypothesis)
         return response
 
     def _committed_segments(self, utterance: ActiveUtterance, committed: Sequence[TimedToken]) -> list[Segment]:

@@ -92,38 +92,26 @@ ModelRequest = PartialRequest | FinalRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartialResult:
-    """The result of a partial request.
-
-    Parameters
-    ----------
-    hypothesis : PartialHypothesis
-    language : str
-        Code of the language in which it was decoded.
-    language_known : bool
-        False if there was too little audio, or too low a probability, to detect the language.
-    """
-
-    hypothesis: PartialHypothesis
-    language: str
-    language_known: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResponse:
     """The response to a request.
 
     Parameters
     ----------
-    partial : PartialResult or None
+    hypothesis : PartialHypothesis or None
         The result of a partial request.
+    language : str or None
+        Code of the language in which it was decoded.
+    language_known : bool
+        False if there was too little audio, or too low a probability, to detect the language.
     segments : tuple of Segment
         The result of a final request.
     compute_s : float
         Computing time of its batch; 0 without a clock.
     """
 
-    partial: PartialResult | None = None
+    hypothesis: PartialHypothesis | None = None
+    language: str | None = None
+    language_known: bool = True
     segments: tuple[Segment, ...] = ()
     compute_s: float = 0.0
 
@@ -203,7 +191,7 @@ class ModelWorker:
         total_compute_s = self._time_s() - start_s
         self.compute_s += total_compute_s
         return [
-            ModelResponse(partial=next(partials), compute_s=partial_compute_s)
+            replace(next(partials), compute_s=partial_compute_s)
             if isinstance(request, PartialRequest)
             else ModelResponse(segments=next(segments), compute_s=total_compute_s)
             for request in requests
@@ -212,7 +200,7 @@ class ModelWorker:
     def _time_s(self) -> float:
         return self._clock() if self._clock else 0.0
 
-    def _decode_partials(self, requests: Sequence[PartialRequest]) -> list[PartialResult]:
+    def _decode_partials(self, requests: Sequence[PartialRequest]) -> list[ModelResponse]:
         self._encode_chunks(requests)
         features = self.backend.stream_features([request.encoder for request in requests])
         languages = self._detect_languages(requests, features)
@@ -232,7 +220,7 @@ class ModelWorker:
         hypotheses, stats = decode_partial(self.backend, features, windows, self._logit_rules, self.tokenizer)
         self.stats += stats
         return [
-            PartialResult(hypothesis=hypothesis, language=language, language_known=known)
+            ModelResponse(hypothesis=hypothesis, language=language, language_known=known)
             for hypothesis, (language, known) in zip(hypotheses, languages, strict=True)
         ]
 

@@ -20,9 +20,10 @@ from harken.transcribe.hallucination import normalize_phrase
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.recording import RecordingTranscriber
 from harken.transcribe.scheduler import Scheduler
+from harken.transcribe.segments import TokenSegment
 from harken.transcribe.window_decoder import WindowDecoder, frames_to_encode
 from harken.transcribe.word_boundaries import fit_to_speech
-from harken.transcribe.word_timestamps import align_words
+from harken.transcribe.word_timestamps import align_tokens, words_by_segment
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
 
 
@@ -88,6 +89,11 @@ def _align_window(
     if language is None:
         (probabilities,) = language_probabilities(backend, features, tokenizer, options.languages)
         language = next(iter(probabilities))
+    space, n_positions = "" if language in LANGUAGES_WITHOUT_SPACES else " ", frames // FRAMES_PER_POSITION
+    tokens = tuple(tokenizer.encode(space + text.strip())) if text.strip() else ()
+    alignment = align_tokens(backend, features, 0, tokens, tokenizer, n_positions, language=language)
+    whole = TokenSegment(start=0, end=n_positions, tokens=tokens)
+    (timings,), _ = words_by_segment([whole], alignment, tokenizer, language=language)
     words = [
         Word(
             text=timing.text,
@@ -95,9 +101,7 @@ def _align_window(
             end_s=timing.end * TIMESTAMP_STEP_S,
             probability=timing.probability,
         )
-        for timing in align_words(
-            backend, features, text, tokenizer, frames // FRAMES_PER_POSITION, language=language
-        )
+        for timing in timings
     ]
     regions = segmenter.word_regions(0, frames)
     speech = [(start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND) for start, end in regions]

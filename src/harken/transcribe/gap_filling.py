@@ -154,32 +154,28 @@ def divide_at(
 
 
 def split_at_gaps(
-    token_segments: Sequence[TokenSegment], gaps: Sequence[SpeechGap], end: int
-) -> list[list[tuple[int, TokenSegment]]]:
+    segments: Sequence[ScoredText], gaps: Sequence[SpeechGap], end: int, tokenizer: Tokenizer
+) -> list[list[ScoredText]]:
     """Return the segments before the first gap, those between each two gaps, and those behind the last one.
 
-    A segment that goes on behind a gap is divided. None reaches into a gap.
+    A segment that goes on behind a gap is divided, and its score holds for each part. None reaches into a gap.
 
     Parameters
     ----------
-    token_segments : sequence of TokenSegment
+    segments : sequence of ScoredText
     gaps : sequence of SpeechGap
         In order.
     end : int
         Frame behind the last one of the window.
-
-    Returns
-    -------
-    list of list of (int, TokenSegment)
-        Each with the index of the segment that it is, or is a part of.
+    tokenizer : Tokenizer
     """
-    n_tokens = sum(len(segment.tokens) for segment in token_segments)
+    n_tokens = sum(len(segment.tokens) for segment in segments)
     token_bounds = pairwise([0, *(gap.next_token for gap in gaps), n_tokens])
     frame_bounds = zip([0, *(gap.end for gap in gaps)], [*(gap.start for gap in gaps), end], strict=True)
     return [
         [
-            (index, _clipped(part, -(-first_frame // FRAMES_PER_POSITION), last_frame // FRAMES_PER_POSITION))
-            for index, part in _parts(token_segments, first_token, last_token)
+            _clipped(part, -(-first_frame // FRAMES_PER_POSITION), last_frame // FRAMES_PER_POSITION)
+            for part in _parts(segments, first_token, last_token, tokenizer)
         ]
         for (first_token, last_token), (first_frame, last_frame) in zip(token_bounds, frame_bounds, strict=True)
     ]
@@ -223,17 +219,17 @@ def _word_starts(token_segments: Iterable[TokenSegment], tokenizer: Tokenizer, l
                 yield rows[start]
 
 
-def _parts(token_segments: Iterable[TokenSegment], first: int, last: int) -> Iterator[tuple[int, TokenSegment]]:
-    """Yield the segments between two tokens with their indices, cut where they reach beyond."""
+def _parts(segments: Iterable[ScoredText], first: int, last: int, tokenizer: Tokenizer) -> Iterator[ScoredText]:
+    """Yield the segments between two tokens, cut where they reach beyond."""
     offset = 0
-    for index, segment in enumerate(token_segments):
+    for segment in segments:
         tokens = segment.tokens[max(0, first - offset) : max(0, last - offset)]
         offset += len(segment.tokens)
         if tokens:
-            yield index, replace(segment, tokens=tokens)
+            yield replace(segment, tokens=tokens, text=tokenizer.decode(tokens))
 
 
-def _clipped(segment: TokenSegment, first: int, last: int) -> TokenSegment:
+def _clipped(segment: ScoredText, first: int, last: int) -> ScoredText:
     """Return a segment moved into a stretch of positions, which lasts one at least, if it has a duration."""
     if segment.start >= segment.end:
         return segment
@@ -271,7 +267,7 @@ class GapFilling:
         # Without words it would be the same window once more.
         if window.has_words and depth < MAX_DEPTH:
             language, tokenizer = window.result.language, maker.decoder.tokenizer
-            self._pending.extend(divide_at(spans, peaks, window.token_segments, tokenizer, language))
+            self._pending.extend(divide_at(spans, peaks, window.scored, tokenizer, language))
         else:
             self._report(spans, self._rejection_reason(window.result) or "no words")
 
@@ -310,10 +306,8 @@ class GapFilling:
         if not gaps:
             segments, median_duration = self._maker.segments(window)
             return list(zip(window.scored, segments, strict=True)), median_duration
-        groups = split_at_gaps(window.token_segments, gaps, window.n_frames)
-        scored = [
-            self._maker.with_tokens(window.scored[index], tokens) for group in groups for index, tokens in group
-        ]
+        groups = split_at_gaps(window.scored, gaps, window.n_frames, self._maker.decoder.tokenizer)
+        scored = [part for group in groups for part in group]
         segments, median_duration = self._maker.segments(replace(window, scored=tuple(scored)))
         own = iter(zip(scored, segments, strict=True))
         bounds = zip(
@@ -332,16 +326,14 @@ class GapFilling:
         What is left out as a hallucination is reported as that, so it covers its time; what is no segment covers none.
         """
         window, tokenizer = self.window, self._maker.decoder.tokenizer
-        bounds = pairwise(accumulate((len(tokens.tokens) for tokens in window.token_segments), initial=0))
+        bounds = pairwise(accumulate((len(scored.tokens) for scored in window.scored), initial=0))
         segments = [pair for pair in zip(window.scored, bounds, strict=True) if pair[0].is_segment]
         indices = [index for _, (first, last) in segments for index in range(first, last)]
         peaks = token_peaks(window.result.decoded.hypothesis, indices, tokenizer, window.n_positions)
         for scored, (first, _) in segments:
             if scored.drop_reason is not None:
-                start, end = scored.tokens.start, scored.tokens.end
-                peaks += span_peaks(
-                    first, (round(FRAMES_PER_POSITION * start), round(FRAMES_PER_POSITION * end))
-                )
+                start, end = (round(FRAMES_PER_POSITION * time) for time in (scored.start, scored.end))
+                peaks += span_peaks(first, (start, end))
         return peaks
 
     def _rejection_reason(self, result: WindowResult) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,24 +20,6 @@ from harken.files import lock, wrap_os_errors
 from harken.formats import as_json, segment_from_json
 from harken.results import UnwrittenSpeech
 from harken.transcribe.window_chain import LanguageState, WindowOutcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalEntry:
-    """A window that has been decoded.
-
-    Attributes
-    ----------
-    chain, offset : int
-        Index of its chain, and its place in it.
-    outcome : WindowOutcome
-    language : LanguageState
-    """
-
-    chain: int
-    offset: int
-    outcome: WindowOutcome
-    language: LanguageState
 
 
 class Journal:
@@ -56,10 +38,10 @@ class Journal:
         self._path = path
         self._key = json.loads(json.dumps(key))
         self._file: BinaryIO | None = None
-        self._entries: dict[tuple[int, int], JournalEntry] = {}
+        self._outcomes: dict[tuple[int, int], WindowOutcome] = {}
 
-    def take(self, chain: int, offset: int) -> JournalEntry | None:
-        """Return the entry of a window, once; None if it has not been decoded.
+    def take(self, chain: int, offset: int) -> WindowOutcome | None:
+        """Return the outcome of a window, once; None if it has not been decoded.
 
         Raises
         ------
@@ -67,17 +49,17 @@ class Journal:
             If the file cannot be opened, or another process transcribes the same recording.
         """
         self._open()
-        return self._entries.pop((chain, offset), None)
+        return self._outcomes.pop((chain, offset), None)
 
-    def append(self, entry: JournalEntry) -> None:
-        """Append the entry of a window that has been decoded.
+    def append(self, outcome: WindowOutcome) -> None:
+        """Append the outcome of a window that has been decoded.
 
         Raises
         ------
         OutputError
             If it cannot be written.
         """
-        self._write_line(_entry_to_json(entry))
+        self._write_line(_to_json(outcome))
 
     def close(self) -> None:
         """Close the file, which stays."""
@@ -96,7 +78,7 @@ class Journal:
         return self._file
 
     def _read(self, file: BinaryIO) -> None:
-        """Read the entries; a line that a killed process left unfinished is cut off, as is all behind it."""
+        """Read the outcomes; a line that a killed process left unfinished is cut off, as is all behind it."""
         file.seek(0)
         valid_bytes = 0
         for number, line in enumerate(file):
@@ -106,8 +88,8 @@ class Journal:
                     if document != self._key:
                         break
                 else:
-                    entry = _entry_from_json(document)
-                    self._entries[entry.chain, entry.offset] = entry
+                    outcome = _from_json(document)
+                    self._outcomes[outcome.chain, outcome.offset] = outcome
             except (HarkenError, ValueError, TypeError, KeyError, RecursionError):
                 break
             valid_bytes += len(line)
@@ -125,11 +107,11 @@ class Journal:
                 raise OSError(ENOSPC, "No space left on device")
 
 
-def _entry_to_json(entry: JournalEntry) -> dict[str, Any]:
-    outcome, language = entry.outcome, entry.language
+def _to_json(outcome: WindowOutcome) -> dict[str, Any]:
+    language = outcome.language
     return {
-        "chain": entry.chain,
-        "offset": entry.offset,
+        "chain": outcome.chain,
+        "offset": outcome.offset,
         "segments": [as_json(segment) for segment, _ in outcome.segments],
         "drop_reasons": [reason for _, reason in outcome.segments],
         "next_offset": outcome.next_offset,
@@ -145,20 +127,18 @@ def _entry_to_json(entry: JournalEntry) -> dict[str, Any]:
     }
 
 
-def _entry_from_json(document: Any) -> JournalEntry:
+def _from_json(document: Any) -> WindowOutcome:
     segments = map(segment_from_json, document["segments"])
-    return JournalEntry(
+    return WindowOutcome(
         chain=document["chain"],
         offset=document["offset"],
-        outcome=WindowOutcome(
-            segments=tuple(zip(segments, document["drop_reasons"], strict=True)),
-            next_offset=document["next_offset"],
-            previous_tokens=tuple(document["previous_tokens"]),
-            last_speech_s=document["last_speech_s"],
-            draft_tokens=tuple(document["draft_tokens"]),
-            unwritten=tuple(UnwrittenSpeech(**speech) for speech in document["unwritten"]),
-        ),
         language=LanguageState(**document["language"]),
+        segments=tuple(zip(segments, document["drop_reasons"], strict=True)),
+        next_offset=document["next_offset"],
+        previous_tokens=tuple(document["previous_tokens"]),
+        last_speech_s=document["last_speech_s"],
+        draft_tokens=tuple(document["draft_tokens"]),
+        unwritten=tuple(UnwrittenSpeech(**speech) for speech in document["unwritten"]),
     )
 
 

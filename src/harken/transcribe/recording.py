@@ -15,7 +15,7 @@ from harken.errors import AudioError, Cancelled, HarkenError, OutputError
 from harken.results import DroppedSegment, Segment, UnwrittenSpeech
 from harken.text import to_language_code
 from harken.transcribe.chunking import ClipSource, FrameSource, PackedSpeech, SpeechSegmenter
-from harken.transcribe.journal import Journal, JournalEntry
+from harken.transcribe.journal import Journal
 from harken.transcribe.language_id import LanguageFilter, LanguageProbabilities, LanguageVote
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.options import Callbacks
@@ -179,11 +179,12 @@ class RecordingTranscriber:
             return None
         try:
             while window := chain.next_window():
-                decoded = self._journal and self._journal.take(chain.index, chain.offset)
-                if not decoded:
+                outcome = self._journal and self._journal.take(chain.index, chain.offset)
+                if not outcome:
                     return window
-                chain.restore(decoded.outcome)
-                self._restore_language(chain, decoded.language)
+                chain.restore(outcome)
+                self._restore_language(outcome.language)
+                self._forget_language_of_window(chain)
         except AudioError as failure:
             self.failure, chain.ended = failure, True
         except OutputError as failure:
@@ -198,17 +199,14 @@ class RecordingTranscriber:
 
     def add_result(self, chain: WindowChain, result: WindowResult) -> None:
         """Add the result of a window to its chain, and its outcome to the journal."""
-        assert chain.language, "the language is resolved with the request"
-        offset, language = chain.offset, chain.language
         outcome = chain.add_result(result)
         if outcome is None:
             return
         self._forget_language_of_window(chain)
         if self._journal and not self.finished:
             self.collect_segments()  # what is in the journal is in a transcript so far, too
-            entry = JournalEntry(chain=chain.index, offset=offset, outcome=outcome, language=language)
             try:
-                self._journal.append(entry)
+                self._journal.append(outcome)
             except OutputError as failure:
                 self._end_with(failure)
 
@@ -305,12 +303,10 @@ class RecordingTranscriber:
         for spans in segmenter.packed_spans(self._windows, clips, self._window_frames):
             yield PackedSpeech(self._windows, spans) if spans else None
 
-    def _restore_language(self, chain: WindowChain, language: LanguageState) -> None:
+    def _restore_language(self, language: LanguageState) -> None:
         """Set the language to that of a window of the journal."""
         self.language, self.language_probability = language.code, language.probability
         self._language_filter = LanguageFilter(language.posterior)
-        chain.language = language
-        self._forget_language_of_window(chain)
 
     def _forget_language_of_window(self, chain: WindowChain) -> None:
         if not self.parallel:  # else other chains may have gone on, and changed the language of the recording

@@ -61,6 +61,9 @@ class WindowOutcome:
 
     Attributes
     ----------
+    chain, offset : int
+        Index of its chain, and its place in it.
+    language : LanguageState
     segments : tuple of (Segment, str or None)
         Segments of the window, each with the reason if it was taken for a hallucination.
     next_offset : int
@@ -74,6 +77,9 @@ class WindowOutcome:
         Speech of the window that has no words.
     """
 
+    chain: int
+    offset: int
+    language: LanguageState
     segments: tuple[tuple[Segment, str | None], ...]
     next_offset: int
     previous_tokens: tuple[int, ...]
@@ -185,6 +191,7 @@ class WindowChain:
 
     def _finish_window(self, filling: GapFilling) -> WindowOutcome:
         """Add the segments of a window and its gaps, and go on behind them."""
+        assert self.language, "the language is resolved with the request"
         window, n_segments = filling.window, len(self._segments)
         advance = window.advance
         self._draft_tokens = ()
@@ -199,7 +206,7 @@ class WindowChain:
                 if round(last_word_frame) > 0:  # else the next window would be this one again
                     advance = last_word_frame / FRAMES_PER_POSITION
             self._draft_tokens = shift_timestamps(
-                tokens[sum(len(segment.tokens) for segment in window.token_segments) :],
+                tokens[sum(len(segment.tokens) for segment in window.scored) :],
                 timestamp_begin,
                 round(advance),
             )
@@ -208,6 +215,9 @@ class WindowChain:
         # Not into the padding.
         self._advance_to(self.offset + min(round(advance * FRAMES_PER_POSITION), window.n_frames))
         return WindowOutcome(
+            chain=self.index,
+            offset=window.offset,
+            language=self.language,
             segments=tuple(self._segments[n_segments:]),
             next_offset=self.offset,
             previous_tokens=tuple(self._context.previous_tokens),
@@ -218,6 +228,7 @@ class WindowChain:
 
     def restore(self, outcome: WindowOutcome) -> None:
         """Take the outcome of the window that was read last, instead of a result."""
+        self.language = outcome.language
         self._segments += outcome.segments
         self._unwritten += outcome.unwritten
         self._context.previous_tokens[:] = outcome.previous_tokens

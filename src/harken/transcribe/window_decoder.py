@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,13 +73,11 @@ class AudioWindow:
 
 @dataclass(slots=True, eq=False)
 class EncodedBatch:
-    """Windows of one length that were encoded together.
+    """Windows of one length that were encoded together, all of them first ones, or gaps, or neither.
 
     Parameters
     ----------
     features : Features
-    is_first, is_gap : bool
-        True if each window is.
     partial : bool
         True if only the first positions of each window were encoded.
     encode_s : float
@@ -89,8 +88,6 @@ class EncodedBatch:
     """
 
     features: Features
-    is_first: bool
-    is_gap: bool
     partial: bool
     encode_s: float
     draft_context: DraftContext | None
@@ -136,16 +133,8 @@ class WindowResult:
     encoded: EncodedWindow
 
 
-@dataclass(frozen=True, slots=True)
-class DecodePass:
-    """The cost of decoding some of the requests together.
-
-    Parameters
-    ----------
-    requests : tuple of int
-        Indices of the requests.
-    stats : DecodeStats
-    """
+class DecodePass(NamedTuple):
+    """The cost of decoding some of the requests together, which are given by their indices."""
 
     requests: tuple[int, ...]
     stats: DecodeStats
@@ -344,15 +333,13 @@ class WindowDecoder:
         for i, (window, positions) in enumerate(zip(windows, positions_of_windows, strict=True)):
             groups.setdefault((positions, window.is_first, window.is_gap), []).append(i)
         encoded: dict[int, EncodedWindow] = {}
-        for (positions, is_first, is_gap), indices in groups.items():
+        for (positions, _, _), indices in groups.items():
             mel = frames_to_encode(np.concatenate([windows[i].mel for i in indices]), positions)
             began_s = self._now_s()
             features = self.backend.encode(mel, positions)
             encode_s = self._now_s() - began_s
             batch = EncodedBatch(
                 features=features,
-                is_first=is_first,
-                is_gap=is_gap,
                 partial=positions is not None,
                 encode_s=encode_s,
                 draft_context=self.speculator.prepare(mel, features, encode_s, positions)
@@ -382,8 +369,8 @@ class WindowDecoder:
     def _decode_batch(
         self, batch: EncodedBatch, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
     ) -> tuple[list[WindowResult], DecodeStats]:
-        options = self.options
-        if batch.partial or batch.is_gap:
+        options, any_window = self.options, requests[0].encoded.window
+        if batch.partial or any_window.is_gap:
             options = replace(options, temperatures=options.temperatures[:1])
         windows = []
         for request, callback in zip(requests, callbacks, strict=True):
@@ -410,7 +397,7 @@ class WindowDecoder:
             batch.features,
             windows,
             tokenizer=self.tokenizer,
-            rules=self._first_window_rules if batch.is_first else self._rules,
+            rules=self._first_window_rules if any_window.is_first else self._rules,
             options=options,
             observe=observe,
             attention=options.needs_attention,

@@ -26,12 +26,11 @@ from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredText:
-    """A segment of a window, before it has times in the recording.
+class ScoredText(TokenSegment):
+    """A segment of a window with its text, before it has times in the recording.
 
     Parameters
     ----------
-    tokens : TokenSegment
     text : str
     score : float
         Its hallucination score.
@@ -39,7 +38,6 @@ class ScoredText:
         Reason to leave it out as a hallucination.
     """
 
-    tokens: TokenSegment
     text: str
     score: float
     drop_reason: str | None
@@ -47,7 +45,7 @@ class ScoredText:
     @property
     def is_segment(self) -> bool:
         """True if it has text and a duration; else nothing is made of it."""
-        return self.tokens.start < self.tokens.end and bool(self.text.strip())
+        return self.start < self.end and bool(self.text.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,11 +70,6 @@ class WindowText:
     result: WindowResult
     scored: tuple[ScoredText, ...]
     advance: float
-
-    @property
-    def token_segments(self) -> list[TokenSegment]:
-        """Its segments in tokens."""
-        return [scored.tokens for scored in self.scored]
 
     @property
     def has_words(self) -> bool:
@@ -156,13 +149,13 @@ class SegmentMaker:
         """Yield the segments of a window, each with the probability that it is a hallucination."""
         decoded, attention = window.result.decoded, window.result.decoded.hypothesis.attention
         tokenizer, limit, first_row = self.decoder.tokenizer, self._options.hallucination_threshold, 0
-        for tokens in token_segments:
-            text = tokenizer.decode(tokens.tokens)
+        for segment in token_segments:
+            text = tokenizer.decode(segment.tokens)
             spans = self.frame_source.spans(
-                round(window.source_frame(tokens.start)), round(window.source_frame(tokens.end))
+                round(window.source_frame(segment.start)), round(window.source_frame(segment.end))
             )
-            rows = [first_row + i for i, token in enumerate(tokens.tokens) if token < tokenizer.eot]
-            first_row += len(tokens.tokens)
+            rows = [first_row + i for i, token in enumerate(segment.tokens) if token < tokenizer.eot]
+            first_row += len(segment.tokens)
             verdict = score_hallucination(
                 HallucinationFeatures(
                     text=text,
@@ -181,15 +174,13 @@ class SegmentMaker:
             )
             dropped = limit is not None and verdict.score >= limit
             yield ScoredText(
-                tokens=tokens,
+                start=segment.start,
+                end=segment.end,
+                tokens=segment.tokens,
                 text=text,
                 score=verdict.score,
                 drop_reason=(verdict.reason or f"score {verdict.score:.2f}") if dropped else None,
             )
-
-    def with_tokens(self, scored: ScoredText, tokens: TokenSegment) -> ScoredText:
-        """Return a part of a segment, with the verdict on the whole."""
-        return replace(scored, tokens=tokens, text=self.decoder.tokenizer.decode(tokens.tokens))
 
     def segments(self, window: WindowText) -> tuple[list[Segment], float]:
         """Return the segments of a window, with words if they are asked for, and the words' median duration."""
@@ -197,15 +188,15 @@ class SegmentMaker:
         return self._add_words(segments, window) if self._options.word_timestamps else (segments, 0.0)
 
     def _make_segment(self, scored: ScoredText, window: WindowText) -> Segment:
-        source, result, tokens = self.frame_source, window.result, scored.tokens
+        source, result = self.frame_source, window.result
         decoded = result.decoded
-        start_s = source.start_s(window.source_frame(tokens.start))
+        start_s = source.start_s(window.source_frame(scored.start))
         return Segment(
             index=0,
             start_s=start_s,
-            end_s=max(start_s, source.end_s(window.source_frame(tokens.end))),
+            end_s=max(start_s, source.end_s(window.source_frame(scored.end))),
             text=scored.text,
-            tokens=tokens.tokens,
+            tokens=scored.tokens,
             temperature=decoded.temperature,
             avg_logprob=decoded.hypothesis.avg_logprob,
             compression_ratio=decoded.compression_ratio,
@@ -220,7 +211,7 @@ class SegmentMaker:
         """Add the words to segments, with the times of the alignment."""
         options = self._options
         words, median_duration = words_by_segment(
-            window.token_segments,
+            window.scored,
             self._align(window),
             self.decoder.tokenizer,
             language="en" if options.task == "translate" else window.result.language,
@@ -245,16 +236,16 @@ class SegmentMaker:
 
     def _align(self, window: WindowText) -> Alignment:
         """Align by the cross-attention of decoding, or as the reference does, in a pass of its own."""
-        decoder, result, token_segments = self.decoder, window.result, window.token_segments
+        decoder, result = self.decoder, window.result
         if not decoder.exact:
             return align_decoded(
-                result.decoded.hypothesis, token_segments, decoder.tokenizer, window.n_positions
+                result.decoded.hypothesis, window.scored, decoder.tokenizer, window.n_positions
             )
         return align_tokens(
             decoder.backend,
             result.encoded.batch.features,
             result.encoded.index,
-            text_tokens(token_segments, decoder.tokenizer),
+            text_tokens(window.scored, decoder.tokenizer),
             decoder.tokenizer,
             window.n_positions,
             language=result.language,

@@ -17,7 +17,6 @@ from harken.decoding import Hypothesis
 from harken.decoding.alignment_attention import alignment_matrix
 from harken.errors import OptionError
 from harken.text import Tokenizer
-from harken.text.languages import LANGUAGES_WITHOUT_SPACES
 from harken.transcribe.segments import TokenSegment
 
 PREPEND_PUNCTUATIONS = "\"'“¿([{-"
@@ -291,57 +290,6 @@ def words_by_segment(
         _merge_punctuations(words[a:b], prepend_punctuations, append_punctuations)
         for a, b in pairwise(word_bounds)
     ], median_duration
-
-
-def align_words(
-    backend: Backend,
-    features: Features,
-    text: str,
-    tokenizer: Tokenizer,
-    n_positions: int,
-    *,
-    language: str,
-    audio_index: int = 0,
-    prepend_punctuations: str = PREPEND_PUNCTUATIONS,
-    append_punctuations: str = APPEND_PUNCTUATIONS,
-) -> list[WordTiming]:
-    """Return the words of a known text with their times in one window.
-
-    Parameters
-    ----------
-    backend : Backend
-    features : Features
-        From `backend.encode`.
-    text : str
-        Text that is spoken in the window.
-    tokenizer : Tokenizer
-    n_positions : int
-        Number of positions of the window that hold audio.
-    language : str
-        Code of the spoken language.
-    audio_index : int
-        Index of the window in `features`.
-    prepend_punctuations, append_punctuations : str
-        As in `words_by_segment`.
-
-    Raises
-    ------
-    OptionError
-        If the text does not fit into the decoder.
-    """
-    space = "" if language in LANGUAGES_WITHOUT_SPACES else " "
-    tokens = tuple(tokenizer.encode(space + text.strip())) if text.strip() else ()
-    alignment = align_tokens(backend, features, audio_index, tokens, tokenizer, n_positions, language=language)
-    token_segment = TokenSegment(start=0, end=n_positions, tokens=tokens)
-    (words,), _ = words_by_segment(
-        [token_segment],
-        alignment,
-        tokenizer,
-        language=language,
-        prepend_punctuations=prepend_punctuations,
-        append_punctuations=append_punctuations,
-    )
-    return words
 
 
 def _empty_alignment() -> Alignment:

@@ -1,0 +1,166 @@
+"""Languages: the probabilities of a window, the vote on a recording, the filter where the language may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harken.contract import Backend
+from harken.decoding import language_probabilities
+from harken.decoding.language import allowed_languages
+from harken.errors import OptionError
+from harken.text import LANGUAGES, Tokenizer
+from harken.transcribe.language_id import FULL_EVIDENCE_S, LanguageFilter, LanguageVote
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
+
+ENGLISH = Tokenizer.bytes_only(multilingual=False)
+CODES = sorted(TOKENIZER.language_tokens)
+
+# --- the probabilities of a window --------------------------------------------------------------------------
+
+
+@settings(max_examples=12)
+@given(languages=st.sets(st.sampled_from(CODES)))
+def test_probabilities_are_those_of_the_tokens_of_allowed_languages(
+    reference_backend: Backend, languages: set[str]
+) -> None:
+    """In a batch of windows those of each alone, from the most probable down."""
+    features = reference_backend.encode(make_mel())
+    found = language_probabilities(reference_backend, features, TOKENIZER, languages)
+    assert len(found) == N_WINDOWS
+    for window, probabilities in enumerate(found):
+        logits = reference_backend.open_session(features, [window], 1).extend([[TOKENIZER.sot]])
+        chances = {
+            code: float(logits.probability(token)[0])
+            for code, token in TOKENIZER.language_tokens.items()
+            if code in languages or not languages
+        }
+        total = sum(chances.values())
+        expected = {code: chance / total for code, chance in chances.items()}
+        assert probabilities == pytest.approx(expected, rel=1e-4)
+        assert list(probabilities.values()) == sorted(probabilities.values(), reverse=True)
+
+
+@pytest.mark.parametrize("name", ["numpy", "onnx-fp32", "onnx-int8"])
+def test_language_detection_leaves_open_sessions_alone(
+    open_backend: Callable[[str], Backend], name: str
+) -> None:
+    backend = open_backend(name)
+    features = backend.encode(make_mel())
+    prompt = TOKENIZER.sot_sequence("de")
+
+    def decode(detect: bool) -> np.ndarray:
+        session = backend.open_session(features, [1, 0], DIMS.n_text_ctx)
+        session.extend([[*prompt, 97], prompt])
+        if detect:
+            language_probabilities(backend, features, TOKENIZER)
+        logits = session.extend([[98], [99]])
+        return np.concatenate([logits.probability(token) for token in (97, 98, TOKENIZER.eot)])
+
+    np.testing.assert_array_equal(decode(detect=True), decode(detect=False))
+
+
+def test_languages_are_allowed_by_name_or_code_as_far_as_the_model_knows_them(
+    reference_backend: Backend,
+) -> None:
+    assert allowed_languages(TOKENIZER, ["German", "en", "de", "Castilian"]) == ("de", "en", "es")
+    assert allowed_languages(TOKENIZER, ()) == tuple(TOKENIZER.language_tokens)
+    assert allowed_languages(ENGLISH, ["English"]) == allowed_languages(ENGLISH, ()) == ("en",)
+    features = reference_backend.encode(make_mel())
+    assert language_probabilities(reference_backend, features, ENGLISH) == [{"en": 1.0}] * N_WINDOWS
+    assert set(LANGUAGES) - set(CODES) == {"yue"}
+    for tokenizer, languages, message in (
+        (TOKENIZER, ["de", "klingon"], "klingon"),
+        (TOKENIZER, ["de", "yue"], r"languages='yue': allowed is one of en, zh, .*su$"),
+        (ENGLISH, ["en", "de"], "languages='de': allowed is en, as this model is English-only"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            language_probabilities(reference_backend, features, tokenizer, languages)
+
+
+# --- the vote on a recording --------------------------------------------------------------------------------
+
+
+def window(
+    code: str, probability: float, other: str = "fr", other_probability: float = 0.0
+) -> dict[str, float]:
+    """Return the probabilities of one window; the remaining probability is shared by all other languages."""
+    named = {code: probability} | ({other: other_probability} if other_probability else {})
+    rest = (1 - sum(named.values())) / (4 - len(named))
+    return {each: named.get(each, rest) for each in ("de", "en", "nl", "fr")}
+
+
+@pytest.mark.parametrize(
+    ("windows", "result"),
+    [
+        ([window("de", 0.5)], ("de", 0.5)),  # the first window that reaches the threshold decides,
+        ([window("nl", 0.45), window("de", 0.6)], ("de", 0.6)),  # also against those before;
+        # where none does, the mean of all
+        ([window(code, 0.45, "de", 0.4) for code in ("nl", "fr", "en")], ("de", pytest.approx(0.4))),
+    ],
+)
+def test_language_of_a_recording_is_voted_on(
+    windows: list[dict[str, float]], result: tuple[str, float]
+) -> None:
+    voted = LanguageVote(0.5, 3)
+    for probabilities in windows:
+        assert voted.wants_more
+        voted = voted.update(probabilities)
+        assert list(voted.probabilities.values()) == sorted(voted.probabilities.values(), reverse=True)
+        assert sum(voted.probabilities.values()) == pytest.approx(1)
+    assert not voted.wants_more
+    assert voted.result == result == next(iter(voted.probabilities.items()))
+
+
+def test_vote_options_outside_their_range_are_refused() -> None:
+    for name, options in (
+        *(("language_threshold", (threshold,)) for threshold in (-0.1, 1.1, float("nan"))),
+        ("language_windows", (0.5, 0)),
+    ):
+        with pytest.raises(OptionError, match=name):
+            LanguageVote(*options)
+
+
+# --- the filter ---------------------------------------------------------------------------------------------
+
+
+def track(*windows: dict[str, float] | tuple[dict[str, float], float]) -> str:
+    """Return the first letter of the language after each window."""
+    language_filter, languages = LanguageFilter(), ""
+    for observed in windows:
+        arguments = observed if isinstance(observed, tuple) else (observed,)
+        language_filter = language_filter.update(*arguments)
+        assert sum(language_filter.posterior.values()) == pytest.approx(1)
+        languages += language_filter.result[0][0]
+    return languages
+
+
+DE, FR = window("de", 0.97, "fr", 0.01), window("fr", 0.97, "de", 0.01)
+WEAK, FAIR = window("fr", 0.55, "de", 0.35), window("fr", 0.8, "de", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("windows", "languages"),
+    [
+        ([FR, DE, DE], "fdd"),
+        ([DE, FR, FR], "dff"),  # a window with strong evidence changes it at once
+        ([DE, DE, WEAK, WEAK, DE], "ddddd"),  # weak evidence does not, nor does it twice,
+        ([DE, DE, WEAK, DE, WEAK, DE, WEAK, DE], "dddddddd"),  # nor often with others in between
+        ([DE, DE, FAIR, DE], "dddd"),  # nor fairly strong evidence,
+        ([DE, DE, FAIR, FAIR], "dddf"),  # but that twice in a row does
+        ([DE] * 50 + [FR], "d" * 50 + "f"),  # however long the other language has lasted
+        ([WEAK, DE], "fd"),  # a weak first window is soon outweighed
+        ([DE, FR, DE, FR], "dfdf"),
+        # Little speech has little weight.
+        *(([DE, (FR, speech_s)], "dd") for speech_s in (0.0, 0.5)),
+        *(([DE, (FR, speech_s)], "df") for speech_s in (FULL_EVIDENCE_S, 30.0)),
+        # A language with probability zero can come back.
+        ([{"de": 1.0, "en": 0.0}, {"de": 0.0, "en": 1.0}, {"de": 1.0, "en": 0.0}], "ded"),
+    ],
+)
+def test_language_changes_only_with_enough_evidence(windows: list[dict[str, float]], languages: str) -> None:
+    assert track(*windows) == languages

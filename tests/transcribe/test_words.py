@@ -1,0 +1,377 @@
+"""Segments and words of decoded tokens: splitting at timestamps, alignment, punctuation, boundaries, known texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from harken.contract import Floats
+from harken.errors import AudioError
+from harken.results import Segment, Word
+from harken.text import Tokenizer
+from harken.transcribe.forced_alignment import split_text
+from harken.transcribe.segments import TokenSegment, split_at_timestamps
+from harken.transcribe.word_boundaries import (
+    MIN_WORD_S,
+    SEGMENT_TOLERANCE_S,
+    SpeechInterval,
+    refine_word_boundaries,
+)
+from harken.transcribe.word_timestamps import Alignment, WordTiming, token_starts, words_by_segment
+from tiny_models import TOKENIZER
+from transcripts import segment
+
+MULTILINGUAL = Tokenizer.builtin(51865)
+
+# --- segments, against a copy of the reference's loop -------------------------------------------------------
+
+BEGIN = 100
+
+
+def at(position: int) -> int:
+    return BEGIN + position
+
+
+def reference_segments(
+    tokens: Sequence[int], size: float
+) -> tuple[list[tuple[float, float, list[int]]], float]:
+    """Return segments and seek as whisper/transcribe.py does, from `timestamp_tokens` to the word timestamps."""
+    segments: list[tuple[float, float, list[int]]] = []
+    is_timestamp = [token >= BEGIN for token in tokens]
+    single_timestamp_ending = is_timestamp[-2:] == [False, True]
+    consecutive = [i + 1 for i in range(len(tokens) - 1) if is_timestamp[i] and is_timestamp[i + 1]]
+    if len(consecutive) > 0:
+        slices = list(consecutive)
+        if single_timestamp_ending:
+            slices.append(len(tokens))
+        last_slice = 0
+        for current_slice in slices:
+            sliced = list(tokens[last_slice:current_slice])
+            segments.append((sliced[0] - BEGIN, sliced[-1] - BEGIN, sliced))
+            last_slice = current_slice
+        seek = size if single_timestamp_ending else tokens[last_slice - 1] - BEGIN
+    else:
+        duration = size
+        timestamps = [token for token in tokens if token >= BEGIN]
+        if len(timestamps) > 0 and timestamps[-1] != BEGIN:
+            duration = timestamps[-1] - BEGIN
+        segments.append((0, duration, list(tokens)))
+        seek = size
+    return segments, seek
+
+
+positions = st.integers(0, 1500)
+any_tokens = st.lists(st.integers(0, BEGIN + 1500) | positions.map(at), max_size=12)
+
+
+@st.composite
+def legal(draw: st.DrawFn) -> list[int]:
+    """Draw tokens that the timestamp rules allow: pairs that never decrease, the last of them perhaps unfinished."""
+    times = sorted(draw(st.lists(positions, min_size=2, max_size=10)))
+    times = times[: len(times) // 2 * 2]
+    tokens: list[int] = []
+    for start, end in zip(times[::2], times[1::2], strict=True):
+        tokens += [at(start), *draw(st.lists(st.integers(0, BEGIN - 1), min_size=1, max_size=4)), at(end)]
+    ending = draw(st.sampled_from(["closed", "pair", "unfinished", "open"]))
+    tokens += {"pair": [tokens[-1]], "unfinished": [tokens[-1], 5]}.get(ending, [])
+    return tokens[:-1] if ending == "open" else tokens
+
+
+@given(tokens=any_tokens | legal(), size=st.integers(1, 3000).map(lambda frames: frames / 2))
+@example(tokens=[at(0), at(0)], size=0.5)
+def test_segments_are_those_of_the_reference(tokens: list[int], size: float) -> None:
+    segments, advance = split_at_timestamps(tokens, BEGIN, size)
+    expected, seek = reference_segments(tokens, size)
+    assert [(segment.start, segment.end, list(segment.tokens)) for segment in segments] == expected
+    # Where the reference would decode the same window for ever, this one is done.
+    assert advance == (seek or size)
+    assert advance > 0
+
+
+# --- alignment ----------------------------------------------------------------------------------------------
+
+
+def reference_token_starts(attention: Floats) -> list[int]:
+    """Return the token starts by the full table (openai/whisper, timing.py, dtw_cpu and backtrace)."""
+    n_tokens, n_positions = attention.shape
+    total = np.full((n_tokens + 1, n_positions + 1), np.inf)
+    total[0, 0] = 0
+    for i in range(n_tokens):
+        for j in range(n_positions):
+            total[i + 1, j + 1] = min(total[i, j], total[i, j + 1], total[i + 1, j]) - attention[i, j]
+    path = [(n_tokens, n_positions)]
+    while path[-1] != (1, 1):
+        i, j = path[-1]
+        path.append(min([(i - 1, j - 1), (i - 1, j), (i, j - 1)], key=lambda at: total[at]))
+    return [min(j for i, j in path if i == token + 1) - 1 for token in range(n_tokens)]
+
+
+@given(st.integers(1, 9), st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_path_is_that_of_the_full_table(n_tokens: int, n_positions: int, seed: int) -> None:
+    attention = np.random.default_rng(seed).standard_normal((n_tokens, n_positions)).astype(np.float32)
+    assert token_starts(attention).tolist() == reference_token_starts(attention)
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+
+def timed(
+    *texts: str,
+    bounds: Sequence[int] = (),
+    probabilities: Sequence[float] = (),
+    language: str = "en",
+    **marks: str,
+) -> tuple[list[list[WordTiming]], float]:
+    """Return the words of segments, and their median duration; by default every token is one position long."""
+    segments = [TokenSegment(start=0, end=100, tokens=tuple(MULTILINGUAL.encode(text))) for text in texts]
+    tokens = tuple(token for segment in segments for token in segment.tokens)
+    alignment = Alignment(
+        tokens=tokens,
+        bounds=np.array(bounds or range(len(tokens) + 1)),
+        probabilities=np.array(probabilities or [0.5] * len(tokens), np.float32),
+    )
+    return words_by_segment(segments, alignment, MULTILINGUAL, language=language, **marks)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (" Yes, we can.", [" Yes,", " we", " can."]),
+        (" (now) go", [" (now)", " go"]),
+        (' he said "go" then', [" he", " said", ' "go"', " then"]),
+        (" ¿qué?", [" ¿qué?"]),
+        (" what?!", [" what?!"]),
+        (" - no", [" - no"]),
+        (" a -", [" a", " -"]),
+        (" «so»", [" «so»"]),
+        (" it's", [" it's"]),
+        (" a well-known fact", [" a", " well", "-known", " fact"]),
+    ],
+)
+def test_punctuation_is_merged_into_its_word(text: str, words: list[str]) -> None:
+    assert [word.text for word in timed(text)[0][0]] == words
+
+
+def test_punctuation_is_merged_as_asked_for_and_not_across_segments() -> None:
+    def texts(*said: str, **options: str) -> list[list[str]]:
+        return [[word.text for word in segment] for segment in timed(*said, **options)[0]]
+
+    assert texts(" a, b", append_punctuations="") == [[" a", ",", " b"]]
+    assert texts(" - b", prepend_punctuations="") == [[" -", " b"]]
+    assert texts(" a -", " b") == [[" a", " -"], [" b"]]
+    for language in ("zh", "ja", "yue", "th"):  # without spaces, words are characters
+        assert texts("豚，犬。", language=language) == [["豚，", "犬。"]]
+
+
+def test_long_sentence_end_mark_or_word_after_it_is_shortened() -> None:
+    """The median duration is 2 positions; one word is stretched over a pause of 50."""
+    for bounds, expected in (
+        ([0, 2, 4, 6, 56, 58], [(".", 6, 10), (" d", 56, 58)]),
+        ([0, 2, 4, 6, 7, 58], [(".", 6, 7), (" d", 54, 58)]),
+    ):
+        ((*_, mark, after),), _ = timed(" a b c. d", bounds=bounds, append_punctuations="")
+        assert [(word.text, word.start, word.end) for word in (mark, after)] == expected
+
+
+def test_median_duration_is_that_of_words_with_a_duration_up_to_a_limit() -> None:
+    for bounds, median in (([0, 4, 6, 20], 4), ([0, 0, 3, 6], 3), ([0, 100, 200, 300], 35), ([5] * 4, 0)):
+        assert timed(" a b c", bounds=bounds)[1] == median
+
+
+TEXT_PARTS = st.sampled_from(
+    [" a", " well", "-known", " fact", ",", ".", '"', " (", ")", " «", "你", "好", "。", " ", "é"]
+)
+
+
+@given(
+    st.lists(st.lists(TEXT_PARTS, max_size=12).map("".join), max_size=4),
+    st.sampled_from(["en", "fr", "zh", "ja"]),
+    st.randoms(use_true_random=False),
+)
+def test_words_of_a_segment_join_to_its_text_in_order(texts, language, random) -> None:
+    n_tokens = sum(len(MULTILINGUAL.encode(text)) for text in texts)
+    words_of_segments, _ = timed(
+        *texts,
+        language=language,
+        bounds=sorted(random.randrange(1500) for _ in range(n_tokens + 1)),
+        probabilities=[random.random() for _ in range(n_tokens)],
+    )
+    assert ["".join(word.text for word in words) for words in words_of_segments] == texts
+    words = [word for segment_words in words_of_segments for word in segment_words]
+    assert all(0 <= word.start <= word.end for word in words)
+    assert all(word.end <= following.start for word, following in pairwise(words))
+    assert all(0 <= word.probability <= 1 for word in words)
+
+
+def test_word_probability_is_the_mean_of_its_tokens() -> None:
+    alignment = Alignment(
+        tokens=tuple(TOKENIZER.encode(" a bc")),
+        bounds=np.arange(6),
+        probabilities=np.array([0.2, 0.4, 0.9, 0.6, 0.3], np.float32),
+    )
+    segment = TokenSegment(start=0, end=9, tokens=alignment.tokens)
+    ((first, second),), _ = words_by_segment([segment], alignment, TOKENIZER, language="en")
+    assert (first.probability, second.probability) == (pytest.approx(0.3), pytest.approx(0.6))
+
+
+# --- boundaries ---------------------------------------------------------------------------------------------
+
+MEDIAN_S = 0.3
+
+
+def segment(start_s: float, end_s: float, *words: tuple[float, float]) -> Segment:
+    timed = (Word(start_s=a, end_s=b, text=f" {i}", probability=0.5) for i, (a, b) in enumerate(words))
+    return segment(start_s, end_s, words=tuple(timed))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words", "last_s", "speech", "refined"),
+    [
+        # As in the reference: a first word, or two words, that are long after a pause.
+        ((4.5, 6), [(3, 5), (5, 5.5)], 0.5, [], [(4.4, 5), (5, 5.5)]),
+        ((6, 7), [(3, 5), (5, 7)], 0.5, [], [(5.8, 6.4), (6.4, 7)]),
+        # A first word that starts much earlier than its segment. In the first case the median duration, 0.3 s,
+        # before the end of the word is before the start of the segment.
+        ((1.9, 3), [(1, 2), (2, 3)], 1, [], [(1.7, 2), (2, 3)]),
+        ((1.6, 3), [(1, 2), (2, 3)], 1, [], [(1.6, 2), (2, 3)]),
+        # A last word that ends much later than its segment.
+        ((1, 2.5), [(1, 2), (2, 4)], 1, [], [(1, 2), (2, 2.5)]),
+        # No word begins before the end of the last window.
+        ((1, 2), [(1, 1.2), (1.2, 1.6), (1.6, 2)], 1.3, [], [(1.3, 1.3), (1.3, 1.6), (1.6, 2)]),
+        ((1, 2), [(1, 1.4), (1.4, 2)], 0, [], [(1, 1.4), (1.4, 2)]),
+        ((1, 2), [(1.1, 1.5)], 1.4, [(1, 1.45), (1.6, 2)], [(1.4, 1.45)]),
+        # Silence is cut out: of a word stretched over the pause behind it, or begun in the pause before it,
+        ((1, 4), [(1.5, 3.1)], 1, [(1, 2), (3, 4)], [(1.5, 2)]),
+        ((1, 4), [(1.9, 3.4)], 1, [(1, 2), (3, 4)], [(3, 3.4)]),
+        # of one in silence, which moves to the nearer speech, and of words without duration.
+        ((1, 4), [(2.1, 2.4)], 1, [(1, 2), (3, 4)], [(1.98, 2)]),
+        ((1, 4), [(2.6, 2.9)], 1, [(1, 2), (3, 4)], [(3, 3.02)]),
+        ((1, 4), [(1.2, 1.2)], 1, [(1, 2), (3, 4)], [(1.2, 1.22)]),
+        ((1, 2), [(1, 1.98), *[(2, 2)] * 3], 1, [(1, 2)], [(1, 1.94), (1.94, 1.96), (1.96, 1.98), (1.98, 2)]),
+    ],
+)
+def test_words_are_fitted_to_their_segment_and_to_speech(
+    bounds: SpeechInterval,
+    words: list[SpeechInterval],
+    last_s: float,
+    speech: list[SpeechInterval],
+    refined: list[SpeechInterval],
+) -> None:
+    (found,), end_s = refine_word_boundaries(
+        [segment(*bounds, *words)], median_duration_s=MEDIAN_S, last_speech_s=last_s, speech=speech
+    )
+    assert [(word.start_s, word.end_s) for word in found.words] == refined
+    assert found.end_s == end_s == refined[-1][1]
+
+
+@st.composite
+def rising_s(draw: st.DrawFn, count: int) -> list[float]:
+    return [0.02 * p for p in sorted(draw(st.lists(st.integers(0, 800), min_size=count, max_size=count)))]
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> list[Segment]:
+    counts = draw(st.lists(st.integers(0, 6), max_size=4))
+    times = draw(rising_s(2 * sum(counts)))
+    ends = iter(draw(rising_s(2 * len(counts))))
+    words = zip(times[::2], times[1::2], strict=True)
+    return [segment(next(ends), next(ends), *(next(words) for _ in range(count))) for count in counts]
+
+
+@st.composite
+def regions(draw: st.DrawFn) -> list[tuple[float, float]]:
+    times = sorted(set(draw(rising_s(2 * draw(st.integers(0, 5))))))
+    return list(zip(times[::2], times[1::2], strict=False))
+
+
+@given(windows(), regions() | st.just([(0, 100)]), st.integers(0, 60), st.integers(0, 100))
+def test_refined_words_are_in_order_and_in_speech(segments, speech, median_positions, last) -> None:
+    last_s = round(last * 0.02, 2)
+    refined, end_s = refine_word_boundaries(
+        segments, median_duration_s=median_positions * 0.02, last_speech_s=last_s, speech=speech
+    )
+    assert [[word.text for word in segment.words] for segment in refined] == [
+        [word.text for word in segment.words] for segment in segments
+    ]
+    words = [word for segment in refined for word in segment.words]
+    assert all(word.end_s <= following.start_s for word, following in pairwise(words))
+    assert all(word.start_s >= last_s for word in words)
+    assert end_s == (words[-1].end_s if words else segments[-1].end_s if segments else last_s)
+    for segment in refined:
+        if segment.words:
+            assert (segment.start_s, segment.end_s) == (segment.words[0].start_s, segment.words[-1].end_s)
+    original = [word for segment in segments for word in segment.words]
+    near = [
+        (max(start, last_s), end)
+        for start, end in speech
+        if original
+        and end > max(last_s, original[0].start_s - SEGMENT_TOLERANCE_S)
+        and start < original[-1].end_s + SEGMENT_TOLERANCE_S
+    ]
+    for word in words if near else []:
+        assert any(start - 1e-3 <= word.start_s and word.end_s <= end + 1e-3 for start, end in near)
+        assert speech != [(0, 100)] or word.end_s - word.start_s >= MIN_WORD_S - 1e-3, "there is room for it"
+
+
+# --- chunks of a known text ---------------------------------------------------------------------------------
+
+
+def recognized(*words: tuple[str, float, float]) -> list[Word]:
+    return [Word(text=text, start_s=start_s, end_s=end_s, probability=1.0) for text, start_s, end_s in words]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "language", "chunks"),
+    [
+        ("a b", [], "en", [("a b", 10.0)]),  # a short recording is one
+        (  # in the longest pause of the second half,
+            "A, b c! D.",
+            [(" a", 0, 1), (" b", 4, 6), (" c", 7, 8), (" d", 8.2, 11)],
+            "en",
+            [("A, b ", 6.5), ("c! D.", 12.0)],
+        ),
+        (  # or in the first one, where no later words match;
+            "one two three four",
+            [(" one", 0, 1), (" two", 2, 3), (" tree", 7, 8), (" four", 8, 11)],
+            "en",
+            [("one ", 1.5), ("two three four", 11.0)],
+        ),
+        (  # what was recognized wrongly is skipped
+            "Call me Ishmael. Some years ago",
+            [
+                (" call", 0, 1),
+                (" me", 1, 2),
+                (" fish", 2, 7),
+                (" some", 8, 8.5),
+                (" years", 8.6, 9),
+                (" ago", 9, 12),
+            ],
+            "en",
+            [("Call me Ishmael. Some ", 8.55), ("years ago", 13.0)],
+        ),
+        (
+            "你好世界再见",
+            [("你好", 0, 2), ("世界", 6, 8), ("再见", 8, 12)],
+            "zh",
+            [("你好世界", 8.0), ("再见", 13.0)],
+        ),
+    ],
+)
+def test_text_is_split_between_words_that_were_recognized(
+    text: str, words: list[tuple[str, float, float]], language: str, chunks: list[tuple[str, float]]
+) -> None:
+    found = list(split_text(text, recognized(*words), chunks[-1][1], 10.0, language=language))
+    assert [(chunk.text, chunk.end_s) for chunk in found] == chunks
+    assert [chunk.start_s for chunk in found] == [0.0, *(chunk.end_s for chunk in found[:-1])]
+
+
+def test_text_that_does_not_match_the_recording_is_refused() -> None:
+    message = r"the recording does not match the text from 0\.00 s on; allowed .* 10 s"
+    for words in ([], [(" x", 0, 1), (" y", 2, 3)], [(" a", 1, 2), (" x", 7, 9)]):
+        with pytest.raises(AudioError, match=message):
+            list(split_text("a b", recognized(*words), 20.0, 10.0, language="en"))
