@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import transcripts
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.results import Segment, Word
@@ -24,7 +25,6 @@ from harken.transcribe.word_boundaries import (
 )
 from harken.transcribe.word_timestamps import Alignment, WordTiming, token_starts, words_by_segment
 from tiny_models import TOKENIZER
-from transcripts import segment
 
 MULTILINGUAL = Tokenizer.builtin(51865)
 
@@ -226,7 +226,7 @@ MEDIAN_S = 0.3
 
 def segment(start_s: float, end_s: float, *words: tuple[float, float]) -> Segment:
     timed = (Word(start_s=a, end_s=b, text=f" {i}", probability=0.5) for i, (a, b) in enumerate(words))
-    return segment(start_s, end_s, words=tuple(timed))
+    return transcripts.segment(start_s, end_s, words=tuple(timed))
 
 
 @pytest.mark.parametrize(
