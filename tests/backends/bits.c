@@ -483,7 +483,7 @@ int main(void) {
         char names[HARKEN_NAMES_BYTES];
         harken_instruction_sets(names);
         for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
-            for (int32_t threads = 1; threads <= (name == names ? 3 : 1); threads++) {
+            for (int32_t threads = 1; threads <= (name == names ? 9 : 1); threads += 1 + threads / 3 * 5) {
                 print(decoders[i], run(&model, threads, name), name, threads);
                 print(encoders[i], encode(&model, &encoder, bits == 8 ? frames : fewer_frames, 5, threads, name), name,
                       threads);

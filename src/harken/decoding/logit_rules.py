@@ -310,10 +310,10 @@ def make_logit_rules(
     max_initial_timestamp = None
     if max_initial_timestamp_s is not None:
         max_initial_timestamp = tokenizer.timestamp_begin + round(max_initial_timestamp_s / TIMESTAMP_STEP_S)
-    text = set(range(tokenizer.eot)).difference(tokenizer.blank_tokens)
+    without_text = {token for token in suppressed.union(tokenizer.blank_tokens) if 0 <= token < tokenizer.eot}
     first_timestamps = range(tokenizer.timestamp_begin, (max_initial_timestamp or tokenizer.n_vocab - 1) + 1)
     # Where nothing may be picked, probabilities are not numbers.
-    if text <= suppressed or (timestamps and suppressed.issuperset(first_timestamps)):
+    if len(without_text) == tokenizer.eot or (timestamps and suppressed.issuperset(first_timestamps)):
         allowed = "ids that, with suppress_regex, leave some text, and a timestamp to begin with"
         raise OptionError("suppress_tokens", tuple(sorted(requested)), allowed)
     suppressed -= set(forced_prefix)

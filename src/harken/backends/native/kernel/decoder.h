@@ -25,6 +25,14 @@ static inline int32_t parts(int32_t n, int32_t size) {
     return (n + size - 1) / size;
 }
 
+/* Rows that a thread takes at once: whole tiles, which share each weight that is read, and enough parts for all threads. */
+static inline int32_t harken_block_rows(int32_t n, int32_t threads) {
+    int32_t rows = HARKEN_BLOCK_ROWS;
+    while (rows > HARKEN_ROWS && parts(n, rows) < 4 * threads)
+        rows /= 2;
+    return rows;
+}
+
 /* Memory that grows and is used again by the next call. */
 struct harken_arena {
     char *memory;

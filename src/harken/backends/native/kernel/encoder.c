@@ -8,7 +8,7 @@
 #include "decoder.h"
 
 enum {
-    BLOCK_ROWS = HARKEN_BLOCK_ROWS,
+    MEL_ROWS = 48,   /* frames of an item */
     QUERY_ROWS = 24, /* queries of an item of attention, whose scores stay in the cache of a core */
 };
 
@@ -25,6 +25,7 @@ struct work {
     const struct harken_kernels *kernels;
     const struct harken_chunk *chunk;
     int32_t frames, n_keys, head_size;
+    int32_t block_rows;                    /* positions of an item, or frames */
     int32_t mel_columns;                   /* n_mels rounded up to whole vectors, m */
     float *mel_rows;                       /* (2 p + 3, m) */
     float *conv_rows;                      /* (2 p + 1, s) */
@@ -40,9 +41,9 @@ struct work {
 
 static void transpose_mel(void *context, int32_t unused, int32_t begin, int32_t end, int32_t thread) {
     struct work *work = context;
-    int32_t n_mels = work->model->n_mels, last = min(end * BLOCK_ROWS, work->frames);
+    int32_t n_mels = work->model->n_mels, last = min(end * MEL_ROWS, work->frames);
     (void)unused, (void)thread;
-    for (int32_t frame = begin * BLOCK_ROWS; frame < last; frame++) {
+    for (int32_t frame = begin * MEL_ROWS; frame < last; frame++) {
         float *row = work->mel_rows + (int64_t)frame * work->mel_columns;
         for (int32_t mel = 0; mel < work->mel_columns; mel++)
             row[mel] = mel < n_mels ? work->chunk->mel[(int64_t)mel * work->frames + frame] : 0;
@@ -56,7 +57,7 @@ static void convolve_frames(void *context, int32_t unused, int32_t begin, int32_
     struct scratch *scratch = &work->scratch[thread];
     (void)unused;
     for (int32_t block = begin; block < end; block++) {
-        int32_t first = block * BLOCK_ROWS, n = min(work->frames - 2 - first, BLOCK_ROWS);
+        int32_t first = block * work->block_rows, n = min(work->frames - 2 - first, work->block_rows);
         float *rows = work->conv_rows + (int64_t)first * model->n_state;
         harken_read_rows(&scratch->input, &model->conv1, work->mel_rows + (int64_t)first * work->mel_columns,
                          work->mel_columns, n, 0);
@@ -82,7 +83,7 @@ static void embed_positions(void *context, int32_t unused, int32_t begin, int32_
     int64_t state = model->n_state;
     (void)unused;
     for (int32_t block = begin; block < end; block++) {
-        int32_t first = block * BLOCK_ROWS, n = min(work->chunk->positions - first, BLOCK_ROWS);
+        int32_t first = block * work->block_rows, n = min(work->chunk->positions - first, work->block_rows);
         float *x = work->x + first * state;
         const float *embeddings = model->positions + (work->chunk->first_position + first) * state;
         harken_read_rows(&scratch->input, &model->conv2, work->conv_rows + 2 * first * state, 2 * state, n, 0);
@@ -146,7 +147,7 @@ static void transform(void *context, int32_t number, int32_t begin, int32_t end,
     struct scratch *scratch = &work->scratch[thread];
     int64_t state = model->n_state, mlp = layer->mlp_in.rows;
     for (int32_t block = begin; block < end; block++) {
-        int32_t first = block * BLOCK_ROWS, n = min(work->chunk->positions - first, BLOCK_ROWS);
+        int32_t first = block * work->block_rows, n = min(work->chunk->positions - first, work->block_rows);
         float *x = work->x + first * state;
         harken_read_rows(&scratch->input, &layer->out, work->attended + first * state, state, n, 0);
         harken_multiply_rows(&scratch->input, &layer->out, n, HARKEN_ADD, x, state);
@@ -172,9 +173,9 @@ static void transform(void *context, int32_t number, int32_t begin, int32_t end,
 enum { FIRST_PHASES = 3, PHASES_A_LAYER = 3 };
 
 static int32_t list_phases(struct work *work) {
-    int32_t blocks = parts(work->chunk->positions, BLOCK_ROWS), heads = work->model->n_heads, n = 0;
-    work->phases[n++] = (struct harken_phase){transpose_mel, 0, parts(work->frames, BLOCK_ROWS), 4};
-    work->phases[n++] = (struct harken_phase){convolve_frames, 0, parts(work->frames - 2, BLOCK_ROWS), 1};
+    int32_t blocks = parts(work->chunk->positions, work->block_rows), heads = work->model->n_heads, n = 0;
+    work->phases[n++] = (struct harken_phase){transpose_mel, 0, parts(work->frames, MEL_ROWS), 4};
+    work->phases[n++] = (struct harken_phase){convolve_frames, 0, parts(work->frames - 2, work->block_rows), 1};
     work->phases[n++] = (struct harken_phase){embed_positions, 0, blocks, 1};
     for (int32_t layer = 0; layer < work->model->n_layers; layer++) {
         work->phases[n++] = (struct harken_phase){pack_heads, layer, 2 * heads, 1};
@@ -213,12 +214,12 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
             work->keys[head] = head_keys, work->values[head] = head_values;
     }
     int32_t columns = max(max(model->conv1.columns, model->conv2.columns), model->layers[0].mlp_in.rows);
-    size_t numbers = max(BLOCK_ROWS * columns, QUERY_ROWS * padded_keys);
+    size_t numbers = max(HARKEN_BLOCK_ROWS * columns, QUERY_ROWS * padded_keys);
     work->scratch = harken_take(arena, (size_t)threads, sizeof *work->scratch);
     for (int32_t thread = 0; thread < threads; thread++) {
         struct scratch scratch = {0};
         scratch.input = harken_take_input(arena, work->kernels, &model->layers[0].mlp_out, numbers);
-        scratch.hidden = harken_take(arena, BLOCK_ROWS * mlp, sizeof(float));
+        scratch.hidden = harken_take(arena, HARKEN_BLOCK_ROWS * mlp, sizeof(float));
         scratch.scores = harken_take(arena, QUERY_ROWS * keys, sizeof(float));
         if (arena->memory)
             work->scratch[thread] = scratch;
@@ -234,6 +235,7 @@ int32_t harken_encode(harken_decoder *decoder, const struct harken_encoder *enco
     work.keys_values = chunk->keys_values;
     work.layer_stride = chunk->keys_values ? chunk->layer_stride : 0;
     int32_t threads = harken_team_threads(decoder->team);
+    work.block_rows = harken_block_rows(chunk->positions, threads);
     struct harken_arena needed = {0}, arena;
     take_memory(&work, &needed, threads);
     if (harken_arena_grow(&decoder->arena, needed.used, &arena))

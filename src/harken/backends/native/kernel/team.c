@@ -20,7 +20,7 @@ enum {
     LINE_BYTES = 128,       /* two cache lines, as some processors fetch them in pairs */
     SPINS_PER_LOOK = 16,    /* at the clock */
     SPIN_NS = 3 * 1000,     /* then yield: whoever is waited for may be waiting for this core */
-    AWAKE_NS = 200 * 1000,  /* then sleep: longer than a caller takes from one call to the next */
+    AWAKE_NS = 3000 * 1000, /* then sleep: longer than a caller takes from one call to the next, also beside other work */
 };
 
 struct worker {
