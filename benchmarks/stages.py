@@ -51,6 +51,13 @@ class TimedSession:
         self._account(stage)
         return logits
 
+    def pick_best(self, rules: Any, picked: Sequence[Any], most: int) -> Any:
+        """Pick tokens in some steps, rules and choice included."""
+        self._account(CHOICE, 0)
+        ids, logprobs = self._session.pick_best(rules, picked, most)
+        self._account(STEP, len(ids))
+        return ids, logprobs
+
 
 class TimedBackend:
     """A backend that books the time of its calls."""

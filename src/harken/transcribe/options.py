@@ -290,13 +290,13 @@ class Callbacks:
     on_progress : callable
         Called after every window.
     on_token : callable
-        Called at every decoder step.
+        Called with every token that is picked; the compiled engine picks up to eight of each row before.
     on_window_start : callable
         Called before the first step of every window, and again if the whole window is encoded after a part of it.
     on_window_end : callable
         Called once a window has been decoded, before its segments.
     is_cancelled : callable
-        Called at every decoder step; once it returns True, `Cancelled` is raised.
+        Called before `on_token`; once it returns True, `Cancelled` is raised.
 
     Raises
     ------
