@@ -28,8 +28,8 @@ from harken.types import Dims
 PRECISIONS = ("auto", "fp32", "int16", "int8")
 BITS = {"auto": 8, "fp32": 32, "int16": 8, "int8": 8, "int4": 4}
 """Bits of a weight of the decoder; int4 is for assistants."""
-LEAST_STATE_OF_INT8 = 768
-"""Width from which on an encoder bears weights of 7 bits: that of `small` (docs/decisions/int8.md)."""
+LEAST_STATE_OF_INT8 = 512
+"""Width from which on an encoder bears weights of 7 bits: that of `base` (docs/decisions/int8.md)."""
 NAMES = {4: "int4", 7: "int8", 8: "int8", 16: "int16", 32: "fp32"}
 STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 
@@ -48,7 +48,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         Digest of the weights; packed weights are reused where it is the same.
     precision : {"auto", "fp32", "int16", "int8", "int4"}
         Of the decoder, which has 8-bit weights with int16 too. The encoder computes in float32 with fp32, in 8-bit
-        integers with int8 from the size of `small` on, else in 16-bit integers. "auto" is int8; int4 is for assistants.
+        integers with int8 from the size of `base` on, else in 16-bit integers. "auto" is int8; int4 is for assistants.
         Results have the same bits on every processor.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
