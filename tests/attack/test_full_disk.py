@@ -46,10 +46,16 @@ def is_right_or_refused(outcome: Outcome) -> bool:
     return (outcome.code == 0 and TEXT in " ".join(outcome.out.split())) or outcome.code == 5
 
 
-@pytest.fixture
-def talk(tmp_path: Path) -> Path:
-    """A short recording in the current folder of the command, which has a cache with all graphs."""
+@pytest.fixture(scope="module")
+def cache_with_graphs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Fill the cache, so that no command of this file fails for want of it."""
     model_path("tiny.en")
+    assert run(["transcribe", EXAMPLE], tmp_path_factory.mktemp("first"), CACHE).code == 0
+
+
+@pytest.fixture
+def talk(tmp_path: Path, cache_with_graphs: None) -> Path:
+    """A short recording in the current folder of the command."""
     return AUDIO_FORMATS["wav s16"].write(tmp_path / "talk", samples=speech(7.5, 3.5))
 
 
@@ -93,6 +99,7 @@ def test_output_that_cannot_grow_is_refused_and_existing_files_stay(
         (out / name).write_bytes(content)
     outcome = limited(50, line.split(), tmp_path, CACHE)
     assert (outcome.code, error_faults(outcome)) == (5, [])
+    assert "out/" in outcome.err
     assert {path.name for path in out.iterdir()} - APPENDED == {*existing}
     assert {name: (out / name).read_bytes() for name in existing} == existing
 

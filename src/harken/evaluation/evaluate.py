@@ -268,8 +268,12 @@ def open_hypotheses(
         if file_path.is_char_device():
             raise ManifestError(f"{path}: is a device; allowed is a file of hypotheses")
         file = file_path.open("a+", encoding="utf-8", newline="\n")
-    with file:
+    try:
         yield HypothesisStore(provenance, _read_hypotheses(file, file_path, provenance), file)
+    finally:
+        # Closing writes again what a full disk refused, and fails again.
+        with _as_output_error(file_path):
+            file.close()
 
 
 def _read_hypotheses(file: TextIO, path: Path, provenance: Mapping[str, Any]) -> dict[str, EvalHypothesis]:
