@@ -192,16 +192,25 @@ class PickedSoFar:
     Parameters
     ----------
     tokens : sequence of int
-        Tokens picked, of which the session has read all but the last; at least one.
+        Tokens picked, at least one.
     left : int
         Most tokens to pick, at least 1.
     speech_end : int or None
         Timestamp before which no segment may stay empty.
+    unread : sequence of int
+        Tokens that the session has still to read, the last of `tokens` behind all others; empty is that one alone.
+    calibration : float
+        Factor on the probability of a token, for `least_prob`.
+    least_prob : float
+        Probability that all tokens picked in a call are right, below which the call ends.
     """
 
     tokens: Sequence[int]
     left: int
-    speech_end: int | None
+    speech_end: int | None = None
+    unread: Sequence[int] = ()
+    calibration: float = 1.0
+    least_prob: float = 0.0
 
 
 class Session(Protocol):
@@ -254,7 +263,7 @@ class GreedySession(Session, Protocol):
     """A session that picks some tokens in one call, where ``capabilities.picks_best`` is true."""
 
     def pick_best(self, rules: GreedyRules, picked: Sequence[PickedSoFar], most: int) -> tuple[Ints, Floats]:
-        """Read the last token of every row and pick the most probable next one, some times in one call.
+        """Read the unread tokens of every row and pick the most probable next one, some times in one call.
 
         The same as `Session.extend`, the rules, and `Logits.top`.
 
@@ -264,7 +273,8 @@ class GreedySession(Session, Protocol):
         picked : sequence of PickedSoFar
             One a row.
         most : int
-            Most steps; the call ends before with the step in which a row picks the end of text, or its last token.
+            Most steps; the call ends before with the step in which a row picks the end of text, or its last token, or
+            becomes too improbable.
 
         Returns
         -------

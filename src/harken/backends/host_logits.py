@@ -47,7 +47,7 @@ class HostLogits:
                 row[self._columns(start, stop)] = -np.inf
 
     def suppress_tokens(self, tokens: Ints) -> None:
-        self.values[:, self._token_columns(tokens)] = -np.inf
+        self.values[:, columns_of(tokens, self._token_ids)] = -np.inf
 
     def bias(self, bonuses: Sequence[Mapping[int, float]]) -> None:
         for row, row_bonuses in zip(self.values, bonuses, strict=True):
@@ -83,16 +83,17 @@ class HostLogits:
             return slice(start, stop)
         return slice(*self._token_ids.searchsorted((start, stop)).tolist())
 
-    def _token_columns(self, tokens: Ints) -> Ints:
-        """Return the columns of the tokens that have one."""
-        if self._token_ids is None:
-            return tokens
-        columns: Ints = self._token_ids.searchsorted(tokens)
-        covered: Ints = columns[self._token_ids.take(columns, mode="clip") == tokens]
-        return covered
-
     def _to_token_ids(self, columns: Ints) -> Ints:
         return columns if self._token_ids is None else self._token_ids[columns]
+
+
+def columns_of(tokens: Ints, token_ids: Ints | None) -> Ints:
+    """Return the columns of those of some tokens that have one, given the ascending ids of all columns or None."""
+    if token_ids is None:
+        return tokens
+    columns: Ints = token_ids.searchsorted(tokens)
+    covered: Ints = columns[token_ids.take(columns, mode="clip") == tokens]
+    return covered
 
 
 def _sample_column(row: Floats, temperature: float, uniform: float) -> int:

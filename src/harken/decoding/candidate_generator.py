@@ -9,9 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
-from harken.contract import Backend, Features, Floats, Session, SparsePositions
+from harken.contract import (
+    Backend,
+    Features,
+    Floats,
+    GreedyRules,
+    GreedySession,
+    PickedSoFar,
+    Session,
+    SparsePositions,
+)
 from harken.decoding.logit_rules import LogitRules
 
 
@@ -251,6 +260,10 @@ class AssistedCandidateGenerator:
         self._drop_finished_rows(session, [request.row for request in requests])
         builders = [_DraftBuilder(request) for request in requests]
         unread = self._rewind_to_accepted(session, requests)
+        rules = self._logit_rules.greedy
+        if rules and len(requests) == 1 and self._backend.capabilities.picks_best:
+            self._draft_in_one_call(cast(GreedySession, session), rules, builders[0], unread[0])
+            return [builders[0].draft_tokens]
         while any(unread):
             logits = session.extend(unread)
             self.forwards += 1
@@ -265,6 +278,23 @@ class AssistedCandidateGenerator:
             for request, tokens in zip(requests, unread, strict=True):
                 self._rows[request.row].seen_tokens += tokens
         return [builder.draft_tokens for builder in builders]
+
+    def _draft_in_one_call(
+        self, session: GreedySession, rules: GreedyRules, builder: _DraftBuilder, unread: Sequence[int]
+    ) -> None:
+        request = builder.request
+        picked = PickedSoFar(
+            tokens=request.prefix,
+            left=request.max_tokens,
+            unread=unread,
+            calibration=request.calibration,
+            least_prob=builder.least_prob,
+        )
+        ids, logprobs = session.pick_best(rules, [picked], request.max_tokens)
+        self.forwards += len(ids)
+        for token, logprob in zip(ids[:, 0].tolist(), logprobs[:, 0].tolist(), strict=True):
+            builder.add(token, math.exp(logprob), self._logit_rules.eot)
+        self._rows[request.row].seen_tokens += ids[:-1, 0].tolist()
 
     def _open_session(self) -> Session:
         if self._session is None:
@@ -319,13 +349,14 @@ class _DraftBuilder:
     """The draft of one row as it grows."""
 
     def __init__(self, request: DraftRequest) -> None:
-        self._request = request
+        self.request = request
         self.full_prefix = list(request.prefix)
         """The tokens of the row, the drafted ones included."""
         self._confidences: list[float] = []
         self._joint_prob = 1.0
         self._drafting = True
-        self._min_prob = max(request.draft_threshold, request.verify_threshold)
+        self.least_prob = max(request.draft_threshold, request.verify_threshold)
+        """Probability that all tokens are accepted, below which no further one is worth a step."""
 
     @property
     def next_input(self) -> list[int]:
@@ -335,14 +366,14 @@ class _DraftBuilder:
     @property
     def draft_tokens(self) -> DraftTokens:
         """The draft so far."""
-        return DraftTokens(tuple(self.full_prefix[len(self._request.prefix) :]), tuple(self._confidences))
+        return DraftTokens(tuple(self.full_prefix[len(self.request.prefix) :]), tuple(self._confidences))
 
     def add(self, token: int, confidence: float, eot: int) -> None:
         """Add a token if it is worth verifying; the draft is complete unless one more token is worth a step."""
-        request = self._request
+        request = self.request
         self._joint_prob *= request.acceptance_prob(confidence)
         if self._joint_prob > request.verify_threshold:
             self.full_prefix.append(token)
             self._confidences.append(confidence)
-        confident = self._joint_prob > self._min_prob
+        confident = self._joint_prob > self.least_prob
         self._drafting = confident and token != eot and len(self._confidences) < request.max_tokens

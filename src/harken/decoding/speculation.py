@@ -27,10 +27,8 @@ from harken.decoding.hypothesis import DecodeStats
 from harken.decoding.logit_rules import LogitRules
 from harken.types import FRAMES_PER_SECOND
 
-MAX_DRAFT_TOKENS = 12
-"""Most tokens that a model drafts before they are verified."""
-MAX_HYPOTHESIS_DRAFT_TOKENS = 15
-"""Most draft tokens from an earlier hypothesis.
+MAX_DRAFT_TOKENS = 15
+"""Most tokens that are drafted before they are verified.
 
 One fewer than the ONNX backend reads in a pass with the same result as one by one.
 """
@@ -146,7 +144,6 @@ class DraftContext:
                     lookup,
                     statistics.previous_hypothesis,
                     len(row_windows),
-                    max_tokens=MAX_HYPOTHESIS_DRAFT_TOKENS,
                     needs_setup=False,
                 )
             )

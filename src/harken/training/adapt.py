@@ -172,7 +172,7 @@ class Adaptation:
     def learning_rate_scale(self, name: str) -> float:
         return 1.0
 
-    def loss(self, example: Example) -> tuple[Tensor, int]:
+    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
         choice = int(torch.randint(1_000_000, ()))
         return self.distillation.loss_of(self.encode(example, choice), example)
 

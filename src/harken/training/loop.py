@@ -125,7 +125,13 @@ def train(
             )
         torch.manual_seed(seed * 1_000_003 + steps_done)
         losses.append(
-            _train_step(objective, optimiser, (store.get(window) for window in batch), options.max_grad_norm)
+            _train_step(
+                objective,
+                optimiser,
+                (store.get(window) for window in batch),
+                options.max_grad_norm,
+                progress=steps_done / n_steps,
+            )
         )
         steps_done += 1
         _check_finite(losses[-1], steps_done, options)
@@ -178,11 +184,13 @@ def _batches(
         yield [windows[i] for i in order[batch_index * batch_size : (batch_index + 1) * batch_size]]
 
 
-def _train_step(objective: Objective, optimiser: Any, examples: Iterator[Any], max_grad_norm: float) -> float:
+def _train_step(
+    objective: Objective, optimiser: Any, examples: Iterator[Any], max_grad_norm: float, progress: float
+) -> float:
     """Train on some examples and return the mean loss; each token counts alike, whatever its example."""
     total_loss, positions = 0.0, 0
     for example in examples:
-        loss, n = objective.loss(example)
+        loss, n = objective.loss(example, progress)
         loss.backward()
         total_loss, positions = total_loss + float(loss.detach()), positions + n
     weights = list(objective.trainable.values())

@@ -107,8 +107,15 @@ class Objective(Protocol):
         """Return the factor of a weight on the learning rate."""
         ...
 
-    def loss(self, example: Example) -> tuple[Tensor, int]:
-        """Return the loss summed over the positions of an example, and their number; dropout and masks are random."""
+    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
+        """Return the loss summed over the positions of an example, and their number; dropout and masks are random.
+
+        Parameters
+        ----------
+        example : Example
+        progress : float
+            Share of the training that is done.
+        """
         ...
 
     def evaluate(self, example: Example) -> Acceptance:
@@ -123,7 +130,8 @@ class Distillation:
     The loss is cross-entropy with the pseudo-labels, KL divergence from the main model's distribution, and the squared
     distance of final states from their targets, in units of their variance: where the main model is certain, its
     distribution carries little information and its states much (Sanh et al. 2019, arXiv:1910.01108, section 3, align
-    states too).
+    states too). That distance counts less and less: the states of a smaller model, which are targets at the start,
+    would keep the assistant from becoming better than it.
 
     Parameters
     ----------
@@ -160,10 +168,10 @@ class Distillation:
         object.__setattr__(self, "_scored_student_embedding", self.weights[TOKEN_EMBEDDING][ids].to(self.dtype))
         object.__setattr__(self, "_scored_teacher_embedding", self.teacher_embedding[ids].to(self.dtype))
 
-    def loss(self, example: Example) -> tuple[Tensor, int]:
-        return self.loss_of(torch.tensor(example.audio_features).float(), example)
+    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
+        return self.loss_of(torch.tensor(example.audio_features).float(), example, progress)
 
-    def loss_of(self, encoder_output: Tensor, example: Example) -> tuple[Tensor, int]:
+    def loss_of(self, encoder_output: Tensor, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
         """Return the loss of an example with this output of the encoder, and the number of positions."""
         masked = mask_time(encoder_output, self.options.mask_time_fraction)
         batch = SequenceBatch.from_sequences(example.sequences)
@@ -183,7 +191,7 @@ class Distillation:
         state_distance = (states.float() - batch.target_states).square().mean(
             1
         ).sum() / batch.target_states.var()
-        return loss + self.options.state_loss_weight * state_distance, len(batch.labels)
+        return loss + self.options.state_loss_weight * (1 - progress) * state_distance, len(batch.labels)
 
     def evaluate(self, example: Example) -> Acceptance:
         return self.evaluate_with(torch.tensor(example.audio_features).float(), example)
@@ -224,7 +232,7 @@ class FineTuning:
     def learning_rate_scale(self, name: str) -> float:
         return 1.0
 
-    def loss(self, example: Example) -> tuple[Tensor, int]:
+    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
         batch = SequenceBatch.from_sequences(example.sequences)
         logits = self._logits(example, batch, self.options.dropout, self.options.mask_time_fraction)
         return F.cross_entropy(logits.float(), batch.labels, reduction="sum"), len(batch.labels)

@@ -107,7 +107,8 @@ class DistillOptions(TrainOptions):
     """Options of the training of an assistant."""
 
     state_loss_weight: float = _state_loss_weight(
-        "Weight of the loss between its hidden states and the model's, or those of the model it is initialized from."
+        "Weight at the start, 0 at the end, of the loss between its hidden states and the model's, or those of the "
+        "model it is initialized from."
     )
 
 

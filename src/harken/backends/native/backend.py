@@ -131,7 +131,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             device="cpu",
             detail=f"encoder {encoder}, decoder {decoder}, {self.threads} threads",
             sparse_positions=True,
-            picks_best=vocab_subset is None,
+            picks_best=True,
         )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:

@@ -134,15 +134,16 @@ class NativeDecoder:
         self.n_columns, self.stride = contents.n_logits, padded_rows(contents.n_logits)
         self._lock = Lock()
         self._abandoned: deque[int] = deque()  # sessions to close
-        self._model = _make_model(arrays, contents, alignment_heads)
-        self._arrays = arrays  # the model points to them
+        head_tokens = None if self.vocab_subset is None else self.vocab_subset.astype(np.int32)
+        self._model = _make_model(arrays, contents, alignment_heads, head_tokens)
+        self._arrays = arrays, head_tokens  # the model points to them
         self.handle = self.library.harken_decoder_open(
             byref(self._model), threads, self.instruction_set.encode("ascii")
         )
         if not self.handle:
             raise OutOfMemory("not enough memory for the native decoder")
         close = partial(_close_decoder, self.library, self._abandoned)
-        close_when_collected(self, close, self.handle, self._model, arrays)
+        close_when_collected(self, close, self.handle, self._model, self._arrays)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the library when no other thread does."""
@@ -262,7 +263,10 @@ def _close_decoder(library: Any, sessions: deque[int], handle: int) -> None:
 
 
 def _make_model(
-    arrays: Mapping[str, NDArray[Any]], contents: DecoderWeights, alignment_heads: AlignmentHeads
+    arrays: Mapping[str, NDArray[Any]],
+    contents: DecoderWeights,
+    alignment_heads: AlignmentHeads,
+    head_tokens: NDArray[np.int32] | None,
 ) -> Model:
     """Return the structure that describes a model to the library; it points to the arrays."""
     dims = contents.dims
@@ -281,6 +285,7 @@ def _make_model(
         arrays["positions"].ctypes.data,
         (Layer * dims.n_text_layer)(*layers),
         contents.head.structure(arrays),
+        None if head_tokens is None else head_tokens.ctypes.data,
         len(alignment_heads),
         (c_int32 * len(flat_heads))(*flat_heads),
     )

@@ -56,6 +56,7 @@ class Model(Structure):
         ("positions", c_void_p),
         ("layers", POINTER(Layer)),
         ("head", Matrix),
+        ("head_tokens", c_void_p),
         ("n_alignment_heads", c_int32),
         ("alignment_heads", POINTER(c_int32)),
     )
@@ -129,11 +130,14 @@ class Picked(Structure):
     """``struct harken_picked``: what a row has picked."""
 
     _fields_ = (
-        ("last", c_int32),
+        ("unread", c_void_p),
+        ("n_unread", c_int32),
         ("before_last", c_int32),
         ("last_timestamp", c_int32),
         ("speech_end", c_int32),
         ("left", c_int32),
+        ("calibration", c_float),
+        ("least", c_float),
     )
 
 

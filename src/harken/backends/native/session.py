@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from harken.backends.host_logits import HostLogits
+from harken.backends.host_logits import HostLogits, columns_of
 from harken.backends.native.decoder import NativeDecoder, NativeFeatures, close_when_collected
 from harken.backends.native.library import NO_MEMORY, Picked, Rules
 from harken.contract import Floats, GreedyRules, Ints, PickedSoFar, TokenRange
@@ -80,18 +80,24 @@ class NativeSession:
         decoder, n_rows = self._decoder, len(self._lengths)
         logits = np.empty((n_rows, decoder.stride), np.float32)
         ids, logprobs = np.empty((most, n_rows), np.int64), np.empty((most, n_rows), np.float32)
+        suppressed = columns_of(rules.suppressed, decoder.vocab_subset)
         begin = NONE if rules.timestamp_begin is None else rules.timestamp_begin
+        unread = [array("i", row.unread or row.tokens[-1:]) for row in picked]
         steps = self._call(
             decoder.library.harken_session_pick_best,
-            Rules(rules.suppressed.ctypes.data, len(rules.suppressed), rules.eot, begin),
-            (Picked * n_rows)(*(_picked(row, rules.timestamp_begin) for row in picked)),
+            Rules(suppressed.ctypes.data, len(suppressed), rules.eot, begin),
+            (Picked * n_rows)(
+                *(_picked(*row, rules.timestamp_begin) for row in zip(picked, unread, strict=True))
+            ),
             most,
             logits.ctypes.data,
             decoder.stride,
             ids.ctypes.data,
             logprobs.ctypes.data,
         )
-        self._lengths = [length + steps for length in self._lengths]
+        self._lengths = [
+            length + len(first) + steps - 1 for length, first in zip(self._lengths, unread, strict=True)
+        ]
         return ids[:steps], logprobs[:steps]
 
     def rewind(self, lengths: Sequence[int]) -> None:
@@ -122,14 +128,22 @@ class NativeSession:
         return result
 
 
-def _picked(row: PickedSoFar, timestamp_begin: int | None) -> Picked:
-    """Return what the rules of the library need to know of a row."""
-    before_last, last = (NONE, *row.tokens)[-2:]
+def _picked(row: PickedSoFar, unread: array[int], timestamp_begin: int | None) -> Picked:
+    """Return what the library needs to know of a row; the unread tokens must outlive it."""
+    before_last = (NONE, *row.tokens)[-2]
     timestamps = (
         token for token in reversed(row.tokens) if timestamp_begin is not None and token >= timestamp_begin
     )
-    speech_end = NONE if row.speech_end is None else row.speech_end
-    return Picked(last, before_last, next(timestamps, NONE), speech_end, row.left)
+    return Picked(
+        unread.buffer_info()[0],
+        len(unread),
+        before_last,
+        next(timestamps, NONE),
+        NONE if row.speech_end is None else row.speech_end,
+        row.left,
+        row.calibration,
+        row.least_prob,
+    )
 
 
 class NativeLogits(HostLogits):
@@ -179,7 +193,7 @@ class NativeLogits(HostLogits):
 
     def suppress_tokens(self, tokens: Ints) -> None:
         self._apply_preference()
-        self._suppressed.append(self._token_columns(tokens))
+        self._suppressed.append(columns_of(tokens, self._token_ids))
 
     def prefer_timestamps(self, timestamp_begin: int) -> None:
         self._apply_preference()

@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 8
+#define HARKEN_ABI_VERSION 9
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -59,7 +59,8 @@ struct harken_model {
     const void *embedding;     /* shape (n_embeddings, n_state), float16, or float with matrices of 32 bits */
     const float *positions;    /* shape (n_context, n_state) */
     const struct harken_layer *layers;
-    struct harken_matrix head; /* rows are the tokens that get logits */
+    struct harken_matrix head;   /* rows are the tokens that get logits */
+    const int32_t *head_tokens; /* their ids, ascending, or NULL for those of all tokens */
     int32_t n_alignment_heads;
     const int32_t *alignment_heads; /* pairs of layer and head, sorted */
 };
@@ -188,25 +189,29 @@ HARKEN_API void harken_logits_sample(harken_decoder *decoder, const float *logit
 
 /* Rules of greedy decoding for all tokens but the first (openai/whisper, decoding.py, ApplyTimestampRules). */
 struct harken_rules {
-    const int64_t *suppressed; /* columns that are never picked */
+    const int64_t *suppressed; /* columns of the logits that are never picked */
     int32_t n_suppressed, eot;
-    int32_t timestamp_begin; /* the first timestamp, from which on all columns are; negative: none are decoded */
+    int32_t timestamp_begin; /* the first timestamp, from which on all tokens are; negative: none are decoded */
 };
 
 /* What the rules need to know of a row. Tokens and timestamps are negative where there are none. */
 struct harken_picked {
-    int32_t last, before_last;   /* tokens picked; the last is still to be read */
-    int32_t last_timestamp;      /* of all that were picked */
-    int32_t speech_end;          /* timestamp before which no segment may stay empty */
-    int32_t left;                /* most tokens to pick, at least 1 */
+    const int32_t *unread; /* tokens to read first, of which the last was picked last */
+    int32_t n_unread;      /* at least 1 */
+    int32_t before_last;   /* the token picked before that */
+    int32_t last_timestamp; /* of all that were picked */
+    int32_t speech_end;    /* timestamp before which no segment may stay empty */
+    int32_t left;          /* most tokens to pick, at least 1 */
+    float calibration;     /* factor on the probability of each token */
+    float least;           /* probability that all picked here are right, from which on it is worth going on */
 };
 
-/* Read the last token of every row and pick the most probable one after it, `most` times, or until a row picks the end of
- * text or has no token left. `logits` is scratch for the rows, `stride` floats from one to the next. The tokens and their
- * log-probabilities are written step by step, those of all rows side by side, and `picked` is kept true. Returns the
- * number of steps, or HARKEN_NO_MEMORY. */
+/* Read the unread tokens of every row and pick the most probable one after them, and so on with it, `most` times, or until
+ * a row picks the end of text, has no token left or is no more worth going on. `logits` is scratch for the rows, `stride`
+ * floats from one to the next. The tokens and their log-probabilities are written step by step, those of all rows side by
+ * side. Returns the number of steps, or HARKEN_NO_MEMORY. */
 HARKEN_API int32_t harken_session_pick_best(harken_session *session, const struct harken_rules *rules,
-                                            struct harken_picked *picked, int32_t most, float *logits, int64_t stride,
+                                            const struct harken_picked *picked, int32_t most, float *logits, int64_t stride,
                                             int64_t *tokens, float *logprobs);
 
 /* The tables of a log-mel spectrogram, not computed here, as the sines of libraries differ in their last bit. */
