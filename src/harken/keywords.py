@@ -93,12 +93,14 @@ class RecordingKeywords(TranscribeKeywords, CallbackKeywords, total=False):
     """Options and callbacks of one transcription, and what tells its speakers apart."""
 
     diarizer: Diarizer | None
+    draft: str | None
 
 
 class RecordingsKeywords(RecordingKeywords, total=False):
     """Options and callbacks of several transcriptions; the mappings give some of them their own, by position."""
 
     callbacks: Mapping[int, Callbacks]
+    drafts: Mapping[int, str]
     journals: Mapping[int, str | os.PathLike[str]]
 
 

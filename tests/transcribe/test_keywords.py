@@ -32,13 +32,13 @@ def test_keywords_have_the_names_and_types_of_the_options() -> None:
     assert get_type_hints(TranscribeKeywords) == types_of(TranscribeOptions)
     assert get_type_hints(CallbackKeywords) == types_of(Callbacks)
     assert get_type_hints(StreamKeywords) == types_of(TranscribeOptions, StreamOptions)
-    expected = types_of(TranscribeOptions, Callbacks) | {"diarizer": Diarizer | None}
+    expected = types_of(TranscribeOptions, Callbacks) | {"diarizer": Diarizer | None, "draft": str | None}
     assert get_type_hints(RecordingKeywords) == expected
 
 
-def test_only_several_recordings_take_callbacks_and_journals_by_position() -> None:
+def test_only_several_recordings_take_callbacks_texts_and_journals_by_position() -> None:
     extra = get_type_hints(RecordingsKeywords).keys() - get_type_hints(RecordingKeywords).keys()
-    assert extra == {"callbacks", "journals"}
+    assert extra == {"callbacks", "drafts", "journals"}
 
 
 def test_every_public_call_with_options_is_typed() -> None:

@@ -49,6 +49,8 @@ class FileTranscriber:
         Report only errors.
     is_single : bool
         True if there is only one recording, whose error is the command's.
+    draft : str or None
+        Text that the recording is expected to have.
 
     Attributes
     ----------
@@ -65,6 +67,7 @@ class FileTranscriber:
     verbose: bool
     quiet: bool
     is_single: bool
+    draft: str | None = None
     done: list[str] = field(init=False, default_factory=list)
     refused: list[str] = field(init=False, default_factory=list)
     failed: list[str] = field(init=False, default_factory=list)
@@ -143,7 +146,12 @@ class FileTranscriber:
             if (journal := self.files.journal(source))
         }
         transcriptions = self._recognizer.transcribe_many(
-            durations_s, self.options, callbacks=callbacks, journals=journals, diarizer=self.load_diarizer()
+            durations_s,
+            self.options,
+            callbacks=callbacks,
+            journals=journals,
+            diarizer=self.load_diarizer(),
+            draft=self.draft,
         )
         return dict(zip(durations_s, transcriptions, strict=True))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
 import unicodedata
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from glob import glob
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -58,6 +61,34 @@ def output_paths(
             if (other_source := source_by_target.setdefault(canonical_target, source)) != source:
                 raise click.UsageError(f"{other_source} and {source} would both be written to {target}")
     return paths
+
+
+def read_draft(path: str) -> str:
+    """Read a text: that of a transcript as json, the cues of subtitles without their times and tags, or all of it.
+
+    Raises
+    ------
+    click.UsageError
+        If it cannot be read as text.
+    """
+    try:
+        content = Path(path).read_text(encoding="utf-8-sig")
+        transcript = json.loads(content) if path.endswith(".json") else None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no text in UTF-8, or no JSON"
+        raise click.UsageError(f"--draft {path}: {reason}") from None
+    if transcript is not None:
+        if not isinstance(transcript, dict) or not isinstance(transcript.get("text"), str):
+            raise click.UsageError(f"--draft {path}: has no text; allowed is a transcript that harken wrote")
+        return str(transcript["text"])
+    if "-->" not in content:
+        return content
+    blocks = (block.splitlines() for block in content.replace("\r\n", "\n").split("\n\n"))
+    cues = (next((lines[i + 1 :] for i, line in enumerate(lines) if "-->" in line), []) for lines in blocks)
+    return _TAG.sub("", "\n".join(chain.from_iterable(cues)))
+
+
+_TAG = re.compile(r"<[^>]*>|\{\\[^}]*\}")
 
 
 def recording_duration_s(source: str) -> float | None:

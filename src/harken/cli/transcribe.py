@@ -19,6 +19,7 @@ from harken.cli.inputs import (
     expand_patterns,
     make_folder,
     output_paths,
+    read_draft,
     recording_reference,
     refuse_overwriting,
 )
@@ -93,6 +94,14 @@ output_option = partial(single_option, section="Output")
     no_effect=with_option("quiet"),
     help="Report the engine, the speed, the language, what was rejected or dropped and why, and speech without words.",
 )
+@single_option(
+    "--draft",
+    section="Speculation",
+    type=FilePath(),
+    metavar="FILE",
+    help="Text that the recording is expected to have, which makes decoding faster and changes nothing: a script, an "
+    "old transcript, subtitles (srt, vtt, json or text).",
+)
 @output_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
 @layout_options
 @speaker_options
@@ -116,6 +125,9 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     options = _with_word_timestamps(
         options_from(TranscribeOptions, params), layout, format_names, speakers=params["speakers"]
     )
+    if params["draft"] and len(sources) != 1:
+        raise click.UsageError("--draft takes one FILE, whose text it has")
+    draft = read_draft(params["draft"]) if params["draft"] else None
     to_stdout = output_dir == STDIN
     if to_stdout and (len(sources), len(format_names)) != (1, 1):
         raise click.UsageError("--output-dir - takes one FILE and one --format")
@@ -131,7 +143,7 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
         [
             *sources,
             *model_files(params["model"], params["assistant"], params["adapter"]),
-            *([params["voices"]] if params["voices"] else []),
+            *(params[name] for name in ("voices", "draft") if params[name]),
         ],
     )
     if folder:
@@ -157,6 +169,7 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
             verbose=params["verbose"],
             quiet=params["quiet"],
             is_single=len(sources) == 1,
+            draft=draft,
         )
         code = transcriber.run(remaining)
         n_skipped = len(sources) - len(remaining)

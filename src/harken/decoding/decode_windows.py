@@ -231,7 +231,9 @@ def decode(
         forwards=1 + forwards,
         prompt_tokens=sum(map(len, prompts)),
         sampled_tokens=n_sampled,
-        undrafted_windows=len(windows) if draft_context and not draft_session else 0,
+        undrafted_windows=len(windows)
+        if draft_context and draft_context.has_source and not draft_session
+        else 0,
     )
     if draft_session:
         stats += draft_session.stats

@@ -98,6 +98,11 @@ class DraftContext:
     encode_s: float = 0.0
     positions: SparsePositions | None = None
 
+    @property
+    def has_source(self) -> bool:
+        """Whether there are drafts for every window, not only for those whose text is known."""
+        return bool(self.speculative_decoder.assistant or self.speculative_decoder.ngram)
+
     @cached_property
     def assistant_features(self) -> Features:
         """Encoder output of the assistant."""
@@ -112,8 +117,8 @@ class DraftContext:
         logit_rules: LogitRules,
         *,
         sampling: bool = False,
-    ) -> DraftSession:
-        """Open drafting for the rows of one decode.
+    ) -> DraftSession | None:
+        """Open drafting for the rows of one decode; return None if there is nothing to draft from.
 
         Parameters
         ----------
@@ -161,6 +166,8 @@ class DraftContext:
                 decoder.assistant.backend, lambda: self.assistant_features, row_windows, prompts, logit_rules
             )
             generators.append(_CalibratedGenerator(assisted, statistics.assistant, len(row_windows)))
+        if not generators:
+            return None
         setup_s = self.encode_s * decoder.assistant.encoder_ratio if decoder.assistant else 0.0
         window_s = self.mel.shape[2] / FRAMES_PER_SECOND
         return DraftSession(statistics.controller, generators, statistics.speech, window_s, setup_s)

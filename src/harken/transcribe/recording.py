@@ -46,6 +46,8 @@ class RecordingTranscriber:
         Code or name of its language, if it is known without an option that names it.
     draft_tokens : tuple of int
         Tokens expected at the beginning: the draft of the first window.
+    draft : str or None
+        Text that the recording is expected to have: drafts of all windows.
     journal : Journal or None
         Windows that an earlier process has decoded, and where those decoded now are written.
 
@@ -81,6 +83,7 @@ class RecordingTranscriber:
         *,
         language: str | None = None,
         draft_tokens: tuple[int, ...] = (),
+        draft: str | None = None,
         journal: Journal | None = None,
     ) -> None:
         self.window_decoder, self.options = window_decoder, window_decoder.options
@@ -113,6 +116,7 @@ class RecordingTranscriber:
         self.parallel = self._segmenter is not None and not self.options.condition_on_previous_text
         self._chains: deque[WindowChain] = deque()
         self._draft_tokens = draft_tokens
+        self._known_text = window_decoder.known_text(draft) if draft else None
         self._journal = journal
         self._n_chains_opened = 0
         self._exhausted = self.reads_on = False
@@ -167,6 +171,7 @@ class RecordingTranscriber:
                 context,
                 index=self._n_chains_opened,
                 draft_tokens=self._draft_tokens,
+                known_text=self._known_text,
             )
         )
         self._draft_tokens = ()

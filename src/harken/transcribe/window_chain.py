@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harken.results import Segment, UnwrittenSpeech
 from harken.transcribe.chunking import FrameSource, SpeechSegmenter
 from harken.transcribe.gap_filling import GapFilling
+from harken.transcribe.known_text import KnownText
 from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.segments import shift_timestamps, single_timestamp_ending
 from harken.transcribe.window_decoder import (
@@ -105,6 +107,8 @@ class WindowChain:
         Its place in the recording, from 0.
     draft_tokens : tuple of int
         Tokens expected in its first window.
+    known_text : KnownText or None
+        Text that the recording is expected to have.
 
     Attributes
     ----------
@@ -127,11 +131,12 @@ class WindowChain:
         *,
         index: int,
         draft_tokens: tuple[int, ...] = (),
+        known_text: KnownText | None = None,
     ) -> None:
         self._decoder, self._options = window_decoder, window_decoder.options
         self._frame_source, self._segmenter, self._context = frame_source, segmenter, context
         self._maker = SegmentMaker(window_decoder, frame_source, segmenter)
-        self.index, self._draft_tokens = index, draft_tokens
+        self.index, self._draft_tokens, self._known_text = index, draft_tokens, known_text
         self.offset, self._content_frames = 0, 0
         self._filling: GapFilling | None = None
         self._segments: list[tuple[Segment, str | None]] = []
@@ -168,7 +173,7 @@ class WindowChain:
             encoded=encoded,
             language=language,
             prompt=self._decoder.build_prompt(language, self._context.previous_tokens),
-            draft_tokens=() if self._filling else self._draft_tokens,
+            draft_tokens=() if self._filling else self._expected_tokens(),
         )
 
     def add_result(self, result: WindowResult) -> WindowOutcome | None:
@@ -210,6 +215,7 @@ class WindowChain:
                 timestamp_begin,
                 round(advance),
             )
+        self._note_spoken(self._segments[n_segments:])
         unwritten = filling.unwritten
         self._unwritten += unwritten
         # Not into the padding.
@@ -230,6 +236,7 @@ class WindowChain:
         """Take the outcome of the window that was read last, instead of a result."""
         self.language = outcome.language
         self._segments += outcome.segments
+        self._note_spoken(outcome.segments)
         self._unwritten += outcome.unwritten
         self._context.previous_tokens[:] = outcome.previous_tokens
         self._context.last_speech_s = outcome.last_speech_s
@@ -245,6 +252,16 @@ class WindowChain:
         """Return the speech without words since the last call."""
         popped, self._unwritten = self._unwritten, []
         return popped
+
+    def _expected_tokens(self) -> tuple[int, ...]:
+        """Return what the window is expected to begin with."""
+        return self._known_text.ahead() if self._known_text else self._draft_tokens
+
+    def _note_spoken(self, segments: Sequence[tuple[Segment, str | None]]) -> None:
+        """Note how far the known text has been spoken."""
+        if self._known_text:
+            first = self._maker.timestamp_begin
+            self._known_text.advance([t for segment, _ in segments for t in segment.tokens if t < first])
 
     def _speech_end(self, start: int) -> int | None:
         """Return the timestamp of the end of the speech in the window that was read last."""

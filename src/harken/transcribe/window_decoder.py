@@ -31,6 +31,7 @@ from harken.decoding import (
 from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe.fallback import decode_with_fallback
+from harken.transcribe.known_text import KnownText
 from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.options import Callbacks, TranscribeOptions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
@@ -254,6 +255,10 @@ class WindowDecoder:
             initial_prompt_tokens=self.initial_prompt_tokens if options.carry_initial_prompt else (),
             previous_tokens=previous_tokens,
         )
+
+    def known_text(self, text: str) -> KnownText:
+        """Return a text that a recording is expected to have."""
+        return KnownText(self._encode_text(" ".join(text.split())), self.backend.dims.n_text_ctx)
 
     def encode(self, windows: Sequence[AudioWindow]) -> list[EncodedWindow]:
         """Encode windows without their padding, unless windows are exact."""
