@@ -130,7 +130,7 @@ def train(
                 optimiser,
                 (store.get(window) for window in batch),
                 options.max_grad_norm,
-                progress=steps_done / n_steps,
+                steps_done / n_steps,
             )
         )
         steps_done += 1
