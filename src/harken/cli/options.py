@@ -354,7 +354,7 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     (value_type,) = (kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
     # "none" may be a text: an optional text is None only if the option is not given.
     optional = value_type is not hint and value_type is not str
-    parse = _optional_number_parser(value_type) if optional else _SINGLE_VALUE_TYPES[value_type]
+    parse = optional_number_parser(value_type) if optional else _SINGLE_VALUE_TYPES[value_type]
     return single_option(f"--{name}", type=parse, **settings)
 
 
@@ -387,7 +387,7 @@ def _number_parser(value_type: type) -> Parse:
 _SINGLE_VALUE_TYPES = {int: click.INT, float: _number_parser(float), str: Text()}
 
 
-def _optional_number_parser(value_type: type) -> Parse:
+def optional_number_parser(value_type: type) -> Parse:
     """Return a parser of numbers and the word ``none``."""
     parse_number = _number_parser(value_type)
 

@@ -21,6 +21,7 @@ from harken.files import remove_own
 
 COMMANDS = {
     "transcribe": "transcribe:command",
+    "whisper": "whisper:command",
     "listen": "listen:command",
     "batch": "batch:command",
     "serve": "serve:command",

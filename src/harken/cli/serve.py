@@ -83,7 +83,7 @@ def _import_server() -> Callable[..., Any]:
 
 def _load(params: dict[str, Any], model: str) -> Recognizer:
     """Load a model, and measure what an update of a live stream costs on this machine."""
-    recognizer = load(**model_params(params | {"model": model}, exclude=("adapter", "assistant", "revision")))
+    recognizer = load(**model_params(params | {"model": model}))
     recognizer.stream().close()
     return recognizer
 
