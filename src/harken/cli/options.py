@@ -203,6 +203,11 @@ NO_EFFECT: Mapping[str, NoEffect] = {
         ("lsh_rounds", "lsh_bucket_size"),
         NoEffect("without --attention lsh", lambda given: given.get("attention") != "lsh"),
     ),
+    # Fields of `ServeOptions` are options of 'mcp' too, which is no server on the network without its flag.
+    **dict.fromkeys(
+        ("host", "port", "certfile", "keyfile", "api_key", "auth", "origin", "allowed_host"),
+        without_flag("http"),
+    ),
     # Fields of `StreamOptions` are options of 'listen' too, which has no flag for them.
     **{field.name: without_flag("streaming") for field in fields(StreamOptions)},
 }

@@ -25,6 +25,7 @@ COMMANDS = {
     "listen": "listen:command",
     "batch": "batch:command",
     "serve": "serve:command",
+    "mcp": "mcp:command",
     "decode": "decode:command",
     "eval": "eval:command",
     "bench": "bench:command",
