@@ -1,9 +1,10 @@
-"""Entry point of the `harken` command and of ``python -m harken``."""
+"""Entry points of the commands `harken` and `harken-whisper`, and of ``python -m harken``."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this module
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ def run() -> NoReturn:
             signal.signal(number, _end_at_once)
     from harken.cli.root import run
 
+    run()
+
+
+def run_whisper() -> NoReturn:
+    """Run ``harken whisper``."""
+    sys.argv.insert(1, "whisper")
     run()
 
 

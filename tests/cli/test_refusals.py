@@ -93,6 +93,10 @@ REFUSED = [
     # decode
     ("decode talk.wav --batch-size 2", 2, "--batch-size 2: allowed is 1, as windows are shown"),
     ("decode none.wav", 3, "none.wav: no such file"),
+    # mcp
+    ("mcp", 2, "Missing option '--root'"),
+    ("mcp --root none", 2, "Invalid value for '--root': Directory 'none' does not exist"),
+    ("mcp --root . --port 1", 2, "--port has no effect without --http"),
     # plot
     ("plot talk.wav -o out.gif", 2, "'out.gif' does not end in .html or .png"),
     ("plot talk.wav --clip-timestamps 1,2", 2, "choose the excerpt with --start and --duration"),

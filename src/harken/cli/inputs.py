@@ -38,19 +38,23 @@ def expand_patterns(names: Iterable[str]) -> list[str]:
 
 
 def output_paths(
-    sources: Sequence[str], formats: Sequence[str], directory: Path | None
+    sources: Sequence[str],
+    formats: Sequence[str],
+    directory: Path | None,
+    claimed: dict[str, str] | None = None,
 ) -> dict[str, dict[str, Path]]:
     """Return the paths of the transcripts of each recording, by format.
 
     The name is that of the recording (``stdin`` for standard input) with the format as its extension. The folder is
-    `directory` if given, else that of the recording.
+    `directory` if given, else that of the recording. `claimed` holds the recordings of earlier calls by path, and gets
+    those of this one.
 
     Raises
     ------
     click.UsageError
         If two transcripts would have the same path.
     """
-    source_by_target: dict[str, str] = {}
+    source_by_target = {} if claimed is None else claimed
     paths: dict[str, dict[str, Path]] = {}
     for source in sources:
         path = Path("stdin" if source == STDIN else source)

@@ -168,8 +168,8 @@ def model_files(*models: str | None) -> Iterator[Path]:
 
 
 def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) -> dict[str, Any]:
-    """Return the values of `model_options`, except those excluded."""
-    return {name: params[name] for name in _MODEL_OPTIONS if name not in exclude}
+    """Return the values of `model_options`, except those excluded, and those of options that the command lacks."""
+    return {name: params[name] for name in _MODEL_OPTIONS if name in params and name not in exclude}
 
 
 speaker_option = partial(single_option, section="Speakers")

@@ -203,6 +203,11 @@ NO_EFFECT: Mapping[str, NoEffect] = {
         ("lsh_rounds", "lsh_bucket_size"),
         NoEffect("without --attention lsh", lambda given: given.get("attention") != "lsh"),
     ),
+    # Fields of `ServeOptions` are options of 'mcp' too, which is no server on the network without its flag.
+    **dict.fromkeys(
+        ("host", "port", "certfile", "keyfile", "api_key", "auth", "origin", "allowed_host"),
+        without_flag("http"),
+    ),
     # Fields of `StreamOptions` are options of 'listen' too, which has no flag for them.
     **{field.name: without_flag("streaming") for field in fields(StreamOptions)},
 }
@@ -354,7 +359,7 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     (value_type,) = (kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
     # "none" may be a text: an optional text is None only if the option is not given.
     optional = value_type is not hint and value_type is not str
-    parse = _optional_number_parser(value_type) if optional else _SINGLE_VALUE_TYPES[value_type]
+    parse = optional_number_parser(value_type) if optional else _SINGLE_VALUE_TYPES[value_type]
     return single_option(f"--{name}", type=parse, **settings)
 
 
@@ -387,7 +392,7 @@ def _number_parser(value_type: type) -> Parse:
 _SINGLE_VALUE_TYPES = {int: click.INT, float: _number_parser(float), str: Text()}
 
 
-def _optional_number_parser(value_type: type) -> Parse:
+def optional_number_parser(value_type: type) -> Parse:
     """Return a parser of numbers and the word ``none``."""
     parse_number = _number_parser(value_type)
 

@@ -21,9 +21,11 @@ from harken.files import remove_own
 
 COMMANDS = {
     "transcribe": "transcribe:command",
+    "whisper": "whisper:command",
     "listen": "listen:command",
     "batch": "batch:command",
     "serve": "serve:command",
+    "mcp": "mcp:command",
     "decode": "decode:command",
     "eval": "eval:command",
     "bench": "bench:command",

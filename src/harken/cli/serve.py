@@ -29,8 +29,7 @@ if TYPE_CHECKING:  # the packages of the server come with an extra
 KEYS_VARIABLE = "HARKEN_API_KEY"
 
 
-@click.command("serve", cls=Command, epilog=EPILOGUE)
-@list_option(
+offered_models = list_option(
     "-m",
     "--model",
     parse_item=parse_text,
@@ -40,6 +39,10 @@ KEYS_VARIABLE = "HARKEN_API_KEY"
     show_default=True,
     help="Models to offer: names, paths, or owner/name on Hugging Face; the first is the default.",
 )
+
+
+@click.command("serve", cls=Command, epilog=EPILOGUE)
+@offered_models
 @list_option(
     "--alias",
     parse_item=parse_text,
@@ -56,14 +59,14 @@ def command(**params: Any) -> int:
     examples. It prints the address of its page, and ends when it is told to by Ctrl-C or SIGTERM: streams get their
     last words, files are finished. A second signal ends it at once.
     """
-    options = options_from(ServeOptions, _with_keys_of_environment(params))
+    options = options_from(ServeOptions, with_keys_of_environment(params))
     ids = tuple(dict.fromkeys(params["model"]))
     aliases = dict(_parse_alias(alias, ids) for alias in params["alias"])
     run = _import_server()
     with keeping_stop():
         load_diarizer = partial(_load_diarizer, params)
         finished = asyncio.run(
-            run(partial(_load, params), ids, aliases, options, _announce, _on_signals, load_diarizer)
+            run(partial(_load, params), ids, aliases, options, announce, on_signals, load_diarizer)
         )
     if not finished:
         raise Stop(TERMINATED, "ended before all work was done")
@@ -83,7 +86,7 @@ def _import_server() -> Callable[..., Any]:
 
 def _load(params: dict[str, Any], model: str) -> Recognizer:
     """Load a model, and measure what an update of a live stream costs on this machine."""
-    recognizer = load(**model_params(params | {"model": model}, exclude=("adapter", "assistant", "revision")))
+    recognizer = load(**model_params(params | {"model": model}))
     recognizer.stream().close()
     return recognizer
 
@@ -93,7 +96,8 @@ def _load_diarizer(params: dict[str, Any]) -> Diarizer:
     return harken.load_diarizer(params["speaker_model"])
 
 
-def _with_keys_of_environment(params: dict[str, Any]) -> dict[str, Any]:
+def with_keys_of_environment(params: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters with the keys of the environment among those of clients."""
     keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").splitlines()]
     return params | {"api_key": (*params["api_key"], *filter(None, keys))}
 
@@ -105,11 +109,14 @@ def _parse_alias(alias: str, ids: tuple[str, ...]) -> tuple[str, str]:
     return name, model
 
 
-def _announce(address: str) -> None:
+def announce(address: str) -> None:
+    """Say where the server is."""
     write_stderr(f"harken: serving at {address}")
 
 
-def _on_signals(handle: Callable[[], object]) -> AbstractContextManager[None]:
+def on_signals(handle: Callable[[], object]) -> AbstractContextManager[None]:
+    """Return a block in which a function is called for every signal that ends the process."""
+
     def handle_signal(number: int, frame: FrameType | None) -> None:
         handle()
 

@@ -13,23 +13,9 @@ import click
 from click.core import ParameterSource
 
 from harken.cli.exits import EPILOGUE
-from harken.cli.file_transcriber import FileTranscriber
-from harken.cli.inputs import (
-    STDIN,
-    expand_patterns,
-    make_folder,
-    output_paths,
-    read_draft,
-    recording_reference,
-    refuse_overwriting,
-)
-from harken.cli.model_options import (
-    load_diarizer_with_status,
-    load_model_with_status,
-    model_files,
-    model_options,
-    speaker_options,
-)
+from harken.cli.files_job import FilesJob
+from harken.cli.inputs import STDIN, expand_patterns, read_draft, recording_reference
+from harken.cli.model_options import model_options, speaker_options
 from harken.cli.options import (
     WORD_FORMATS,
     Command,
@@ -40,14 +26,12 @@ from harken.cli.options import (
     single_option,
     with_option,
 )
-from harken.cli.terminal import Screen, TimestampedLines, is_terminal, pluralize
-from harken.cli.transcript_files import TranscriptFiles, all_exist
+from harken.cli.terminal import Screen, TimestampedLines, is_terminal
+from harken.cli.watch import watch
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
-MOST_NAMES = 10
-"""Recordings that the last line names."""
 SPEAKER_FORMATS = {"rttm"}
 """Formats that are empty without speakers."""
 
@@ -86,6 +70,13 @@ output_option = partial(single_option, section="Output")
     "a .refused.json file says, unless it has changed.",
 )
 @output_option(
+    "--watch",
+    is_flag=True,
+    help="FILE is a folder or a pattern: transcribe the recordings there, and those that come, each once it is "
+    "complete, until Ctrl-C; those that have transcripts are left alone. What was cut short or refused is treated as "
+    "with --resume.",
+)
+@output_option(
     "-q", "--quiet", is_flag=True, help="Print only errors, and the transcript if no file is written."
 )
 @output_option(
@@ -118,76 +109,51 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
 
     A file that fails is reported, and the others are transcribed. A written transcript is always whole: Ctrl-C writes
     that of the current recording so far to talk.srt.partial.
+
+    With --watch the command goes on: 'harken transcribe --watch inbox -f srt' transcribes what is put into a folder.
     """
-    sources = expand_patterns(files)
     format_names = _format_names(format_names, speakers=params["speakers"])
     layout = options_from(Layout, params)
     options = _with_word_timestamps(
         options_from(TranscribeOptions, params), layout, format_names, speakers=params["speakers"]
     )
+    sources = [] if params["watch"] else expand_patterns(files)
     if params["draft"] and len(sources) != 1:
         raise click.UsageError("--draft takes one FILE, whose text it has")
-    draft = read_draft(params["draft"]) if params["draft"] else None
     to_stdout = output_dir == STDIN
-    if to_stdout and (len(sources), len(format_names)) != (1, 1):
-        raise click.UsageError("--output-dir - takes one FILE and one --format")
-    written_formats = () if to_stdout else format_names or ("txt",) * bool(output_dir)
+    if to_stdout and (params["watch"] or (len(sources), len(format_names)) != (1, 1)):
+        raise click.UsageError("--output-dir - takes one FILE and one --format, and no --watch")
+    written_formats = () if to_stdout else format_names or ("txt",) * bool(output_dir or params["watch"])
     skip_existing = params["skip_existing"] or params["resume"]
     if skip_existing and not written_formats:
         raise click.UsageError("--skip-existing and --resume are for files: give --format or --output-dir")
-    folder = Path(output_dir) if output_dir and not to_stdout else None
-    paths = output_paths(sources, written_formats, folder)
-    targets = [path for paths_of_source in paths.values() for path in paths_of_source.values()]
-    refuse_overwriting(
-        targets,
-        [
-            *sources,
-            *model_files(params["model"], params["assistant"], params["adapter"]),
-            *(params[name] for name in ("voices", "draft") if params[name]),
-        ],
-    )
-    if folder:
-        make_folder(folder)
-    remaining = [source for source in sources if not (skip_existing and all_exist(paths[source]))]
 
     def stdout_writer(source: str) -> TranscriptFormat | None:
         """Return the writer of a transcript on standard output, or None if it is not shown."""
         if to_stdout:
             return Writer(format_names[0], layout, recording_reference(source, Path()))
-        if paths[source] and (params["quiet"] or not is_terminal(sys.stdout)):
+        if written_formats and (params["quiet"] or not is_terminal(sys.stdout)):
             return None
-        return TimestampedLines(source if len(sources) > 1 else None)
+        return TimestampedLines(source if params["watch"] or len(sources) > 1 else None)
 
     with Screen(params["progress"] and not params["quiet"]) as screen:
-        transcriber = FileTranscriber(
+        job = FilesJob(
             screen=screen,
-            load=partial(load_model_with_status, screen, params),
-            load_diarizer=partial(load_diarizer_with_status, screen, params),
+            params=params,
             options=options,
-            files=TranscriptFiles(paths=paths, layout=layout, keep_journals=params["resume"]),
+            layout=layout,
+            format_names=written_formats,
+            folder=Path(output_dir) if output_dir and not to_stdout else None,
             stdout_writer=stdout_writer,
+            skip_existing=skip_existing and not params["watch"],  # a recording that has changed is no such
+            keep_journals=params["resume"] or params["watch"],
             verbose=params["verbose"],
             quiet=params["quiet"],
-            is_single=len(sources) == 1,
-            draft=draft,
+            draft=read_draft(params["draft"]) if params["draft"] else None,
         )
-        code = transcriber.run(remaining)
-        n_skipped = len(sources) - len(remaining)
-        if written_formats and (len(sources) > 1 or n_skipped) and not params["quiet"]:
-            screen.write_stderr(_summary(transcriber, n_skipped))
-        return code
-
-
-def _summary(transcriber: FileTranscriber, n_skipped: int) -> str:
-    """Return the line that says what was done, skipped and refused, and what failed."""
-    parts = [f"{pluralize(len(transcriber.done), 'recording')} done"]
-    if n_skipped:
-        parts.append(f"{n_skipped} skipped, as the transcripts exist")
-    for outcome, names in {"refused": transcriber.refused, "failed": transcriber.failed}.items():
-        if names:
-            others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-            parts.append(f"{len(names)} {outcome}: {', '.join(names[:MOST_NAMES])}{others}")
-    return f"harken: {'; '.join(parts)}"
+        if params["watch"]:
+            watch(job, files)
+        return job.run(sources, is_single=len(sources) == 1)
 
 
 def _format_names(names: Sequence[str], *, speakers: bool) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from harken.api import Recognizer
@@ -102,7 +103,7 @@ async def run(
             on_signals(lambda: loop.call_soon_threadsafe((at_once if stopping.is_set() else stopping).set))
         )
         if options.wyoming != STDIO:
-            await stack.enter_async_context(_http(service, options, announce))
+            await stack.enter_async_context(listening(make_app(service), options, announce))
         if options.wyoming:
             wyoming = await stack.enter_async_context(serve_wyoming(service, options.wyoming))
             announce(wyoming.uri)
@@ -121,13 +122,13 @@ async def run(
 
 
 @asynccontextmanager
-async def _http(
-    service: Service, options: ServeOptions, announce: Callable[[str], None]
+async def listening(
+    app: ASGIApp, options: ServeOptions, announce: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Answer HTTP requests and WebSockets."""
+    """Have an application answer HTTP requests and WebSockets in the block; the other arguments are as for `run`."""
     listener = _listen(options.host, options.port)
     config = uvicorn.Config(
-        make_app(service),
+        app,
         log_config=None,
         access_log=False,
         lifespan="off",

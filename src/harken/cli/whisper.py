@@ -1,0 +1,367 @@
+"""``harken whisper``, also ``harken-whisper``: the command lines of openai's whisper and of whisper-ctranslate2.
+
+A table says what each of their options is here. Where they have an option its default is theirs; all else is as in
+`harken transcribe`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from harken import __version__
+from harken.cli.exits import EPILOGUE
+from harken.cli.files_job import FilesJob
+from harken.cli.inputs import expand_patterns
+from harken.cli.options import (
+    Command,
+    FilePath,
+    NoEffect,
+    Option,
+    Text,
+    checked_number,
+    optional_number_parser,
+)
+from harken.cli.terminal import Screen, TimestampedLines, write_stderr
+from harken.errors import OptionError
+from harken.formats import Layout
+from harken.option_types import options_from
+from harken.results import Segment
+from harken.text import LANGUAGES, to_language_code
+from harken.transcribe import TranscribeOptions
+
+FORMATS = ("txt", "vtt", "srt", "tsv", "json")
+FILE_NAMES = {"large": "large-v3", "turbo": "large-v3-turbo"}
+"""The files of whisper whose names are not those of the models."""
+PRECISIONS = {
+    "cpu": {
+        **dict.fromkeys(("int8", "int8_float16", "int8_bfloat16", "int8_float32"), "int8"),
+        **{"int16": "int16", "float32": "fp32"},
+    },
+    "torch": {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"},
+}
+"""harken's names of compute types, by the kind of device; for all others it chooses."""
+COMPUTE_TYPES = ("auto", "default", *dict.fromkeys(name for names in PRECISIONS.values() for name in names))
+
+
+def _items(convert: Callable[[str], Any], name: str) -> Callable[[str], tuple[Any, ...]]:
+    """Return the parser of a list of numbers that are separated by commas."""
+
+    def parse(text: Any) -> tuple[Any, ...]:
+        if isinstance(text, tuple):  # the default
+            return text
+        try:
+            return tuple(checked_number(convert(item), item) for item in text.split(",") if item.strip())
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is not a list of numbers") from None
+
+    parse.__name__ = name
+    return parse
+
+
+def _hotwords(text: Any) -> tuple[str, ...]:
+    """Return the words of a text, which commas separate if there are some."""
+    return tuple(text.split("," if "," in text else None)) if isinstance(text, str) else text
+
+
+_hotwords.__name__ = "text"
+_NUMBER = optional_number_parser(float)
+_INTEGER = optional_number_parser(int)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An option of whisper or whisper-ctranslate2.
+
+    Parameters
+    ----------
+    flags : str
+        As it is typed.
+    name : str
+        What it is here: a field of `TranscribeOptions` or `Layout`, or a parameter that `_harken_params` reads.
+    type : click type or callable, optional
+        By default a text.
+    default : object
+    help : str
+        By default the help of the field.
+    """
+
+    flags: str
+    name: str
+    type: Any = None
+    default: Any = None
+    help: str = ""
+
+
+ROWS: Mapping[str, Sequence[Row]] = {
+    "Model": (
+        Row(
+            "--model",
+            "model",
+            FilePath(),
+            "turbo",
+            "Name (see 'harken models'), path, or owner/name of the hub.",
+        ),
+        Row(
+            "--model_dir",
+            "model_dir",
+            FilePath(),
+            None,
+            "Folder with whisper's own .pt files, such as small.pt.",
+        ),
+        Row("--model_directory", "model_directory", FilePath(), None, "Path of the model, instead of --model."),
+        Row("--local_files_only", "local_files_only", click.BOOL, False, "Download nothing."),
+        Row("--device", "device", Text(), "auto", "cpu, or cuda, cuda:1 or mps: then PyTorch computes."),
+        Row("--device_index", "device_index", int, None, "Number of the GPU."),
+        Row(
+            "--compute_type",
+            "compute_type",
+            click.Choice(COMPUTE_TYPES),
+            "auto",
+            "Number format to compute in.",
+        ),
+        Row("--fp16", "fp16", click.BOOL, True, "False for float32 on a GPU."),
+        Row("--threads", "threads", _INTEGER, 0, "CPU threads; 0 for all."),
+    ),
+    "Output": (
+        Row("-o --output_dir", "output_dir", FilePath(), ".", "Folder of the files."),
+        Row(
+            "-f --output_format",
+            "output_format",
+            click.Choice((*FORMATS, "all")),
+            "all",
+            "Format of the files.",
+        ),
+        Row("--verbose", "verbose", click.BOOL, True, "Print the text with its times."),
+        Row("--highlight_words", "highlight_words", click.BOOL, False),
+        Row("--max_line_width", "max_line_width", _INTEGER),
+        Row("--max_line_count", "max_line_count", _INTEGER),
+        Row("--max_words_per_line", "max_words_per_line", _INTEGER),
+    ),
+    "Decoding": (
+        Row("--task", "task", Text(), "transcribe"),
+        Row("--language", "language"),
+        Row("--multilingual", "multilingual", click.BOOL, False),
+        Row("--temperature", "temperatures", float, 0.0, "Temperature of the first attempt."),
+        Row(
+            "--temperature_increment_on_fallback",
+            "increment",
+            _NUMBER,
+            0.2,
+            "Step to that of the next; none: none.",
+        ),
+        Row("--best_of", "best_of", _INTEGER, 5),
+        Row("--beam_size", "beam_size", _INTEGER, 5),
+        Row("--patience", "patience", _NUMBER, 1.0),
+        Row("--length_penalty", "length_penalty", _NUMBER),
+        Row("--suppress_tokens", "suppress_tokens", _items(int, "integer,..."), (-1,)),
+        Row("--suppress_blank", "suppress_blank", click.BOOL, True),
+        Row("--initial_prompt", "initial_prompt"),
+        Row("--carry_initial_prompt", "carry_initial_prompt", click.BOOL, False),
+        Row("--condition_on_previous_text", "condition_on_previous_text", click.BOOL, True),
+        Row("--prompt_reset_on_temperature", "prompt_reset_temperature", float, 0.5),
+        Row("--prefix", "prefix"),
+        Row("--hotwords", "hotwords", _hotwords, ()),
+        Row("--compression_ratio_threshold", "compression_ratio_threshold", _NUMBER, 2.4),
+        Row("--logprob_threshold", "logprob_threshold", _NUMBER, -1.0),
+        Row("--no_speech_threshold", "no_speech_threshold", _NUMBER, 0.6),
+        Row("--clip_timestamps", "clip_timestamps", _items(float, "float,..."), ()),
+        Row("--batched", "batched", click.BOOL, False, "Decode windows of detected speech together."),
+        Row("--batch_size", "batch_size", _INTEGER, 8, "How many with --batched True."),
+    ),
+    "Words": (
+        Row("--word_timestamps", "word_timestamps", click.BOOL, False),
+        Row("--prepend_punctuations", "prepend_punctuations", Text(), TranscribeOptions().prepend_punctuations),
+        Row("--append_punctuations", "append_punctuations", Text(), TranscribeOptions().append_punctuations),
+    ),
+    "Speech": (
+        Row("--vad_filter", "vad", click.BOOL, False),
+        Row("--vad_threshold --vad_onset", "vad_threshold", float, 0.5),
+        Row(
+            "--vad_min_speech_duration_ms",
+            "vad_min_speech_s",
+            float,
+            100.0,
+            "Shorter speech is ignored, in milliseconds.",
+        ),
+        Row(
+            "--vad_min_silence_duration_ms", "vad_min_silence_s", float, 1000.0, "Shorter silence is no pause."
+        ),
+        Row("--hf_token", "hf_token", Text(), None, "Tell speakers apart; the token is not used."),
+        Row("--live_transcribe", "live_transcribe", click.BOOL, False, "See 'harken listen'."),
+        Row("--speaker_num", "num_speakers", int, None, "Number of speakers."),
+    ),
+}
+IGNORED = (
+    *("--print_colors", "-p --pretty_json", "--repetition_penalty", "--no_repeat_ngram_size"),
+    *("--hallucination_silence_threshold", "--vad_max_speech_duration_s", "--speaker_name"),
+    *("--live_volume_threshold", "--live_input_device"),
+)
+"""Options that have no meaning here, whatever their value."""
+_LAYOUT = {field.name for field in fields(Layout)}
+_HELP = {field.name: field.metadata["help"] for kind in (TranscribeOptions, Layout) for field in fields(kind)}
+_NEEDS_WORDS = NoEffect("without --word_timestamps True", lambda given: not given["word_timestamps"])
+_ACCEPTED = NoEffect("", lambda given: False)  # whisper refuses no others
+
+
+def _option(row: Row, section: str) -> Option:
+    """Return the option of a row."""
+    return Option(
+        [*row.flags.split(), row.name],
+        section=section,
+        no_effect=_NEEDS_WORDS if row.name in _LAYOUT else _ACCEPTED,
+        type=row.type or Text(),
+        default=row.default,
+        show_default=row.default not in (None, ()),
+        help=row.help or _HELP[row.name],
+        metavar="True|False" if row.type is click.BOOL else None,
+    )
+
+
+class WhisperLines(TimestampedLines):
+    """The lines of whisper on standard output: the language, if it is detected, and the text with its times."""
+
+    def __init__(self, *, detects: bool) -> None:
+        super().__init__()
+        self._detects = detects
+
+    def segment(self, segment: Segment) -> str:
+        """Return the line of a segment, and before the first one the language."""
+        code, self._detects = segment.language if self._detects else None, False
+        language = f"Detected language: {LANGUAGES[code].title()}\n" if code else ""
+        return language + super().segment(segment)
+
+
+def _run(audio: Sequence[str], **given: Any) -> int:
+    """Transcribe AUDIO as the commands 'whisper' and 'whisper-ctranslate2' do, with harken's engine.
+
+    Their options have their names, values and defaults: all formats in the current folder, five beams, no detection of
+    speech, each window prompted with the text before. An option without a meaning here is named on standard error. A
+    model that whisper has downloaded is used. A file that fails makes the exit code 1.
+
+    'harken-whisper' is the same command, for programs that want one name: alias whisper=harken-whisper.
+    """
+    if given["live_transcribe"]:
+        raise click.UsageError("--live_transcribe True: live speech is transcribed by 'harken listen'")
+    params = given | _harken_params(given)
+    if ignored := [*_ignored(params)]:
+        write_stderr(f"harken: without a meaning here: {', '.join(ignored)}")
+    with Screen(show_progress=True) as screen:
+        job = FilesJob(
+            screen=screen,
+            params=params,
+            options=options_from(TranscribeOptions, params),
+            layout=options_from(Layout, params),
+            format_names=FORMATS if given["output_format"] == "all" else (given["output_format"],),
+            folder=Path(given["output_dir"]),
+            stdout_writer=lambda source: (
+                WhisperLines(detects=not params["language"]) if given["verbose"] else None
+            ),
+        )
+        return job.run(expand_patterns(audio), is_single=False)
+
+
+def _harken_params(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of harken that are not options of whisper with another name."""
+    device, batched = given["device"], given["batched"]
+    kind = "cpu" if device in ("auto", "cpu") else "torch"
+    model = given["model_directory"] or _own_file(given["model"], given["model_dir"])
+    return {
+        "model": model,
+        "backend": "torch" if kind == "torch" else "auto",
+        "device": f"cuda:{given['device_index'] or 0}"
+        if device == "cuda"
+        else "auto"
+        if kind == "cpu"
+        else device,
+        "precision": _precision(given, kind),
+        "threads": given["threads"] or None,
+        "download": not given["local_files_only"],
+        "language": _language(given["language"], model),
+        "temperatures": _temperatures(given["temperatures"], given["increment"]),
+        "beam_size": _or_one(given["beam_size"]),
+        "best_of": _or_one(given["best_of"]),
+        "patience": _or_one(given["patience"]),
+        "batch_size": _or_one(given["batch_size"]) if batched else 1,
+        "vad": given["vad"] or batched,
+        "vad_min_speech_s": given["vad_min_speech_s"] / 1000,
+        "vad_min_silence_s": (silence_s := given["vad_min_silence_s"] / 1000),
+        "vad_speech_pad_s": min(
+            TranscribeOptions().vad_speech_pad_s, silence_s / 2
+        ),  # at most half of the silence
+        "condition_on_previous_text": given["condition_on_previous_text"] and not batched,
+        "speakers": bool(given["hf_token"]),
+        "word_timestamps": given["word_timestamps"] or bool(given["hf_token"]),
+        **{"speaker_model": None, "max_speakers": None, "speaker_samples": (), "voices": None},
+    }
+
+
+def _or_one(value: float | None) -> float:
+    """Return a number of whisper, where None is 1."""
+    return 1 if value is None else value
+
+
+def _own_file(model: str, folder: str | None) -> str:
+    """Return the path of a model that whisper itself has downloaded; its name if there is none."""
+    caches = os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache"))
+    file = Path(folder or os.path.join(caches, "whisper"), f"{FILE_NAMES.get(model, model)}.pt")
+    return str(file) if file.is_file() else model
+
+
+def _precision(given: Mapping[str, Any], kind: str) -> str:
+    without_fp16 = "fp32" if kind == "torch" and not given["fp16"] else "auto"
+    return PRECISIONS[kind].get(given["compute_type"], without_fp16)
+
+
+def _language(language: str | None, model: str) -> str | None:
+    """Return the code of the language; whisper takes English for a model that knows no other."""
+    code = to_language_code(language) if language else None
+    if not Path(model).name.removesuffix(".pt").endswith(".en"):
+        return code
+    if code not in (None, "en"):
+        write_stderr(f"harken: {model} is English-only, and {language} was given; English is used")
+    return "en"
+
+
+def _temperatures(first: float, step: float | None) -> tuple[float, ...]:
+    """Return the temperatures from the first one to 1."""
+    if step is None:
+        return (first,)
+    if not step >= 0.01:  # nan is none either
+        raise OptionError("increment", step, "a number from 0.01 on, or none")
+    return tuple(round(first + i * step, 6) for i in range(max(1, int((1 - first) / step + 1e-6) + 1)))
+
+
+def _ignored(params: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that were given, and have no meaning here."""
+    context = click.get_current_context()
+    without = {f"ignored_{number}" for number in range(len(IGNORED))}
+    if params["backend"] == "auto":
+        without |= {"fp16"} | ({"compute_type"} if params["precision"] == "auto" else set())
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if option.name in without and given and params[option.name] not in ("auto", "default"):
+            yield max(option.opts, key=len)
+
+
+command = Command(
+    "whisper",
+    callback=_run,
+    params=[
+        click.Argument(["audio"], metavar="AUDIO...", nargs=-1, required=True, type=FilePath()),
+        *(_option(row, title) for title, rows in ROWS.items() for row in rows),
+        *(
+            Option([*flags.split(), f"ignored_{number}"], section="Without a meaning here", metavar="ANY")
+            for number, flags in enumerate(IGNORED)
+        ),
+    ],
+    help=_run.__doc__,
+    epilog=EPILOGUE,
+)
+click.version_option(__version__, message="harken %(version)s")(command)

@@ -1,0 +1,162 @@
+"""The tools for agents, called by the package's own client in memory: what may be read, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="the extra mcp is not installed")
+
+from mcp import Client
+
+from audio_files import AUDIO_FORMATS
+from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
+from fakes.speech_detector import LoudIsSpeech
+from harken import Recognizer
+from harken.serve import mcp
+from harken.text import LANGUAGES
+from tiny_models import TOKENIZER
+
+OUTSIDE = "is not in a folder that may be read; allowed are files in"
+
+
+class Agent:
+    """An agent, and the server that it uses."""
+
+    def __init__(self, *roots: str) -> None:
+        self.loaded: list[str] = []
+        self.backend = TranscriptBackend(window_text(0, "one", WINDOW_POSITIONS))
+        self._roots = roots
+
+    def _load(self, name: str) -> Recognizer:
+        self.loaded.append(name)
+        return Recognizer(self.backend, TOKENIZER, name, speech_detector=LoudIsSpeech)
+
+    def calls(self, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+        """Return the results of calls in turn: what the tool returned, or the text of its error."""
+
+        async def run() -> list[Any]:
+            server = mcp.make_server(self._load, ("tiny", "base"), self._roots, pytest.fail)
+            async with Client(server) as client:
+                return [await self._call(client, *call) for call in calls]
+
+        return asyncio.run(run())
+
+    async def _call(self, client: Client, name: str, arguments: dict[str, Any]) -> Any:
+        self.progress: list[tuple[float, float | None]] = []
+
+        async def note(done: float, total: float | None, message: str | None) -> None:
+            self.progress.append((round(done, 2), total))
+
+        result = await client.call_tool(name, arguments, progress_callback=note)
+        return result.content[0].text if result.is_error else result.structured_content
+
+    def transcribe(self, path: object, **arguments: Any) -> Any:
+        return self.calls(("transcribe", {"file_path": str(path), **arguments}))[0]
+
+
+@pytest.fixture
+def agent(monkeypatch, tmp_path):
+    """An agent that may use the folder ``talks``, with a recording of three windows; ``secret.wav`` is beside it."""
+    monkeypatch.chdir(tmp_path)
+    Path("talks").mkdir()
+    AUDIO_FORMATS["wav s16"].write(Path("talks/talk"), 3 * WINDOW_S)
+    AUDIO_FORMATS["wav s16"].write(Path("secret"), WINDOW_S)
+    return Agent("talks")
+
+
+def test_answer_has_the_text_and_progress_is_reported_and_the_model_stays_loaded(agent):
+    talk = Path("talks/talk.wav").resolve()
+    first, again, srt, segments, models = agent.calls(
+        ("transcribe", {"file_path": str(talk), "language": "en"}),
+        ("transcribe", {"file_path": "talk.wav", "language": "en"}),
+        ("transcribe", {"file_path": "talk.wav", "language": "en", "format": "srt"}),
+        ("transcribe", {"file_path": "talk.wav", "format": "json", "start": WINDOW_S, "end": 2 * WINDOW_S}),
+        ("list_models", {}),
+    )
+    assert (
+        first
+        == again
+        == {
+            **{"text": "one\none\none\n", "language": "en", "duration": 1.44},
+            **{"characters": 12, "next_offset": None, "saved_to": None},
+        }
+    )
+    assert srt["text"].startswith("1\n00:00:00,000 --> 00:00:00,480\none\n")
+    assert [segment["start"] for segment in json.loads(segments["text"])] == [WINDOW_S]
+    assert len(agent.backend.mels) >= 4  # three windows once, and one
+    assert agent.loaded == ["tiny"]
+    assert models["result"] == [
+        {"name": "tiny", "is_default": True, "is_loaded": True},
+        {"name": "base", "is_default": False, "is_loaded": False},
+    ]
+    agent.transcribe(talk)
+    assert [done for done, _ in agent.progress] == [WINDOW_S, 2 * WINDOW_S, 3 * WINDOW_S]
+
+
+def test_long_answer_comes_in_parts_of_whole_lines(agent, monkeypatch):
+    monkeypatch.setattr(mcp, "PART_CHARS", 9)
+    whole, offset = "", 0
+    while offset is not None:
+        part = agent.transcribe("talk.wav", offset=offset)
+        whole, offset = whole + part["text"], part["next_offset"]
+        assert part["text"].endswith("one\n")
+    assert whole == "one\none\none\n"
+    assert "offset=13: allowed is 0 to 12" in agent.transcribe("talk.wav", offset=13)
+
+
+def test_whole_transcript_is_saved_in_a_new_file_of_the_folder(agent):
+    saved = agent.transcribe("talk.wav", save_to="talk.srt")
+    assert (saved["text"], saved["saved_to"]) == ("", str(Path("talks/talk.srt").resolve()))
+    assert Path("talks/talk.srt").read_text().count("one") == 3
+    before = sorted(os.listdir("talks"))
+    for name, reason in {
+        "talk.srt": "exists already, and is not overwritten",
+        "talk.wav": "exists already, and is not overwritten",
+        "new.wav": "allowed endings are .txt, .srt",
+        "../new.srt": OUTSIDE,
+        "none/new.srt": "there is no folder",
+    }.items():
+        assert reason in agent.transcribe("talk.wav", save_to=name)
+    assert sorted(os.listdir("talks")) == before
+
+
+def test_nothing_outside_the_folders_is_read_or_listed(agent):
+    os.symlink(Path("secret.wav").resolve(), "talks/link.wav")
+    os.symlink(Path().resolve(), "talks/up")
+    paths = ("../secret.wav", "link.wav", "up/secret.wav", str(Path("secret.wav").resolve()), "/etc/passwd")
+    tools = ("transcribe", "detect_language")
+    *refused, listed = agent.calls(
+        *((tool, {"file_path": path}) for tool in tools for path in paths), ("list_recordings", {})
+    )
+    assert len(refused) == 10
+    assert all(OUTSIDE in text for text in refused)
+    assert [Path(each["path"]).name for each in listed["result"]] == ["talk.wav"]
+    assert agent.loaded == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"file_path": "none.wav"}, "none.wav: no such file"),
+        ({"file_path": "notes.wav"}, "notes.wav: is not a recording that FFmpeg can read"),
+        ({"file_path": "talk.wav", "start": 99}, "start=99: allowed is a time before the end, 1.44 s"),
+        ({"file_path": "talk.wav", "language": "klingon"}, "language='klingon': allowed is one of en"),
+        ({"file_path": "talk.wav", "model": "huge"}, "model='huge': allowed is tiny, base"),
+        ({"file_path": "talk.wav", "format": "doc"}, "Input should be 'text', 'srt', 'vtt' or 'json'"),
+    ],
+)
+def test_bad_use_says_what_is_allowed(agent, arguments, reason):
+    Path("talks/notes.wav").write_text("Dear diary,\n" * 99)
+    assert reason in agent.calls(("transcribe", arguments))[0]
+
+
+def test_language_is_detected(agent):
+    found = agent.calls(("detect_language", {"file_path": "talk.wav"}))[0]
+    assert found["name"] == LANGUAGES[found["code"]]
+    assert max(found["probabilities"], key=found["probabilities"].get) == found["code"]
