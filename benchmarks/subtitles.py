@@ -51,7 +51,5 @@ def rows(args: Args) -> Iterator[Row]:
 
 if __name__ == "__main__":
     main(
-        Program(
-            doc=__doc__, name="subtitles", rows=rows, options=options, model="tiny.en", sets=("long-form",)
-        )
+        Program(doc=__doc__, name="subtitles", rows=rows, options=options, model="tiny.en", sets=("long-form",))
     )

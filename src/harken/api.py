@@ -10,9 +10,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
 
-from harken.audio import AudioSource, stream_audio
+from harken.audio import AudioSource, stream_audio, stream_channels
 from harken.audio.vad import SpeechDetector
 from harken.backend_factory import LSH_BUCKET_SIZE, LSH_ROUNDS, BackendFactory
+from harken.channels import ChannelsTranscription, progress_of_channels
 from harken.checkpoints import open_checkpoint, resolve_model, with_adapter
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
@@ -28,7 +29,7 @@ from harken.keywords import (
     pop_fields,
 )
 from harken.option_types import checked_value
-from harken.results import Word
+from harken.results import Transcript, Word
 from harken.speakers.clustering import require_packages
 from harken.speakers.diarizer import Diarizer, SpeakerOptions
 from harken.speakers.embedding import EmbeddingModel
@@ -378,6 +379,25 @@ class Recognizer:
         if diarizer:
             options = replace(options, word_timestamps=True)
         window_decoder = self._window_decoder(options, self.speculator)
+        if options.channels == "apart":
+            if journals:
+                raise OptionError("journals", journals, "none with channels='apart'")
+            return [
+                ChannelsTranscription(
+                    partial(self._open_channels, window_decoder, audio, each, diarizer),
+                    Transcript(
+                        segments=(),
+                        language="en",
+                        duration_s=0.0,
+                        model=self.model,
+                        task=options.task,
+                        speakers=(),
+                    ),
+                )
+                for audio, each in (
+                    (audio, callbacks_by_index.get(index, callbacks)) for index, audio in enumerate(audios)
+                )
+            ]
         diarizations = [diarizer.begin() if diarizer else None for _ in audios]
         recordings = [
             RecordingTranscriber(
@@ -394,6 +414,39 @@ class Recognizer:
         return [
             Transcription(work, scheduler, self.model, turn, of_work)
             for work, of_work in zip(recordings, speakers, strict=True)
+        ]
+
+    def _open_channels(
+        self,
+        window_decoder: WindowDecoder,
+        audio: AudioSource,
+        callbacks: Callbacks,
+        diarizer: Diarizer | None,
+    ) -> list[Transcription]:
+        """Open a recording, and make a transcription of each of its channels; without batches they take turns."""
+        blocks = stream_channels(audio)
+        reports = progress_of_channels(callbacks.on_progress, len(blocks))
+        diarizations = [diarizer.begin() if diarizer else None for _ in blocks]
+        recordings = [
+            RecordingTranscriber(
+                window_decoder,
+                diarization.listen(of_channel) if diarization else of_channel,
+                replace(callbacks, on_progress=report),
+            )
+            for of_channel, report, diarization in zip(blocks, reports, diarizations, strict=True)
+        ]
+        batch_size = window_decoder.options.batch_size
+        together = Scheduler(window_decoder, recordings if batch_size > 1 else (), batch_size)
+        turn = DecodingTurn()
+        return [
+            Transcription(
+                recording,
+                together if batch_size > 1 else Scheduler(window_decoder, [recording], batch_size),
+                self.model,
+                turn,
+                Speakers(diarization, self.tokenizer.encode) if diarization else None,
+            )
+            for recording, diarization in zip(recordings, diarizations, strict=True)
         ]
 
     def detect_language(

@@ -111,11 +111,11 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     that of the current recording so far to talk.srt.partial.
     """
     sources = expand_patterns(files)
-    format_names = _format_names(format_names, speakers=params["speakers"])
-    layout = options_from(Layout, params)
-    options = _with_word_timestamps(
-        options_from(TranscribeOptions, params), layout, format_names, speakers=params["speakers"]
-    )
+    options = options_from(TranscribeOptions, params)
+    named = params["speakers"] or options.channels == "apart"
+    format_names = _format_names(format_names, speakers=named)
+    layout = replace(options_from(Layout, params), speakers=named)
+    options = _with_word_timestamps(options, layout, format_names, speakers=params["speakers"])
     to_stdout = output_dir == STDIN
     if to_stdout and (len(sources), len(format_names)) != (1, 1):
         raise click.UsageError("--output-dir - takes one FILE and one --format")
@@ -123,6 +123,10 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     skip_existing = params["skip_existing"] or params["resume"]
     if skip_existing and not written_formats:
         raise click.UsageError("--skip-existing and --resume are for files: give --format or --output-dir")
+    if params["resume"] and options.channels == "apart":
+        raise click.UsageError(
+            "--resume and --channels apart exclude each other; --skip-existing goes with both"
+        )
     folder = Path(output_dir) if output_dir and not to_stdout else None
     paths = output_paths(sources, written_formats, folder)
     targets = [path for paths_of_source in paths.values() for path in paths_of_source.values()]
@@ -183,7 +187,9 @@ def _format_names(names: Sequence[str], *, speakers: bool) -> tuple[str, ...]:
         return tuple(name for name in FORMATS if speakers or name not in SPEAKER_FORMATS)
     for name in names:
         if name in SPEAKER_FORMATS and not speakers:
-            raise click.UsageError(f"--format {name} has turns of speakers: give --speakers, too")
+            raise click.UsageError(
+                f"--format {name} has turns of speakers: give --speakers or --channels apart, too"
+            )
     return tuple(dict.fromkeys(names))
 
 

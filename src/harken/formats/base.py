@@ -51,6 +51,8 @@ STYLES: Mapping[str, Mapping[str, float]] = {
 
 Sources: Netflix, Timed Text Style Guide; BBC, Subtitle Guidelines 1.2 (180 words a minute are 17 characters a second).
 """
+RULES = (*_PLAIN, "max_words_per_line")
+"""Options that set a rule each."""
 WIDE = {"max_line_width": 16, "max_reading_speed": 9.0}
 """What differs where characters are wide, as in Chinese, Japanese and Korean (Netflix, for Chinese)."""
 
@@ -134,8 +136,7 @@ class Layout:
     @property
     def has_rules(self) -> bool:
         """True if cues are made of words by rules, not of segments."""
-        given = (self.subtitle_style, self.max_words_per_line, *(getattr(self, name) for name in _PLAIN))
-        return any(value is not None for value in given)
+        return any(getattr(self, name) is not None for name in ("subtitle_style", *RULES))
 
     @property
     def needs_words(self) -> bool:

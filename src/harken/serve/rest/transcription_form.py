@@ -136,6 +136,8 @@ def _options(form: Form, task: str, *, word_timestamps: bool) -> TranscribeOptio
             languages=form.texts("languages"),
             initial_prompt=form.text("prompt"),
             hotwords=form.texts("keywords"),
+            replace=form.texts("replace"),
+            channels=form.text("channels") or DEFAULTS.channels,
             temperatures=_temperatures(form),
             word_timestamps=word_timestamps,
             **_speech_options(form),
