@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from harken.audio import AudioSource, stream_audio, stream_channels
 from harken.audio.vad import SpeechDetector
 from harken.backend_factory import LSH_BUCKET_SIZE, LSH_ROUNDS, BackendFactory
-from harken.channels import ChannelsTranscription, progress_of_channels
+from harken.channels import ChannelsTranscription
 from harken.checkpoints import open_checkpoint, resolve_model, with_adapter
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
@@ -29,7 +29,7 @@ from harken.keywords import (
     pop_fields,
 )
 from harken.option_types import checked_value
-from harken.results import Transcript, Word
+from harken.results import Word
 from harken.speakers.clustering import require_packages
 from harken.speakers.diarizer import Diarizer, SpeakerOptions
 from harken.speakers.embedding import EmbeddingModel
@@ -309,7 +309,7 @@ class Recognizer:
         ----------
         audio : path, "-", file or ndarray
             Any recording that FFmpeg's libraries read, video included; or samples at 16 kHz, int16, or floats of a
-            level up to 8 (full scale is 1).
+            level up to 8 (full scale is 1): of shape (samples,), or (samples, channels) with ``channels="apart"``.
         options : TranscribeOptions, optional
         **keywords
             Single options by name (see `TranscribeOptions`), and callbacks by name (see
@@ -382,21 +382,15 @@ class Recognizer:
         if options.channels == "apart":
             if journals:
                 raise OptionError("journals", journals, "none with channels='apart'")
+            each_callbacks = [callbacks_by_index.get(index, callbacks) for index in range(len(audios))]
             return [
                 ChannelsTranscription(
                     partial(self._open_channels, window_decoder, audio, each, diarizer),
-                    Transcript(
-                        segments=(),
-                        language="en",
-                        duration_s=0.0,
-                        model=self.model,
-                        task=options.task,
-                        speakers=(),
-                    ),
+                    each.on_progress,
+                    model=self.model,
+                    task=options.task,
                 )
-                for audio, each in (
-                    (audio, callbacks_by_index.get(index, callbacks)) for index, audio in enumerate(audios)
-                )
+                for audio, each in zip(audios, each_callbacks, strict=True)
             ]
         diarizations = [diarizer.begin() if diarizer else None for _ in audios]
         recordings = [
@@ -425,15 +419,14 @@ class Recognizer:
     ) -> list[Transcription]:
         """Open a recording, and make a transcription of each of its channels; without batches they take turns."""
         blocks = stream_channels(audio)
-        reports = progress_of_channels(callbacks.on_progress, len(blocks))
         diarizations = [diarizer.begin() if diarizer else None for _ in blocks]
         recordings = [
             RecordingTranscriber(
                 window_decoder,
                 diarization.listen(of_channel) if diarization else of_channel,
-                replace(callbacks, on_progress=report),
+                replace(callbacks, on_progress=Callbacks().on_progress),
             )
-            for of_channel, report, diarization in zip(blocks, reports, diarizations, strict=True)
+            for of_channel, diarization in zip(blocks, diarizations, strict=True)
         ]
         batch_size = window_decoder.options.batch_size
         together = Scheduler(window_decoder, recordings if batch_size > 1 else (), batch_size)

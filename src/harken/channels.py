@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from heapq import merge
 from itertools import chain
 from math import inf
@@ -15,6 +14,7 @@ from typing import TypeVar
 from harken.decoding import DecodeStats
 from harken.errors import HarkenError
 from harken.results import DroppedSegment, Segment, Speaker, SpeakerTurn, Transcript, Word
+from harken.transcribe.options import ProgressCallback
 from harken.transcription import DecodingTurn, Transcription
 
 SpokenT = TypeVar("SpokenT", Segment, Word)
@@ -30,12 +30,22 @@ class ChannelsTranscription(Transcription):
     ----------
     open_channels : callable
         Opens the recording, and returns the transcription of each channel; called by the first step.
-    empty : Transcript
-        That of nothing.
+    on_progress : callable
+        Called as that of `harken.transcribe.Callbacks`.
+    model, task : str
     """
 
-    def __init__(self, open_channels: Callable[[], Sequence[Transcription]], empty: Transcript) -> None:
-        self._open_channels, self._empty = open_channels, empty
+    def __init__(
+        self,
+        open_channels: Callable[[], Sequence[Transcription]],
+        on_progress: ProgressCallback,
+        *,
+        model: str,
+        task: str,
+    ) -> None:
+        self._open_channels, self._on_progress = open_channels, on_progress
+        self._empty = Transcript(segments=(), language="en", duration_s=0.0, model=model, task=task)
+        self._reported_s = 0.0
         self._channels: Sequence[Transcription] | None = None
         self._waiting: list[deque[Segment]] = []
         self._merged: list[Segment] = []
@@ -63,6 +73,7 @@ class ChannelsTranscription(Transcription):
             except HarkenError as failure:
                 self._failure = self._failure or failure
             segments = [*self._ready()]
+            self._report()
             if not segments and self._failure and self._all_returned:
                 self._raised = True
                 raise self._failure
@@ -77,6 +88,14 @@ class ChannelsTranscription(Transcription):
         elif behind := self._without_segments():
             channel, waiting = min(behind, key=lambda each: each[0].done_s)
             waiting.extend(channel.step())
+
+    def _report(self) -> None:
+        """Report the progress of the channel that is most behind."""
+        if self._all_returned:
+            self._on_progress(self.read_s, True)
+        elif self.done_s > self._reported_s:
+            self._reported_s = self.done_s
+            self._on_progress(self.done_s, False)
 
     def _without_segments(self) -> list[tuple[Transcription, deque[Segment]]]:
         """Return the channels that may have segments before those that wait."""
@@ -171,21 +190,6 @@ class ChannelsTranscription(Transcription):
             speakers=tuple(_speakers(turns)),
             turns=tuple(sorted(turns, key=attrgetter("start_s"))),
         )
-
-
-def progress_of_channels(
-    on_progress: Callable[[float, bool], None], count: int
-) -> list[Callable[[float, bool], None]]:
-    """Return a progress callback for each channel; together they report what is done of all."""
-    done_s, finished = [0.0] * count, [False] * count
-
-    def report(channel: int, seconds: float, is_finished: bool) -> None:
-        done_s[channel], finished[channel] = seconds, is_finished
-        whole = all(finished)
-        unfinished_s = (each for each, ended in zip(done_s, finished, strict=True) if not ended)
-        on_progress(max(done_s) if whole else min(unfinished_s), whole)
-
-    return [partial(report, channel) for channel in range(count)]
 
 
 def _name(channel: int, speaker: str = "") -> str:

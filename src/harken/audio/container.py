@@ -49,7 +49,7 @@ class AudioDecoder:
         if not streams:
             kinds = ", ".join(sorted({str(stream.type) for stream in container.streams})) or "nothing"
             raise AudioError(f"{name}: has no sound, only {kinds}; {ALLOWED_SOURCES}")
-        self._name = name
+        self.name = name
         self._file = file
         self._container = container
         self._stream: AudioStream = streams[0]
@@ -92,18 +92,18 @@ class AudioDecoder:
         except Exception as error:  # PyAV raises FFmpegError, ValueError, RuntimeError and more
             raise AudioError(f"{self._location()}: cannot be made mono 16 kHz: {_reason(error)}") from error
         if not n_decoded:
-            raise AudioError(f"{self._name}: {self._no_audio_reason()}")
+            raise AudioError(f"{self.name}: {self._no_audio_reason()}")
         if self._stream_error and not self._has_all_counted_samples():
             raise AudioError(f"{self._location()}: {self._stream_error}")
         exact_duration_s = self._exact_duration_s()
         if exact_duration_s - self._position_s > _MAX_MISSING_S:
             raise AudioError(
-                f"{self._name}: only {self._position_s:.2f} s of the {exact_duration_s:.2f} s in its header "
+                f"{self.name}: only {self._position_s:.2f} s of the {exact_duration_s:.2f} s in its header "
                 "could be decoded; the file is cut short or damaged"
             )
         if cut_short := cut_short_reason(self._container.format.name, self._file, self._position_s):
             raise AudioError(
-                f"{self._name}: only {self._position_s:.2f} s could be decoded; the file is cut short ({cut_short})"
+                f"{self.name}: only {self._position_s:.2f} s could be decoded; the file is cut short ({cut_short})"
             )
 
     def _frames(self) -> Iterator[AudioFrame]:
@@ -152,7 +152,7 @@ class AudioDecoder:
         return unreachable or self._stream_error or self._decode_error or "holds no audio samples"
 
     def _location(self) -> str:
-        return f"{self._name}: at {self._position_s:.2f} s"
+        return f"{self.name}: at {self._position_s:.2f} s"
 
     def _has_all_counted_samples(self) -> bool:
         """Tell whether an error came behind the last sample, from a tag that FFmpeg took for sound."""
@@ -206,7 +206,7 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
 
 
 def shared_views(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str | os.PathLike[str] | BinaryIO]:
-    """Yield as many sources of one recording as are asked for, which can be read at the same time.
+    """Yield as many sources of one recording as are asked for, to be read at the same time while this goes on.
 
     Raises
     ------
@@ -218,16 +218,16 @@ def shared_views(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str | os
     with ExitStack() as stack:
         name, file = _open_source(source, stack)
         if not (hasattr(file, "seekable") and file.seekable()):
-            kept = tempfile.TemporaryFile()  # noqa: SIM115 - goes with the last view
+            kept = stack.enter_context(tempfile.TemporaryFile())
             try:
                 shutil.copyfileobj(file, kept)
                 kept.seek(0)
             except OSError as error:
                 raise AudioError(f"{name}: cannot be read: {_reason(error)}") from error
             file = kept
-    origin = file.tell()
-    while True:
-        yield cast(BinaryIO, _View(name, file, origin))
+        origin = file.tell()
+        while True:
+            yield cast(BinaryIO, _View(name, file, origin))
 
 
 class _View(io.RawIOBase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -90,18 +91,23 @@ def stream_channels(source: AudioSource) -> list[Iterator[NDArray[np.float32]]]:
     AudioNotFound, AudioError
         As in `stream_audio`, or if there are more than `MAX_CHANNELS`.
     """
+    views: Iterator[AudioSource]
     if isinstance(source, np.ndarray):
-        count = source.shape[1] if source.ndim == 2 else 1
-        sources: list[AudioSource] = [source] * count
+        name, views, count = "<array>", repeat(source), source.shape[1] if source.ndim == 2 else 1
     else:
         views = shared_views(source)
         with open_audio(next(views)) as recording:
-            count = recording.count_channels()
-        sources = [next(views) for _ in range(min(count, MAX_CHANNELS))]
+            name, count = recording.name, recording.count_channels()
     if not 1 <= count <= MAX_CHANNELS:
-        name = "<array>" if isinstance(source, np.ndarray) else source
         raise AudioError(f"{name}: has {count} channels; allowed apart are 1 to {MAX_CHANNELS}")
-    return [stream_audio(each, channel=channel) for channel, each in enumerate(sources)]
+    return [_channel_blocks(views, next(views), channel) for channel in range(count)]
+
+
+def _channel_blocks(
+    views: Iterator[AudioSource], view: AudioSource, channel: int
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the blocks of a channel, and keep what its view is a part of until then."""
+    yield from stream_audio(view, channel=channel)
 
 
 def load_audio(source: AudioSource) -> NDArray[np.float32]:

@@ -96,11 +96,11 @@ class CueMaker:
             self._end_runs(segment.start_s)
             self._waiting += _cues_of_segment(segment, words)
         rules = self._layout.rules(segment.text)
+        spoken_at_once = [run for run in self._runs if run.end_s > segment.start_s]
         for word in words:
             (speaker,) = word.speakers
             own = [run for run in self._runs if run.goes_on(word, rules)]
-            at_once = [run for run in self._runs if run.speaker != speaker and run.end_s > word.start_s]
-            self._end_runs(word.start_s, but=own + at_once)
+            self._end_runs(word.start_s, but=own + [run for run in spoken_at_once if run.speaker != speaker])
             if not own:
                 own = [_Run(rules, speaker, columns(self._label(speaker)))]
                 self._runs += own
