@@ -10,9 +10,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
 
-from harken.audio import AudioSource, stream_audio
+from harken.audio import AudioSource, stream_audio, stream_channels
 from harken.audio.vad import SpeechDetector
 from harken.backend_factory import LSH_BUCKET_SIZE, LSH_ROUNDS, BackendFactory
+from harken.channels import ChannelsTranscription
 from harken.checkpoints import open_checkpoint, resolve_model, with_adapter
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
@@ -308,7 +309,7 @@ class Recognizer:
         ----------
         audio : path, "-", file or ndarray
             Any recording that FFmpeg's libraries read, video included; or samples at 16 kHz, int16, or floats of a
-            level up to 8 (full scale is 1).
+            level up to 8 (full scale is 1): of shape (samples,), or (samples, channels) with ``channels="apart"``.
         options : TranscribeOptions, optional
         **keywords
             Single options by name (see `TranscribeOptions`), and callbacks by name (see
@@ -382,6 +383,19 @@ class Recognizer:
             options = replace(options, word_timestamps=True)
         # Texts that are there anyway are drafts, also without an assistant: those given, and those of earlier attempts.
         window_decoder = self._window_decoder(options, self.speculator or SpeculativeDecoder(perf_counter))
+        if options.channels == "apart":
+            if journals:
+                raise OptionError("journals", journals, "none with channels='apart'")
+            each_callbacks = [callbacks_by_index.get(index, callbacks) for index in range(len(audios))]
+            return [
+                ChannelsTranscription(
+                    partial(self._open_channels, window_decoder, audio, each, diarizer),
+                    each.on_progress,
+                    model=self.model,
+                    task=options.task,
+                )
+                for audio, each in zip(audios, each_callbacks, strict=True)
+            ]
         diarizations = [diarizer.begin() if diarizer else None for _ in audios]
         recordings = [
             RecordingTranscriber(
@@ -399,6 +413,38 @@ class Recognizer:
         return [
             Transcription(work, scheduler, self.model, turn, of_work)
             for work, of_work in zip(recordings, speakers, strict=True)
+        ]
+
+    def _open_channels(
+        self,
+        window_decoder: WindowDecoder,
+        audio: AudioSource,
+        callbacks: Callbacks,
+        diarizer: Diarizer | None,
+    ) -> list[Transcription]:
+        """Open a recording, and make a transcription of each of its channels; without batches they take turns."""
+        blocks = stream_channels(audio)
+        diarizations = [diarizer.begin() if diarizer else None for _ in blocks]
+        recordings = [
+            RecordingTranscriber(
+                window_decoder,
+                diarization.listen(of_channel) if diarization else of_channel,
+                replace(callbacks, on_progress=Callbacks().on_progress),
+            )
+            for of_channel, diarization in zip(blocks, diarizations, strict=True)
+        ]
+        batch_size = window_decoder.options.batch_size
+        together = Scheduler(window_decoder, recordings if batch_size > 1 else (), batch_size)
+        turn = DecodingTurn()
+        return [
+            Transcription(
+                recording,
+                together if batch_size > 1 else Scheduler(window_decoder, [recording], batch_size),
+                self.model,
+                turn,
+                Speakers(diarization, self.tokenizer.encode) if diarization else None,
+            )
+            for recording, diarization in zip(recordings, diarizations, strict=True)
         ]
 
     def detect_language(

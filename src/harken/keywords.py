@@ -54,6 +54,8 @@ class TranscribeKeywords(TypedDict, total=False):
     word_timestamps: bool
     prepend_punctuations: str
     append_punctuations: str
+    replace: tuple[str, ...]
+    channels: str
     vad: bool
     vad_threshold: float
     vad_min_speech_s: float

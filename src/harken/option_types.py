@@ -84,9 +84,15 @@ class Limits:
         return self.allowed or (f"{words}, or none" if NoneType in kinds else words)
 
 
-def option(default: Any, help: str = "", *, section: str = "Output", **limits: Any) -> Any:
-    """Declare an option: its default, its help sentence, its heading on the command line, and its `Limits`."""
-    return field(default=default, metadata={"help": help, "section": section, "limits": Limits(**limits)})
+def option(
+    default: Any, help: str = "", *, section: str = "Output", from_file: bool = False, **limits: Any
+) -> Any:
+    """Declare an option: its default, its help sentence, its heading on the command line, and its `Limits`.
+
+    One that is `from_file` is a tuple of texts, and on the command line the lines of a file.
+    """
+    metadata = {"help": help, "section": section, "from_file": from_file, "limits": Limits(**limits)}
+    return field(default=default, metadata=metadata)
 
 
 def option_like(options_class: type[Any], name: str, default: Any) -> Any:

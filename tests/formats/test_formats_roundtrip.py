@@ -177,7 +177,10 @@ few = st.none() | st.integers(1, 20)
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
     marks = draw(st.sampled_from([{}, {"highlight_words": True}, {"karaoke": True}]))
-    return Layout(max_line_width=draw(few), max_line_count=draw(few), max_words_per_line=draw(few), **marks)
+    rules = {
+        name: draw(few) for name in ("max_line_width", "max_line_count", "max_words_per_line", "max_cue_s")
+    }
+    return Layout(**rules, **marks)
 
 
 def with_text(transcript: Transcript) -> list[Segment]:

@@ -98,10 +98,8 @@ def test_writer_that_does_not_know_of_speakers_writes_the_usual_columns_and_styl
 @pytest.mark.parametrize(
     ("layout", "cues"),
     [
-        ({"max_line_width": 80, "max_line_count": 2}, ["A: Good day. And you?", "B: Yes. Fine.", "A: Bye."]),
-        ({"max_line_width": 12, "max_line_count": 2}, ["A: Good day.\nAnd you?", "B: Yes.\nFine.", "A: Bye."]),
+        ({"max_line_width": 80}, ["A: Good day.", "A: And you?", "B: Yes. Fine.", "A: Bye."]),
         ({"max_line_width": 11}, ["A: Good\nday.", "A: And you?", "B: Yes.\nFine.", "A: Bye."]),
-        ({"max_words_per_line": 9}, ["A: Good day.", "A: And you?", "B: Yes. Fine.", "A: Bye."]),
     ],
 )
 def test_cues_made_of_words_end_at_a_change_of_speaker(layout: dict[str, Any], cues: list[str]) -> None:

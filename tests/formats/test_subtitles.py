@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from harken.errors import OptionError
-from harken.formats import Layout, Writer, render
+from harken.formats import Layout, render
+from harken.formats.characters import columns
+from harken.formats.cue_check import check_cues, parse_cues
 from harken.results import Segment, Transcript
 from transcripts import spoken
 
@@ -44,76 +48,124 @@ def milliseconds(clock: str) -> int:
     return (int(hours) * 60 + int(minutes)) * 60_000 + int(seconds)
 
 
-# The output of openai-whisper 20250625, WriteSRT, for the two segments above.
-REFERENCE: list[tuple[dict[str, Any], list[tuple[int, int, str]]]] = [
-    (
-        {"highlight_words": True},
-        [(0, 420, "<u>And</u> so, my fellow Americans,"), (420, 900, "And <u>so,</u> my fellow Americans,"),
-         (900, 1300, "And so, my fellow Americans,"), (1300, 1500, "And so, <u>my</u> fellow Americans,"),
-         (1500, 2000, "And so, my <u>fellow</u> Americans,"),
-         (2000, 2600, "And so, my fellow <u>Americans,</u>"), (2900, 3100, "<u>ask</u> not what your country"),
-         (3100, 3500, "ask <u>not</u> what your country"), (3500, 7200, "ask not what your country"),
-         (7200, 7500, "ask not <u>what</u> your country"), (7500, 7900, "ask not what <u>your</u> country"),
-         (7900, 8400, "ask not what your <u>country</u>")],
-    ),
-    (
-        {"max_line_width": 12},
-        [(0, 2600, "And so, my\nfellow\nAmericans,"), (2900, 8400, "ask not what\nyour country")],
-    ),
-    (
-        {"max_line_width": 12, "max_line_count": 2},
-        [(0, 2000, "And so, my\nfellow"), (2000, 3500, "Americans,\nask not"),
-         (7200, 8400, "what your\ncountry")],
-    ),
-    (
-        {"max_words_per_line": 3},
-        [(0, 1500, "And so, my"), (1500, 2600, "fellow Americans,"), (2900, 7500, "ask not what"),
-         (7500, 8400, "your country")],
-    ),
-    (
-        {"max_line_width": 16, "max_line_count": 1},
-        [(0, 1500, "And so, my"), (1500, 2000, "fellow"), (2000, 3100, "Americans, ask"), (3100, 3500, "not"),
-         (7200, 7900, "what your"), (7900, 8400, "country")],
-    ),
-    (
-        {"max_line_width": 9, "max_words_per_line": 4},
-        [(0, 2000, "And so,\nmy fellow"), (2000, 2600, "Americans,"), (2900, 7900, "ask not\nwhat your"),
-         (7900, 8400, "country")],
-    ),
-    (
-        {"max_line_width": 14, "max_line_count": 2, "highlight_words": True},
-        [(0, 420, "<u>And</u> so, my\nfellow"), (420, 900, "And <u>so,</u> my\nfellow"),
-         (900, 1300, "And so, my\nfellow"), (1300, 1500, "And so, <u>my</u>\nfellow"),
-         (1500, 2000, "And so, my\n<u>fellow</u>"), (2000, 2600, "<u>Americans,</u> ask\nnot"),
-         (2600, 2900, "Americans, ask\nnot"), (2900, 3100, "Americans, <u>ask</u>\nnot"),
-         (3100, 3500, "Americans, ask\n<u>not</u>"), (7200, 7500, "<u>what</u> your\ncountry"),
-         (7500, 7900, "what <u>your</u>\ncountry"), (7900, 8400, "what your\n<u>country</u>")],
-    ),
-    (
-        {"max_line_count": 1},
-        [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask not what your country")],
-    ),
+HIGHLIGHTED = [
+    (0, 420, "<u>And</u> so, my fellow Americans,"), (420, 900, "And <u>so,</u> my fellow Americans,"),
+    (900, 1300, "And so, my fellow Americans,"), (1300, 1500, "And so, <u>my</u> fellow Americans,"),
+    (1500, 2000, "And so, my <u>fellow</u> Americans,"), (2000, 2600, "And so, my fellow <u>Americans,</u>"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("layout", "expected"), REFERENCE, ids=[str(layout) for layout, _ in REFERENCE])
-def test_cues_equal_those_of_openai_whisper(
-    layout: dict[str, Any], expected: list[tuple[int, int, str]]
-) -> None:
-    assert cues(written("srt", spoken(*AND_SO), spoken(*ASK_NOT), **layout)) == expected
+def test_highlighted_words_equal_those_of_openai_whisper() -> None:
+    assert cues(written("srt", spoken(*AND_SO), highlight_words=True)) == HIGHLIGHTED
+    shown = cues(written("srt", spoken(*AND_SO), highlight_words=True, max_words_per_line=3))
+    assert [(end, text) for _, end, text in shown][-1] == (2600, "my fellow <u>Americans,</u>")
+    assert all(end <= start for (_, end, _), (start, _, _) in pairwise(shown))
+
+
+def said(text: str, *, letters_s: float = 14.0, start_s: float = 0.0) -> Spans:
+    """Return words that are said at a speed, with half a second after each sentence."""
+    spans = []
+    for word in re.findall(r" ?\S[^ 漢]*", text):
+        seconds = columns(word) / letters_s
+        spans.append((start_s, start_s + seconds, word))
+        start_s += seconds + 0.5 * word.endswith((".", "?"))
+    return spans
+
+
+TALE = said(
+    " It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness. "
+    "Why? We had everything before us, we had nothing before us. Mr. Lorry, who had been idle a long time and had just "
+    "poured out his last glassful of wine with as complete an appearance of satisfaction as is ever to be found in an "
+    "elderly gentleman of a fresh complexion, got to the end of a bottle. It was so."
+)
+
+
+def test_cues_end_with_sentences_and_clauses_and_have_two_lines_of_about_the_same_width() -> None:
+    assert [text for _, _, text in cues(written("srt", spoken(*TALE), subtitle_style="plain"))] == [
+        "It was the best of times,\nit was the worst of times,",
+        "it was the age of wisdom,\nit was the age of foolishness. Why?",
+        "We had everything before us,\nwe had nothing before us.",
+        "Mr. Lorry, who had been idle a long time\nand had just poured out his last glassful",
+        "of wine with as complete an appearance\nof satisfaction as is ever to be found",
+        "in an elderly gentleman of a fresh\ncomplexion, got to the end of a bottle.",
+        "It was so.",
+    ]
+
+
+LAYOUTS = [
+    {"subtitle_style": "netflix"},
+    {"subtitle_style": "bbc"},
+    {"max_line_width": 30, "max_line_count": 3},
+    {"max_line_width": 20, "max_line_count": 1, "max_reading_speed": 25},
+    {"max_cue_s": 3.0, "min_gap_s": 0.25},
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_cues_of_unhurried_speech_break_no_rule_however_it_is_cut_into_segments(layout: dict[str, Any]) -> None:
+    whole = written("srt", spoken(*TALE), **layout)
+    assert [str(broken) for broken in check_cues([*parse_cues(whole)], Layout(**layout))] == []
+    parts = [spoken(*TALE[start : start + 7]) for start in range(0, len(TALE), 7)]
+    assert written("srt", *parts, **layout) == whole
+
+
+def test_wide_characters_count_as_such() -> None:
+    chinese = said("漢" * 60, letters_s=12)
+    found = cues(written("srt", spoken(*chinese), subtitle_style="plain"))
+    assert max(len(line) for _, _, text in found for line in text.split("\n")) <= 16
+    assert "".join(text for _, _, text in found).replace("\n", "") == 60 * "漢"
+    assert [
+        *check_cues([*parse_cues(written("srt", spoken(*chinese), subtitle_style="plain"))], Layout())
+    ] == []
+
+
+def test_speech_that_is_too_fast_breaks_that_rule_alone() -> None:
+    fast = spoken(
+        *said(" She sells sea shells by the sea shore, and the shells she sells are sea shells.", letters_s=40)
+    )
+    broken = [
+        *check_cues([*parse_cues(written("vtt", fast, subtitle_style="bbc"))], Layout(subtitle_style="bbc"))
+    ]
+    assert {each.rule for each in broken} <= {"max_reading_speed"}
+
+
+def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start() -> None:
+    first = said(" I believe that this nation should commit itself to achieving the goal before")
+    rest = said(" this decade is out.", start_s=first[-1][1])
+    segments = [
+        spoken(*first, speakers=("A",)),
+        spoken(*said(" It was the best of times.", start_s=1.0), speakers=("B",)),
+        spoken(*rest, speakers=("A",)),
+    ]
+    found = cues(written("srt", *segments, subtitle_style="plain"))
+    assert [(start, text.replace("\n", " ")) for start, _, text in found] == [
+        (0, "A: I believe that this nation"),
+        (1000, "B: It was the best of times."),
+        (1929, "A: should commit itself to achieving the goal before this decade is out."),
+    ]
+
+
+BROKEN = {
+    "1\n00:00:01,000 --> 00:00:01,500\nYes.": "shown for 0.50 s; allowed are 0.83 s and more",
+    "1\n00:00:01,000 --> 00:00:09,500\nYes.": "shown for 8.50 s; allowed are up to 7 s",
+    "1\n00:00:01,000 --> 00:00:03,000\nYes\nor\nno, I say.": "3 lines; allowed are 2",
+    f"1\n00:00:01,000 --> 00:00:06,000\n{'漢' * 17}": "17 characters on a line; allowed are 16",
+    "00:01.000 --> 00:02.000\n<i>You and I have said it.</i>": "23.0 characters a second; allowed are 17",
+    "1\n00:00:01,000 --> 00:00:02,000\nIt was\n\n2\n00:00:02,000 --> 00:00:03,000\nhe I saw.": "0.000 s before",
+    "1\n00:00:01,000 --> 00:00:02,000\nIt was\n\n2\n00:00:02,100 --> 00:00:03,000\nhe.": "a word alone",
+}
+
+
+@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_rule_is_told(content: str) -> None:
+    assert BROKEN[content] in " | ".join(map(str, check_cues([*parse_cues(content)], Layout())))
 
 
 def test_segment_without_words_is_one_cue_and_ends_the_cue_before() -> None:
     without_words = spoken(*ASK_NOT, words=(), text=" ask\nnot")
-    found = cues(written("srt", spoken(*AND_SO), without_words, max_line_width=40, max_line_count=2))
+    found = cues(written("srt", spoken(*AND_SO), without_words, subtitle_style="plain"))
     assert found == [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask\nnot")]
     assert cues(written("srt", without_words, highlight_words=True)) == [(2900, 8400, "ask\nnot")]
-
-
-def test_unfinished_cue_is_written_by_the_footer() -> None:
-    writer = Writer("srt", Layout(max_line_width=40, max_line_count=2))
-    assert writer.segment(spoken(*AND_SO)) == ""
-    assert cues(writer.footer(transcript(spoken(*AND_SO)))) == [(0, 2600, "And so, my fellow Americans,")]
 
 
 def test_vtt_karaoke_has_a_time_before_each_word() -> None:
@@ -130,8 +182,8 @@ def test_vtt_karaoke_times_increase_within_the_cue() -> None:
 
 def test_lrc_karaoke_has_a_time_before_each_word() -> None:
     assert written("lrc", spoken(*AND_SO), karaoke=True, max_words_per_line=3) == (
-        "[00:00.00]<00:00.00>And <00:00.42>so, <00:01.30>my<00:01.50>\n"
-        "[00:01.50]<00:01.50>fellow <00:02.00>Americans,<00:02.60>\n"
+        "[00:00.00]<00:00.00>And <00:00.42>so,<00:00.90>\n"
+        "[00:01.30]<00:01.30>my <00:01.50>fellow <00:02.00>Americans,<00:02.60>\n"
     )
     odd: Spans = [(0.0, 1.0, " <00:05.00>la")]
     assert written("lrc", spoken(*odd), karaoke=True) == "[00:00.00]<00:00.00>< 00:05.00>la<00:01.00>\n"
@@ -142,7 +194,10 @@ def test_text_in_brackets_is_not_an_lrc_tag() -> None:
 
 
 def test_lrc_joins_broken_lines() -> None:
-    assert written("lrc", spoken(*ASK_NOT), max_line_width=12) == "[00:02.90]ask not what your country\n"
+    assert (
+        written("lrc", spoken(*ASK_NOT), max_line_width=12)
+        == "[00:02.90]ask not\n[00:07.20]what your country\n"
+    )
 
 
 def events(content: str) -> list[str]:
@@ -153,8 +208,10 @@ def test_ass_header_and_events_are_written() -> None:
     content = written("ass", spoken(*AND_SO), spoken(*ASK_NOT), max_line_width=12)
     assert content.startswith("[Script Info]\nScriptType: v4.00+\n")
     assert events(content) == [
-        "Dialogue: 0,0:00:00.00,0:00:02.60,Default,,0,0,0,,And so, my\\Nfellow\\NAmericans,",
-        "Dialogue: 0,0:00:02.90,0:00:08.40,Default,,0,0,0,,ask not what\\Nyour country",
+        "Dialogue: 0,0:00:00.00,0:00:00.90,Default,,0,0,0,,And so,",
+        "Dialogue: 0,0:00:01.30,0:00:02.60,Default,,0,0,0,,my fellow\\NAmericans,",
+        "Dialogue: 0,0:00:02.90,0:00:03.73,Default,,0,0,0,,ask not",
+        "Dialogue: 0,0:00:07.20,0:00:08.40,Default,,0,0,0,,what your\\Ncountry",
     ]
     style, names = (
         line.partition(": ")[2].split(",")

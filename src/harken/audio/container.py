@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, BinaryIO
+from itertools import chain, groupby, repeat
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +49,7 @@ class AudioDecoder:
         if not streams:
             kinds = ", ".join(sorted({str(stream.type) for stream in container.streams})) or "nothing"
             raise AudioError(f"{name}: has no sound, only {kinds}; {ALLOWED_SOURCES}")
-        self._name = name
+        self.name = name
         self._file = file
         self._container = container
         self._stream: AudioStream = streams[0]
@@ -68,12 +71,20 @@ class AudioDecoder:
             return float(self._stream.duration * self._stream.time_base)
         return None if self._container.duration is None else self._container.duration / 1e6
 
-    def decode_pcm(self, chunk_s: float = 1.0) -> Iterator[NDArray[np.int16]]:
-        """Decode blocks of about `chunk_s` seconds; an error of the recording is raised after the last good block."""
+    def count_channels(self) -> int:
+        """Decode the first samples, and return how many channels they have; a header may tell another number."""
+        first = next(self._frames(), None)
+        return len(first.layout.channels) if first else 1
+
+    def decode_pcm(self, chunk_s: float = 1.0, channel: int | None = None) -> Iterator[NDArray[np.int16]]:
+        """Decode blocks of about `chunk_s` seconds of all channels together, or of one of them.
+
+        An error of the recording is raised after the last good block.
+        """
         n_decoded = 0
         try:
             for _, frames in groupby(self._frames(), key=_frame_format):
-                for chunk in _resample_to_mono(frames, chunk_s):
+                for chunk in _resample_to_mono(frames, chunk_s, channel):
                     n_decoded += len(chunk)
                     yield chunk
         except AudioError:
@@ -81,18 +92,18 @@ class AudioDecoder:
         except Exception as error:  # PyAV raises FFmpegError, ValueError, RuntimeError and more
             raise AudioError(f"{self._location()}: cannot be made mono 16 kHz: {_reason(error)}") from error
         if not n_decoded:
-            raise AudioError(f"{self._name}: {self._no_audio_reason()}")
+            raise AudioError(f"{self.name}: {self._no_audio_reason()}")
         if self._stream_error and not self._has_all_counted_samples():
             raise AudioError(f"{self._location()}: {self._stream_error}")
         exact_duration_s = self._exact_duration_s()
         if exact_duration_s - self._position_s > _MAX_MISSING_S:
             raise AudioError(
-                f"{self._name}: only {self._position_s:.2f} s of the {exact_duration_s:.2f} s in its header "
+                f"{self.name}: only {self._position_s:.2f} s of the {exact_duration_s:.2f} s in its header "
                 "could be decoded; the file is cut short or damaged"
             )
         if cut_short := cut_short_reason(self._container.format.name, self._file, self._position_s):
             raise AudioError(
-                f"{self._name}: only {self._position_s:.2f} s could be decoded; the file is cut short ({cut_short})"
+                f"{self.name}: only {self._position_s:.2f} s could be decoded; the file is cut short ({cut_short})"
             )
 
     def _frames(self) -> Iterator[AudioFrame]:
@@ -141,7 +152,7 @@ class AudioDecoder:
         return unreachable or self._stream_error or self._decode_error or "holds no audio samples"
 
     def _location(self) -> str:
-        return f"{self._name}: at {self._position_s:.2f} s"
+        return f"{self.name}: at {self._position_s:.2f} s"
 
     def _has_all_counted_samples(self) -> bool:
         """Tell whether an error came behind the last sample, from a tag that FFmpeg took for sound."""
@@ -192,6 +203,68 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
             unreadable = f"is not a recording that FFmpeg can read ({_reason(error)}); {ALLOWED_SOURCES}"
             raise AudioError(f"{name}: {_diagnose_signature(ffmpeg_input) or unreadable}") from error
         yield AudioDecoder(name, ffmpeg_input, container)
+
+
+def shared_views(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str | os.PathLike[str] | BinaryIO]:
+    """Yield as many sources of one recording as are asked for, to be read at the same time while this goes on.
+
+    Raises
+    ------
+    AudioNotFound, AudioError
+        If it is a pipe, which is read to its end, and that fails.
+    """
+    if source != "-" and isinstance(source, str | os.PathLike) and not _is_pipe(source):
+        yield from repeat(source)
+    with ExitStack() as stack:
+        name, file = _open_source(source, stack)
+        if not (hasattr(file, "seekable") and file.seekable()):
+            kept = stack.enter_context(tempfile.TemporaryFile())
+            try:
+                shutil.copyfileobj(file, kept)
+                kept.seek(0)
+            except OSError as error:
+                raise AudioError(f"{name}: cannot be read: {_reason(error)}") from error
+            file = kept
+        origin = file.tell()
+        while True:
+            yield cast(BinaryIO, _View(name, file, origin))
+
+
+class _View(io.RawIOBase):
+    """A file object with a position of its own in a file that others read, too."""
+
+    def __init__(self, name: str, file: BinaryIO, origin: int) -> None:
+        self.name = name
+        self._file, self._origin, self._position = file, origin, 0
+
+    def read(self, size: int = -1) -> bytes:
+        self._file.seek(self._origin + self._position)
+        data = self._file.read(size)
+        self._position += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position}.get(whence)
+        if start is None:
+            start = self._file.seek(0, io.SEEK_END) - self._origin
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+def _is_pipe(path: str | os.PathLike[str]) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except (OSError, ValueError):  # opening it tells what is wrong
+        return False
 
 
 def _diagnose_signature(file: FFmpegInput) -> str | None:
@@ -249,14 +322,31 @@ def _frame_format(frame: AudioFrame) -> tuple[str, str, int]:
     return frame.format.name, frame.layout.name, frame.sample_rate
 
 
-def _resample_to_mono(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[NDArray[np.int16]]:
-    """Resample frames of one format and flush the resampler."""
+def _resample_to_mono(
+    frames: Iterator[AudioFrame], chunk_s: float, channel: int | None
+) -> Iterator[NDArray[np.int16]]:
+    """Resample frames of one format and flush the resampler; all channels are mixed, unless one is chosen."""
     import av
 
     resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
     for joined in chain(_join_frames(frames, chunk_s), [None]):
-        for chunk in resampler.resample(joined):
+        for chunk in resampler.resample(joined if joined is None or channel is None else _one(joined, channel)):
             yield chunk.to_ndarray()[0]
+
+
+def _one(frame: AudioFrame, channel: int) -> AudioFrame:
+    """Return one channel of a frame: silence, if it has so many no longer."""
+    import av
+
+    samples = frame.to_ndarray()
+    if not frame.format.is_planar:
+        samples = samples.reshape(frame.samples, -1).T
+    chosen = samples[channel] if channel < len(samples) else np.zeros_like(samples[0])
+    mono = av.AudioFrame.from_ndarray(
+        np.ascontiguousarray(chosen)[None], format=frame.format.name, layout="mono"
+    )
+    mono.sample_rate = frame.sample_rate
+    return mono
 
 
 def _join_frames(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[AudioFrame]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.audio.container import NOT_FINITE, open_audio
+from harken.audio.container import NOT_FINITE, open_audio, shared_views
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 
@@ -25,11 +26,15 @@ shape (samples,), float32 or float64 of a level up to 8, or int16."""
 # peaks about as high; the features do not depend on the level. A block in another scale (16-bit values as floats) has
 # most of its speech far beyond that, a damaged one a few wild samples.
 _LOUDEST = 8.0
+MAX_CHANNELS = 16
+"""Most channels that are read apart, each of which is a recording of its own."""
 _MAX_WILD_SHARE = 0.01
 _MAX_WILD_SAMPLES = 16
 
 
-def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) -> Iterator[NDArray[np.float32]]:
+def stream_audio(
+    source: AudioSource, *, block_samples: int = WINDOW_SAMPLES, channel: int | None = None
+) -> Iterator[NDArray[np.float32]]:
     """Decode a recording block by block, in constant memory.
 
     Any container and codec of FFmpeg is read, including the first audio stream of a video; channels are mixed down
@@ -44,6 +49,8 @@ def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) ->
     block_samples : int
         Minimum length of every block but the last. A block is at most about one second, or another
         `block_samples` if that is less, longer than this.
+    channel : int, optional
+        Read only this channel, from 0; an array may then have the shape (samples, channels).
 
     Yields
     ------
@@ -61,11 +68,46 @@ def stream_audio(source: AudioSource, *, block_samples: int = WINDOW_SAMPLES) ->
         one line that names the file (``<stdin>`` for standard input), the time if known, and the reason.
     """
     if isinstance(source, np.ndarray):
-        yield from _array_blocks(source, block_samples)
+        one = source[:, channel] if channel is not None and source.ndim == 2 else source
+        yield from _array_blocks(one, block_samples)
         return
     with open_audio(source) as recording:
-        for pcm in _join_chunks(recording.decode_pcm(min(1.0, block_samples / SAMPLE_RATE)), block_samples):
+        chunks = recording.decode_pcm(min(1.0, block_samples / SAMPLE_RATE), channel)
+        for pcm in _join_chunks(chunks, block_samples):
             yield _to_float(pcm)
+
+
+def stream_channels(source: AudioSource) -> list[Iterator[NDArray[np.float32]]]:
+    """Return the blocks of each channel of a recording, to be read in any order.
+
+    Parameters
+    ----------
+    source : AudioSource
+        As in `stream_audio`, or an array of shape (samples, channels). A pipe is first read to its end into a
+        temporary file.
+
+    Raises
+    ------
+    AudioNotFound, AudioError
+        As in `stream_audio`, or if there are more than `MAX_CHANNELS`.
+    """
+    views: Iterator[AudioSource]
+    if isinstance(source, np.ndarray):
+        name, views, count = "<array>", repeat(source), source.shape[1] if source.ndim == 2 else 1
+    else:
+        views = shared_views(source)
+        with open_audio(next(views)) as recording:
+            name, count = recording.name, recording.count_channels()
+    if not 1 <= count <= MAX_CHANNELS:
+        raise AudioError(f"{name}: has {count} channels; allowed apart are 1 to {MAX_CHANNELS}")
+    return [_channel_blocks(views, next(views), channel) for channel in range(count)]
+
+
+def _channel_blocks(
+    views: Iterator[AudioSource], view: AudioSource, channel: int
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the blocks of a channel, and keep what its view is a part of until then."""
+    yield from stream_audio(view, channel=channel)
 
 
 def load_audio(source: AudioSource) -> NDArray[np.float32]:

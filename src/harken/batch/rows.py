@@ -30,9 +30,9 @@ from harken.batch.recordings import PATH_KEYS, BatchRecording, Json
 from harken.batch.store import Store
 from harken.errors import BackendUnavailable, install_hint
 from harken.formats import RecordingLink, as_json, render
-from harken.results import Segment, Transcript, UnwrittenSpeech, Word
+from harken.results import Segment, SpeakerTurn, Transcript, UnwrittenSpeech, Word
 
-ItemT = TypeVar("ItemT", Segment, Word, UnwrittenSpeech)
+ItemT = TypeVar("ItemT", Segment, Word, UnwrittenSpeech, SpeakerTurn)
 RESULT_KEYS = frozenset(
     [
         "id",
@@ -49,7 +49,7 @@ RESULT_KEYS = frozenset(
 )
 """Keys of rows that are harken's own."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_SEGMENT_KEYS = ("start", "end", "text", "language", "avg_logprob", "hallucination_score", "words")
+_SEGMENT_KEYS = ("start", "end", "text", "language", "avg_logprob", "hallucination_score", "speaker", "words")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +168,7 @@ def shift_times(transcript: Transcript, offset_s: float) -> Transcript:
             for segment in transcript.segments
         ),
         unwritten=tuple(map(shifted, transcript.unwritten)),
+        turns=tuple(map(shifted, transcript.turns)),
     )
 
 
@@ -248,7 +249,7 @@ def _id_of(recording: BatchRecording) -> str | int:
 def _segment_row(segment: Segment) -> Json:
     """Return what readers of rows want of a segment."""
     whole = as_json(segment)
-    return {key: whole[key] for key in _SEGMENT_KEYS if key != "words" or segment.words}
+    return {key: whole[key] for key in _SEGMENT_KEYS if key in whole and (key != "words" or segment.words)}
 
 
 SUMMARY_FILE = "_summary.json"
@@ -379,7 +380,8 @@ COLUMNS = {
             "language": str,
             "avg_logprob": float,
             "hallucination_score": float,
-            "words": [{"start": float, "end": float, "word": str, "probability": float}],
+            "speaker": str,
+            "words": [{"start": float, "end": float, "word": str, "probability": float, "speaker": str}],
         }
     ],
     "unwritten": [{"start": float, "end": float, "reason": str}],

@@ -187,6 +187,9 @@ class Worker:
     def _row(self, recording: BatchRecording, transcription: Transcription, limit: _TimeLimit) -> Json:
         """Transcribe a recording; an error of its own is its row."""
         recipe = self._settings.recipe
+        if recipe.options.channels == "apart" and recording.offset_s is not None:
+            reason = "channels='apart': allowed is mixed for pieces of recordings"
+            return error_row(recording, "OptionError", f"{recording.location}: {reason}")
         try:
             transcript = shift_times(transcription.result(), recording.offset_s or 0.0)
             side_files = publish_side_files(self._store, recipe, recording, transcript)

@@ -14,7 +14,7 @@ import click
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import recording_duration_s
 from harken.cli.model_options import load_model, model_options
-from harken.cli.options import Command, FilePath, decoding_options, single_option
+from harken.cli.options import Command, FilePath, dataclass_options, single_option
 from harken.cli.terminal import format_time, format_timed_text, write_stdout
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError
@@ -347,7 +347,7 @@ def _attempts_summary(event: WindowDecoded) -> str:
     "--json", "as_json", section="Output", is_flag=True, help="Show the same as JSON, one object per line."
 )
 @model_options
-@decoding_options
+@dataclass_options(TranscribeOptions, exclude=("channels", "replace"))
 def command(file: str, trace: bool, as_json: bool, **params: Any) -> None:
     """Show how a recording is decoded.
 

@@ -55,7 +55,7 @@ TERMINATED = 143
 
 EXITS = (
     Exit(0, "everything was done"),
-    Exit(SOME_FAILED, "of several files some failed and the rest was done; or doctor found a fault"),
+    Exit(SOME_FAILED, "of several files some failed and the rest was done; or doctor or check found a fault"),
     Exit(
         2,
         "the command line or the value of an option is wrong, or a batch cannot be planned",

@@ -20,6 +20,8 @@ from harken.errors import OutputError
 from harken.formats import RecordingLink
 
 STDIN = "-"
+FILES_READ = "harken.files_read"
+"""Key of click's context for the files that options have been read from."""
 PathLike = str | Path
 
 
@@ -142,7 +144,8 @@ def refuse_overwriting(targets: Iterable[PathLike], inputs: Iterable[PathLike]) 
     targets : iterable of path
         The files to write, whether or not they exist; ``-`` is standard output, which is no file.
     inputs : iterable of path
-        The files to read, whether or not they exist; ``-`` is standard input, which may be a file.
+        The files to read, whether or not they exist; ``-`` is standard input, which may be a file. Those that options
+        have been read from belong to them.
 
     Raises
     ------
@@ -150,6 +153,8 @@ def refuse_overwriting(targets: Iterable[PathLike], inputs: Iterable[PathLike]) 
         If two of them are one file, also by way of links, or of a disk that ignores case. Pipes and devices, such as
         the null device, hold nothing that writing to them could destroy.
     """
+    context = click.get_current_context(silent=True)
+    inputs = [*inputs, *(context.meta.get(FILES_READ, ()) if context else ())]
     input_by_key = {key: path for path in map(str, inputs) for key in file_keys(path)}
     target_by_key: dict[Hashable, str] = {}
     for target in map(str, targets):

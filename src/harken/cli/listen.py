@@ -142,7 +142,7 @@ class LiveRunner:
 
 
 # Options without a meaning for a stream, which is a single recording that is always split at pauses.
-OFFLINE_ONLY = ("batch_size", "clip_timestamps", "prefix", "vad")
+OFFLINE_ONLY = ("batch_size", "channels", "clip_timestamps", "prefix", "vad")
 
 input_option = partial(single_option, section="Audio")
 output_option = partial(single_option, section="Output")

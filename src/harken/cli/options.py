@@ -9,14 +9,16 @@ from dataclasses import Field, dataclass, fields
 from functools import reduce
 from itertools import chain
 from math import isfinite, isnan
+from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
 
+from harken.cli.inputs import FILES_READ
 from harken.errors import OptionError
-from harken.formats import Layout
+from harken.formats import RULES, Layout
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 
@@ -60,6 +62,23 @@ class Text(click.types.StringParamType):
         if not (text or self.empty):
             self.fail("it is empty.", param, ctx)
         return text
+
+
+class Lines(click.ParamType[tuple[str, ...]]):
+    """The lines of a file of text, which `files_read` names from then on."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the lines."""
+        try:
+            lines = Path(value).read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            self.fail(f"{abridged(value)}: {reason or error}.", param, ctx)
+        if ctx:
+            ctx.meta.setdefault(FILES_READ, []).append(value)
+        return tuple(lines)
 
 
 class FilePath(click.Path):
@@ -182,7 +201,7 @@ NO_EFFECT: Mapping[str, NoEffect] = {
     ),
     # All that show words make json list them, too.
     **dict.fromkeys(
-        ("max_line_width", "max_line_count", "max_words_per_line"),
+        ("subtitle_style", *RULES),
         without_format("srt", "vtt", "ass", "lrc", "json"),
     ),
     "highlight_words": without_format("srt", "vtt", "json"),
@@ -349,6 +368,11 @@ def _options_from_fields(options_class: type[Any], exclude: Collection[str] = ()
 def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     """Make the option of a field: its name, type, default, help and heading."""
     name = field.name.replace("_", "-")
+    if field.metadata.get("from_file"):
+        return click.option(
+            f"--{name}", cls=Option, type=Lines(), metavar="FILE", callback=lambda ctx, param, lines: lines or (),
+            **{key: field.metadata[key] for key in ("help", "section")},
+        )  # fmt: skip
     settings = {"default": field.default, **{key: field.metadata[key] for key in ("help", "section")}}
     if hint is bool:
         return single_option(f"--{name}/--no-{name}", **settings)

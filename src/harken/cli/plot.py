@@ -40,7 +40,7 @@ picture_option = partial(single_option, section="Picture")
     help="Duration of the excerpt.",
 )
 @model_options
-@dataclass_options(TranscribeOptions, exclude=("vad", "word_timestamps"))
+@dataclass_options(TranscribeOptions, exclude=("vad", "word_timestamps", "channels", "replace"))
 def command(file: str, output: Path | None, start: float, duration: float, **params: Any) -> None:
     """Draw how a recording is transcribed.
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "eval": "eval:command",
     "bench": "bench:command",
     "plot": "plot:command",
+    "check": "check:command",
     "distill": "training:distill_command",
     "finetune": "training:finetune_command",
     "adapt": "training:adapt_command",

@@ -112,14 +112,14 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
 
     With --watch the command goes on: 'harken transcribe --watch inbox -f srt' transcribes what is put into a folder.
     """
-    format_names = _format_names(format_names, speakers=params["speakers"])
-    layout = options_from(Layout, params)
-    options = _with_word_timestamps(
-        options_from(TranscribeOptions, params), layout, format_names, speakers=params["speakers"]
-    )
     sources = [] if params["watch"] else expand_patterns(files)
     if params["draft"] and len(sources) != 1:
         raise click.UsageError("--draft takes one FILE, whose text it has")
+    options = options_from(TranscribeOptions, params)
+    named = params["speakers"] or options.channels == "apart"
+    format_names = _format_names(format_names, speakers=named)
+    layout = replace(options_from(Layout, params), speakers=named)
+    options = _with_word_timestamps(options, layout, format_names, speakers=params["speakers"])
     to_stdout = output_dir == STDIN
     if to_stdout and (params["watch"] or (len(sources), len(format_names)) != (1, 1)):
         raise click.UsageError("--output-dir - takes one FILE and one --format, and no --watch")
@@ -127,6 +127,10 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     skip_existing = params["skip_existing"] or params["resume"]
     if skip_existing and not written_formats:
         raise click.UsageError("--skip-existing and --resume are for files: give --format or --output-dir")
+    if params["resume"] and options.channels == "apart":
+        raise click.UsageError(
+            "--resume and --channels apart exclude each other; --skip-existing goes with both"
+        )
 
     def stdout_writer(source: str) -> TranscriptFormat | None:
         """Return the writer of a transcript on standard output, or None if it is not shown."""
@@ -146,7 +150,7 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
             folder=Path(output_dir) if output_dir and not to_stdout else None,
             stdout_writer=stdout_writer,
             skip_existing=skip_existing and not params["watch"],  # a recording that has changed is no such
-            keep_journals=params["resume"] or params["watch"],
+            keep_journals=params["resume"] or (params["watch"] and options.channels == "mixed"),
             verbose=params["verbose"],
             quiet=params["quiet"],
             draft=read_draft(params["draft"]) if params["draft"] else None,
@@ -162,7 +166,9 @@ def _format_names(names: Sequence[str], *, speakers: bool) -> tuple[str, ...]:
         return tuple(name for name in FORMATS if speakers or name not in SPEAKER_FORMATS)
     for name in names:
         if name in SPEAKER_FORMATS and not speakers:
-            raise click.UsageError(f"--format {name} has turns of speakers: give --speakers, too")
+            raise click.UsageError(
+                f"--format {name} has turns of speakers: give --speakers or --channels apart, too"
+            )
     return tuple(dict.fromkeys(names))
 
 

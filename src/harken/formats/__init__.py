@@ -2,7 +2,7 @@
 
 A `Writer` returns text incrementally, so that segments can be written as they arrive, to a file, a screen or a socket::
 
-    writer = Writer("srt", Layout(max_line_width=42, max_line_count=2))
+    writer = Writer("srt", Layout(subtitle_style="plain"))
     out(writer.header())
     for segment in segments:
         out(writer.segment(segment))
@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from harken.errors import OptionError
 from harken.formats import subtitles, table_format
-from harken.formats.base import Layout, TranscriptFormat, format_timestamp, main_speaker
+from harken.formats.base import RULES, Layout, TranscriptFormat, format_timestamp, main_speaker
 from harken.formats.characters import escape_controls, printable, replace_controls
 from harken.formats.html_format import HtmlFormat, RecordingLink
 from harken.formats.json_format import JsonFormat, as_json, dump_json, from_json, segment_from_json
@@ -30,6 +30,7 @@ from harken.results import Segment, Transcript
 
 __all__ = [
     "FORMATS",
+    "RULES",
     "Layout",
     "RecordingLink",
     "TranscriptFormat",
@@ -92,7 +93,7 @@ class Writer:
         return self._format.header_chunks()
 
     def segment(self, segment: Segment) -> str:
-        """Return the text that the next segment adds; cues that span segments are returned by a later call."""
+        """Return the text that the next segment adds; cues that are not final yet are returned by a later call."""
         return self._format.segment(segment)
 
     def footer(self, transcript: Transcript) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from math import inf
+from typing import Any, Protocol
 
 from harken.errors import OptionError
-from harken.formats.characters import printable, replace_controls
+from harken.formats.characters import is_wide, printable, replace_controls
 from harken.option_types import check, option
 from harken.results import Segment, Transcript
 
@@ -32,9 +34,64 @@ class TranscriptFormat(Protocol):
         return ""
 
 
+_PLAIN = {
+    "max_line_width": 42,
+    "max_line_count": 2,
+    "max_reading_speed": 17.0,
+    "min_cue_s": 0.83,
+    "max_cue_s": 7.0,
+    "min_gap_s": 0.083,
+}
+STYLES: Mapping[str, Mapping[str, float]] = {
+    "plain": _PLAIN,
+    "netflix": {**_PLAIN, "max_reading_speed": 20.0},
+    "bbc": {**_PLAIN, "max_line_width": 37, "min_gap_s": 0.08},
+}
+"""The rules of each style, by the option that changes one. A gap is two frames: at 24 a second, at 25 for the BBC.
+
+Sources: Netflix, Timed Text Style Guide; BBC, Subtitle Guidelines 1.2 (180 words a minute are 17 characters a second).
+"""
+RULES = (*_PLAIN, "max_words_per_line")
+"""Options that set a rule each."""
+WIDE = {"max_line_width": 16, "max_reading_speed": 9.0}
+"""What differs where characters are wide, as in Chinese, Japanese and Korean (Netflix, for Chinese)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CueRules:
+    """The rules of cues that are made of words.
+
+    Parameters
+    ----------
+    max_line_width : float
+        Columns of a line: a character takes one, a wide one two.
+    max_line_count : int
+        Lines of a cue.
+    max_reading_speed : float
+        Columns a second.
+    min_cue_s, max_cue_s : float
+        Seconds that a cue is shown.
+    min_gap_s : float
+        Seconds between two cues.
+    max_words : float
+        Words of a cue.
+    """
+
+    max_line_width: float
+    max_line_count: int
+    max_reading_speed: float
+    min_cue_s: float
+    max_cue_s: float
+    min_gap_s: float
+    max_words: float
+
+
+_subtitles = partial(option, section="Subtitles")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Options for line breaks and word times; the defaults leave segments unchanged.
+    """Options for subtitles and word times; the defaults leave segments unchanged.
 
     A segment without words is always written as a whole.
 
@@ -44,17 +101,26 @@ class Layout:
         If a value is not allowed.
     """
 
-    max_line_width: int | None = option(
-        None, "Characters a line of srt, vtt, ass and lrc; a longer one is broken between words.", low=1
+    subtitle_style: str | None = _subtitles(
+        None,
+        "Make cues of the words, cut at sentences and clauses, by the rules of plain, netflix or bbc. Each of the "
+        "options below sets one rule, and takes the others of plain.",
+        choices=tuple(STYLES),
+        allowed="plain, netflix or bbc",
     )
-    max_line_count: int | None = option(
-        None, "Lines a cue; together with the width above, cues are filled without regard to segments.", low=1
+    max_line_width: int | None = _subtitles(
+        None, "Characters a line: 42, bbc 37, where they are wide (as in Chinese) 16.", low=1
     )
-    max_words_per_line: int | None = option(
-        None, "Words a cue; without effect on cues that are filled without regard to segments.", low=1
+    max_line_count: int | None = _subtitles(None, "Lines a cue: 2.", low=1)
+    max_words_per_line: int | None = _subtitles(None, "Words a cue, for short ones.", low=1)
+    max_reading_speed: float | None = _subtitles(
+        None, "Characters a second: 17, netflix 20, where they are wide 9.", above=0
     )
-    highlight_words: bool = option(False, "In srt and vtt underline each word while it is spoken.")
-    karaoke: bool = option(False, "In vtt, lrc and ass put the time of every word inside its line.")
+    min_cue_s: float | None = _subtitles(None, "Least seconds that a cue is shown: 0.83.", low=0)
+    max_cue_s: float | None = _subtitles(None, "Most seconds that a cue is shown: 7.", above=0)
+    min_gap_s: float | None = _subtitles(None, "Least seconds between two cues: two frames.", low=0)
+    highlight_words: bool = _subtitles(False, "In srt and vtt underline each word while it is spoken.")
+    karaoke: bool = _subtitles(False, "In vtt, lrc and ass put the time of every word inside its line.")
     embed_audio: bool = option(False, "Put the recording into the html page, instead of a link to it.")
     speakers: bool = option(
         False, "Prepare tsv, words.tsv and ass for speakers, which segments alone tell too late."
@@ -64,16 +130,35 @@ class Layout:
         check(self)
         if self.highlight_words and self.karaoke:
             raise OptionError("karaoke", True, "False together with highlight_words=True")
+        if self._rule("min_cue_s") > self._rule("max_cue_s"):
+            raise OptionError("min_cue_s", self.min_cue_s, f"at most max_cue_s, {self._rule('max_cue_s'):g}")
 
     @property
-    def breaks_lines(self) -> bool:
-        """True if cues are made of words, not of segments."""
-        return (self.max_line_width, self.max_line_count, self.max_words_per_line) != (None, None, None)
+    def has_rules(self) -> bool:
+        """True if cues are made of words by rules, not of segments."""
+        return any(getattr(self, name) is not None for name in ("subtitle_style", *RULES))
 
     @property
     def needs_words(self) -> bool:
         """True if segments need words."""
-        return self.breaks_lines or self.highlight_words or self.karaoke
+        return self.has_rules or self.highlight_words or self.karaoke
+
+    def rules(self, text: str) -> CueRules:
+        """Return the rules for a text, which differ where most of its characters are wide."""
+        wide = is_wide(text)
+        size = 2 if wide else 1
+        rules: dict[str, Any] = {name: self._rule(name, wide=wide) for name in _PLAIN}
+        for name in WIDE:
+            rules[name] *= size
+        return CueRules(max_words=self.max_words_per_line or inf, **rules)
+
+    def _rule(self, name: str, *, wide: bool = False) -> float:
+        """Return the value of a rule: that which was given, else that of the style."""
+        given: float | None = getattr(self, name)
+        if given is not None:
+            return given
+        style = STYLES[self.subtitle_style or "plain"]
+        return (WIDE if wide and name in WIDE else style)[name]
 
 
 def split_lines(text: str) -> list[str]:

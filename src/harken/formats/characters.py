@@ -1,4 +1,4 @@
-"""Characters that a terminal, a player or a parser takes for commands, and ways to make them harmless.
+"""Characters that a terminal, a player or a parser takes for commands, made harmless; and how wide characters are.
 
 A vocabulary can hold any characters, and so can the name of a file: an escape sequence renames a terminal's window or
 moves its cursor, NUL ends a text in many programs, and a lone surrogate (Python's sign for a byte of a file name that
@@ -8,6 +8,7 @@ is no UTF-8) cannot be written at all.
 from __future__ import annotations
 
 import re
+from unicodedata import category, east_asian_width
 
 _CONTROLS = "\x00-\x1f\x7f-\x9f\ud800-\udfff"
 _LINE_SEPARATORS = "\u2028\u2029"
@@ -53,3 +54,19 @@ def escape_json(json: str) -> str:
 
 def _escape(character: str) -> str:
     return f"\\u{ord(character):04x}"
+
+
+def columns(text: str) -> int:
+    """Return the width of text in columns: a wide character, as in Chinese, takes two, a combining mark none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if category(each) in _MARKS else 1 + (east_asian_width(each) in _WIDE) for each in text)
+
+
+def is_wide(text: str) -> bool:
+    """Return whether most characters of a text, but for spaces, are wide."""
+    letters = "".join(text.split())
+    return not letters.isascii() and 2 * (columns(letters) - len(letters)) > len(letters)
+
+
+_MARKS, _WIDE = ("Mn", "Me", "Cf"), "WF"

@@ -5,126 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from math import inf
 
-from harken.formats.base import (
-    Layout,
-    TranscriptFormat,
-    format_timestamp,
-    main_speaker,
-    split_lines,
-    to_centiseconds,
-    to_milliseconds,
-    without_blank_lines,
-)
+from harken.formats.base import Layout, TranscriptFormat, format_timestamp, to_centiseconds, to_milliseconds
+from harken.formats.cues import Cue, CueMaker
 from harken.results import Segment, Transcript, Word
-
-LONG_PAUSE_S = 3.0
-"""Time between the starts of two words from which a cue that spans segments is ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cue:
-    """A subtitle: text and the time during which it is shown.
-
-    Parameters
-    ----------
-    start_s, end_s : float
-    text : str
-        May contain line breaks, but not at an end and not blank lines.
-    words : tuple of Word
-        The words of `text`, including line breaks; empty if they are unknown.
-    speaker : str
-        Name of the main speaker of all of it; empty if nobody is known.
-    speaker_number : int
-        Position of the speaker in the order of appearance, from 1; 0 if nobody is known.
-    """
-
-    start_s: float
-    end_s: float
-    text: str
-    words: tuple[Word, ...] = ()
-    speaker: str = ""
-    speaker_number: int = 0
-
-    def map_text(self, change: Callable[[str], str]) -> Cue:
-        """Return the cue with a function applied to its text and that of its words."""
-        words = tuple(replace(word, text=change(word.text)) for word in self.words)
-        return replace(self, text=change(self.text), words=words)
-
-
-class CueBuilder:
-    """Incremental builder of cues from segments; no cue has words of two main speakers.
-
-    Parameters
-    ----------
-    layout : Layout
-    label : callable
-        Returns the visible text that is put before the first line of a cue, by its speaker.
-    """
-
-    def __init__(self, layout: Layout, label: Callable[[str], str]) -> None:
-        self._label = label
-        self._splits_at_words = layout.needs_words
-        self._max_width = layout.max_line_width or inf
-        self._max_lines = layout.max_line_count or inf
-        self._max_words = layout.max_words_per_line or inf
-        self._across_segments = max(self._max_width, self._max_lines) < inf
-        self._words: list[Word] = []
-        self._line_length = 0
-        self._n_lines = 1
-        self._last_start_s = 0.0
-        self._speaker = ""
-
-    def feed(self, segment: Segment) -> Iterator[Cue]:
-        """Yield the cues that the next segment completes; none if it has no text."""
-        if not segment.text.strip():
-            return
-        if not (self._splits_at_words and any(word.text.strip() for word in segment.words)):
-            yield from self.flush()
-            yield Cue(
-                start_s=segment.start_s,
-                end_s=segment.end_s,
-                text=without_blank_lines(segment.text),
-                speaker=main_speaker(segment.speakers),
-            )
-            return
-        for index, word in enumerate(segment.words):
-            speaker = main_speaker(word.speakers or segment.speakers)
-            if speaker != self._speaker or (not self._across_segments and index % self._max_words == 0):
-                yield from self.flush()
-                self._speaker = speaker
-            yield from self._add(word)
-        if not self._across_segments:
-            yield from self.flush()
-
-    def flush(self) -> Iterator[Cue]:
-        """Yield the unfinished cue, if any."""
-        words, self._words, self._line_length, self._n_lines = tuple(self._words), [], 0, 1
-        if words:
-            text = without_blank_lines("".join(word.text for word in words))
-            yield Cue(
-                start_s=words[0].start_s, end_s=words[-1].end_s, text=text, words=words, speaker=self._speaker
-            )
-
-    def _add(self, word: Word) -> Iterator[Cue]:
-        """Append a word to the line, a new line, or a new cue; yield the cue that this completes, if any."""
-        text = " ".join(split_lines(word.text))
-        label_length = 0 if self._n_lines > 1 else len(self._label(self._speaker))
-        if self._line_length and label_length + self._line_length + len(text) > self._max_width:
-            self._n_lines += 1
-            self._line_length = 0
-        pauses = self._across_segments and word.start_s - self._last_start_s > LONG_PAUSE_S
-        if pauses or self._n_lines > self._max_lines:
-            yield from self.flush()
-        self._last_start_s = word.start_s
-        if not self._line_length:
-            text = text.lstrip()
-        if text:
-            breaks = bool(self._words) and not self._line_length
-            self._line_length += len(text)
-            self._words.append(replace(word, text=f"\n{text}" if breaks else text))
-
 
 CueExpansion = Callable[[Cue], Iterator[Cue]]
 """Converts a cue with escaped text to the cues that show the times of its words."""
@@ -185,7 +69,7 @@ class SubtitleFormat(TranscriptFormat):
 
     def __init__(self, syntax: SubtitleSyntax, layout: Layout) -> None:
         self._syntax, self._layout = syntax, layout
-        self._cue_builder = CueBuilder(layout, syntax.label if syntax.label_is_visible else _no_label)
+        self._maker = CueMaker(layout, syntax.label if syntax.label_is_visible else _no_label)
         self._expand: CueExpansion = _unchanged
         if layout.highlight_words:
             self._expand = syntax.highlight
@@ -200,12 +84,12 @@ class SubtitleFormat(TranscriptFormat):
         return self._syntax.header(self._layout)
 
     def segment(self, segment: Segment) -> str:
-        """Return the cues that the segment completes."""
-        return "".join(self._format_cues(self._cue_builder.feed(segment)))
+        """Return the cues that are final with the segment."""
+        return "".join(self._format_cues(self._maker.feed(segment)))
 
     def footer(self, transcript: Transcript) -> str:
-        """Return the unfinished cue, if any."""
-        return "".join(self._format_cues(self._cue_builder.flush()))
+        """Return the cues that are left."""
+        return "".join(self._format_cues(self._maker.finish()))
 
     def _format_cues(self, cues: Iterable[Cue]) -> Iterator[str]:
         for cue in cues:
@@ -242,8 +126,10 @@ def _underline_words(cue: Cue) -> Iterator[Cue]:
         if to_milliseconds(last_s) < to_milliseconds(word.start_s):
             yield replace(cue, start_s=last_s, end_s=word.start_s)
         text = "".join([*texts[:i], _tagged(word, "<u>", "</u>"), *texts[i + 1 :]])
-        yield replace(cue, start_s=word.start_s, end_s=word.end_s, text=text)
-        last_s = word.end_s
+        last_s = min(word.end_s, max(cue.end_s, word.start_s))
+        yield replace(cue, start_s=word.start_s, end_s=last_s, text=text)
+    if to_milliseconds(last_s) < to_milliseconds(cue.end_s):
+        yield replace(cue, start_s=last_s)
 
 
 def _cue_times(cue: Cue, decimal_marker: str) -> str:

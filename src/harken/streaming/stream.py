@@ -271,7 +271,8 @@ class Stream:
         """Return the segments of streamed finals, without empty ones."""
         with_words = self._worker.options.word_timestamps
         sentences = utterance_segments(committed, utterance, self._worker.tokenizer, with_words=with_words)
-        return [segment for segment in sentences if segment.text.strip()]
+        replacements = self._worker.options.replacements()
+        return [replacements.apply(segment) for segment in sentences if segment.text.strip()]
 
     def _extended_context(self, final_segments: Sequence[Segment]) -> tuple[int, ...]:
         """Return the tokens before the next utterance, as many as can fit into a prompt."""

@@ -25,10 +25,12 @@ from harken.errors import Cancelled, OptionError
 from harken.option_types import check, option
 from harken.results import Attempt
 from harken.text import to_language_code
+from harken.transcribe.replacement import Replacements
 from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from harken.types import FRAMES_PER_SECOND
 
 TASKS = ("transcribe", "translate")
+CHANNELS = ("mixed", "apart")
 FIDELITIES = ("auto", "exact", "fast")
 TEMPERATURES = f"0, and numbers from {MIN_TEMPERATURE} to 10"
 MAX_CLIP_S = 1e7
@@ -163,7 +165,17 @@ class TranscribeOptions:
     append_punctuations: str = _words(
         APPEND_PUNCTUATIONS, "Punctuation that is merged into the word before it."
     )
+    replace: tuple[str, ...] = _words(
+        (),
+        "File of names and spellings to replace, a line each: wrong = right. Whole words, in any case.",
+        from_file=True,
+    )
 
+    channels: str = _speech(
+        "mixed",
+        "mixed, or apart: transcribe each channel, as of a call, and name its segments by it.",
+        choices=CHANNELS,
+    )
     vad: bool = _speech(True, "Decode only the speech that voice activity detection finds.")
     vad_threshold: float = _speech(0.5, "Speech begins where its probability is at least this.")
     vad_min_speech_s: float = _speech(0.1, "Shorter speech is ignored, in seconds.")
@@ -196,6 +208,7 @@ class TranscribeOptions:
             compile_suppress_regex(self.suppress_regex)
         self.strategies()
         self.vad_options()
+        self.replacements()
         self._check_clips()
 
     def _check_clips(self) -> None:
@@ -214,6 +227,16 @@ class TranscribeOptions:
         return fallback_schedule(
             self.temperatures, first=first, best_of=self.best_of, length_penalty=self.length_penalty
         )
+
+    def replacements(self) -> Replacements:
+        """Return what is replaced in the text.
+
+        Raises
+        ------
+        OptionError
+            If a line is no replacement.
+        """
+        return Replacements(self.replace)
 
     def vad_options(self) -> VadOptions:
         """Return the options of voice activity detection.

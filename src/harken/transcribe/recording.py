@@ -124,6 +124,7 @@ class RecordingTranscriber:
             [] if self.options.carry_initial_prompt else list(window_decoder.initial_prompt_tokens)
         )
         self._n_segments = 0
+        self._replacements = self.options.replacements()
         self._decoded_until_s = self._reported_s = 0.0
 
     @property
@@ -229,7 +230,7 @@ class RecordingTranscriber:
                 if reason is not None:
                     self.dropped.append(DroppedSegment(segment=numbered, reason=reason))
                     continue
-                self.ready_segments.append(numbered)
+                self.ready_segments.append(self._replacements.apply(numbered))
                 self._n_segments += 1
             self.unwritten += chain.pop_unwritten()
             self._decoded_until_s = max(self._decoded_until_s, chain.decoded_until_s)

@@ -43,6 +43,7 @@ TRANSCRIBE_FIELDS: Mapping[str, str] = MappingProxyType(
         "language": "language",
         "task": "task",
         "hotwords": "hotwords",
+        "replace": "replace",
         "prompt": "initial_prompt",
         "words": "word_timestamps",
     }

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from harken.errors import OptionError
-from harken.formats import FORMATS, from_json, render
+from harken.formats import FORMATS, Layout, from_json, render
 from harken.serve.errors import RequestError, request_error
 from harken.serve.rest.forms import bounded_body
 from harken.serve.service import Service
@@ -53,7 +53,8 @@ async def _render(request: Request, turn: asyncio.Lock) -> Response:
     body = await bounded.body()
     try:
         async with turn:
-            text = await asyncio.to_thread(_rendered, body, name)
+            layout = Layout(subtitle_style=request.query_params.get("subtitle_style"))
+            text = await asyncio.to_thread(_rendered, body, name, layout)
     except OptionError as error:
         raise request_error(error) from error
     headers = {
@@ -63,5 +64,5 @@ async def _render(request: Request, turn: asyncio.Lock) -> Response:
     return Response(text, media_type=MEDIA_TYPES[name], headers=headers)
 
 
-def _rendered(document: bytes, name: str) -> bytes:
-    return "".join(render(from_json(document), name)).encode(errors="replace")
+def _rendered(document: bytes, name: str, layout: Layout) -> bytes:
+    return "".join(render(from_json(document), name, layout)).encode(errors="replace")

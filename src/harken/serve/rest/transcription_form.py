@@ -14,6 +14,7 @@ import numpy as np
 from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.errors import AudioError, OptionError
+from harken.formats import RULES, Layout
 from harken.serve.errors import RequestError, object_in, request_error
 from harken.serve.rest.forms import Form, bad_field, parse_number
 from harken.speakers.diarizer import Diarizer
@@ -65,6 +66,8 @@ class TranscriptionRequest:
         True to add the log-probabilities of the words.
     events : bool
         True for harken's own events in the stream: progress, segments and the whole transcript.
+    layout : Layout
+        The style of srt and vtt.
     known_speakers : mapping
         Recordings of voices, as files in memory, by the names of the speakers.
     """
@@ -77,6 +80,7 @@ class TranscriptionRequest:
     segments: bool
     logprobs: bool
     events: bool
+    layout: Layout
     known_speakers: Mapping[str, bytes]
 
     @property
@@ -105,7 +109,8 @@ def parse_transcription_form(form: Form, task: str) -> TranscriptionRequest:
         allowed = f"{DIARIZED}, which known_speaker_names need"
         raise bad_field("response_format", response_format, allowed, code="unsupported_value")
     words = "word" in granularities
-    needs_words = words or LOGPROBS in include or response_format == DIARIZED
+    layout = _layout(form)
+    needs_words = words or LOGPROBS in include or response_format == DIARIZED or layout.needs_words
     return TranscriptionRequest(
         model=model,
         options=_options(form, task, word_timestamps=needs_words),
@@ -115,6 +120,7 @@ def parse_transcription_form(form: Form, task: str) -> TranscriptionRequest:
         segments=not words or "segment" in granularities,
         logprobs=LOGPROBS in include,
         events=EVENTS in include,
+        layout=layout,
         known_speakers=known_speakers,
     )
 
@@ -136,10 +142,22 @@ def _options(form: Form, task: str, *, word_timestamps: bool) -> TranscribeOptio
             languages=form.texts("languages"),
             initial_prompt=form.text("prompt"),
             hotwords=form.texts("keywords"),
+            replace=form.texts("replace"),
+            channels=form.text("channels") or DEFAULTS.channels,
             temperatures=_temperatures(form),
             word_timestamps=word_timestamps,
             **_speech_options(form),
         )
+    except OptionError as error:
+        raise form_error(error) from error
+
+
+def _layout(form: Form) -> Layout:
+    """Return the style of subtitles, and the rules that are given one by one."""
+    rules = {name: form.number(name) for name in RULES}
+    whole = {name: int(value) if value and value.is_integer() else value for name, value in rules.items()}
+    try:
+        return Layout(subtitle_style=form.text("subtitle_style"), **whole)  # type: ignore[arg-type]
     except OptionError as error:
         raise form_error(error) from error
 

@@ -18,12 +18,13 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
-from harken.formats import as_json, dump_json, main_speaker, render
+from harken.formats import Layout, as_json, dump_json, main_speaker, render
 from harken.results import Segment, Transcript, Word
 from harken.serve.rest.transcription_form import DIARIZED, TranscriptionRequest
 from harken.serve.work.file_job import FileUpdate
@@ -55,8 +56,16 @@ def transcription_response(transcript: Transcript, asked: TranscriptionRequest) 
     return _RESPONSES[asked.response_format](transcript, asked)
 
 
-def _text_response(media_type: str, format_text: Callable[[Transcript], Iterable[str]]) -> _ResponseFactory:
-    return lambda transcript, asked: Response("".join(format_text(transcript)), media_type=media_type)
+def _text_response(
+    media_type: str, format_text: Callable[[Transcript, Layout], Iterable[str]]
+) -> _ResponseFactory:
+    return lambda transcript, asked: Response(
+        "".join(format_text(transcript, asked.layout)), media_type=media_type
+    )
+
+
+def _rendered(name: str, transcript: Transcript, layout: Layout) -> Iterable[str]:
+    return render(transcript, name, layout)
 
 
 def _json_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
@@ -100,9 +109,9 @@ _RESPONSES: Mapping[str, _ResponseFactory] = {
     "json": _json_response,
     "verbose_json": _verbose_response,
     DIARIZED: _diarized_response,
-    "text": _text_response("text/plain", lambda transcript: (transcript.text, "\n")),
-    "srt": _text_response("application/x-subrip; charset=utf-8", lambda transcript: render(transcript, "srt")),
-    "vtt": _text_response("text/vtt", lambda transcript: render(transcript, "vtt")),
+    "text": _text_response("text/plain", lambda transcript, layout: (transcript.text, "\n")),
+    "srt": _text_response("application/x-subrip; charset=utf-8", partial(_rendered, "srt")),
+    "vtt": _text_response("text/vtt", partial(_rendered, "vtt")),
 }
 
 
@@ -173,7 +182,7 @@ def _duration_json(transcript: Transcript) -> dict[str, Any]:
 def _segment_json(segment: Segment) -> dict[str, Any]:
     fields = as_json(segment)
     return {
-        **{key: fields[key] for key in SEGMENT_KEYS},
+        **{key: fields[key] for key in (*SEGMENT_KEYS, "speaker") if key in fields},
         "seek": round(segment.seek_s * FRAMES_PER_SECOND),
         "hallucination_score": fields["hallucination_score"],
     }

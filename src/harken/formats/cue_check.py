@@ -1,0 +1,155 @@
+"""Check of subtitles, from any program, against the rules of a style."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import unescape
+from itertools import zip_longest
+from pathlib import Path
+
+from harken.errors import ManifestError
+from harken.formats.base import Layout
+from harken.formats.characters import columns, is_wide
+from harken.formats.cues import LONG_PAUSE_S, SENTENCE_END, Cue
+
+TOLERANCE_S = 0.0015
+"""Times in files are rounded to milliseconds."""
+_CLOCK = r"(?:(\d+):)?(\d\d):(\d\d)[.,](\d{3})"
+_TIMES = re.compile(rf"\s*{_CLOCK}\s*-->\s*{_CLOCK}(?:\s.*)?")
+_MARKUP = re.compile(r"<[^>\n]*>|\{\\[^}\n]*\}")
+# Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
+_SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenRule:
+    """A rule that a cue breaks.
+
+    Attributes
+    ----------
+    number : int
+        Number of the cue, from 1.
+    rule : str
+        Name of the option that sets the rule; ``"alone"`` for a word alone, which none does.
+    found, allowed : float
+        Value of the cue, and the limit.
+    """
+
+    number: int
+    rule: str
+    found: float
+    allowed: float
+
+    def __str__(self) -> str:
+        return _MESSAGES[self.rule].format(found=self.found, allowed=self.allowed)
+
+
+_MESSAGES = {
+    "max_line_width": "{found:.0f} characters on a line; allowed are {allowed:.0f}",
+    "max_line_count": "{found:.0f} lines; allowed are {allowed:.0f}",
+    "max_words_per_line": "{found:.0f} words; allowed are {allowed:.0f}",
+    "max_reading_speed": "{found:.1f} characters a second; allowed are {allowed:g}",
+    "min_cue_s": "shown for {found:.2f} s; allowed are {allowed:g} s and more",
+    "max_cue_s": "shown for {found:.2f} s; allowed are up to {allowed:g} s",
+    "min_gap_s": "{found:.3f} s before the next; allowed are {allowed:g} s and more",
+    "alone": "a word alone, torn out of its sentence",
+}
+
+
+def check_cues(cues: Sequence[Cue], layout: Layout) -> Iterator[BrokenRule]:
+    """Yield the rules that cues break, cue by cue.
+
+    Parameters
+    ----------
+    cues : sequence of Cue
+        Such as `read_cues` returns.
+    layout : Layout
+        Its style and rules; those of ``"plain"`` if it has none.
+    """
+    before: Cue | None = None
+    for number, (cue, following) in enumerate(zip_longest(cues, cues[1:]), 1):
+        for rule, found, allowed, is_most in _measures(cue, following, layout):
+            slack = TOLERANCE_S if rule.endswith("_s") else 0.0
+            if found > allowed + slack if is_most else found < allowed - slack:
+                yield BrokenRule(number=number, rule=rule, found=found, allowed=allowed)
+        if _is_alone(cue, before, following):
+            yield BrokenRule(number=number, rule="alone", found=1, allowed=2)
+        before = cue
+
+
+def _measures(cue: Cue, following: Cue | None, layout: Layout) -> Iterator[tuple[str, float, float, bool]]:
+    """Yield for each rule what the cue has, what is allowed, and whether that is the most."""
+    lines, rules = cue.text.split("\n"), layout.rules(cue.text)
+    size = 2 if is_wide(cue.text) else 1
+    seconds = cue.end_s - cue.start_s
+    width = columns(" ".join(lines))
+    yield "max_line_width", max(map(columns, lines)) / size, rules.max_line_width / size, True
+    yield "max_line_count", len(lines), rules.max_line_count, True
+    yield "max_words_per_line", len(_words(cue.text)), rules.max_words, True
+    speed = width / max(seconds + TOLERANCE_S, 0.001)
+    yield "max_reading_speed", speed / size, rules.max_reading_speed / size, True
+    yield "min_cue_s", seconds, rules.min_cue_s, False
+    yield "max_cue_s", seconds, rules.max_cue_s, True
+    if following:
+        yield "min_gap_s", following.start_s - cue.end_s, rules.min_gap_s, False
+
+
+def _is_alone(cue: Cue, before: Cue | None, following: Cue | None) -> bool:
+    """Return whether a cue is one word that belongs to the sentence before or behind it, or has a line of one word."""
+    words = _words(cue.text)
+    if len(words) == 1:
+        belongs_before = before and not SENTENCE_END.search(before.text) and _near(before, cue)
+        belongs_behind = following and not SENTENCE_END.search(cue.text) and _near(cue, following)
+        return bool(belongs_before or belongs_behind)
+    return len(words) > 3 and any(len(_words(line)) == 1 for line in cue.text.split("\n"))
+
+
+def _near(cue: Cue, following: Cue) -> bool:
+    return following.start_s - cue.end_s <= LONG_PAUSE_S
+
+
+def _words(text: str) -> list[str]:
+    """Return the words; in scripts without spaces every letter is one."""
+    return _SPACELESS.sub(r" \g<0> ", text).split()
+
+
+def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
+    """Read the cues of a file in the format srt or vtt, without their markup.
+
+    Raises
+    ------
+    ManifestError
+        If the file cannot be read, or has no cues.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
+    cues = [*parse_cues(text)]
+    if not cues and text.strip().partition("\n")[0] != "WEBVTT":
+        raise ManifestError(f"{path}: has no subtitles; allowed is a file in the format srt or vtt")
+    return cues
+
+
+def parse_cues(text: str) -> Iterator[Cue]:
+    """Yield the cues of a text in the format srt or vtt, without their markup."""
+    for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
+        lines = block.strip().split("\n")
+        for position, line in enumerate(lines[:2]):
+            if times := _TIMES.fullmatch(line):
+                start_s, end_s = _seconds(times.groups()[:4]), _seconds(times.groups()[4:])
+                shown = (unescape(_MARKUP.sub("", each)).strip() for each in lines[position + 1 :])
+                said = "\n".join(each for each in shown if each)
+                if said:
+                    yield Cue(start_s=start_s, end_s=end_s, text=said)
+                break
+
+
+def _seconds(clock: Sequence[str | None]) -> float:
+    hours, minutes, seconds, milliseconds = (int(part or 0) for part in clock)
+    return (hours * 60 + minutes) * 60 + seconds + milliseconds / 1000

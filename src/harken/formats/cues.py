@@ -1,0 +1,332 @@
+"""Cues: segments as they are, or the best way to cut what is said into subtitles by the rules of a style.
+
+Every way to cut words into cues has a cost, the sum of the costs of its cues, and the cheapest one is found by dynamic
+programming: the cheapest way up to a word is a cue behind the cheapest way up to the first word of that cue. What all
+ways to go on have in common is final, so cues come while segments arrive, and are the same however they arrive.
+
+A cue costs 1, and more (`_Run._cost`) where it tears a sentence or a clause apart, holds the end of a sentence or a
+pause inside, is a word alone, or breaks a rule: it goes too fast to be read, or too soon. Other rules hold of all cues
+but those of a single word: lines are not too wide nor too many, and speech is not too long. Lines are broken likewise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
+from math import inf
+
+from harken.formats.base import CueRules, Layout, main_speaker, split_lines, without_blank_lines
+from harken.formats.characters import columns, is_wide
+from harken.results import Segment, Word
+
+LONG_PAUSE_S = 2.0
+"""Silence that no cue spans."""
+
+SENTENCE_END = re.compile(r"[.!?…。！？｡؟।]+[\"'”’»)\]」』）]*\s*$")
+_CLAUSE_END = re.compile(r"[,;:，、；：،—–-][\"'”’»)\]」』）]*\s*$")
+_ABBREVIATION = re.compile(r"^\W*(?:\w|mr|mrs|ms|dr|st|prof)\.\s*$", re.IGNORECASE)
+SHORT_WORD = 3
+"""Most letters of a word that probably belongs to the next one: an article, a preposition, a conjunction."""
+
+# Costs, in cues: what it costs to cut between two words of a clause, and so on.
+CUT, SHORT_WORD_CUT, CLAUSE_CUT, TORN_WORD = 4.0, 6.0, 1.2, 12.0
+SENTENCE_INSIDE, PAUSE_INSIDE = 1.5, 1.5  # the latter a second
+ALONE = 10.0
+UNEVEN = 20.0  # lines, by the square of what they differ from the mean, in relation to it
+BROKEN, BROKEN_BY = 8.0, 20.0  # a rule, and in relation to the limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cue:
+    """A subtitle: text and the time during which it is shown.
+
+    Parameters
+    ----------
+    start_s, end_s : float
+    text : str
+        May contain line breaks, but not at an end and not blank lines.
+    words : tuple of Word
+        The words of `text`, including line breaks; empty if they are unknown.
+    speaker : str
+        Name of the main speaker of all of it; empty if nobody is known.
+    speaker_number : int
+        Position of the speaker in the order of appearance, from 1; 0 if nobody is known.
+    """
+
+    start_s: float
+    end_s: float
+    text: str
+    words: tuple[Word, ...] = ()
+    speaker: str = ""
+    speaker_number: int = 0
+
+    def map_text(self, change: Callable[[str], str]) -> Cue:
+        """Return the cue with a function applied to its text and that of its words."""
+        words = tuple(replace(word, text=change(word.text)) for word in self.words)
+        return replace(self, text=change(self.text), words=words)
+
+
+class CueMaker:
+    """Incremental maker of cues from segments; no cue has words of two main speakers.
+
+    Parameters
+    ----------
+    layout : Layout
+    label : callable
+        Returns the visible text that is put before the first line of a cue, by its speaker.
+    """
+
+    def __init__(self, layout: Layout, label: Callable[[str], str]) -> None:
+        self._layout, self._label = layout, label
+        self._runs: list[_Run] = []  # several where people speak at once
+        self._waiting: list[Cue] = []  # cues before which there may be others
+
+    def feed(self, segment: Segment) -> Iterator[Cue]:
+        """Yield the cues that are final with the next segment; none if it has no text."""
+        if not segment.text.strip():
+            return
+        words = [*self._words(segment)]
+        if not self._layout.has_rules:
+            yield from _cues_of_segment(segment, words)
+            return
+        if not words:
+            self._end_runs(segment.start_s)
+            self._waiting += _cues_of_segment(segment, words)
+        rules = self._layout.rules(segment.text)
+        spoken_at_once = [run for run in self._runs if run.end_s > segment.start_s]
+        for word in words:
+            (speaker,) = word.speakers
+            own = [run for run in self._runs if run.goes_on(word, rules)]
+            self._end_runs(word.start_s, but=own + [run for run in spoken_at_once if run.speaker != speaker])
+            if not own:
+                own = [_Run(rules, speaker, columns(self._label(speaker)))]
+                self._runs += own
+            own[0].add(word)
+        for run in self._runs:
+            self._waiting += run.final_cues()
+        yield from self._in_order(min((run.start_s for run in self._runs), default=inf), segment.start_s)
+
+    def finish(self) -> Iterator[Cue]:
+        """Yield the cues that are left."""
+        self._end_runs(inf)
+        yield from self._in_order()
+
+    def _words(self, segment: Segment) -> Iterator[Word]:
+        """Yield the words of which cues are made, each on a line and with its main speaker; none without such text."""
+        if self._layout.needs_words and any(word.text.strip() for word in segment.words):
+            for word in segment.words:
+                speaker = main_speaker(word.speakers or segment.speakers)
+                if word.text.strip():
+                    yield replace(word, text=" ".join(split_lines(word.text)), speakers=(speaker,))
+
+    def _end_runs(self, next_start_s: float, *, but: Sequence[_Run] = ()) -> None:
+        """End the runs before a time, but for some that go on."""
+        for run in self._runs:
+            if run not in but:
+                self._waiting += run.finish(next_start_s)
+        self._runs = [*but]
+
+    def _in_order(self, *until_s: float) -> Iterator[Cue]:
+        """Yield cues in order of their start, up to one that may come later."""
+        self._waiting.sort(key=lambda cue: cue.start_s)
+        while self._waiting and self._waiting[0].start_s <= min(until_s, default=inf):
+            yield self._waiting.pop(0)
+
+
+def _cues_of_segment(segment: Segment, words: Sequence[Word]) -> Iterator[Cue]:
+    """Yield the cue of a segment as it is, or one of each of its speakers."""
+    if not words:
+        speaker = main_speaker(segment.speakers)
+        text = without_blank_lines(segment.text)
+        yield Cue(start_s=segment.start_s, end_s=segment.end_s, text=text, speaker=speaker)
+    for (speaker,), said in groupby(words, lambda word: word.speakers):
+        of_speaker = [*said]
+        yield _cue(of_speaker, {0}, of_speaker[-1].end_s, speaker)
+
+
+def _cue(words: Sequence[Word], line_starts: Container[int], end_s: float, speaker: str) -> Cue:
+    """Return a cue of words, of which some begin a line."""
+
+    def shown_text(index: int, text: str) -> str:
+        return ("\n" if index else "") + text.lstrip() if index in line_starts else text
+
+    shown = tuple(replace(word, text=shown_text(index, word.text)) for index, word in enumerate(words))
+    text = without_blank_lines("".join(word.text for word in shown))
+    return Cue(start_s=words[0].start_s, end_s=end_s, text=text, words=shown, speaker=speaker)
+
+
+class _Run:
+    """Words of one speaker without a long pause, and the cheapest ways to cut them.
+
+    Parameters
+    ----------
+    rules : CueRules
+    speaker : str
+    label_width : int
+        Columns before the first line of each cue.
+    """
+
+    def __init__(self, rules: CueRules, speaker: str, label_width: int) -> None:
+        self.speaker, self._rules, self._label_width = speaker, rules, label_width
+        self._words: list[Word] = []
+        self._ends = [0]  # columns of the first n words
+        self._spaces: list[int] = []  # before each word
+        self._cuts: list[float] = [0.0]  # what it costs to tear before each word; at 0 there is nothing to tear
+        self._costs = [0.0]  # of the cheapest way to cut before each word
+        self._previous = [0]  # the cut before that one, in this way
+        self._n_cut = 0
+
+    @property
+    def start_s(self) -> float:
+        """Start of the first cue that is not final."""
+        return self._words[self._n_cut].start_s
+
+    @property
+    def end_s(self) -> float:
+        """End of the last word."""
+        return self._words[-1].end_s
+
+    def goes_on(self, word: Word, rules: CueRules) -> bool:
+        """Return whether a word belongs to the run."""
+        pause_s = word.start_s - self.end_s
+        return (word.speakers, rules) == ((self.speaker,), self._rules) and pause_s <= LONG_PAUSE_S
+
+    def add(self, word: Word) -> None:
+        """Append a word, before which the cheapest way to cut is then known."""
+        if self._words:
+            self._cuts.append(_cut_cost(self._words[-1].text, word.text))
+            self._find_way(word.start_s)
+        self._words.append(word)
+        self._ends.append(self._ends[-1] + columns(word.text))
+        self._spaces.append(len(word.text) - len(word.text.lstrip()))
+
+    def final_cues(self) -> Iterator[Cue]:
+        """Yield the cues that all ways to go on have in common."""
+        firsts = {first for first, _ in self._firsts(len(self._words))}
+        while len(firsts) > 1:
+            last = max(firsts)
+            firsts = firsts - {last} | {self._previous[last]}
+        yield from self._cut_until(firsts.pop(), inf)
+
+    def finish(self, next_start_s: float) -> Iterator[Cue]:
+        """Yield all cues that are left."""
+        self._cuts.append(0.0)
+        self._find_way(next_start_s)
+        yield from self._cut_until(len(self._words), next_start_s)
+
+    def _find_way(self, next_start_s: float) -> None:
+        """Find the cheapest way to cut behind the last word, where the next one begins at a time."""
+        behind = len(self._words)
+        cost, first = min(
+            (self._costs[first] + self._cost(first, behind, inside, next_start_s), first)
+            for first, inside in self._firsts(behind)
+        )
+        self._costs.append(cost)
+        self._previous.append(first)
+
+    def _firsts(self, behind: int) -> Iterator[tuple[int, float]]:
+        """Yield the first words of all cues that end behind a word, each with what there is inside them to pay for."""
+        words, inside, n_lines, line_end = self._words, 0.0, 1, behind
+        for first in range(behind - 1, max(-1, self._n_cut - 1), -1):
+            if first < behind - 1:
+                too_wide = self._line_width(first, line_end, first_line=False) > self._rules.max_line_width
+                n_lines, line_end = (n_lines + 1, first + 1) if too_wide else (n_lines, line_end)
+                labelled = self._line_width(first, line_end, first_line=True) > self._rules.max_line_width
+                needed = n_lines + (labelled and line_end - first > 1)
+                spoken_s = words[behind - 1].end_s - words[first].start_s
+                if (
+                    n_lines > self._rules.max_line_count
+                    or spoken_s > self._rules.max_cue_s
+                    or behind - first > self._rules.max_words
+                ):
+                    return
+                pause_s = words[first + 1].start_s - words[first].end_s
+                inside += PAUSE_INSIDE * max(0.0, pause_s) + SENTENCE_INSIDE * (not self._cuts[first + 1])
+                if needed > self._rules.max_line_count:
+                    continue
+            yield first, inside
+
+    def _cost(self, first: int, behind: int, inside: float, next_start_s: float) -> float:
+        """Return the cost of a cue."""
+        start_s = self._words[first].start_s
+        shown_s = max(self._end_s(first, behind, next_start_s) - start_s, 0.001)
+        pause_s = max(0.0, next_start_s - self._words[behind - 1].end_s)
+        broken = 0.0
+        for ratio in (
+            self._width(first, behind) / shown_s / self._rules.max_reading_speed,
+            self._rules.min_cue_s / shown_s,
+        ):
+            broken += BROKEN + BROKEN_BY * min(ratio - 1, 10) if ratio > 1 + 1e-6 else 0.0
+        alone = behind - first == 1 and (self._cuts[first] or self._cuts[behind])
+        return 1 + inside + self._cuts[behind] / (1 + 2 * pause_s) + (ALONE if alone else 0.0) + broken
+
+    def _end_s(self, first: int, behind: int, next_start_s: float) -> float:
+        """Return the end of a cue: that of its speech, later if there is silence for who reads, and before the next.
+
+        Cues of two who speak at once are shown at once.
+        """
+        start_s, spoken_until_s = self._words[first].start_s, self._words[behind - 1].end_s
+        read_s = max(self._rules.min_cue_s, self._width(first, behind) / self._rules.max_reading_speed)
+        latest_s = max(next_start_s, spoken_until_s) - self._rules.min_gap_s
+        return min(max(spoken_until_s, start_s + read_s), latest_s, start_s + self._rules.max_cue_s)
+
+    def _cut_until(self, behind: int, next_start_s: float) -> Iterator[Cue]:
+        """Yield the cues of the cheapest way up to a word that have not been yielded."""
+        cuts = [behind]
+        while cuts[-1] > self._n_cut:
+            cuts.append(self._previous[cuts[-1]])
+        for behind, first in zip(cuts[-2::-1], cuts[:0:-1], strict=True):
+            begins_s = self._words[behind].start_s if behind < len(self._words) else next_start_s
+            line_starts = {last - first for last in self._lines(first, behind)}
+            end_s = self._end_s(first, behind, begins_s)
+            yield _cue(self._words[first:behind], line_starts, end_s, self.speaker)
+        self._n_cut = cuts[0]
+
+    def _lines(self, first: int, behind: int) -> list[int]:
+        """Return the first word of each line: as few lines as fit, of about the same width, cut between clauses."""
+
+        @cache
+        def cheapest(n_lines: int, behind: int) -> tuple[float, list[int]]:
+            """Return what it costs to break the first words into lines, infinite if they do not fit, and the lines."""
+            best: tuple[float, list[int]] = inf, []
+            for last in [first] if n_lines == 1 else range(behind - 1, first, -1):
+                width = self._line_width(last, behind, first_line=last == first)
+                if width > self._rules.max_line_width and behind - last > 1:
+                    break
+                cost, lines = cheapest(n_lines - 1, last) if n_lines > 1 else (0.0, [])
+                uneven = UNEVEN * (width / usual - 1) ** 2
+                alone = ALONE * (behind - last == 1)
+                best = min(best, (cost + self._cuts[last] + uneven + alone, [*lines, last]))
+            return best
+
+        for n_lines in range(1, behind - first + 1):
+            usual = self._width(first, behind) / n_lines
+            cheapest.cache_clear()
+            cost, lines = cheapest(n_lines, behind)
+            if cost < inf:
+                break
+        return lines
+
+    def _width(self, first: int, behind: int) -> int:
+        """Return the columns of a cue on a single line."""
+        return self._line_width(first, behind, first_line=True)
+
+    def _line_width(self, first: int, behind: int, *, first_line: bool) -> int:
+        width = self._ends[behind] - self._ends[first] - self._spaces[first]
+        return width + self._label_width * first_line
+
+
+def _cut_cost(before: str, after: str) -> float:
+    """Return what a cut between two words tears apart: nothing at the end of a sentence."""
+    if SENTENCE_END.search(before) and not _ABBREVIATION.match(before):
+        return 0.0
+    if _CLAUSE_END.search(before):
+        return CLAUSE_CUT
+    if is_wide(before):
+        return CUT
+    if not after[:1].isspace():
+        return TORN_WORD
+    return SHORT_WORD_CUT if len(before.strip()) <= SHORT_WORD else CUT

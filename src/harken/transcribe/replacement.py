@@ -1,0 +1,128 @@
+"""Words that are always written otherwise, such as names: replaced in the text of segments and in their words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
+from unicodedata import east_asian_width
+
+from harken.errors import OptionError
+from harken.results import Segment, Word
+
+
+class _Change(NamedTuple):
+    """A part of a text, and what stands for it."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Replacements:
+    """Replacements of words.
+
+    Parameters
+    ----------
+    lines : sequence of str
+        Each ``wrong = right``, of a word or several; empty ones and comments, from a ``#``, are skipped. The longest
+        one that fits is used. A text in capitals stays so, and one that begins with a capital, unless what it is
+        replaced by has capitals of its own.
+
+    Raises
+    ------
+    OptionError
+        If a line has no equals sign, or nothing on one side of it, or two say the same word.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        pairs: dict[str, tuple[str, str]] = {}
+        for line in chain.from_iterable(map(str.splitlines, lines)):
+            wrong, equals, right = (" ".join(part.split()) for part in line.partition("="))
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            if not (wrong and equals and right):
+                raise OptionError("replace", line, "lines such as: wrong = right")
+            if pairs.setdefault(wrong.lower(), (wrong, right)) != (wrong, right):
+                raise OptionError("replace", line, f"one replacement of {wrong!r}")
+        self._pairs = sorted(pairs.values(), key=lambda pair: -len(pair[0]))
+        alternatives = "|".join(f"({_whole_words(wrong)})" for wrong, _ in self._pairs)
+        self._pattern = re.compile(alternatives or "(?!)", re.IGNORECASE)
+
+    def apply(self, segment: Segment) -> Segment:
+        """Return a segment with its words replaced; those that stand for others have their times. Its tokens stay."""
+        if not (changes := [*self._changes(segment.text)]):
+            return segment
+        words = segment.words
+        if "".join(word.text for word in words) == segment.text:
+            words = tuple(_changed_words(words, changes))
+        return replace(segment, text=_changed(segment.text, changes), words=words)
+
+    def _changes(self, text: str) -> Iterator[_Change]:
+        for found in self._pattern.finditer(text):
+            assert found.lastindex, "each alternative is a group"
+            yield _Change(found.start(), found.end(), _in_case_of(found[0], *self._pairs[found.lastindex - 1]))
+
+
+def _whole_words(wrong: str) -> str:
+    """Return the pattern of words that are not part of others; wide ones, as in Chinese, have no spaces around them."""
+    before, behind = ("" if east_asian_width(edge) in "WF" else r"\w" for edge in (wrong[0], wrong[-1]))
+    pattern = r"\s+".join(map(re.escape, wrong.split()))
+    return (f"(?<!{before})" if before else "") + pattern + (f"(?!{behind})" if behind else "")
+
+
+def _in_case_of(found: str, wrong: str, right: str) -> str:
+    """Return what is written for a text, in capitals if that is."""
+    if " ".join(found.split()) == wrong:
+        return right
+    if found.isupper() and sum(map(str.isalpha, found)) > 1:
+        return right.upper()
+    return right[0].upper() + right[1:] if found[0].isupper() and right.islower() else right
+
+
+def _changed(text: str, changes: Sequence[_Change]) -> str:
+    parts, end = [], 0
+    for change in changes:
+        parts += [text[end : change.start], change.text]
+        end = change.end
+    return "".join([*parts, text[end:]])
+
+
+def _changed_words(words: Sequence[Word], changes: Sequence[_Change]) -> Iterator[Word]:
+    """Yield the words of a text after changes to it; together they are the new text."""
+    waiting = [*changes]
+    starts = [0, *accumulate(len(word.text) for word in words)]
+    first = 0
+    while first < len(words):
+        behind, inside = first + 1, []
+        while waiting and waiting[0].start < starts[behind]:
+            change = waiting.pop(0)
+            inside.append(_Change(change.start - starts[first], change.end - starts[first], change.text))
+            while starts[behind] < change.end:
+                behind += 1
+        group = words[first:behind]
+        yield from (
+            _rewritten(group, _changed("".join(word.text for word in group), inside)) if inside else group
+        )
+        first = behind
+
+
+def _rewritten(words: Sequence[Word], text: str) -> Iterator[Word]:
+    """Yield the words of another text that is said in their place: in their times, or spread over them by length."""
+    texts = re.findall(r"\s*\S+(?:\s+$)?", text)
+    if len(texts) == len(words):
+        yield from (replace(word, text=text) for word, text in zip(words, texts, strict=True))
+        return
+    start_s, end_s = words[0].start_s, max(words[0].start_s, words[-1].end_s)
+    part_ends = accumulate(map(len, texts))
+    bounds = [start_s, *(start_s + (end_s - start_s) * part_end / len(text) for part_end in part_ends)]
+    for part, (part_start_s, part_end_s) in zip(texts, pairwise(bounds), strict=True):
+        yield Word(
+            start_s=round(part_start_s, 3),
+            end_s=round(part_end_s, 3),
+            text=part,
+            probability=min(word.probability for word in words),
+            speakers=words[0].speakers,
+        )
