@@ -40,6 +40,7 @@ RUNS = {
     "serving files": "--files 1 --seconds 2 --concurrency 1 --servers harken",
     "serving beside": "--minutes 1 --repeats 1 --servers harken",
     "serving soak": "--hours 0.01",
+    "speculative": f"{LIMITED} --repeats 1 --model tiny.en --source ngram transcript",
     "stages": f"{LIMITED} --repeats 1",
     "start": "--repeats 1",
     "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300",
