@@ -1,4 +1,4 @@
-"""Requests of other programs, recorded: what they send is answered as they expect it (docs/clients.md)."""
+"""Requests of other programs, as their sources write them: they are answered as these expect (docs/clients.md)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ REQUESTS = (
         r'\{"text":" ba ha na\\n"\}',
     ),
     Recorded(
-        "whisper-subs",
+        "a script, for subtitles of whisper.cpp",
         "/inference",
         of_form(("file/audio.wav", WAVE), ("response_format", "srt"), ("language", "en"), ("beam_size", "-1")),
         f"{SRT}; charset=utf-8",
