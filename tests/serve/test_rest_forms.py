@@ -48,6 +48,16 @@ def test_both_spellings_of_lists_are_read() -> None:
         assert (asked.words, asked.segments, asked.logprobs, asked.events) == (True, False, True, False)
 
 
+def test_a_language_is_any_tag_and_none_is_detected() -> None:
+    assert parse(
+        ("language", "pt_BR"), ("languages[]", "en-GB"), ("languages[]", "iw")
+    ).options == TranscribeOptions(language="pt", languages=("en", "he"))
+    assert (
+        parse(("language", "auto"), ("languages[]", "de"), ("languages[]", "und")).options
+        == TranscribeOptions()
+    )
+
+
 def test_a_temperature_is_the_first_of_the_schedule() -> None:
     schedule = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     for value in ("0", "0.4", "0.5", "1"):
@@ -191,8 +201,8 @@ def test_damaged_forms_never_break_the_server(http: httpx.Client, data: Any) -> 
     else:
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) in (
-            (404, "model_not_found"),
             *((400, code) for code in ("invalid_form", "missing_required_parameter", "invalid_value")),
+            (400, "model_not_found"),
             *((400, code) for code in ("invalid_audio", "audio_too_short")),
         )
         assert "\n" not in error["message"]

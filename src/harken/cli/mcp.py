@@ -14,7 +14,7 @@ from harken.api import Recognizer
 from harken.cli.exits import EPILOGUE
 from harken.cli.model_options import engine_options, model_params
 from harken.cli.options import NO_EFFECT, Command, FilePath, dataclass_options, single_option
-from harken.cli.serve import announce, offered_models, on_signals, with_keys_of_environment
+from harken.cli.serve import announce, offered_models, on_signals, with_environment
 from harken.errors import BackendUnavailable, install_hint
 from harken.option_types import options_from
 from harken.serve.options import ServeOptions
@@ -58,7 +58,7 @@ def command(roots: tuple[str, ...], **params: Any) -> int:
     models = tuple(dict.fromkeys(params["model"]))
     server = protocol.make_server(load, models, roots, lambda: harken.load_diarizer(params["speaker_model"]))
     if params["http"]:
-        options = options_from(ServeOptions, with_keys_of_environment(params))
+        options = options_from(ServeOptions, with_environment(params))
         asyncio.run(protocol.serve_http(server, options, announce, on_signals))
     else:
         server.run()

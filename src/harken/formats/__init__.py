@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from harken.errors import OptionError
 from harken.formats import subtitles, table_format
-from harken.formats.base import RULES, Layout, TranscriptFormat, format_timestamp, main_speaker
+from harken.formats.base import RULES, STYLES, Layout, TranscriptFormat, format_timestamp, main_speaker
 from harken.formats.characters import escape_controls, printable, replace_controls
 from harken.formats.html_format import HtmlFormat, RecordingLink
 from harken.formats.json_format import JsonFormat, as_json, dump_json, from_json, segment_from_json
@@ -31,6 +31,7 @@ from harken.results import Segment, Transcript
 __all__ = [
     "FORMATS",
     "RULES",
+    "STYLES",
     "Layout",
     "RecordingLink",
     "TranscriptFormat",

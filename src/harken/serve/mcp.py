@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -30,6 +30,7 @@ from harken.files import write_atomic
 from harken.formats import FORMATS, RecordingLink, as_json, dump_json, render
 from harken.manifests import RECORDING_SUFFIXES
 from harken.results import Transcript
+from harken.serve.app import error_response
 from harken.serve.guard import Guard, Tickets
 from harken.serve.options import ServeOptions
 from harken.serve.server import listening
@@ -140,7 +141,13 @@ async def serve_http(
     """Serve by streamable HTTP, at the path ``/mcp``, until a signal comes; the arguments are as for `server.run`."""
     # The guard knows more names and pages than the package does, and keys.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    app = Guard(server.streamable_http_app(transport_security=unchecked), options, Tickets(), lambda *_: None)
+    app = Guard(
+        server.streamable_http_app(transport_security=unchecked),
+        options,
+        Tickets(),
+        answer_error=partial(error_response, ()),
+        on_response=lambda *_: None,
+    )
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     with on_signals(lambda: loop.call_soon_threadsafe(stopping.set)):
