@@ -62,6 +62,7 @@ EXTRAS = {
     "torch": ("torch",),
     "speakers": ("scipy", "onnxruntime", "onnx"),
     "serve": ("starlette", "uvicorn", "prometheus_client"),
+    "mcp": ("mcp",),
     "mic": ("sounddevice",),
     "eval": ("jiwer", "whisper_normalizer"),
     "plot": ("matplotlib",),

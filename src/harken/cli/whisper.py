@@ -71,8 +71,6 @@ def _hotwords(text: Any) -> tuple[str, ...]:
 
 
 _hotwords.__name__ = "text"
-_NUMBER = optional_number_parser(float)
-_INTEGER = optional_number_parser(int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,119 +81,86 @@ class Row:
     ----------
     flags : str
         As it is typed.
-    name : str
-        What it is here: a field of `TranscribeOptions` or `Layout`, or a parameter that `_harken_params` reads.
-    type : click type or callable, optional
-        By default a text.
+    type : click type or callable
     default : object
     help : str
         By default the help of the field.
+    name : str
+        What it is here: a field of `TranscribeOptions` or `Layout`, or a parameter that `_harken_params` reads. By
+        default the flag.
     """
 
     flags: str
-    name: str
-    type: Any = None
+    type: Any
     default: Any = None
     help: str = ""
+    name: str = ""
 
 
+_BOOL, _TEXT, _PATH = click.BOOL, Text(), FilePath()
+_NUMBER, _INTEGER = optional_number_parser(float), optional_number_parser(int)
+_OWN = TranscribeOptions()
 ROWS: Mapping[str, Sequence[Row]] = {
     "Model": (
-        Row(
-            "--model",
-            "model",
-            FilePath(),
-            "turbo",
-            "Name (see 'harken models'), path, or owner/name of the hub.",
-        ),
-        Row(
-            "--model_dir",
-            "model_dir",
-            FilePath(),
-            None,
-            "Folder with whisper's own .pt files, such as small.pt.",
-        ),
-        Row("--model_directory", "model_directory", FilePath(), None, "Path of the model, instead of --model."),
-        Row("--local_files_only", "local_files_only", click.BOOL, False, "Download nothing."),
-        Row("--device", "device", Text(), "auto", "cpu, or cuda, cuda:1 or mps: then PyTorch computes."),
-        Row("--device_index", "device_index", int, None, "Number of the GPU."),
-        Row(
-            "--compute_type",
-            "compute_type",
-            click.Choice(COMPUTE_TYPES),
-            "auto",
-            "Number format to compute in.",
-        ),
-        Row("--fp16", "fp16", click.BOOL, True, "False for float32 on a GPU."),
-        Row("--threads", "threads", _INTEGER, 0, "CPU threads; 0 for all."),
+        Row("--model", _PATH, "turbo", "Name, as 'harken models' lists them, path, or owner/name of the hub."),
+        Row("--model_dir", _PATH, None, "Folder with whisper's own .pt files, such as small.pt."),
+        Row("--model_directory", _PATH, None, "Path of the model, instead of --model."),
+        Row("--local_files_only", _BOOL, False, "Download nothing."),
+        Row("--device", _TEXT, "auto", "cpu; or cuda, cuda:1 or mps, where PyTorch computes."),
+        Row("--device_index", int, 0, "Number of the GPU."),
+        Row("--compute_type", click.Choice(COMPUTE_TYPES), "auto", "Number format to compute in."),
+        Row("--fp16", _BOOL, True, "False for float32 on a GPU."),
+        Row("--threads", _INTEGER, 0, "CPU threads; 0 for all."),
     ),
     "Output": (
-        Row("-o --output_dir", "output_dir", FilePath(), ".", "Folder of the files."),
-        Row(
-            "-f --output_format",
-            "output_format",
-            click.Choice((*FORMATS, "all")),
-            "all",
-            "Format of the files.",
-        ),
-        Row("--verbose", "verbose", click.BOOL, True, "Print the text with its times."),
-        Row("--highlight_words", "highlight_words", click.BOOL, False),
-        Row("--max_line_width", "max_line_width", _INTEGER),
-        Row("--max_line_count", "max_line_count", _INTEGER),
-        Row("--max_words_per_line", "max_words_per_line", _INTEGER),
+        Row("-o --output_dir", _PATH, ".", "Folder of the files."),
+        Row("-f --output_format", click.Choice((*FORMATS, "all")), "all", "Format of the files."),
+        Row("--verbose", _BOOL, True, "Print the text with its times."),
+        Row("--highlight_words", _BOOL, False),
+        Row("--max_line_width", _INTEGER),
+        Row("--max_line_count", _INTEGER),
+        Row("--max_words_per_line", _INTEGER),
     ),
     "Decoding": (
-        Row("--task", "task", Text(), "transcribe"),
-        Row("--language", "language"),
-        Row("--multilingual", "multilingual", click.BOOL, False),
-        Row("--temperature", "temperatures", float, 0.0, "Temperature of the first attempt."),
-        Row(
-            "--temperature_increment_on_fallback",
-            "increment",
-            _NUMBER,
-            0.2,
-            "Step to that of the next; none: none.",
-        ),
-        Row("--best_of", "best_of", _INTEGER, 5),
-        Row("--beam_size", "beam_size", _INTEGER, 5),
-        Row("--patience", "patience", _NUMBER, 1.0),
-        Row("--length_penalty", "length_penalty", _NUMBER),
-        Row("--suppress_tokens", "suppress_tokens", _items(int, "integer,..."), (-1,)),
-        Row("--suppress_blank", "suppress_blank", click.BOOL, True),
-        Row("--initial_prompt", "initial_prompt"),
-        Row("--carry_initial_prompt", "carry_initial_prompt", click.BOOL, False),
-        Row("--condition_on_previous_text", "condition_on_previous_text", click.BOOL, True),
-        Row("--prompt_reset_on_temperature", "prompt_reset_temperature", float, 0.5),
-        Row("--prefix", "prefix"),
-        Row("--hotwords", "hotwords", _hotwords, ()),
-        Row("--compression_ratio_threshold", "compression_ratio_threshold", _NUMBER, 2.4),
-        Row("--logprob_threshold", "logprob_threshold", _NUMBER, -1.0),
-        Row("--no_speech_threshold", "no_speech_threshold", _NUMBER, 0.6),
-        Row("--clip_timestamps", "clip_timestamps", _items(float, "float,..."), ()),
-        Row("--batched", "batched", click.BOOL, False, "Decode windows of detected speech together."),
-        Row("--batch_size", "batch_size", _INTEGER, 8, "How many with --batched True."),
+        Row("--task", _TEXT, "transcribe"),
+        Row("--language", _TEXT),
+        Row("--multilingual", _BOOL, False),
+        Row("--temperature", float, 0.0, "Temperature of the first attempt.", "temperatures"),
+        Row("--temperature_increment_on_fallback", _NUMBER, 0.2, "Step to that of the next one.", "increment"),
+        Row("--best_of", _INTEGER, 5),
+        Row("--beam_size", _INTEGER, 5),
+        Row("--patience", _NUMBER, 1.0),
+        Row("--length_penalty", _NUMBER),
+        Row("--suppress_tokens", _items(int, "integer,..."), (-1,)),
+        Row("--suppress_blank", _BOOL, True),
+        Row("--initial_prompt", _TEXT),
+        Row("--carry_initial_prompt", _BOOL, False),
+        Row("--condition_on_previous_text", _BOOL, True),
+        Row("--prompt_reset_on_temperature", float, 0.5, name="prompt_reset_temperature"),
+        Row("--prefix", _TEXT),
+        Row("--hotwords", _hotwords, ()),
+        Row("--compression_ratio_threshold", _NUMBER, 2.4),
+        Row("--logprob_threshold", _NUMBER, -1.0),
+        Row("--no_speech_threshold", _NUMBER, 0.6),
+        Row("--clip_timestamps", _items(float, "float,..."), ()),
+        Row("--batched", _BOOL, False, "Decode windows of detected speech together."),
+        Row("--batch_size", _INTEGER, 8, "How many with --batched True."),
     ),
     "Words": (
-        Row("--word_timestamps", "word_timestamps", click.BOOL, False),
-        Row("--prepend_punctuations", "prepend_punctuations", Text(), TranscribeOptions().prepend_punctuations),
-        Row("--append_punctuations", "append_punctuations", Text(), TranscribeOptions().append_punctuations),
+        Row("--word_timestamps", _BOOL, False),
+        Row("--prepend_punctuations", _TEXT, _OWN.prepend_punctuations),
+        Row("--append_punctuations", _TEXT, _OWN.append_punctuations),
     ),
     "Speech": (
-        Row("--vad_filter", "vad", click.BOOL, False),
-        Row("--vad_threshold --vad_onset", "vad_threshold", float, 0.5),
+        Row("--vad_filter", _BOOL, False, name="vad"),
+        Row("--vad_threshold --vad_onset", float, _OWN.vad_threshold, name="vad_threshold"),
+        Row("--vad_min_speech_duration_ms", float, 100.0, "Shorter speech is ignored.", "vad_min_speech_s"),
         Row(
-            "--vad_min_speech_duration_ms",
-            "vad_min_speech_s",
-            float,
-            100.0,
-            "Shorter speech is ignored, in milliseconds.",
+            "--vad_min_silence_duration_ms", float, 1000.0, "Shorter silence is no pause.", "vad_min_silence_s"
         ),
-        Row(
-            "--vad_min_silence_duration_ms", "vad_min_silence_s", float, 1000.0, "Shorter silence is no pause."
-        ),
-        Row("--hf_token", "hf_token", Text(), None, "Tell speakers apart; the token is not used."),
-        Row("--live_transcribe", "live_transcribe", click.BOOL, False, "See 'harken listen'."),
-        Row("--speaker_num", "num_speakers", int, None, "Number of speakers."),
+        Row("--hf_token", _TEXT, None, "Tell speakers apart; the token is not used."),
+        Row("--speaker_num", int, None, "Number of speakers.", "num_speakers"),
+        Row("--live_transcribe", _BOOL, False, "See 'harken listen'."),
     ),
 }
 IGNORED = (
@@ -212,14 +177,15 @@ _ACCEPTED = NoEffect("", lambda given: False)  # whisper refuses no others
 
 def _option(row: Row, section: str) -> Option:
     """Return the option of a row."""
+    name = row.name or row.flags.split()[-1].removeprefix("--")
     return Option(
-        [*row.flags.split(), row.name],
+        [*row.flags.split(), name],
         section=section,
-        no_effect=_NEEDS_WORDS if row.name in _LAYOUT else _ACCEPTED,
-        type=row.type or Text(),
+        no_effect=_NEEDS_WORDS if name in _LAYOUT else _ACCEPTED,
+        type=row.type,
         default=row.default,
         show_default=row.default not in (None, ()),
-        help=row.help or _HELP[row.name],
+        help=row.help or _HELP[name],
         metavar="True|False" if row.type is click.BOOL else None,
     )
 
@@ -269,18 +235,12 @@ def _run(audio: Sequence[str], **given: Any) -> int:
 
 def _harken_params(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of harken that are not options of whisper with another name."""
-    device, batched = given["device"], given["batched"]
-    kind = "cpu" if device in ("auto", "cpu") else "torch"
     model = given["model_directory"] or _own_file(given["model"], given["model_dir"])
+    batched, speakers = given["batched"], bool(given["hf_token"])
+    silence_s = given["vad_min_silence_s"] / 1000
     return {
+        **_engine(given),
         "model": model,
-        "backend": "torch" if kind == "torch" else "auto",
-        "device": f"cuda:{given['device_index'] or 0}"
-        if device == "cuda"
-        else "auto"
-        if kind == "cpu"
-        else device,
-        "precision": _precision(given, kind),
         "threads": given["threads"] or None,
         "download": not given["local_files_only"],
         "language": _language(given["language"], model),
@@ -291,15 +251,25 @@ def _harken_params(given: Mapping[str, Any]) -> dict[str, Any]:
         "batch_size": _or_one(given["batch_size"]) if batched else 1,
         "vad": given["vad"] or batched,
         "vad_min_speech_s": given["vad_min_speech_s"] / 1000,
-        "vad_min_silence_s": (silence_s := given["vad_min_silence_s"] / 1000),
-        "vad_speech_pad_s": min(
-            TranscribeOptions().vad_speech_pad_s, silence_s / 2
-        ),  # at most half of the silence
+        "vad_min_silence_s": silence_s,
+        "vad_speech_pad_s": min(_OWN.vad_speech_pad_s, silence_s / 2),  # more is not allowed
         "condition_on_previous_text": given["condition_on_previous_text"] and not batched,
-        "speakers": bool(given["hf_token"]),
-        "word_timestamps": given["word_timestamps"] or bool(given["hf_token"]),
+        "speakers": speakers,
+        "word_timestamps": given["word_timestamps"] or speakers,
         **{"speaker_model": None, "max_speakers": None, "speaker_samples": (), "voices": None},
     }
+
+
+def _engine(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return what computes, where, and in which number format."""
+    device = given["device"]
+    if device in ("auto", "cpu"):
+        precision = PRECISIONS["cpu"].get(given["compute_type"], "auto")
+        return {"backend": "auto", "device": "auto", "precision": precision}
+    if device == "cuda":
+        device = f"cuda:{given['device_index']}"
+    precision = PRECISIONS["torch"].get(given["compute_type"], "auto" if given["fp16"] else "fp32")
+    return {"backend": "torch", "device": device, "precision": precision}
 
 
 def _or_one(value: float | None) -> float:
@@ -312,11 +282,6 @@ def _own_file(model: str, folder: str | None) -> str:
     caches = os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache"))
     file = Path(folder or os.path.join(caches, "whisper"), f"{FILE_NAMES.get(model, model)}.pt")
     return str(file) if file.is_file() else model
-
-
-def _precision(given: Mapping[str, Any], kind: str) -> str:
-    without_fp16 = "fp32" if kind == "torch" and not given["fp16"] else "auto"
-    return PRECISIONS[kind].get(given["compute_type"], without_fp16)
 
 
 def _language(language: str | None, model: str) -> str | None:

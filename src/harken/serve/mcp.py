@@ -316,7 +316,9 @@ class Tools:
         candidates = [*self._resolved(given)]
         if not candidates:
             raise self._outside(given)
-        path = next((path for path in candidates if path.parent.is_dir()), candidates[0])
+        path = next((path for path in candidates if path.parent.is_dir()), None)
+        if path is None:
+            raise ToolError(f"{given}: there is no folder {candidates[0].parent}")
         if os.path.lexists(path):
             raise ToolError(f"{given}: exists already, and is not overwritten")
         _format_of(path)
