@@ -11,13 +11,16 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.applications import Starlette
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from harken.api import Recognizer
 from harken.errors import OptionError
 from harken.serve.app import make_app
+from harken.serve.live.vosk import make_vosk_app
 from harken.serve.live.wyoming_server import serve_wyoming
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
@@ -102,7 +105,12 @@ async def run(
             on_signals(lambda: loop.call_soon_threadsafe((at_once if stopping.is_set() else stopping).set))
         )
         if options.wyoming != STDIO:
-            await stack.enter_async_context(_http(service, options, announce))
+            await stack.enter_async_context(
+                _http(make_app(service), options, _listen(options.host, options.port), announce)
+            )
+        if options.vosk:
+            listener = _listen_for_vosk(options.vosk)
+            await stack.enter_async_context(_http(make_vosk_app(service), options, listener, announce, "ws"))
         if options.wyoming:
             wyoming = await stack.enter_async_context(serve_wyoming(service, options.wyoming))
             announce(wyoming.uri)
@@ -122,12 +130,15 @@ async def run(
 
 @asynccontextmanager
 async def _http(
-    service: Service, options: ServeOptions, announce: Callable[[str], None]
+    app: Starlette,
+    options: ServeOptions,
+    listener: socket.socket,
+    announce: Callable[[str], None],
+    scheme: str = "http",
 ) -> AsyncIterator[None]:
     """Answer HTTP requests and WebSockets."""
-    listener = _listen(options.host, options.port)
     config = uvicorn.Config(
-        make_app(service),
+        app,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -155,7 +166,7 @@ async def _http(
             await asyncio.sleep(0.01)
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
-        announce(f"{'https' if options.certfile else 'http'}://{host}:{port}")
+        announce(f"{scheme}{'s' if options.certfile else ''}://{host}:{port}")
         yield
     finally:
         server.should_exit = True
@@ -171,6 +182,21 @@ def _listen(host: str, port: int) -> socket.socket:
         if isinstance(error, socket.gaierror):
             raise OptionError("host", host, f"an address of this machine: {reason}") from error
         raise OptionError("port", port, f"a port of {host} that is free: {reason}") from error
+
+
+def _listen_for_vosk(address: str) -> socket.socket:
+    """Listen at ``HOST:PORT``."""
+    try:
+        parts = urlsplit(f"ws://{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or port is None:
+        raise OptionError("vosk", address, "HOST:PORT, such as 127.0.0.1:2700")
+    try:
+        return _listen(host, port)
+    except OptionError as error:
+        raise OptionError("vosk", address, error.allowed) from None
 
 
 def _configure_log(log_format: str) -> None:

@@ -1,7 +1,7 @@
 """Tokenizer: text to tokens and back, word splitting, languages, and the layout of the special tokens."""
 
 from harken.text.frequent_tokens import frequent_token_ids
-from harken.text.languages import LANGUAGES, to_language_code
+from harken.text.languages import LANGUAGES, from_language_tag, from_language_tags, to_language_code
 from harken.text.tokenizer import IncrementalDetokenizer, Tokenizer, TokenKind
 
 __all__ = [
@@ -10,5 +10,7 @@ __all__ = [
     "TokenKind",
     "Tokenizer",
     "frequent_token_ids",
+    "from_language_tag",
+    "from_language_tags",
     "to_language_code",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from harken.errors import OptionError
 
 #: Code to name, in vocabulary order (openai-whisper tokenizer.py, `LANGUAGES`). Models before large-v3
@@ -35,6 +38,29 @@ ALIASES = {
     "castilian": "es", "mandarin": "zh", "jv": "jw",
 }  # fmt: skip
 
+#: Codes of ISO 639 that locales, media files and other programs write, beside those of the vocabulary.
+TAGS = {
+    "afr": "af", "alb": "sq", "amh": "am", "ara": "ar", "arm": "hy", "asm": "as", "aze": "az", "bak": "ba",
+    "baq": "eu", "bel": "be", "ben": "bn", "bod": "bo", "bos": "bs", "bre": "br", "bul": "bg", "bur": "my",
+    "cat": "ca", "ces": "cs", "chi": "zh", "cmn": "zh", "cym": "cy", "cze": "cs", "dan": "da", "deu": "de",
+    "dut": "nl", "ell": "el", "eng": "en", "est": "et", "eus": "eu", "fao": "fo", "fas": "fa", "fil": "tl",
+    "fin": "fi", "fra": "fr", "fre": "fr", "geo": "ka", "ger": "de", "glg": "gl", "gre": "el", "guj": "gu",
+    "hat": "ht", "hau": "ha", "heb": "he", "hin": "hi", "hrv": "hr", "hun": "hu", "hye": "hy", "ice": "is",
+    "in": "id", "ind": "id", "isl": "is", "ita": "it", "iw": "he", "jav": "jw", "ji": "yi", "jpn": "ja",
+    "kan": "kn", "kat": "ka", "kaz": "kk", "khm": "km", "kor": "ko", "lao": "lo", "lat": "la", "lav": "lv",
+    "lin": "ln", "lit": "lt", "ltz": "lb", "mac": "mk", "mal": "ml", "mao": "mi", "mar": "mr", "may": "ms",
+    "mkd": "mk", "mlg": "mg", "mlt": "mt", "mo": "ro", "mon": "mn", "mri": "mi", "msa": "ms", "mya": "my",
+    "nb": "no", "nep": "ne", "nld": "nl", "nno": "nn", "nob": "no", "nor": "no", "oci": "oc", "pan": "pa",
+    "per": "fa", "pol": "pl", "por": "pt", "prs": "fa", "pus": "ps", "ron": "ro", "rum": "ro", "rus": "ru",
+    "san": "sa", "sin": "si", "slk": "sk", "slo": "sk", "slv": "sl", "sna": "sn", "snd": "sd", "som": "so",
+    "spa": "es", "sqi": "sq", "srp": "sr", "sun": "su", "swa": "sw", "swe": "sv", "tam": "ta", "tat": "tt",
+    "tel": "te", "tgk": "tg", "tgl": "tl", "tha": "th", "tib": "bo", "tuk": "tk", "tur": "tr", "ukr": "uk",
+    "urd": "ur", "uzb": "uz", "vie": "vi", "wel": "cy", "yid": "yi", "yor": "yo", "zho": "zh",
+}  # fmt: skip
+
+#: Tags that name no language: it is to be detected.
+ANY_LANGUAGE = frozenset({"", "*", "auto", "detect", "none", "null", "und", "mul", "mis", "multi"})
+
 #: Languages written without spaces, which are split into words between characters
 #: (openai-whisper tokenizer.py, `Tokenizer.split_to_word_tokens`).
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
@@ -66,6 +92,43 @@ def to_language_code(language: str, *, option: str = "language") -> str:
     if code is None:
         raise OptionError(option, language, _allowed_languages(language))
     return code
+
+
+def from_language_tag(tag: str | None, *, option: str = "language") -> str | None:
+    """Find the code of a language in any spelling of other programs: ``en-US``, ``pt_BR``, ``nb``, ``ger``, ``auto``.
+
+    Parameters
+    ----------
+    tag : str or None
+        A code or name, as for `to_language_code`; a tag of BCP 47 or a locale, of which only the language counts; or
+        a code of ISO 639.
+    option : str
+        As for `to_language_code`.
+
+    Returns
+    -------
+    str or None
+        A key of `LANGUAGES`; None if the language is to be detected.
+
+    Raises
+    ------
+    OptionError
+        As for `to_language_code`.
+    """
+    whole = (tag or "").strip().lower()
+    language = whole if whole in _CODES else re.split("[-_.@]", whole, maxsplit=1)[0]
+    if language in ANY_LANGUAGE:
+        return None
+    try:
+        return to_language_code(TAGS.get(language, language), option=option)
+    except OptionError as error:
+        raise OptionError(option, tag, error.allowed) from None
+
+
+def from_language_tags(tags: Iterable[str], *, option: str = "languages") -> tuple[str, ...]:
+    """Find the codes of several languages, each once; none if one of the tags stands for any language."""
+    codes = dict.fromkeys(from_language_tag(tag, option=option) for tag in tags)
+    return () if None in codes else tuple(code for code in codes if code)
 
 
 def _allowed_languages(language: str) -> str:

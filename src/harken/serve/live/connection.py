@@ -43,8 +43,8 @@ SEND_LIMIT_S = 30.0
 FINALS_LIMIT_S = 60.0
 """Seconds to wait for the last results of a stream that the server ends."""
 MAX_REASON_BYTES = 120
-SUBPROTOCOL = "realtime"
-"""What browsers offer beside the key in a subprotocol; they refuse a server that chooses none."""
+SUBPROTOCOLS = ("realtime", "token", "bearer", "ws")
+"""What clients offer, browsers beside the key; they refuse a server that chooses none."""
 IDLE, SESSION_LIMIT, TOO_LARGE = "idle", "session_limit", "message_too_big"
 """Codes of the errors by which a session ends, beside ``"draining"``."""
 
@@ -243,8 +243,8 @@ class Session:
                 await self._open(output)
             case Audio():
                 await self._take(output)
-            case Flush(token):
-                await self._flush(token)
+            case Flush():
+                await self._flush(output)
             case CloseStream(token):
                 await self._finish_input()
                 await self._close_stream(token)
@@ -291,13 +291,13 @@ class Session:
         if self._job and len(samples):
             await self._job.feed(samples)
 
-    async def _flush(self, token: object) -> None:
+    async def _flush(self, wanted: Flush) -> None:
         if self._job is None or self._updates is None:
             return
         if self._input:
             await self._input.decoded()
         self._flushed.clear()
-        self._job.flush(token)
+        self._job.flush(wanted.token, ends_utterance=wanted.ends_utterance)
         flushed = asyncio.create_task(self._flushed.wait())
         try:
             await asyncio.wait((flushed, self._updates), return_when=asyncio.FIRST_COMPLETED)
@@ -376,8 +376,9 @@ class WebSocketLine:
 
 
 async def accept(socket: WebSocket) -> None:
-    """Accept a WebSocket, with the subprotocol that browsers offer beside the key."""
-    await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
+    """Accept a WebSocket, with the subprotocol that its client offers."""
+    offered = socket.scope["subprotocols"]
+    await socket.accept(next((known for known in SUBPROTOCOLS if known in offered), None))
 
 
 async def received(line: Line, idle_s: float, is_busy: Callable[[], bool] = lambda: False) -> Any:

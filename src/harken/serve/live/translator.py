@@ -46,9 +46,17 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """End the current utterance of the open stream, and wait for `Flushed` with the token, behind its events."""
+    """End the current utterance of the open stream, and wait for `Flushed` with the token, behind its events.
+
+    Parameters
+    ----------
+    token : object
+    ends_utterance : bool
+        False to wait only until the audio so far has been heard.
+    """
 
     token: object = None
+    ends_utterance: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harken.decoding.logit_rules import MAX_HOTWORD_CHARS, MAX_HOTWORDS_CHARS
+from harken.decoding.logit_rules import fitting_hotwords
 from harken.errors import HarkenError, OptionError
 from harken.option_types import checked_value
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
@@ -33,7 +33,7 @@ from harken.serve.live.translator import (
 from harken.serve.service import Service
 from harken.serve.work.live_job import Failed, LiveUpdate
 from harken.streaming import FinalSegment, StreamOptions
-from harken.text import LANGUAGES, to_language_code
+from harken.text import LANGUAGES, from_language_tag
 from harken.transcribe import TranscribeOptions
 from harken.version import __version__
 
@@ -49,9 +49,6 @@ END_OF_INPUT = ""
 INVALID_FRAME = "invalid_frame"
 ATTRIBUTION = MappingProxyType({"name": "OpenAI", "url": "https://github.com/openai/whisper"})
 ENGLISH_ONLY_SUFFIX = ".en"
-LANGUAGE_ALIASES = MappingProxyType({"nb": "no", "fil": "tl", "iw": "he", "in": "id"})
-"""Codes of Home Assistant, by which Whisper does not know a language."""
-ANY_LANGUAGE = ("", "*", "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +299,8 @@ def transcribe_options(data: Mapping[str, Any]) -> TranscribeOptions:
     """
     names = checked_value("transcript_names", data.get("transcript_names") or (), tuple[str, ...])
     terms = checked_value("transcript_terms", data.get("transcript_terms") or (), tuple[str, ...])
-    return TranscribeOptions(language=_language(data), hotwords=_fitting((*names, *terms)))
+    language = from_language_tag(checked_value("language", data.get("language"), str | None))
+    return TranscribeOptions(language=language, hotwords=fitting_hotwords((*names, *terms)))
 
 
 def _model(service: Service, id: str) -> dict[str, Any]:
@@ -322,28 +320,6 @@ def _languages(service: Service, id: str) -> list[str]:
         if model.id == id:
             return model.languages
     return ["en"] if id.endswith(ENGLISH_ONLY_SUFFIX) else [*LANGUAGES]
-
-
-def _language(data: Mapping[str, Any]) -> str | None:
-    """Return the code of a language such as ``de``, ``de-CH`` or ``de_CH``; None if it is to be detected."""
-    given = checked_value("language", data.get("language"), str | None)
-    if given is None or given.strip().lower() in ANY_LANGUAGE:
-        return None
-    code = given.strip().lower().replace("_", "-").partition("-")[0]
-    try:
-        return to_language_code(LANGUAGE_ALIASES.get(code, code))
-    except OptionError as error:
-        raise OptionError("language", given, error.allowed) from None
-
-
-def _fitting(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the first words that fit into the hotwords: names of a whole home may be more."""
-    fitting, left = [], MAX_HOTWORDS_CHARS
-    for word in words:
-        if len(word) <= min(left, MAX_HOTWORD_CHARS):
-            fitting.append(word)
-            left -= len(word)
-    return tuple(fitting)
 
 
 def _audio_format(data: Mapping[str, Any]) -> AudioFormat:

@@ -29,7 +29,7 @@ MAX_STEP_SAMPLES = SAMPLE_RATE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed:
-    """The end of what a flush or the close of a stream has brought.
+    """The end of what the samples before a flush have brought, and the flush itself.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class _Input:
 
     samples: Floats
     came_s: float
-    action: Literal["feed", "flush", "close"] = "feed"
+    action: Literal["feed", "settle", "flush", "close"] = "feed"
     token: object = None
 
 
@@ -127,9 +127,10 @@ class LiveJob:
         self._given_samples += len(samples)
         self._add(_Input(samples, monotonic()))
 
-    def flush(self, token: object = None) -> None:
-        """End the current utterance behind the samples so far; its events end with `Flushed`."""
-        self._add(_Input(np.zeros(0, np.float32), monotonic(), "flush", token))
+    def flush(self, token: object = None, *, ends_utterance: bool = True) -> None:
+        """Have `Flushed` follow the events of the samples so far, and of the end of the current utterance."""
+        action: Literal["settle", "flush"] = "flush" if ends_utterance else "settle"
+        self._add(_Input(np.zeros(0, np.float32), monotonic(), action, token))
 
     def close(self) -> None:
         """End the stream behind the samples so far; `updates` ends behind its last events."""
@@ -170,6 +171,8 @@ class LiveJob:
             case "feed":
                 self.processed_samples += len(samples)
                 events = session.feed(samples, waited_s=self._waited_s(inputs[-1]))
+            case "settle":
+                events = []
             case "flush":
                 events = session.flush()
             case "close":
@@ -181,7 +184,7 @@ class LiveJob:
         self._wake_sender()
         for event in events:
             self.updates.put(event, merge=_merged_interims)
-        if action == "flush":
+        if action in ("settle", "flush"):
             self.updates.put(Flushed(token=token))
         if action == "close":
             self._end()
