@@ -21,8 +21,7 @@ from websockets.sync.client import connect
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.serve.options import ServeOptions
-from harken.streaming import FinalSegment, StreamOptions
-from harken.transcribe import TranscribeOptions
+from harken.streaming import FinalSegment
 from real_models import EXAMPLE
 from serving import Serving, serving
 

@@ -1,4 +1,4 @@
-"""Whatever a client sends and a stream says: a Realtime session's events are valid, and its transcripts those of files."""
+"""Whatever a client sends and a stream says: the events of a session are valid, its transcripts those of files."""
 
 from __future__ import annotations
 

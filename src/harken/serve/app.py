@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from harken.serve import page
 from harken.serve.errors import RequestError
 from harken.serve.guard import Guard, Tickets
-from harken.serve.live import realtime, stream
+from harken.serve.live import deepgram, realtime, stream
 from harken.serve.rest import about, files, render
 from harken.serve.service import Service
 
@@ -29,6 +29,7 @@ def make_app(service: Service) -> Starlette:
             *render.routes(service),
             *stream.routes(service),
             *realtime.routes(service, tickets),
+            *deepgram.routes(service),
             *page.routes(service),
         ],
         middleware=[guard],

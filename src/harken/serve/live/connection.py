@@ -27,6 +27,7 @@ from harken.serve.live.translator import (
     DropStream,
     Flush,
     HangUp,
+    Mark,
     OpenStream,
     Output,
     StreamClosed,
@@ -243,8 +244,11 @@ class Session:
                 await self._open(output)
             case Audio():
                 await self._take(output)
-            case Flush():
-                await self._flush(output)
+            case Flush(token):
+                await self._flush(token)
+            case Mark(token):
+                if self._job:
+                    self._job.mark(token)
             case CloseStream(token):
                 await self._finish_input()
                 await self._close_stream(token)
@@ -291,13 +295,13 @@ class Session:
         if self._job and len(samples):
             await self._job.feed(samples)
 
-    async def _flush(self, wanted: Flush) -> None:
+    async def _flush(self, token: object) -> None:
         if self._job is None or self._updates is None:
             return
         if self._input:
             await self._input.decoded()
         self._flushed.clear()
-        self._job.flush(wanted.token, ends_utterance=wanted.ends_utterance)
+        self._job.flush(token)
         flushed = asyncio.create_task(self._flushed.wait())
         try:
             await asyncio.wait((flushed, self._updates), return_when=asyncio.FIRST_COMPLETED)

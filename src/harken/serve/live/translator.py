@@ -46,17 +46,16 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """End the current utterance of the open stream, and wait for `Flushed` with the token, behind its events.
-
-    Parameters
-    ----------
-    token : object
-    ends_utterance : bool
-        False to wait only until the audio so far has been heard.
-    """
+    """End the current utterance of the open stream, and wait for `Flushed` with the token, behind its events."""
 
     token: object = None
-    ends_utterance: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Have `Flushed` with the token follow the events of the raw audio so far, and wait for nothing."""
+
+    token: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class StreamClosed:
     """The stream has ended; no update of it follows."""
 
 
-Output = OpenStream | Audio | Flush | CloseStream | DropStream | HangUp | Any
+Output = OpenStream | Audio | Flush | Mark | CloseStream | DropStream | HangUp | Any
 """What a translator wants done; all but commands are messages to send."""
 
 

@@ -24,9 +24,18 @@ from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.guard import Guard, Tickets
 from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import Session, WebSocketLine, accept
-from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, OpenStream, Output, StreamClosed
+from harken.serve.live.translator import (
+    Audio,
+    CloseStream,
+    Flush,
+    HangUp,
+    Mark,
+    OpenStream,
+    Output,
+    StreamClosed,
+)
 from harken.serve.service import Service
-from harken.serve.work.live_job import Failed, LiveUpdate
+from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, StreamOptions
 from harken.text import from_language_tag
 from harken.transcribe import TranscribeOptions
@@ -34,6 +43,8 @@ from harken.transcribe import TranscribeOptions
 MAX_TEXT_BYTES, MAX_AUDIO_BYTES = 1 << 18, 1 << 24
 """Jigasi sends a whole recording in a message."""
 TELEPHONE_RATE_HZ = 8_000
+HEARD = "heard"
+"""Token of the mark behind the audio of a message."""
 UNKNOWN_WORD = "[unk]"
 """What stands for all other words in a list of phrases."""
 
@@ -101,6 +112,12 @@ class VoskTranslator:
                 if self._segments:
                     self._results.append(self._segments)
                 self._segments = []
+            case Flushed(token=token) if token == HEARD:
+                yield (
+                    self._result(self._results.pop(0))
+                    if self._results
+                    else _reply(partial=_plain(self._partial))
+                )
             case Failed(failure=failure):
                 yield self._hang_up(request_error(failure))
 
@@ -121,9 +138,7 @@ class VoskTranslator:
             )
             yield OpenStream(self._model, options, StreamOptions(), self._service.options.session_limit_s)
         yield Audio(audio, self._format)
-        yield Flush(ends_utterance=False)
-        if self._is_open:  # else it has failed
-            yield self._result(self._results.pop(0)) if self._results else _reply(partial=_plain(self._partial))
+        yield Mark(HEARD)
 
     def _obey(self, message: Mapping[str, Any]) -> Iterator[Output]:
         match message:

@@ -29,12 +29,12 @@ MAX_STEP_SAMPLES = SAMPLE_RATE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed:
-    """The end of what the samples before a flush have brought, and the flush itself.
+    """The end of what a mark, a flush or the close of a stream has brought.
 
     Parameters
     ----------
     token : object
-        What was given to `LiveJob.flush`.
+        What was given with it.
     """
 
     token: object = None
@@ -56,7 +56,7 @@ class _Input:
 
     samples: Floats
     came_s: float
-    action: Literal["feed", "settle", "flush", "close"] = "feed"
+    action: Literal["feed", "mark", "flush", "close"] = "feed"
     token: object = None
 
 
@@ -127,10 +127,13 @@ class LiveJob:
         self._given_samples += len(samples)
         self._add(_Input(samples, monotonic()))
 
-    def flush(self, token: object = None, *, ends_utterance: bool = True) -> None:
-        """Have `Flushed` follow the events of the samples so far, and of the end of the current utterance."""
-        action: Literal["settle", "flush"] = "flush" if ends_utterance else "settle"
-        self._add(_Input(np.zeros(0, np.float32), monotonic(), action, token))
+    def mark(self, token: object = None) -> None:
+        """Have `Flushed` follow the events of the samples so far."""
+        self._add(_Input(np.zeros(0, np.float32), monotonic(), "mark", token))
+
+    def flush(self, token: object = None) -> None:
+        """End the current utterance behind the samples so far; its events end with `Flushed`."""
+        self._add(_Input(np.zeros(0, np.float32), monotonic(), "flush", token))
 
     def close(self) -> None:
         """End the stream behind the samples so far; `updates` ends behind its last events."""
@@ -171,7 +174,7 @@ class LiveJob:
             case "feed":
                 self.processed_samples += len(samples)
                 events = session.feed(samples, waited_s=self._waited_s(inputs[-1]))
-            case "settle":
+            case "mark":
                 events = []
             case "flush":
                 events = session.flush()
@@ -184,7 +187,7 @@ class LiveJob:
         self._wake_sender()
         for event in events:
             self.updates.put(event, merge=_merged_interims)
-        if action in ("settle", "flush"):
+        if action in ("mark", "flush"):
             self.updates.put(Flushed(token=token))
         if action == "close":
             self._end()
