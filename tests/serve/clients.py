@@ -328,7 +328,7 @@ class FileClient(Client):
         if message["type"] == "http.response.start":
             self.close_code, self._headers = message["status"], dict(message["headers"])
         else:
-            data = message["body"].decode().removeprefix("data: ").strip()
+            data = message["body"].decode().rpartition("data: ")[2].strip()
             self.messages += [json.loads(data)] if data.startswith("{") else []
 
     def say(self, n_words: int) -> None:

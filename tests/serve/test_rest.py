@@ -262,9 +262,9 @@ def test_bad_requests_are_refused_once(
     assert count() == before + 1
 
 
-def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
+def test_an_unknown_model_is_refused(client: openai.OpenAI) -> None:
     message = r"'large' is not served; allowed is one of tones, "
-    with pytest.raises(openai.NotFoundError, match=message) as missing:
+    with pytest.raises(openai.BadRequestError, match=message) as missing:
         create(client, model="large")
     assert missing.value.code == "model_not_found"
 

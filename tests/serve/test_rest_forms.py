@@ -191,8 +191,8 @@ def test_damaged_forms_never_break_the_server(http: httpx.Client, data: Any) -> 
     else:
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) in (
-            (404, "model_not_found"),
             *((400, code) for code in ("invalid_form", "missing_required_parameter", "invalid_value")),
+            (400, "model_not_found"),
             *((400, code) for code in ("invalid_audio", "audio_too_short")),
         )
         assert "\n" not in error["message"]

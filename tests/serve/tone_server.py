@@ -76,4 +76,4 @@ def speak(n_words: int, first: int = 0) -> ToneSpeech:
 def events_of(body: str) -> list[dict[str, Any]]:
     """Return the server-sent events of a response."""
     lines = body.splitlines()
-    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]

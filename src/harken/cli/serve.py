@@ -26,7 +26,7 @@ from harken.serve.options import ServeOptions
 if TYPE_CHECKING:  # the packages of the server come with an extra
     from harken.speakers.diarizer import Diarizer
 
-KEYS_VARIABLE = "HARKEN_API_KEY"
+KEYS_VARIABLE, HOSTS_VARIABLE = "HARKEN_API_KEY", "HARKEN_ALLOWED_HOST"
 
 
 @click.command("serve", cls=Command, epilog=EPILOGUE)
@@ -45,7 +45,7 @@ KEYS_VARIABLE = "HARKEN_API_KEY"
     parse_item=parse_text,
     section="Model",
     metavar="NAME=MODEL,...",
-    help="Further names of these models; those of OpenAI, such as whisper-1, mean the first.",
+    help="Further names of these models, * for any; those of OpenAI, such as whisper-1, mean the first.",
 )
 @engine_options
 @dataclass_options(ServeOptions)
@@ -56,7 +56,7 @@ def command(**params: Any) -> int:
     examples. It prints the address of its page, and ends when it is told to by Ctrl-C or SIGTERM: streams get their
     last words, files are finished. A second signal ends it at once.
     """
-    options = options_from(ServeOptions, _with_keys_of_environment(params))
+    options = options_from(ServeOptions, _with_environment(params))
     ids = tuple(dict.fromkeys(params["model"]))
     aliases = dict(_parse_alias(alias, ids) for alias in params["alias"])
     run = _import_server()
@@ -93,9 +93,14 @@ def _load_diarizer(params: dict[str, Any]) -> Diarizer:
     return harken.load_diarizer(params["speaker_model"])
 
 
-def _with_keys_of_environment(params: dict[str, Any]) -> dict[str, Any]:
+def _with_environment(params: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters with the keys of the environment, one a line, and the names of the server, one a word."""
     keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").splitlines()]
-    return params | {"api_key": (*params["api_key"], *filter(None, keys))}
+    hosts = os.environ.get(HOSTS_VARIABLE, "").replace(",", " ").split()
+    return params | {
+        "api_key": (*params["api_key"], *filter(None, keys)),
+        "allowed_host": (*params["allowed_host"], *hosts),
+    }
 
 
 def _parse_alias(alias: str, ids: tuple[str, ...]) -> tuple[str, str]:

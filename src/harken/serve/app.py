@@ -2,52 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from harken.serve import page
 from harken.serve.errors import RequestError
 from harken.serve.guard import Guard, Tickets
-from harken.serve.live import deepgram, realtime, stream
-from harken.serve.rest import about, files, render
+from harken.serve.live import deepgram as live_deepgram
+from harken.serve.live import realtime, stream
+from harken.serve.rest import about, asr_webservice, deepgram, files, openapi, ovos, render
+from harken.serve.rest.whisper_cpp import WhisperCpp
 from harken.serve.service import Service
+
+VERSION = "/v1"
+OPENAI_PATHS = tuple(f"{VERSION}/{name}" for name in ("audio/", "models", "realtime"))
 
 
 def make_app(service: Service) -> Starlette:
     """Return the application of a service."""
     tickets = Tickets()
+    whisper_cpp = WhisperCpp(service)
+    dialects = (
+        *files.OPENAI,
+        *asr_webservice.DIALECTS,
+        whisper_cpp.inference,
+        *ovos.DIALECTS,
+        deepgram.DIALECT,
+    )
+    load = Route("/load", whisper_cpp.load, methods=["POST"])
+    described = [
+        *(files.route(service, dialect) for dialect in dialects),
+        load,
+        *about.routes(service),
+        *render.routes(service),
+        *stream.routes(service),
+        *realtime.routes(service, tickets),
+        *live_deepgram.routes(service),
+    ]
+    document = openapi.document(described)
+    refusals = {dialect.path: dialect.refuse for dialect in dialects} | {load.path: files.plain_error}
+
+    def answer_error(path: str, problem: RequestError) -> Response:
+        """Return the response with an error, as the clients of a path know it."""
+        return refusals.get(path, files.json_error)(problem)
+
+    async def answer_request_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        return answer_error(request.url.path, error)
+
+    async def answer_http_error(request: Request, error: Exception) -> Response:
+        """Answer where no route fits the request."""
+        assert isinstance(error, HTTPException)
+        code = "not_found" if error.status_code == 404 else None
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        response = answer_error(request.url.path, RequestError(message, status=error.status_code, code=code))
+        response.headers.update(error.headers or {})
+        return response
+
     guard = Middleware(
-        Guard, options=service.options, tickets=tickets, on_response=service.metrics.record_response
+        Guard,
+        options=service.options,
+        tickets=tickets,
+        answer_error=answer_error,
+        on_response=service.metrics.record_response,
     )
     return Starlette(
-        routes=[
-            *about.routes(service),
-            *files.routes(service),
-            *render.routes(service),
-            *stream.routes(service),
-            *realtime.routes(service, tickets),
-            *deepgram.routes(service),
-            *page.routes(service),
-        ],
+        routes=[*with_short_addresses(described), *page.routes(service, document)],
         middleware=[guard],
-        exception_handlers={HTTPException: answer_http_error, RequestError: answer_error},
+        exception_handlers={HTTPException: answer_http_error, RequestError: answer_request_error},
     )
 
 
-async def answer_error(request: Request, error: Exception) -> Response:
-    """Answer with the body that errors have in OpenAI's API."""
-    assert isinstance(error, RequestError)
-    return JSONResponse(error.body(), error.status, error.headers())
-
-
-async def answer_http_error(request: Request, error: Exception) -> Response:
-    """Answer where no route fits the request."""
-    assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path}: {error.detail}"
-    problem = RequestError(
-        message, status=error.status_code, code="not_found" if error.status_code == 404 else None
-    )
-    return JSONResponse(problem.body(), problem.status, problem.headers() | dict(error.headers or {}))
+def with_short_addresses(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """Yield routes, and those of OpenAI's API without its version, which users leave out of the base address."""
+    for route in routes:
+        yield route
+        match route:
+            case Route(path=path) if path.startswith(OPENAI_PATHS):
+                yield Route(path.removeprefix(VERSION), route.endpoint, methods=[*(route.methods or ())])
+            case WebSocketRoute(path=path) if path.startswith(OPENAI_PATHS):
+                yield WebSocketRoute(path.removeprefix(VERSION), route.endpoint)

@@ -88,9 +88,9 @@ def object_in(text: str | bytes, otherwise: RequestError, **reading: Any) -> dic
 
 
 def not_found(model: str, known: list[str]) -> RequestError:
-    """Return the error for a model that is not served."""
+    """Return the error for a model that is not served: 400, as to clients a 404 says that the route is missing."""
     message = f"model {model[:100]!r} is not served; allowed is one of {', '.join(known)}"
-    return RequestError(message, status=404, code="model_not_found", param="model")
+    return RequestError(message, code="model_not_found", param="model")
 
 
 def too_long(duration_s: float, max_s: float) -> RequestError:
@@ -134,7 +134,7 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
             param = params.get(field, field)
             return RequestError(str(error).replace(field, param), code="invalid_value", param=param)
         case CheckpointNotFound():
-            return RequestError(str(error), status=404, code="model_not_found", param="model")
+            return RequestError(str(error), code="model_not_found", param="model")
         case Cancelled():
             return RequestError("the request was cancelled", status=499, code="cancelled")
         case MemoryError():

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from harken.serve.errors import POLICY_VIOLATION, RequestError, busy, request_error
@@ -27,7 +27,7 @@ from harken.serve.options import ServeOptions
 
 log = getLogger("harken.serve")
 
-PUBLIC_PATHS = ("/healthz", "/health", "/readyz", "/")
+PUBLIC_PATHS = ("/healthz", "/health", "/readyz", "/", "/docs", "/openapi.json")
 PUBLIC_FOLDER = "/page/"
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 """Prefix of the WebSocket subprotocol in which browsers send a key, as they cannot set headers."""
@@ -36,6 +36,7 @@ KEY_SCHEMES = ("bearer", "token")
 GONE = 499
 """Status of requests whose client went away before the response, as other servers log it."""
 PREFLIGHT_S = "600"
+USUAL_HEADERS = "authorization, content-type, x-api-key"
 ANY = "*"
 LOCAL_NAMES = ("localhost", "localhost.localdomain")
 MIN_TICKET_S, MAX_TICKET_S, TICKET_S = 10, 7_200, 600
@@ -112,6 +113,8 @@ class Guard:
     options : ServeOptions
     tickets : Tickets
         Short-lived keys, which are as good.
+    answer_error : callable
+        Returns the response with an error, by the path of the request.
     on_response : callable
         Called with the route, the status and the seconds of every response.
     """
@@ -121,9 +124,11 @@ class Guard:
         app: ASGIApp,
         options: ServeOptions,
         tickets: Tickets,
+        answer_error: Callable[[str, RequestError], Response],
         on_response: Callable[[str, int, float], None],
     ) -> None:
         self._app, self._options, self._tickets, self._on_response = app, options, tickets, on_response
+        self._answer_error = answer_error
         self._key_digests = [_digest(key) for key in options.api_key]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,7 +136,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        request = _LoggedRequest(scope, send, self._allowed_origin(headers))
+        request = _LoggedRequest(scope, headers, send, self._allowed_origin(headers))
         try:
             self._check(scope, headers)
             if _is_preflight(scope, headers):
@@ -139,14 +144,14 @@ class Guard:
             else:
                 await self._app(scope, receive, request.send)
         except RequestError as refusal:
-            await _refuse(scope, receive, request.send, refusal)
+            await self._refuse(scope, receive, request.send, refusal)
         except ClientDisconnect:
             return
         except Exception as error:
             if scope["type"] != "http" or request.has_begun:
                 raise
             log.error("unforeseen error", exc_info=error)
-            await _refuse(scope, receive, request.send, error)
+            await self._refuse(scope, receive, request.send, error)
         finally:
             self._on_response(*request.finish())
 
@@ -155,11 +160,15 @@ class Guard:
         host = headers.get("host", "")
         if not self._is_allowed_host(host):
             raise RequestError(
-                f"Host {host!r} is not a name of this server; --allowed-host allows it", status=403, code="host"
+                f"Host {host!r} is not a name of this server; the option --allowed-host {_without_port(host)}, or "
+                f"HARKEN_ALLOWED_HOST={_without_port(host)} in its environment, allows it",
+                status=403,
+                code="host",
             )
         if "origin" in headers and self._allowed_origin(headers) is None:
             raise RequestError(
-                f"Origin {headers['origin']!r} may not use this server; --origin allows it",
+                f"Origin {headers['origin']!r} may not use this server; the option --origin {headers['origin']} "
+                "allows it",
                 status=403,
                 code="origin",
             )
@@ -172,6 +181,14 @@ class Guard:
                 type="authentication_error",
                 code="invalid_api_key",
             )
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, refusal: BaseException) -> None:
+        """Answer with an error; a WebSocket whose client cannot read a response is closed."""
+        problem = request_error(refusal)
+        if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
+            await self._answer_error(scope["path"], problem)(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(problem)[:100]})
 
     def _is_key(self, given: str) -> bool:
         """Compare with every key, in a time that tells nothing about them."""
@@ -197,8 +214,8 @@ class Guard:
 class _LoggedRequest:
     """The sending of a response, with the number of its request, and the line about it in the log."""
 
-    def __init__(self, scope: Scope, send: Send, origin: str | None) -> None:
-        self._scope, self._send, self._origin = scope, send, origin
+    def __init__(self, scope: Scope, headers: Headers, send: Send, origin: str | None) -> None:
+        self._scope, self._headers, self._send, self._origin = scope, headers, send, origin
         self._id = f"req_{uuid4().hex}"
         self._start_s = monotonic()
         self._status = GONE
@@ -218,7 +235,10 @@ class _LoggedRequest:
             if self._origin:
                 headers["access-control-allow-origin"] = self._origin
                 headers.add_vary_header("origin")
-                headers["access-control-allow-headers"] = "authorization, content-type, x-api-key"
+                wanted = self._headers.get("access-control-request-headers", USUAL_HEADERS)
+                headers["access-control-allow-headers"] = (
+                    wanted  # libraries add their own, and a header does no harm
+                )
                 headers["access-control-allow-methods"] = "GET, POST, DELETE"
                 headers["access-control-expose-headers"] = "x-request-id, retry-after"
                 headers["access-control-max-age"] = PREFLIGHT_S
@@ -251,15 +271,6 @@ def given_keys(headers: Headers) -> Iterable[str]:
             yield subprotocol.removeprefix(KEY_SUBPROTOCOL)
         elif subprotocol in KEY_SCHEMES:
             yield following
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: BaseException) -> None:
-    """Answer with an error; a WebSocket whose client cannot read a response is closed."""
-    problem = request_error(refusal)
-    if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
-        await JSONResponse(problem.body(), problem.status, problem.headers())(scope, receive, send)
-    else:
-        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(problem)[:100]})
 
 
 def _digest(key: str) -> bytes:

@@ -62,7 +62,9 @@ class ServeOptions:
         (), "Further web pages, such as https://example.org, whose scripts may use the server; * for all."
     )
     allowed_host: tuple[str, ...] = _access(
-        (), "Further names of this server, in the Host header of requests; * for all."
+        (),
+        "Further names of this server, in the Host header of requests, such as that of a container; also from "
+        "HARKEN_ALLOWED_HOST; * for all.",
     )
     max_upload_mb: float = _limits(1024.0, "Largest file, in megabytes.", above=0)
     max_audio_s: float = _limits(21_600.0, "Longest recording, in seconds.", above=0)

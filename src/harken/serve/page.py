@@ -1,15 +1,18 @@
-"""The page: static files, which come from this server alone and may talk to nobody else."""
+"""The page, and that about the API: static files, which come from this server alone and may talk to nobody else."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from harken.serve.rest import openapi
 from harken.serve.service import Service
 
 FOLDER = Path(__file__).parent / "page"
@@ -46,11 +49,16 @@ class _Asset:
     etag: str
 
 
-def routes(service: Service) -> list[BaseRoute]:
-    """Return the routes of the page; none if the options leave it out."""
+def routes(service: Service, api: Mapping[str, Any]) -> list[BaseRoute]:
+    """Return the routes of the description of the API, and of the pages, unless the options leave these out."""
+    description = Route("/openapi.json", lambda request: JSONResponse(api))
     if not service.options.page:
-        return []
-    assets = {path.name: _read(path) for path in sorted(FOLDER.iterdir()) if path.suffix in MEDIA_TYPES}
+        return [description]
+    assets = {
+        path.name: _asset(path.read_bytes(), path.suffix)
+        for path in sorted(FOLDER.iterdir())
+        if path.suffix in MEDIA_TYPES
+    }
 
     def route(path: str, asset: _Asset) -> Route:
         async def answer(request: Request) -> Response:
@@ -58,12 +66,16 @@ def routes(service: Service) -> list[BaseRoute]:
 
         return Route(path, answer)
 
-    return [route("/", assets[INDEX]), *(route(f"/page/{name}", asset) for name, asset in assets.items())]
+    return [
+        description,
+        route("/", assets[INDEX]),
+        route("/docs", _asset(openapi.page(api).encode(), ".html")),
+        *(route(f"/page/{name}", asset) for name, asset in assets.items()),
+    ]
 
 
-def _read(path: Path) -> _Asset:
-    content = path.read_bytes()
-    return _Asset(content, MEDIA_TYPES[path.suffix], f'"{sha256(content).hexdigest()[:32]}"')
+def _asset(content: bytes, suffix: str) -> _Asset:
+    return _Asset(content, MEDIA_TYPES[suffix], f'"{sha256(content).hexdigest()[:32]}"')
 
 
 def _response(request: Request, asset: _Asset) -> Response:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from logging import getLogger
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 from harken.api import Recognizer
 from harken.errors import BackendUnavailable, CheckpointError, OptionError
@@ -17,14 +17,13 @@ from harken.serve.options import ServeOptions
 from harken.serve.waiting import LoadOnce, in_daemon_thread
 from harken.serve.work.admission import Admission
 from harken.serve.work.engine import Job
-from harken.serve.work.file_job import FileJob
+from harken.serve.work.file_job import FileJob, Work
 from harken.serve.work.live_job import Failed, LiveJob
 from harken.serve.work.models import LoadedModel, Models
 from harken.speakers.diarizer import Diarizer
 from harken.streaming import StreamOptions
 from harken.streaming.latency import LatencyPlan
 from harken.transcribe import TranscribeOptions
-from harken.transcription import Transcription
 from harken.types import SAMPLE_RATE
 
 log = getLogger("harken.serve")
@@ -32,6 +31,15 @@ log = getLogger("harken.serve")
 JobT = TypeVar("JobT", FileJob, LiveJob)
 UNLOAD_CHECKS = 4
 """Looks at idle models in the time after which they are unloaded."""
+
+
+Begin = Callable[[Recognizer, BinaryIO, TranscribeOptions], Work]
+"""Begins the work on a recording."""
+
+
+def transcribed(recognizer: Recognizer, audio: BinaryIO, options: TranscribeOptions) -> Work:
+    """Begin a transcription."""
+    return recognizer.transcribe(audio, options)
 
 
 class Service:
@@ -111,8 +119,7 @@ class Service:
         except (CheckpointError, OptionError, BackendUnavailable) as error:
             log.error("speakers cannot be told apart: %s", error)
         raise RequestError(
-            "response_format='diarized_json': allowed are the other formats: this server has no models to tell "
-            "speakers apart",
+            "this server has no models to tell speakers apart; allowed are the formats without them",
             code="unsupported_value",
             param="response_format",
         )
@@ -124,7 +131,7 @@ class Service:
         audio: BinaryIO,
         options: TranscribeOptions,
         duration_s: float,
-        make_diarizer: Callable[[], Diarizer] | None = None,
+        begin: Begin = transcribed,
     ) -> AsyncIterator[FileJob]:
         """Transcribe a file; leaving the block cancels what is left of it.
 
@@ -137,8 +144,8 @@ class Service:
         options : TranscribeOptions
         duration_s : float
             Length of the recording, as far as it is known.
-        make_diarizer : callable, optional
-            Returns what tells speakers apart; called in the engine's thread. All segments then come at the end.
+        begin : callable
+            Begins the work, by default a transcription, in the engine's thread.
 
         Raises
         ------
@@ -152,10 +159,7 @@ class Service:
         def make_job(model: LoadedModel, on_end: Callable[[], None]) -> FileJob:
             checked = model.recognizer.resolve_options(options)
 
-            def start() -> Transcription:
-                speakers: dict[str, Any] = {"diarizer": make_diarizer()} if make_diarizer else {}
-                return model.recognizer.transcribe(audio, checked, **speakers)
-
+            start = partial(begin, model.recognizer, audio, checked)
             return FileJob(model.engine, start, on_end, max_audio_s=max_audio_s)
 
         held = ExitStack()
@@ -272,6 +276,6 @@ class Service:
             audio_s = job.processed_samples / SAMPLE_RATE
             planned_load = job.session.plan.bound.utilisation if job.session else 0.0
             self.admission.record_live(self._rooms.get(job), job.service_s, audio_s, planned_load=planned_load)
-        elif isinstance(job, FileJob) and job.done and job.transcription:
-            self.admission.record_file(job.service_s, job.transcription.read_s)
+        elif isinstance(job, FileJob) and job.done and job.work:
+            self.admission.record_file(job.service_s, job.work.read_s)
         self.metrics.record_step(job, seconds)

@@ -87,6 +87,10 @@ class Diarizer:
         """Begin with a recording, whose samples are fed."""
         return Diarization(SpeechPieces(self._segmentation, self._embedding), self.options, self.voices)
 
+    def with_options(self, options: SpeakerOptions) -> Diarizer:
+        """Return a diarizer with other options."""
+        return Diarizer(self._segmentation, self._embedding, options, self.voices)
+
     def with_voices(self, voices: Mapping[str, AudioSource] | Iterable[Voice]) -> Diarizer:
         """Return a diarizer that recognises further people; one of a name that is known replaces that one.
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from math import inf
 from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
 from starlette.datastructures import QueryParams
-from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -35,16 +33,17 @@ from harken.serve.live.translator import (
     StreamClosed,
 )
 from harken.serve.rest.deepgram import (
+    MULTILINGUAL,
     alternative_json,
-    error_json,
     languages_of,
     listen_options,
     metadata_json,
     model_info,
     model_name,
     model_uuid,
+    refuse,
 )
-from harken.serve.rest.forms import Form, bad_field
+from harken.serve.rest.forms import Form, bad_field, missing_field
 from harken.serve.service import Service
 from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
@@ -105,7 +104,7 @@ def routes(service: Service) -> list[BaseRoute]:
         try:
             asked = parse_query(socket.query_params, service)
         except HarkenError as error:
-            await _refuse(socket, request_error(error), request_id)
+            await _refuse(socket, request_error(error))
             return
         await accept(socket)
         translator = DeepgramTranslator(asked, service.options.session_limit_s, request_id)
@@ -133,7 +132,7 @@ def parse_query(query: QueryParams, service: Service) -> LiveRequest:
         interim=form.flag("interim_results"),
         ends_speech=form.text("endpointing") != OFF,
         vad_events=form.flag("vad_events"),
-        multilingual=form.text("language") == "multi",
+        multilingual=form.text("language") == MULTILINGUAL,
         utterance_end_s=None if utterance_end_ms is None else utterance_end_ms / 1000,
     )
 
@@ -155,27 +154,18 @@ def _audio_format(form: Form) -> AudioFormat:
         raise bad_field(
             "encoding", encoding, f"{', '.join((*ENCODINGS, *CONTAINERS))}, or none for any container"
         )
-    rate, channels = (_whole(form, name, default) for name, default in (("sample_rate", None), ("channels", 1)))
+    if (rate := form.whole("sample_rate")) is None:
+        raise missing_field("sample_rate", "that of raw audio")
     try:
-        return AudioFormat(format=ENCODINGS[encoding], rate=rate, channels=channels)
+        return AudioFormat(format=ENCODINGS[encoding], rate=rate, channels=form.whole("channels") or 1)
     except OptionError as error:
         raise request_error(error, {"rate": "sample_rate"}) from error
 
 
-def _whole(form: Form, name: str, default: int | None) -> int:
-    value = form.number(name)
-    if value is None and default is None:
-        raise RequestError(
-            f"{name} is missing; raw audio needs it", code="missing_required_parameter", param=name
-        )
-    return round(default or 0 if value is None else value)
-
-
-async def _refuse(socket: WebSocket, problem: RequestError, request_id: str) -> None:
+async def _refuse(socket: WebSocket, problem: RequestError) -> None:
     """Refuse a connection, with a response where the server can send one."""
     if "websocket.http.response" in socket.scope.get("extensions", {}):
-        response = JSONResponse(error_json(problem, request_id), problem.status, problem.headers())
-        await socket.send_denial_response(response)
+        await socket.send_denial_response(refuse(problem))
     else:
         await socket.close(problem.close_code, problem.code)
 
@@ -194,7 +184,6 @@ class DeepgramTranslator:
     def __init__(self, asked: LiveRequest, limit_s: float, request_id: str) -> None:
         self._asked, self._limit_s, self._request_id = asked, limit_s, request_id
         self._is_open = False
-        self._hash = sha256()
         self._n_bytes = 0
         self._words: list[Word] = []  # committed ones of the utterance in progress
         self._segments: list[Segment] = []  # final ones that have not been told
@@ -258,7 +247,6 @@ class DeepgramTranslator:
         if not self._is_open:
             self._is_open = True
             yield OpenStream(self._asked.model, self._asked.options, self._asked.stream_options, self._limit_s)
-        self._hash.update(audio)
         self._n_bytes += len(audio)
         yield Audio(audio, self._asked.audio)
         silence_s, told_s = self._received_s - self._last_word_s, self._asked.utterance_end_s
@@ -274,7 +262,7 @@ class DeepgramTranslator:
     def _close(self) -> Iterator[Output]:
         yield from self._close_stream()
         duration_s = self._end_s if self._asked.audio.format == CONTAINER else self._received_s
-        yield _message("Metadata", **metadata_json(self._request_id, self._hash.hexdigest(), duration_s))
+        yield _message("Metadata", **metadata_json(self._request_id, duration_s))
         yield HangUp(NORMAL, "")
 
     def _close_stream(self) -> Iterator[Output]:

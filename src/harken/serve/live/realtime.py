@@ -47,6 +47,8 @@ MAX_BODY_BYTES = 1 << 16
 MAX_MESSAGE_BYTES = (15 << 20) + 4096
 """Largest message: an append of 15 MiB, and what is around it."""
 MIN_COMMIT_S = 0.1
+CONVERSATIONAL = ("gpt-realtime", "gpt-4o-realtime", "gpt-4o-mini-realtime")
+"""Beginnings of the names of models that talk."""
 RETRY_STATUSES = (429, 503)
 _GOODBYES: Mapping[str | None, tuple[str, int]] = MappingProxyType(
     {
@@ -75,6 +77,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         await Session(service, session, limit_s=limit_s).run(line)
 
     async def client_secrets(request: Request) -> Response:
+        """Make a short-lived key for a browser: OpenAI's Realtime API."""
         _refuse_tickets(tickets, request.headers)
         body = _checked_body(await _read_body(request), ("expires_after", "session"))
         config = updated_config(SessionConfig(), body.get("session") or {})
@@ -83,6 +86,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         return JSONResponse({"value": ticket.value, "expires_at": ticket.expires_at, "session": session})
 
     async def transcription_sessions(request: Request) -> Response:
+        """Make a short-lived key for a browser, in the beta dialect."""
         _refuse_tickets(tickets, request.headers)
         body = await _read_body(request)
         secret = _checked_body(body.pop("client_secret", None) or {}, ("expires_at",))
@@ -206,7 +210,7 @@ class RealtimeSession:
                 yield self._writer.error(problem)
                 yield HangUp(SERVER_FAULT, str(problem))
             case StreamClosed():
-                self._turns.end_stream(self._next_start_s, self._opened_with.turn_detection is not None)
+                self._turns.end_stream(self._next_start_s, self._opened_with.turns is not None)
                 if self._problem:
                     yield from self._say_goodbye(self._problem)
             case _:
@@ -227,7 +231,7 @@ class RealtimeSession:
             yield from self._say_goodbye(problem)
         else:
             self._problem, mark = problem, None
-            if self._config.turn_detection is None and self._uncommitted_s >= MIN_COMMIT_S:
+            if self._config.turns is None and self._uncommitted_s >= MIN_COMMIT_S:
                 mark, events = self._turns.commit(self._received_s)
                 yield from events
             yield CloseStream(mark)
@@ -242,7 +246,8 @@ class RealtimeSession:
         try:
             self._resolve_model(model[:MAX_NAME_CHARS])
         except RequestError as error:
-            return error
+            # Clients name the model of a conversation here, and that of the transcription in their first update.
+            return None if model.startswith(CONVERSATIONAL) else error
         self._configure(replace(self._config, model=model))
         return None
 
@@ -282,12 +287,12 @@ class RealtimeSession:
         config = self._opened_with = self._stream_config
         self._next_start_s = self._received_s
         if not self._is_open:
-            self._turns.end_stream(self._next_start_s, config.turn_detection is not None)
+            self._turns.end_stream(self._next_start_s, config.turns is not None)
         self._is_open = True
         yield OpenStream(config.model, config.transcribe_options(), config.stream_options())
 
     def _check_silence(self) -> Iterator[Output]:
-        turns = self._config.turn_detection
+        turns = self._config.turns
         limit_ms = turns.idle_timeout_ms if turns and turns.type == "server_vad" else None
         silence_s = self._received_s - self._turns.active_s
         if limit_ms is not None and self._turns.is_silent and silence_s * 1000 >= limit_ms:

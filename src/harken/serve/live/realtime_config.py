@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from harken.serve.live.audio import AudioFormat
 from harken.streaming import StreamOptions
+from harken.text import from_language_tag, from_language_tags
 from harken.transcribe import TranscribeOptions
 
 PCM, MU_LAW, A_LAW = "audio/pcm", "audio/pcmu", "audio/pcma"
@@ -27,6 +29,8 @@ DELAYS: Mapping[str, str] = MappingProxyType(
     {"minimal": "minimal", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 )
 """The presets of a live session, by the delays of the protocol."""
+MODELS_WITHOUT_TURNS = ("gpt-realtime-whisper", "gpt-live-transcribe")
+"""Models that end no turns at OpenAI: their clients commit, unless they ask for the detection of turns."""
 PAUSES_S: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"low": (1.6, 8.0), "medium": (0.8, 4.0), "high": (0.5, 2.0), "auto": (0.8, 4.0)}
 )
@@ -67,8 +71,15 @@ class SessionConfig:
     prompt: str | None = None
     keywords: tuple[str, ...] = ()
     delay: str = "low"
-    turn_detection: TurnDetection | None = TurnDetection()
+    turn_detection: TurnDetection | Literal["by model"] | None = "by model"
     include: tuple[str, ...] = ()
+
+    @property
+    def turns(self) -> TurnDetection | None:
+        """The detection of turns; that of the model, unless the client has said which one."""
+        if isinstance(self.turn_detection, str):
+            return None if self.model in MODELS_WITHOUT_TURNS else TurnDetection()
+        return self.turn_detection
 
     @property
     def audio_format(self) -> AudioFormat:
@@ -84,17 +95,17 @@ class SessionConfig:
             If one is not allowed.
         """
         speech = {}
-        if self.turn_detection and self.turn_detection.type == "server_vad":
-            pad_s = self.turn_detection.prefix_padding_ms / 1000
-            threshold = min(max(self.turn_detection.threshold, MIN_THRESHOLD), MAX_THRESHOLD)
+        if self.turns and self.turns.type == "server_vad":
+            pad_s = self.turns.prefix_padding_ms / 1000
+            threshold = min(max(self.turns.threshold, MIN_THRESHOLD), MAX_THRESHOLD)
             speech = {
                 "vad_threshold": threshold,
                 "vad_speech_pad_s": pad_s,
                 "vad_min_silence_s": max(1.0, 2 * pad_s),
             }
         return TranscribeOptions(
-            language=self.language,
-            languages=self.languages,
+            language=from_language_tag(self.language),
+            languages=from_language_tags(self.languages),
             initial_prompt=self.prompt,
             hotwords=self.keywords,
             word_timestamps=not OF_WORDS.isdisjoint(self.include),
@@ -103,7 +114,7 @@ class SessionConfig:
 
     def stream_options(self) -> StreamOptions:
         """Return the options of the stream. Its finals are exact: a turn has the text of a file with these samples."""
-        if self.turn_detection is None:
+        if self.turns is None:
             return StreamOptions(delay=DELAYS[self.delay])
-        sentence_pause_s, pause_s = self.turn_detection.pauses_s
+        sentence_pause_s, pause_s = self.turns.pauses_s
         return StreamOptions(delay=DELAYS[self.delay], sentence_pause_s=sentence_pause_s, pause_s=pause_s)

@@ -78,7 +78,7 @@ def shown_config(config: SessionConfig, session_id: str, expires_at: int | None)
         "noise_reduction": None,
         "transcription": _shown_transcription(config)
         | {"languages": [*config.languages], "keywords": [*config.keywords], "delay": config.delay},
-        "turn_detection": _shown_turns(config.turn_detection),
+        "turn_detection": _shown_turns(config.turns),
     }
     return {
         "id": session_id,
@@ -99,7 +99,7 @@ def shown_beta_config(config: SessionConfig, session_id: str, expires_at: int | 
         "input_audio_format": formats[config.format],
         "input_audio_transcription": _shown_transcription(config),
         "input_audio_noise_reduction": None,
-        "turn_detection": _shown_turns(config.turn_detection),
+        "turn_detection": _shown_turns(config.turns),
         "include": [*config.include] or None,
         "expires_at": expires_at,
     }
@@ -268,7 +268,7 @@ def _turn_detection(value: Any, path: str, config: SessionConfig) -> SessionConf
         return replace(config, turn_detection=None)
     given = _as_object(value, path, _TURN_DETECTION)
     checked = {key: _TURN_DETECTION[key](item, f"{path}.{key}") for key, item in given.items()}
-    turns = config.turn_detection or TurnDetection()
+    turns = config.turns or TurnDetection()
     if checked.get("type", turns.type) != turns.type:
         turns = TurnDetection()
     names = {field.name for field in fields(TurnDetection)} & checked.keys()

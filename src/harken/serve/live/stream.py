@@ -31,6 +31,7 @@ from harken.serve.waiting import first_of
 from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
 from harken.streaming import StreamOptions
 from harken.streaming.latency import LatencyPlan
+from harken.text import from_language_tag
 from harken.transcribe import TranscribeOptions
 
 MAX_AUDIO_BYTES = 1 << 20
@@ -40,7 +41,6 @@ RESUMABLE = (IDLE, TAKEN_OVER, NOT_KEPT)
 """Codes of errors that end a connection, but not its stream."""
 TRANSCRIBE_FIELDS: Mapping[str, str] = MappingProxyType(
     {
-        "language": "language",
         "task": "task",
         "hotwords": "hotwords",
         "prompt": "initial_prompt",
@@ -399,14 +399,15 @@ def _hello(given: dict[str, Any]) -> Hello:
     audio = given.pop("audio", {})
     if not isinstance(audio, dict):
         raise OptionError("audio", audio, "an object such as {'format': 's16le', 'rate': 16000}")
+    language = from_language_tag(checked_value("language", given.pop("language", None), str | None))
     options = {option: given.pop(name) for name, option in TRANSCRIBE_FIELDS.items() if name in given}
     stream_options = {name: given.pop(name) for name in STREAM_FIELDS if name in given}
     if given:
-        known = ("model", "audio", *TRANSCRIBE_FIELDS, *STREAM_FIELDS)
+        known = ("model", "language", "audio", *TRANSCRIBE_FIELDS, *STREAM_FIELDS)
         raise OptionError(next(iter(given)), next(iter(given.values())), f"one of {', '.join(known)}")
     return Hello(
         model=model,
-        options=TranscribeOptions(**options),
+        options=TranscribeOptions(language=language, **options),
         stream_options=StreamOptions(**stream_options),
         audio=AudioFormat(**_known(AudioFormat, audio)),
     )

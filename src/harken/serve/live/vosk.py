@@ -34,6 +34,7 @@ from harken.serve.live.translator import (
     Output,
     StreamClosed,
 )
+from harken.serve.rest.files import plain_error
 from harken.serve.service import Service
 from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, StreamOptions
@@ -63,7 +64,13 @@ def make_vosk_app(service: Service) -> Starlette:
         await Session(service, translator, limit_s=service.options.session_limit_s).run(line)
 
     options = replace(service.options, api_key=(), auth=False)
-    guard = Middleware(Guard, options=options, tickets=Tickets(), on_response=service.metrics.record_response)
+    guard = Middleware(
+        Guard,
+        options=options,
+        tickets=Tickets(),
+        answer_error=lambda path, problem: plain_error(problem),
+        on_response=service.metrics.record_response,
+    )
     return Starlette(routes=[WebSocketRoute("/{language:path}", serve)], middleware=[guard])
 
 

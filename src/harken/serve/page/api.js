@@ -59,7 +59,7 @@ export async function* events(response) {
     const lines = (unread + value).split("\n");
     unread = lines.pop();
     for (const line of lines) {
-      if (line.startsWith("data: ")) yield JSON.parse(line.slice("data: ".length));
+      if (line.startsWith("data: {")) yield JSON.parse(line.slice("data: ".length));
     }
   }
 }

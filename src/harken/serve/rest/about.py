@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import Request
@@ -9,6 +10,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from harken.formats import FORMATS
+from harken.serve.errors import RequestError
 from harken.serve.service import Service
 from harken.serve.work.models import LoadedModel
 from harken.streaming.config import DELAYS
@@ -27,14 +29,21 @@ def routes(service: Service) -> list[BaseRoute]:
         return {"id": id, "object": "model", "created": models.created_s, "owned_by": "harken"}
 
     async def list_models(request: Request) -> Response:
+        """List the models."""
         return JSONResponse({"object": "list", "data": [model_json(id) for id in models.ids]})
 
     async def retrieve_model(request: Request) -> Response:
+        """Find a model by its name or an alias."""
         name = request.path_params["id"]
-        models.resolve(name)
+        try:
+            models.resolve(name)
+        except RequestError as error:
+            error.status = HTTPStatus.NOT_FOUND  # here it is the address that leads nowhere
+            raise
         return JSONResponse(model_json(name))
 
     async def info(request: Request) -> Response:
+        """Tell models, languages, formats and limits."""
         loaded = {model.id: model for model in models.loaded}
         options = service.options
         body = {
@@ -50,10 +59,19 @@ def routes(service: Service) -> list[BaseRoute]:
         }
         return JSONResponse(body)
 
+    def status() -> int:
+        return HTTPStatus.OK if service.ready else HTTPStatus.SERVICE_UNAVAILABLE
+
     async def health(request: Request) -> Response:
+        """Answer as long as the process lives."""
         return PlainTextResponse("ok\n")
 
+    async def ready_to_work(request: Request) -> Response:
+        """Tell if a model has been loaded: whisper.cpp's API."""
+        return JSONResponse({"status": "ok"} if service.ready else {"status": "loading model"}, status())
+
     async def ready(request: Request) -> Response:
+        """Tell if a model has been loaded, and what is in progress."""
         state = "draining" if service.draining.is_set() else "ready" if service.ready else "loading"
         body = {
             "status": state,
@@ -62,9 +80,14 @@ def routes(service: Service) -> list[BaseRoute]:
             "files": service.admission.n_files,
             "queued_s": round(service.admission.queued_s, 3),
         }
-        return JSONResponse(body, 200 if service.ready else 503)
+        return JSONResponse(body, status())
+
+    async def version(request: Request) -> Response:
+        """Tell the name and the version: Bazarr's and OVOS' test of the connection."""
+        return JSONResponse({"status": "ok", "version": f"harken {__version__}", "plugin": "harken"})
 
     async def metrics(request: Request) -> Response:
+        """Tell the metrics, for Prometheus."""
         return Response(service.metrics.text(), media_type=METRICS_TYPE)
 
     return [
@@ -72,8 +95,9 @@ def routes(service: Service) -> list[BaseRoute]:
         Route("/v1/models/{id:path}", retrieve_model),
         Route("/v1/harken/info", info),
         Route("/healthz", health),
-        Route("/health", health),
+        Route("/health", ready_to_work),
         Route("/readyz", ready),
+        Route("/status", version),
         Route("/metrics", metrics),
     ]
 

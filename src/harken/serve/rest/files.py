@@ -1,25 +1,31 @@
-"""OpenAI's REST API: files to text."""
+"""Files to text: received, admitted, transcribed and answered, in the dialects of several APIs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import getLogger
 from time import monotonic
+from typing import BinaryIO
 
 from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute, Route
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from harken.api import Recognizer
 from harken.results import Transcript
-from harken.serve.errors import UNFORESEEN, RequestError
-from harken.serve.rest.forms import MEGABYTE, probe_duration_s, received_form
+from harken.serve.errors import UNFORESEEN, RequestError, request_error
+from harken.serve.rest.fields import Field
+from harken.serve.rest.forms import MEGABYTE, RECORDING, Form, probe_duration_s, received_form
 from harken.serve.rest.transcription_form import (
+    ANY_SPEAKERS,
+    FIELDS,
+    OPTION_NAMES,
     TranscriptionRequest,
-    form_error,
     parse_transcription_form,
     read_voices,
     with_voices,
@@ -32,36 +38,104 @@ from harken.serve.rest.transcripts import (
     transcription_response,
     with_pauses,
 )
-from harken.serve.service import Service
+from harken.serve.service import Begin, Service, transcribed
 from harken.serve.waiting import first_of
-from harken.serve.work.file_job import FileJob, FileUpdate
-from harken.speakers.diarizer import Diarizer
+from harken.serve.work.file_job import FileJob, FileUpdate, LanguageDetection, Work
+from harken.transcribe import TranscribeOptions
+from harken.types import WINDOW_S
 
 log = getLogger("harken.serve")
 
+MAX_LINE_CHARS = 300
 MIN_AUDIO_S = 0.1
 """Shorter recordings are refused, as OpenAI's service does."""
 
 
-def routes(service: Service) -> list[BaseRoute]:
-    """Return the routes of transcriptions and translations."""
-    return [
-        Route("/v1/audio/transcriptions", _Transcriptions(service, "transcribe"), methods=["POST"]),
-        Route("/v1/audio/translations", _Transcriptions(service, "translate"), methods=["POST"]),
-    ]
+def json_error(problem: RequestError) -> Response:
+    """Return the response with an error as in OpenAI's API."""
+    return JSONResponse(problem.body(), problem.status, problem.headers())
 
 
-class _Transcriptions:
-    """Transcribes the files that clients send.
+def plain_error(problem: RequestError) -> Response:
+    """Return it for clients that take any body for subtitles, which a line without an arrow is not."""
+    line = f"error: {problem}"[:MAX_LINE_CHARS].replace("-->", "->")
+    return PlainTextResponse(f"{line}\n", problem.status, problem.headers())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """A route that takes recordings: how its clients ask, and how they want to be answered.
+
+    Parameters
+    ----------
+    path : str
+    summary : str
+        One line for the description of the API.
+    fields : mapping
+        What the clients send beside the recording.
+    parse : callable
+        Reads the fields, or raises `RequestError`.
+    respond : callable
+        Returns the response with a transcript.
+    answers : tuple of str
+        Types of the responses.
+    recording : str or None
+        Name of the file that is the recording; None if that is the whole body.
+    in_query : bool
+        True if the clients send the fields in the address.
+    option_names : mapping
+        Names of fields by the options that they set.
+    refuse : callable
+        Returns the response with an error.
+    """
+
+    path: str
+    summary: str
+    fields: Mapping[str, Field]
+    parse: Callable[[Form], TranscriptionRequest]
+    respond: Callable[[Transcript, TranscriptionRequest], Response]
+    answers: tuple[str, ...]
+    recording: str | None = RECORDING
+    in_query: bool = False
+    option_names: Mapping[str, str] = field(default_factory=dict)
+    refuse: Callable[[RequestError], Response] = plain_error
+
+
+OPENAI = tuple(
+    Dialect(
+        path=path,
+        summary=summary,
+        fields=FIELDS[task],
+        parse=partial(parse_transcription_form, task=task),
+        respond=transcription_response,
+        answers=("application/json", "text/plain", "application/x-subrip", "text/vtt", "text/event-stream"),
+        option_names=OPTION_NAMES,
+        refuse=json_error,
+    )
+    for path, task, summary in (
+        ("/v1/audio/transcriptions", "transcribe", "Transcribe a recording: OpenAI's API."),
+        ("/v1/audio/translations", "translate", "Translate a recording into English: OpenAI's API."),
+    )
+)
+
+
+def route(service: Service, dialect: Dialect) -> Route:
+    """Return the route of a dialect."""
+    return Route(dialect.path, Files(service, dialect), methods=["POST"])
+
+
+class Files:
+    """Transcribes the files that the clients of a dialect send.
 
     Parameters
     ----------
     service : Service
-    task : {"transcribe", "translate"}
+    dialect : Dialect
     """
 
-    def __init__(self, service: Service, task: str) -> None:
-        self._service, self._task = service, task
+    def __init__(self, service: Service, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -69,7 +143,7 @@ class _Transcriptions:
         except ClientDisconnect:
             answered = False
         except Exception as error:
-            problem = form_error(error)
+            problem = request_error(error, self.dialect.option_names)
             if problem.code == UNFORESEEN:
                 raise
             raise problem from error
@@ -79,30 +153,43 @@ class _Transcriptions:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Receive a file, have it transcribed, and send its text; return False if the client has gone away."""
         start_s = monotonic()
-        options = self._service.options
+        options, models = self._service.options, self._service.models
         max_bytes = round(options.max_upload_mb * MEGABYTE)
         with self._service.admission.upload():
-            async with received_form(scope, receive, max_bytes) as form:
-                asked = parse_transcription_form(form, self._task)
-                asked = replace(asked, model=self._service.models.resolve(asked.model))
+            async with received_form(scope, receive, max_bytes, self.dialect.recording) as form:
+                asked = self.dialect.parse(form)
+                asked = replace(asked, model=models.resolve(asked.model or models.ids[0]))
+                if asked.raw:
+                    form.upload.declare_raw()
                 duration_s = await asyncio.to_thread(probe_duration_s, form.upload)
-                make_diarizer = await self._diarizer_maker(asked)
+                begin = await self._begin(asked)
                 upload = form.take_upload()
         known_s = min(upload.usual_duration_s, options.max_audio_s) if duration_s is None else duration_s
-        async with self._service.file(asked.model, upload.source, asked.options, known_s, make_diarizer) as job:
+        if asked.language_only:
+            known_s = min(known_s, WINDOW_S)
+        async with self._service.file(asked.model, upload.source, asked.options, known_s, begin) as job:
             updates = self._counted(job, start_s)
             if asked.stream:
-                work = _stream(job, updates, TranscriptionEvents(asked, duration_s), send)
+                work = self._stream(job, updates, TranscriptionEvents(asked, duration_s), send)
             else:
-                work = _respond(job, updates, asked, scope, receive, send)
+                work = self._respond(job, updates, asked, scope, receive, send)
             return await first_of(work, _disconnect(receive)) == 0
 
-    async def _diarizer_maker(self, asked: TranscriptionRequest) -> Callable[[], Diarizer] | None:
-        """Return a function that makes the diarizer of a request; None if it wants none."""
+    async def _begin(self, asked: TranscriptionRequest) -> Begin:
+        """Return what begins the work that is asked for."""
+        if asked.language_only:
+            return LanguageDetection
         if not asked.diarized:
-            return None
+            return transcribed
         voices = await asyncio.to_thread(read_voices, asked.known_speakers)
-        return partial(with_voices, await self._service.diarizer(), voices)
+        diarizer = await self._service.diarizer()
+        if asked.speakers != ANY_SPEAKERS:
+            diarizer = diarizer.with_options(asked.speakers)
+
+        def begin(recognizer: Recognizer, audio: BinaryIO, options: TranscribeOptions) -> Work:
+            return recognizer.transcribe(audio, options, diarizer=with_voices(diarizer, voices))
+
+        return begin
 
     async def _counted(self, job: FileJob, start_s: float) -> AsyncIterator[FileUpdate]:
         """Yield the updates of a job, and count them."""
@@ -113,47 +200,47 @@ class _Transcriptions:
                 metrics.first_segment_seconds.observe(monotonic() - start_s)
                 is_first = False
             metrics.segments.labels("file").inc(len(update.segments))
-            if update.finished and job.transcription:
-                metrics.audio_seconds.labels("file").inc(job.transcription.read_s)
+            if update.finished and job.work:
+                metrics.audio_seconds.labels("file").inc(job.work.read_s)
             yield update
 
+    async def _respond(
+        self,
+        job: FileJob,
+        updates: AsyncIterator[FileUpdate],
+        asked: TranscriptionRequest,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Send the transcript once it is whole."""
+        async for update in updates:
+            _check(job, update)
+        response = await asyncio.to_thread(self.dialect.respond, _transcript(job), asked)
+        await response(scope, receive, send)
 
-async def _respond(
-    job: FileJob,
-    updates: AsyncIterator[FileUpdate],
-    asked: TranscriptionRequest,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-) -> None:
-    """Send the transcript once it is whole."""
-    async for update in updates:
-        _check(job, update)
-    response = await asyncio.to_thread(transcription_response, _transcript(job), asked)
-    await response(scope, receive, send)
-
-
-async def _stream(
-    job: FileJob, updates: AsyncIterator[FileUpdate], events: TranscriptionEvents, send: Send
-) -> None:
-    """Send the text as it is transcribed; what fails with the first window fails with a status of its own."""
-    async with aclosing(with_pauses(updates, HEARTBEAT_S)) as paced:
-        first = await anext(paced)
-        if first:
-            _check(job, first)
-        async with event_stream(send) as stream:
-            try:
-                await _send_update(stream, first, events)
-                async for update in paced:
-                    if update:
-                        _check(job, update)
-                    await _send_update(stream, update, events)
-                await stream.send_all(partial(events.done, _transcript(job)))
-            except Exception as error:
-                problem = form_error(error)
-                if problem.code == UNFORESEEN:
-                    log.error("unforeseen error", exc_info=error)
-                await stream.send(problem.body())
+    async def _stream(
+        self, job: FileJob, updates: AsyncIterator[FileUpdate], events: TranscriptionEvents, send: Send
+    ) -> None:
+        """Send the text as it is transcribed; what fails with the first window fails with a status of its own."""
+        async with aclosing(with_pauses(updates, HEARTBEAT_S)) as paced:
+            first = await anext(paced)
+            if first:
+                _check(job, first)
+            async with event_stream(send) as stream:
+                try:
+                    await _send_update(stream, first, events)
+                    async for update in paced:
+                        if update:
+                            _check(job, update)
+                        await _send_update(stream, update, events)
+                    await stream.send_all(partial(events.done, _transcript(job)))
+                    await stream.send_end()
+                except Exception as error:
+                    problem = request_error(error, self.dialect.option_names)
+                    if problem.code == UNFORESEEN:
+                        log.error("unforeseen error", exc_info=error)
+                    await stream.send(problem.body())
 
 
 async def _send_update(stream: EventStream, update: FileUpdate | None, events: TranscriptionEvents) -> None:
@@ -176,8 +263,8 @@ def _check(job: FileJob, update: FileUpdate) -> None:
 
 
 def _transcript(job: FileJob) -> Transcript:
-    assert job.transcription
-    return job.transcription.so_far()
+    assert job.work
+    return job.work.so_far()
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""Bodies and forms as clients of OpenAI's API send them: bounded, and their files in unnamed temporary ones."""
+"""Bodies and forms as clients send them: bounded, and their files in unnamed temporary ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from math import isfinite
+from struct import Struct
+from tempfile import SpooledTemporaryFile
 from typing import BinaryIO, cast
 
 from starlette.datastructures import Headers, UploadFile
@@ -17,8 +19,11 @@ from starlette.types import Message, Receive, Scope
 
 from harken.audio.container import open_audio
 from harken.serve.errors import RequestError
+from harken.types import SAMPLE_RATE
 
 MEGABYTE = 1_000_000
+RECORDING = "file"
+"""Usual name of the file that is the recording."""
 PAUSE_LIMIT_S = 60.0
 """Seconds that a sender may pause; a connection and a file are held for it."""
 USUAL_BYTES_PER_S = 4_000
@@ -31,7 +36,13 @@ MAX_FIELDS_BYTES = 16 << 20
 """All fields together; they are kept in memory, unlike files."""
 FORM_TYPE = "multipart/form-data"
 CHARSETS = ("utf-8", "ascii")
-FLAGS = {"true": True, "1": True, "false": False, "0": False}
+FLAGS = dict.fromkeys(("true", "1", "yes", "y", "on"), True) | dict.fromkeys(
+    ("false", "0", "no", "n", "off"), False
+)
+WAV_HEAD = Struct("<4sI4s4sIHHIIHH4sI")
+WAV_SAMPLES = (16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)
+"""Length of the description, format, channels, rate, bytes a second and a sample, bits."""
+MAX_WAV_BYTES = (1 << 32) - 1
 
 
 def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | None = None) -> Receive:
@@ -87,13 +98,15 @@ class Upload(io.RawIOBase):
     file : BinaryIO
         Closed with it.
     n_bytes : int
+    client_name : str
+        Name that the client gives it.
     """
 
     name = "file"
 
-    def __init__(self, file: BinaryIO, n_bytes: int) -> None:
-        self.n_bytes = n_bytes
-        self._file = file
+    def __init__(self, file: BinaryIO, n_bytes: int, client_name: str = "") -> None:
+        self.n_bytes, self.client_name = n_bytes, client_name
+        self._file, self._head, self._at = file, b"", 0
 
     @property
     def source(self) -> BinaryIO:
@@ -105,6 +118,15 @@ class Upload(io.RawIOBase):
         """Seconds that a recording of this size usually has."""
         return self.n_bytes / USUAL_BYTES_PER_S
 
+    def declare_raw(self) -> None:
+        """Have it begin with the header of a WAV file, if it is raw s16le at 16 kHz, which has none."""
+        self.seek(0)
+        if self.read(4) != b"RIFF":
+            n_bytes = min(self.n_bytes, MAX_WAV_BYTES - WAV_HEAD.size)
+            form = (b"RIFF", n_bytes + WAV_HEAD.size - 8, b"WAVE", b"fmt ", *WAV_SAMPLES, b"data", n_bytes)
+            self._head = WAV_HEAD.pack(*form)
+        self.seek(0)
+
     def readable(self) -> bool:
         return True
 
@@ -112,14 +134,19 @@ class Upload(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        return self._file.read(size)
+        data = self._head[self._at :][: None if size < 0 else size]
+        data += self._file.read(-1 if size < 0 else size - len(data))
+        self._at += len(data)
+        return data
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._file.seek(offset, whence)
-        return self._file.tell()
+        origin = (0, self._at, len(self._head) + self.n_bytes)[whence]
+        self._at = max(0, origin + offset)
+        self._file.seek(max(0, self._at - len(self._head)))
+        return self._at
 
     def tell(self) -> int:
-        return self._file.tell()
+        return self._at
 
     def close(self) -> None:
         self._file.close()
@@ -147,14 +174,17 @@ class Form:
     Parameters
     ----------
     items : iterable of (str, str or UploadFile)
+    recording : str
+        Name of the file that is the recording.
     """
 
-    def __init__(self, items: Iterable[tuple[str, str | UploadFile]]) -> None:
+    def __init__(self, items: Iterable[tuple[str, str | UploadFile]], recording: str = RECORDING) -> None:
+        self._recording = recording
         self._texts: defaultdict[str, list[str]] = defaultdict(list)
         self._uploads: list[tuple[str, Upload]] = []
         for name, value in items:
             if isinstance(value, UploadFile):
-                self._uploads.append((name, Upload(value.file, value.size or 0)))
+                self._uploads.append((name, Upload(value.file, value.size or 0, value.filename or "")))
             elif value.strip():
                 self._texts[name.removesuffix("[]")].append(value)
 
@@ -165,19 +195,6 @@ class Form:
     def text(self, name: str) -> str | None:
         """Return the value of a field, the last one if it was given several times."""
         return self._texts[name][-1] if name in self._texts else None
-
-    def choice(self, name: str, allowed: Iterable[str], default: str) -> str:
-        """Return the value of a field that is one of some words.
-
-        Raises
-        ------
-        RequestError
-            If it is another.
-        """
-        value = self.text(name) or default
-        if value not in allowed:
-            raise bad_field(name, value, f"one of {', '.join(allowed)}")
-        return value
 
     def flag(self, name: str) -> bool:
         """Return the value of a field that is true or false; without it, False.
@@ -203,6 +220,19 @@ class Form:
         value = self.text(name)
         return None if value is None else parse_number(name, value)
 
+    def whole(self, name: str) -> int | None:
+        """Return the value of a field that is a whole number.
+
+        Raises
+        ------
+        RequestError
+            If it is none.
+        """
+        value = self.number(name)
+        if value is not None and not value.is_integer():
+            raise bad_field(name, f"{value:g}", "a whole number")
+        return None if value is None else int(value)
+
     def entries(self, name: str) -> dict[str, str]:
         """Return the fields `name[key]`, by their keys."""
         prefix = f"{name}["
@@ -222,11 +252,9 @@ class Form:
             If there is none.
         """
         for name, upload in self._uploads:
-            if name == "file":
+            if name == self._recording:
                 return upload
-        raise RequestError(
-            "file is missing; a recording is required", code="missing_required_parameter", param="file"
-        )
+        raise missing_field(self._recording, "a recording")
 
     def take_upload(self) -> Upload:
         """Return the recording, to be closed by the caller."""
@@ -241,25 +269,54 @@ class Form:
 
 
 @asynccontextmanager
-async def received_form(scope: Scope, receive: Receive, max_bytes: int) -> AsyncIterator[Form]:
-    """Receive the form of a request; its files are closed at the end of the block, except for one that was taken.
+async def received_form(
+    scope: Scope, receive: Receive, max_bytes: int, recording: str | None = RECORDING
+) -> AsyncIterator[Form]:
+    """Receive the query and the form of a request; what the form says counts more.
+
+    Its files are closed at the end of the block, except for one that was taken.
+
+    Parameters
+    ----------
+    scope, receive
+        Of the request.
+    max_bytes : int
+    recording : str or None
+        Name of the file that is the recording; None if that is the whole body.
 
     Raises
     ------
     RequestError
         If it is no form, cannot be read, is too large or has too many parts.
     """
-    request = Request(scope, bounded_body(scope, receive, max_bytes, "file"))
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
+    request = Request(scope, bounded_body(scope, receive, max_bytes, recording or RECORDING))
+    if recording is None:
+        items: list[tuple[str, str | UploadFile]] = [(RECORDING, await _received_file(request))]
+    elif request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
         raise RequestError(f"the body is not a form; allowed is {FORM_TYPE}", code="invalid_form")
-    try:
-        form = Form((await _Parser(request).parse()).multi_items())
-    except MultiPartException as error:
-        raise RequestError(f"the form cannot be read: {error.message}", code="invalid_form") from error
+    else:
+        try:
+            items = (await _Parser(request).parse()).multi_items()
+        except MultiPartException as error:
+            raise RequestError(f"the form cannot be read: {error.message}", code="invalid_form") from error
+    form = Form([*request.query_params.multi_items(), *items], recording or RECORDING)
     try:
         yield form
     finally:
         form.close()
+
+
+async def _received_file(request: Request) -> UploadFile:
+    """Receive a body that is a file."""
+    unnamed = SpooledTemporaryFile(max_size=MultiPartParser.spool_max_size)  # noqa: SIM115  closed by the form
+    file = UploadFile(cast(BinaryIO, unnamed), size=0)
+    try:
+        async for chunk in request.stream():
+            await file.write(chunk)
+    except BaseException:
+        await file.close()
+        raise
+    return file
 
 
 class _Parser(MultiPartParser):
@@ -299,6 +356,11 @@ class _Parser(MultiPartParser):
             yield chunk
         if not self._ended:
             raise MultiPartException("it is cut short")
+
+
+def missing_field(name: str, what: str = "it") -> RequestError:
+    """Return the error for a field that is missing."""
+    return RequestError(f"{name} is missing; {what} is required", code="missing_required_parameter", param=name)
 
 
 def parse_number(name: str, value: str) -> float:

@@ -36,6 +36,7 @@ def routes(service: Service) -> list[BaseRoute]:
     one_at_a_time = asyncio.Lock()  # a transcript takes many times its bytes
 
     async def answer(request: Request) -> Response:
+        """Make a file of a format of a transcript in harken's JSON."""
         return await _render(request, one_at_a_time)
 
     return [Route("/v1/harken/render", answer, methods=["POST"])]

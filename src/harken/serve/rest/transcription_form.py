@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -14,9 +14,21 @@ import numpy as np
 from harken.audio import stream_audio
 from harken.contract import Floats
 from harken.errors import AudioError, OptionError
-from harken.serve.errors import RequestError, object_in, request_error
+from harken.serve.errors import RequestError, object_in
+from harken.serve.rest.fields import (
+    FLAG,
+    LANGUAGE,
+    LANGUAGES,
+    TEXT,
+    TEXTS,
+    Field,
+    choice,
+    field_names,
+    read_fields,
+    transcribe_options,
+)
 from harken.serve.rest.forms import Form, bad_field, parse_number
-from harken.speakers.diarizer import Diarizer
+from harken.speakers.diarizer import Diarizer, SpeakerOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
@@ -28,16 +40,8 @@ MAX_TEMPERATURE = 1
 """Of the temperatures that harken allows, those that OpenAI's service allows."""
 MAX_SILENCE_MS, MAX_PADDING_MS = 3_600_000, 14_000
 LOGPROBS, EVENTS = "logprobs", "harken.events"
-FIELDS = {
-    "initial_prompt": "prompt",
-    "hotwords": "keywords",
-    "temperatures": "temperature",
-    "vad_threshold": "chunking_strategy[threshold]",
-    "vad_min_silence_s": "chunking_strategy[silence_duration_ms]",
-    "vad_speech_pad_s": "chunking_strategy[prefix_padding_ms]",
-}
-"""Fields of the form, by the options that they set under another name."""
 DEFAULTS = TranscribeOptions()
+ANY_SPEAKERS = SpeakerOptions()
 NAMES, REFERENCES = "known_speaker_names", "known_speaker_references"
 MAX_VOICES = 4
 MAX_NAME_LENGTH = 100
@@ -53,10 +57,11 @@ class TranscriptionRequest:
 
     Parameters
     ----------
-    model : str
     options : TranscribeOptions
     response_format : str
-        One of `RESPONSE_FORMATS`, or `DIARIZED`.
+        As the protocol of the client names it.
+    model : str
+        Empty for the server's default.
     stream : bool
         True for events while it is transcribed.
     words, segments : bool
@@ -65,24 +70,34 @@ class TranscriptionRequest:
         True to add the log-probabilities of the words.
     events : bool
         True for harken's own events in the stream: progress, segments and the whole transcript.
+    diarized : bool
+        True to tell speakers apart.
+    speakers : SpeakerOptions
+        How many there are, as far as that is known.
     known_speakers : mapping
         Recordings of voices, as files in memory, by the names of the speakers.
+    language_only : bool
+        True to find the language of the first half a minute, and no text.
+    raw : bool
+        True if the recording is s16le at 16 kHz without a header.
+    file_name : str
+        Name that the client gives the recording.
     """
 
-    model: str
     options: TranscribeOptions
     response_format: str
-    stream: bool
-    words: bool
-    segments: bool
-    logprobs: bool
-    events: bool
-    known_speakers: Mapping[str, bytes]
-
-    @property
-    def diarized(self) -> bool:
-        """True if speakers are to be told apart."""
-        return self.response_format == DIARIZED
+    model: str = ""
+    stream: bool = False
+    words: bool = False
+    segments: bool = True
+    logprobs: bool = False
+    events: bool = False
+    diarized: bool = False
+    speakers: SpeakerOptions = ANY_SPEAKERS
+    known_speakers: Mapping[str, bytes] = field(default_factory=dict)
+    language_only: bool = False
+    raw: bool = False
+    file_name: str = ""
 
 
 def parse_transcription_form(form: Form, task: str) -> TranscriptionRequest:
@@ -93,68 +108,49 @@ def parse_transcription_form(form: Form, task: str) -> TranscriptionRequest:
     RequestError
         If the model is missing, or a value is not allowed.
     """
-    if not (model := form.text("model")):
-        raise RequestError("model is missing; it is required", code="missing_required_parameter", param="model")
-    granularities, include = form.texts("timestamp_granularities"), form.texts("include")
+    given = read_fields(form, FIELDS[task])
+    granularities, include, response_format = (
+        given[name] for name in ("timestamp_granularities", "include", "response_format")
+    )
     for granularity in granularities:
         if granularity not in GRANULARITIES:
             raise bad_field("timestamp_granularities", granularity, " or ".join(GRANULARITIES))
-    response_format = form.choice("response_format", _response_formats(task), "json")
-    known_speakers = _known_speakers(form)
+    known_speakers = _known_speakers(given.get(NAMES, ()), given.get(REFERENCES, ()))
     if known_speakers and response_format != DIARIZED:
         allowed = f"{DIARIZED}, which known_speaker_names need"
         raise bad_field("response_format", response_format, allowed, code="unsupported_value")
     words = "word" in granularities
-    needs_words = words or LOGPROBS in include or response_format == DIARIZED
+    options = transcribe_options(
+        given,
+        OPTION_NAMES,
+        task=task,
+        word_timestamps=words or LOGPROBS in include or response_format == DIARIZED,
+        **given["chunking_strategy"],
+    )
     return TranscriptionRequest(
-        model=model,
-        options=_options(form, task, word_timestamps=needs_words),
+        options=options,
         response_format=response_format,
-        stream=form.flag("stream"),
+        model=given["model"],
+        stream=given["stream"],
         words=words,
         segments=not words or "segment" in granularities,
         logprobs=LOGPROBS in include,
         events=EVENTS in include,
+        diarized=response_format == DIARIZED,
         known_speakers=known_speakers,
     )
 
 
-def form_error(error: BaseException) -> RequestError:
-    """Return what a client is told about an error, in the names of the fields."""
-    return request_error(error, FIELDS)
-
-
-def _response_formats(task: str) -> tuple[str, ...]:
-    return (*RESPONSE_FORMATS, DIARIZED) if task == "transcribe" else RESPONSE_FORMATS
-
-
-def _options(form: Form, task: str, *, word_timestamps: bool) -> TranscribeOptions:
-    try:
-        return TranscribeOptions(
-            task=task,
-            language=form.text("language"),
-            languages=form.texts("languages"),
-            initial_prompt=form.text("prompt"),
-            hotwords=form.texts("keywords"),
-            temperatures=_temperatures(form),
-            word_timestamps=word_timestamps,
-            **_speech_options(form),
-        )
-    except OptionError as error:
-        raise form_error(error) from error
-
-
-def _temperatures(form: Form) -> tuple[float, ...]:
+def _temperatures(form: Form, name: str) -> tuple[float, ...]:
     """Return the fallback schedule from a temperature on."""
-    first = form.number("temperature") or 0.0
+    first = form.number(name) or 0.0
     if not 0 <= first <= MAX_TEMPERATURE:
-        raise bad_field("temperature", f"{first:g}", f"a number from 0 to {MAX_TEMPERATURE}")
+        raise bad_field(name, f"{first:g}", f"a number from 0 to {MAX_TEMPERATURE}")
     return (first, *(higher for higher in DEFAULTS.temperatures if higher > first))
 
 
-def _speech_options(form: Form) -> dict[str, Any]:
+def _speech_options(form: Form, name: str) -> dict[str, Any]:
     """Return the options of voice activity detection that the chunking strategy sets."""
-    name = "chunking_strategy"
     given: Mapping[str, Any] = form.entries(name) or _parse_strategy(name, form.text(name) or "auto")
     if given.get("type") != "server_vad":
         if given.get("type") == "auto":
@@ -184,9 +180,8 @@ def _parse_strategy(name: str, text: str) -> Mapping[str, Any]:
     return object_in(text, bad_field(name, text, 'auto, or an object such as {"type": "server_vad"}'))
 
 
-def _known_speakers(form: Form) -> Mapping[str, bytes]:
+def _known_speakers(names: Sequence[str], references: Sequence[str]) -> Mapping[str, bytes]:
     """Return the samples of known voices by their names, as files in memory."""
-    names, references = form.texts(NAMES), form.texts(REFERENCES)
     if len(names) > MAX_VOICES:
         raise bad_field(NAMES, str(len(names)), f"a list of up to {MAX_VOICES}")
     if len(names) != len(references):
@@ -198,6 +193,58 @@ def _known_speakers(form: Form) -> Mapping[str, bytes]:
         if len(name) > MAX_NAME_LENGTH:
             raise bad_field(NAMES, name, f"a name of up to {MAX_NAME_LENGTH} characters")
     return dict(zip(names, map(_decode_data_url, references), strict=True))
+
+
+_TEMPERATURE = {"type": "number", "minimum": 0, "maximum": MAX_TEMPERATURE, "default": 0}
+_STRATEGY = {"anyOf": [{"const": "auto"}, {"type": "object"}], "default": "auto"}
+_TRANSLATION_FIELDS = {
+    "model": Field(
+        "Name of a model of this server, an alias, or a name of OpenAI, such as whisper-1.",
+        *TEXT,
+        required=True,
+    ),
+    "language": Field("Language spoken; detected if it is left out.", *LANGUAGE, option="language"),
+    "languages": Field("The only candidates where the language is detected.", *LANGUAGES, option="languages"),
+    "prompt": Field("Text before the recording: names, spelling, style.", *TEXT, option="initial_prompt"),
+    "keywords": Field("Words to expect, such as names.", *TEXTS, option="hotwords"),
+    "temperature": Field(
+        "Temperature to try first; 0 falls back to higher ones.",
+        _temperatures,
+        _TEMPERATURE,
+        option="temperatures",
+    ),
+    "response_format": Field("Format of the answer.", *choice(*RESPONSE_FORMATS)),
+    "timestamp_granularities": Field(
+        "Times to list in verbose_json: segment, word.",
+        Form.texts,
+        {"type": "array", "items": {"enum": [*GRANULARITIES]}},
+    ),
+    "include": Field(f"More to tell: {LOGPROBS} of words, {EVENTS} in a stream.", *TEXTS),
+    "stream": Field("Send the text as it is decoded, as server-sent events.", *FLAG),
+    "chunking_strategy": Field(
+        'Detection of speech: auto, or {"type": "server_vad"} with threshold, prefix_padding_ms, silence_duration_ms.',
+        _speech_options,
+        _STRATEGY,
+    ),
+}
+FIELDS: Mapping[str, Mapping[str, Field]] = {
+    "translate": _TRANSLATION_FIELDS,
+    "transcribe": _TRANSLATION_FIELDS
+    | {
+        "response_format": Field(
+            f"Format of the answer; {DIARIZED} names the speakers.", *choice(*RESPONSE_FORMATS, DIARIZED)
+        ),
+        NAMES: Field(f"Names of up to {MAX_VOICES} speakers, in {DIARIZED}.", *TEXTS),
+        REFERENCES: Field("A recording of each, as a data URL.", *TEXTS),
+    },
+}
+"""Fields of the form, by task."""
+OPTION_NAMES = field_names(_TRANSLATION_FIELDS) | {
+    "vad_threshold": "chunking_strategy[threshold]",
+    "vad_min_silence_s": "chunking_strategy[silence_duration_ms]",
+    "vad_speech_pad_s": "chunking_strategy[prefix_padding_ms]",
+}
+"""Names of fields, by the options that they set."""
 
 
 def read_voices(references: Mapping[str, bytes]) -> dict[str, Floats]:

@@ -35,6 +35,9 @@ Event = Mapping[str, Any]
 HEARTBEAT_S = 15.0
 """Seconds of silence after which a proxy might close the connection."""
 HEARTBEAT = b": \n\n"
+END = b"data: [DONE]\n\n"
+NAMED = "transcript."
+"""Beginning of the types of OpenAI's events, whose names its libraries know; they pass over other named events."""
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -79,9 +82,9 @@ def _verbose_response(transcript: Transcript, asked: TranscriptionRequest) -> Re
         "text": transcript.text,
     }
     if asked.segments:
-        body["segments"] = [_segment_json(segment) for segment in transcript.segments]
+        body["segments"] = [segment_json(segment) for segment in transcript.segments]
     if asked.words:
-        body["words"] = [*map(_word_json, words_of(transcript.segments))]
+        body["words"] = [*map(_stripped_word_json, words_of(transcript.segments))]
     return JSONResponse(body | {"usage": _duration_json(transcript)})
 
 
@@ -170,7 +173,8 @@ def _duration_json(transcript: Transcript) -> dict[str, Any]:
     return {"type": "duration", "seconds": transcript.duration_s}
 
 
-def _segment_json(segment: Segment) -> dict[str, Any]:
+def segment_json(segment: Segment) -> dict[str, Any]:
+    """Return a segment with the numbers of its window."""
     fields = as_json(segment)
     return {
         **{key: fields[key] for key in SEGMENT_KEYS},
@@ -179,7 +183,17 @@ def _segment_json(segment: Segment) -> dict[str, Any]:
     }
 
 
-def _word_json(word: Word) -> dict[str, Any]:
+def _cue_json(segment: Segment) -> dict[str, Any]:
+    """Return a segment as far as subtitles need it."""
+    return {"id": segment.index, "start": segment.start_s, "end": segment.end_s, "text": segment.text}
+
+
+def word_json(word: Word) -> dict[str, Any]:
+    """Return a word with the space before it, as programs other than OpenAI's service do."""
+    return {"word": word.text, "start": word.start_s, "end": word.end_s, "probability": word.probability}
+
+
+def _stripped_word_json(word: Word) -> dict[str, Any]:
     fields: dict[str, Any] = as_json(word)
     return fields | {"word": word.text.strip()}
 
@@ -218,6 +232,7 @@ class TranscriptionEvents:
             "type": "transcript.text.done",
             "text": transcript.text,
             "languages": languages_json(transcript),
+            "segments": [*map(_cue_json, transcript.segments)],
             **self._logprobs(transcript.segments),
             "usage": tokens_json(transcript),
         }
@@ -257,6 +272,10 @@ class EventStream:
         for data in await asyncio.to_thread(lambda: [*map(_encoded, make_events())]):
             await self._write(data)
 
+    async def send_end(self) -> None:
+        """Send what tells that nothing follows."""
+        await self._write(END)
+
     async def send_heartbeat(self) -> None:
         """Send a comment, which clients skip."""
         await self._write(HEARTBEAT)
@@ -266,7 +285,9 @@ class EventStream:
 
 
 def _encoded(event: Event) -> bytes:
-    return f"data: {dump_json(event)}\n\n".encode()
+    kind = event.get("type", "")
+    name = f"event: {kind}\n" if kind.startswith(NAMED) else ""
+    return f"{name}data: {dump_json(event)}\n\n".encode()
 
 
 @asynccontextmanager

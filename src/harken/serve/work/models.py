@@ -19,6 +19,8 @@ OPENAI_NAMES = (
     *("gpt-4o-mini-transcribe-2025-12-15", "gpt-4o-transcribe-diarize", "gpt-realtime-whisper"),
 )
 """Names that clients of OpenAI send; all mean the default model, unless an alias says otherwise."""
+ANY = "*"
+"""Alias of all names that mean no model otherwise."""
 
 
 @dataclass(eq=False)
@@ -74,7 +76,7 @@ class Models:
     ids : sequence of str
         The first is the default.
     aliases : mapping
-        Further names, and the ids that they stand for.
+        Further names, and the ids that they stand for; "*" stands for every other name.
     on_step : callable
         As for `Engine`.
 
@@ -111,10 +113,13 @@ class Models:
         RequestError
             If the server does not offer it.
         """
-        id = self._aliases.get(name, name)
-        if id not in self.ids:
-            raise not_found(name, [*self.ids, *sorted(self._aliases)])
-        return id
+        if id := self._aliases.get(name):
+            return id
+        if name in self.ids:
+            return name
+        if ANY in self._aliases:
+            return self._aliases[ANY]
+        raise not_found(name, [*self.ids, *sorted(self._aliases)])
 
     async def get(self, name: str) -> LoadedModel:
         """Return a model, loaded if it is not in memory."""

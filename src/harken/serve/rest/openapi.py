@@ -1,0 +1,123 @@
+"""The description of the API: a document in OpenAPI, made of the routes and their fields, and a page that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+from inspect import getdoc
+from typing import Any
+
+from starlette.routing import BaseRoute, Route
+
+from harken.serve.rest.files import Dialect, Files
+from harken.version import __version__
+
+Operation = dict[str, Any]
+RECORDING = {"type": "string", "format": "binary", "description": "Any recording or video."}
+SCHEMES = {"bearer": {"type": "http", "scheme": "bearer"}}
+ABOUT = (
+    "Speech recognition. The same routes answer without /v1. Live speech comes over WebSockets, which OpenAPI cannot "
+    "describe: /v1/realtime and /v1/stream."
+)
+
+
+def document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
+    """Return the document that describes routes; those of WebSockets and of the page are left out."""
+    paths: dict[str, dict[str, Operation]] = {}
+    for route in routes:
+        if isinstance(route, Route) and route.include_in_schema:
+            path = route.path.replace(":path}", "}")
+            for method in sorted((route.methods or {"GET"}) - {"HEAD"}):
+                paths.setdefault(path, {})[method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "harken", "version": __version__, "description": ABOUT},
+        "paths": paths,
+        "components": {"securitySchemes": SCHEMES},
+        "security": [{"bearer": []}, {}],
+    }
+
+
+def page(described: Mapping[str, Any]) -> str:
+    """Return a page in HTML that shows a document."""
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
+        '<title>harken: API</title><link rel="icon" href="page/icon.svg" type="image/svg+xml">',
+        '<link rel="stylesheet" href="page/docs.css"></head><body>',
+        f"<h1>harken {escape(described['info']['version'])}</h1>",
+        f"<p>{escape(described['info']['description'])}</p>",
+        '<p>As a file: <a href="openapi.json">openapi.json</a></p>',
+    ]
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            parts += _section(f"{method.upper()} {path}", operation)
+    return "\n".join([*parts, "</body></html>", ""])
+
+
+def _operation(route: Route) -> Operation:
+    if isinstance(route.endpoint, Files):
+        return _of_dialect(route.endpoint.dialect)
+    names = [*route.param_convertors]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+    ]
+    return {"summary": (getdoc(route.endpoint) or "").partition("\n")[0], "parameters": parameters} | _answers(
+        ()
+    )
+
+
+def _of_dialect(dialect: Dialect) -> Operation:
+    fields = {name: {**field.schema, "description": field.meaning} for name, field in dialect.fields.items()}
+    required = [name for name, field in dialect.fields.items() if field.required]
+    operation: dict[str, Any] = {"summary": dialect.summary}
+    if dialect.in_query:
+        operation["parameters"] = [
+            {"name": name, "in": "query", "schema": schema} for name, schema in fields.items()
+        ]
+        fields = {}
+    if dialect.recording is None:
+        content: dict[str, Any] = {"audio/*": {"schema": RECORDING}}
+    else:
+        body = {
+            "type": "object",
+            "required": [dialect.recording, *required],
+            "properties": {dialect.recording: RECORDING} | fields,
+        }
+        content = {"multipart/form-data": {"schema": body}}
+    return operation | {"requestBody": {"required": True, "content": content}} | _answers(dialect.answers)
+
+
+def _answers(types: tuple[str, ...]) -> Operation:
+    content: dict[str, Any] = {type: {} for type in types}
+    return {
+        "responses": {"200": {"description": "Done.", "content": content}, "4XX": {"description": "Refused."}}
+    }
+
+
+def _section(title: str, operation: Operation) -> Iterator[str]:
+    yield f"<h2><code>{escape(title)}</code></h2>"
+    yield f"<p>{escape(operation['summary'])}</p>"
+    rows = [*_rows(operation)]
+    if rows:
+        yield "<table><tr><th>field</th><th>type</th><th>meaning</th></tr>"
+        for row in rows:
+            yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+        yield "</table>"
+
+
+def _rows(operation: Operation) -> Iterator[tuple[str, str, str]]:
+    """Yield name, type and meaning of the parameters and fields."""
+    for parameter in operation.get("parameters", ()):
+        yield _row(parameter["name"], parameter["schema"], f"in the {parameter['in']}")
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        schema = content["schema"]
+        for name, field in schema.get("properties", {"the body": schema}).items():
+            yield _row(name, field, kind)
+
+
+def _row(name: str, schema: Mapping[str, Any], place: str) -> tuple[str, str, str]:
+    allowed = ", ".join(schema.get("enum", ()))
+    default = f"; by default {schema['default']}" if "default" in schema else ""
+    meaning = f"{schema.get('description', '')} {f'One of {allowed}' if allowed else ''}{default}".strip()
+    return name, f"{schema.get('type', 'any')}, {place}", meaning
