@@ -310,13 +310,14 @@ class WyomingClient(Client):
 class FileClient(Client):
     """A client of the REST API, which sends all that it says as a file."""
 
+    path, query = "/v1/audio/transcriptions", b""
     fields: ClassVar = {"model": "tiny.en"}
     _headers: dict[bytes, bytes]
 
     async def serve(self, stage: Stage) -> None:
         headers = [(b"host", b"localhost"), (b"content-type", FORM_TYPE.encode())]
-        path = "/v1/audio/transcriptions"
-        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+        address = {"path": self.path, "query_string": self.query}
+        scope = {"type": "http", "method": "POST", "headers": headers} | address
         await stage.app(scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
@@ -350,7 +351,27 @@ class FileClient(Client):
             assert int(self._headers[b"retry-after"]) >= 1
         elif self.close_code not in (None, 200):
             assert self._headers[b"x-should-retry"] == b"false"
+        return self.error_codes()
+
+    def error_codes(self) -> list[str | None]:
         return [message["error"]["code"] for message in self.messages if "error" in message]
+
+
+class DeepgramFileClient(FileClient):
+    """A client of Deepgram's API, which sends a recording as the body."""
+
+    path, query = "/v1/listen", b"model=nova-3&smart_format=true"
+
+    def say(self, n_words: int) -> None:
+        self.send(wav(np.zeros(n_words * WORD_SAMPLES, np.float32)))
+
+    @property
+    def text(self) -> str:
+        results = [message["results"]["channels"][0] for message in self.messages if "results" in message]
+        return "".join(channel["alternatives"][0]["transcript"] for channel in results)
+
+    def error_codes(self) -> list[str | None]:
+        return [message["err_code"] for message in self.messages if "err_code" in message]
 
 
 class StreamedFileClient(FileClient):

@@ -44,6 +44,8 @@ from harken.transcribe import TranscribeOptions
 MAX_TEXT_BYTES, MAX_AUDIO_BYTES = 1 << 18, 1 << 24
 """Jigasi sends a whole recording in a message."""
 TELEPHONE_RATE_HZ = 8_000
+STREAM_OPTIONS = StreamOptions(sentence_pause_s=0.5, pause_s=1.0)
+"""Callers wait for the end of a turn, which Vosk finds after about as long a pause."""
 HEARD = "heard"
 """Token of the mark behind the audio of a message."""
 UNKNOWN_WORD = "[unk]"
@@ -106,7 +108,7 @@ class VoskTranslator:
             else:
                 yield from self._obey(object_in(message, _unknown_message()))
         except HarkenError as error:
-            yield from self.ended(request_error(error))
+            yield from self.ended(request_error(error, {"rate": "sample_rate"}))
 
     def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
         match update:
@@ -143,7 +145,7 @@ class VoskTranslator:
             options = TranscribeOptions(
                 language=from_language_tag(self._language), hotwords=self._hotwords, word_timestamps=True
             )
-            yield OpenStream(self._model, options, StreamOptions(), self._service.options.session_limit_s)
+            yield OpenStream(self._model, options, STREAM_OPTIONS, self._service.options.session_limit_s)
         yield Audio(audio, self._format)
         yield Mark(HEARD)
 

@@ -152,6 +152,7 @@ def refuse(problem: RequestError) -> Response:
 
 def _asked(form: Form) -> ListenRequest:
     given = read_fields(form, FIELDS)
+    form.upload.seek(0)
     if form.upload.read(1) == b"{":
         raise RequestError(
             "the body is JSON; allowed is the recording itself, as this server fetches no address",
