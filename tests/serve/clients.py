@@ -18,6 +18,7 @@ from talking import WORD_SAMPLES, Gate, TalkingRecognizer
 
 from harken.serve.app import make_app
 from harken.serve.live.connection import Session
+from harken.serve.live.vosk import make_vosk_app
 from harken.serve.live.wyoming import WyomingLine, WyomingTranslator, encode_event
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
@@ -93,7 +94,8 @@ class Client:
 class _Socket(Client):
     """A WebSocket of the application."""
 
-    path = ""
+    path, query = "", b""
+    close_reason = ""
     _has_connected = False
 
     async def serve(self, stage: Stage) -> None:
@@ -101,10 +103,14 @@ class _Socket(Client):
             "type": "websocket",
             "path": self.path,
             "headers": [(b"host", b"localhost")],
-            "query_string": b"",
+            "query_string": self.query,
             "subprotocols": [],
         }
-        await stage.app(scope, self._receive, self._send)
+        await self.app(stage)(scope, self._receive, self._send)
+
+    def app(self, stage: Stage) -> Any:
+        """Return the application that it connects to."""
+        return stage.app
 
     async def _receive(self) -> dict[str, Any]:
         if not self._has_connected:
@@ -117,7 +123,7 @@ class _Socket(Client):
             await self.reads.wait()
             self.messages.append(json.loads(message["text"]))
         elif message["type"] == "websocket.close":
-            self.close_code = message["code"]
+            self.close_code, self.close_reason = message["code"], message["reason"] or ""
 
     def send(self, message: dict[str, Any] | str | bytes) -> None:
         key = "bytes" if isinstance(message, bytes) else "text"
@@ -203,6 +209,47 @@ class RealtimeClient(_Socket):
         return [message["error"]["code"] for message in self.messages if message["type"] == "error"]
 
 
+class VoskClient(_Socket):
+    path = "/"
+
+    def app(self, stage: Stage) -> Any:
+        return make_vosk_app(stage.service)
+
+    def send_audio(self, seconds: float) -> None:
+        self.send(bytes(2 * round(seconds * 8_000)))
+
+    def finish(self) -> None:
+        self.send('{"eof" : 1}')
+
+    @property
+    def text(self) -> str:
+        return " ".join(message["text"] for message in self.messages if message.get("text"))
+
+    @property
+    def errors(self) -> list[str | None]:
+        return [self.close_reason.partition(":")[0]] if self.close_reason else []
+
+
+class DeepgramClient(_Socket):
+    path, query = "/v1/listen", b"encoding=linear16&sample_rate=16000&interim_results=true&model=nova-3"
+
+    def send_audio(self, seconds: float) -> None:
+        self.send(bytes(2 * round(seconds * 16_000)))
+
+    def finish(self) -> None:
+        self.send({"type": "CloseStream"})
+
+    @property
+    def text(self) -> str:
+        results = [message for message in self.messages if message.get("is_final")]
+        texts = [message["channel"]["alternatives"][0]["transcript"] for message in results]
+        return " ".join(filter(None, texts))
+
+    @property
+    def errors(self) -> list[str | None]:
+        return [message["variant"] for message in self.messages if message["type"] == "Error"]
+
+
 class WyomingClient(Client):
     """A client of the Wyoming protocol; it is its own reader and writer of the server's side."""
 
@@ -263,13 +310,14 @@ class WyomingClient(Client):
 class FileClient(Client):
     """A client of the REST API, which sends all that it says as a file."""
 
+    path, query = "/v1/audio/transcriptions", b""
     fields: ClassVar = {"model": "tiny.en"}
     _headers: dict[bytes, bytes]
 
     async def serve(self, stage: Stage) -> None:
         headers = [(b"host", b"localhost"), (b"content-type", FORM_TYPE.encode())]
-        path = "/v1/audio/transcriptions"
-        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+        address = {"path": self.path, "query_string": self.query}
+        scope = {"type": "http", "method": "POST", "headers": headers} | address
         await stage.app(scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
@@ -303,7 +351,27 @@ class FileClient(Client):
             assert int(self._headers[b"retry-after"]) >= 1
         elif self.close_code not in (None, 200):
             assert self._headers[b"x-should-retry"] == b"false"
+        return self.error_codes()
+
+    def error_codes(self) -> list[str | None]:
         return [message["error"]["code"] for message in self.messages if "error" in message]
+
+
+class DeepgramFileClient(FileClient):
+    """A client of Deepgram's API, which sends a recording as the body."""
+
+    path, query = "/v1/listen", b"model=nova-3&smart_format=true"
+
+    def say(self, n_words: int) -> None:
+        self.send(wav(np.zeros(n_words * WORD_SAMPLES, np.float32)))
+
+    @property
+    def text(self) -> str:
+        results = [message["results"]["channels"][0] for message in self.messages if "results" in message]
+        return "".join(channel["alternatives"][0]["transcript"] for channel in results)
+
+    def error_codes(self) -> list[str | None]:
+        return [message["err_code"] for message in self.messages if "err_code" in message]
 
 
 class StreamedFileClient(FileClient):

@@ -94,7 +94,7 @@ def test_a_preflight_is_answered_without_a_key(guarded: Serving) -> None:
 
 def test_a_key_opens_the_door_and_without_one_it_is_closed(guarded: Serving) -> None:
     made = httpx.post(f"{guarded.url}/v1/realtime/client_secrets", json={}, headers=BEARER).json()["value"]
-    for key in (BEARER, {"authorization": f"bearer {KEY}"}, {"authorization": f"Bearer {made}"}):
+    for key in (BEARER, {"authorization": f"Token {KEY}"}, {"authorization": f"Bearer {made}"}):
         assert asked(guarded, **key) == (200, None)
     assert asked(guarded, **{"x-api-key": "another"}) == (200, None)
     wrong = ("x-api-key", KEY[:-1]), ("x-api-key", ""), ("authorization", f"Basic {KEY}")
@@ -117,6 +117,8 @@ def test_sockets_take_the_key_as_a_subprotocol(guarded: Serving) -> None:
     subprotocols = [Subprotocol("realtime"), Subprotocol(f"openai-insecure-api-key.{KEY}")]
     with connect(url, subprotocols=subprotocols) as socket:
         assert socket.subprotocol == "realtime"
+    with connect(url, subprotocols=[Subprotocol("token"), Subprotocol(KEY)]) as socket:  # clients of Deepgram
+        assert socket.subprotocol == "token"
 
 
 def test_every_response_has_a_number_and_every_error_the_body_of_openai(local: Serving) -> None:

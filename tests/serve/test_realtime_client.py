@@ -21,8 +21,7 @@ from websockets.sync.client import connect
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.serve.options import ServeOptions
-from harken.streaming import FinalSegment, StreamOptions
-from harken.transcribe import TranscribeOptions
+from harken.streaming import FinalSegment
 from real_models import EXAMPLE
 from serving import Serving, serving
 
@@ -179,8 +178,7 @@ def test_real_speech_in_every_format_is_what_a_live_session_hears_in_a_file(
         say(connection, format, 5.5, 4_001)
         connection.input_audio_buffer.commit()
         heard = transcript_of(receive_until(connection, "item.done"))
-    options = TranscribeOptions(word_timestamps=True)
-    session = unhurried.stream(options, stream_options=StreamOptions(finals="streamed"))
+    session = unhurried.stream()
     events = [*session.feed(load_audio(speech_file(format, 5.5))), *session.close()]
     assert heard == "".join(event.segment.text for event in events if isinstance(event, FinalSegment)).strip()
     assert {"and", "so", "fellow"} <= {*plain(heard).split()}

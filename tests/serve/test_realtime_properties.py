@@ -1,16 +1,22 @@
-"""Whatever a client sends and a stream says, a Realtime session answers with valid events, and deltas add up."""
+"""Whatever a client sends and a stream says: the events of a session are valid, its transcripts those of files."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from realtime_script import Script, final, interim, pcm, speech_ended, speech_started
 
+from fakes.speech_detector import LoudIsSpeech
+from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, silence, speak_random_words
+from harken.api import Recognizer
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SessionConfig, TurnDetection
+from harken.serve.live.translator import OpenStream
+from tiny_models import TOKENIZER
 
 KEYS = st.sampled_from(
     [
@@ -64,7 +70,7 @@ WORDS = (" one", " two", ",", " drei", "四", " café", " ")
 
 @settings(max_examples=100)
 @given(happenings=HAPPENINGS, detects=st.booleans(), words=st.lists(st.sampled_from(WORDS), min_size=1))
-def test_deltas_add_up_to_the_transcript_in_every_order_of_events(
+def test_items_are_announced_and_completed_once_in_every_order_of_events(
     happenings: str, detects: bool, words: list[str]
 ) -> None:
     turns = TurnDetection(idle_timeout_ms=1000) if detects else None
@@ -95,10 +101,10 @@ def test_deltas_add_up_to_the_transcript_in_every_order_of_events(
             events += script.answer_flush()
     while script.flushes:
         events += script.answer_flush()
-    check_turns(events)
+    check_turns(events, revised="w" in happenings)
 
 
-def check_turns(events: list[Any]) -> None:
+def check_turns(events: list[Any], *, revised: bool) -> None:
     deltas: dict[str, str] = defaultdict(str)
     committed, previous = [], None
     for event in filter(lambda event: isinstance(event, dict), events):
@@ -112,5 +118,38 @@ def check_turns(events: list[Any]) -> None:
             committed.append(previous)
         if event["type"].endswith(".completed"):
             assert event["item_id"] in committed
-            assert event["transcript"] == deltas[event["item_id"]]
-            assert not event["transcript"][:1].isspace()
+            assert revised or event["transcript"] == deltas[event["item_id"]].rstrip()
+            assert event["transcript"] == event["transcript"].strip()
+
+
+@settings(max_examples=6, phases=(Phase.explicit, Phase.generate))
+@given(
+    lengths=st.lists(st.sampled_from([1, 3, 9]), min_size=1, max_size=3),
+    pause_s=st.sampled_from([0.2, 0.6, 1.2]),
+    silence_duration_ms=st.sampled_from([350, 500]),
+)
+def test_a_turn_has_the_text_of_a_file_with_its_samples(
+    lengths: list[int], pause_s: float, silence_duration_ms: int
+) -> None:
+    speech = silence(0.3)
+    for i, n_words in enumerate(lengths):
+        speech = speech + speak_random_words(n_words, seed=i) + silence(pause_s)
+    turns = TurnDetection(silence_duration_ms=silence_duration_ms)
+    script = Script(SessionConfig(turn_detection=turns, language="en"))
+    opened = next(output for output in script.append(0.1) if isinstance(output, OpenStream))
+    recognizer = Recognizer(ToneBackend(unstable=True), TOKENIZER, "tones", speech_detector=LoudIsSpeech)
+    options = replace(opened.options, **LETTER_OPTIONS)
+    session = recognizer.stream(options, stream_options=opened.stream_options, clock=None)
+    said = script.say(*session.feed(speech.samples), *session.close())
+    starts, ends, texts = (
+        [event[name] for event in said if event["type"].endswith(end)]
+        for end, name in (
+            ("started", "audio_start_ms"),
+            ("stopped", "audio_end_ms"),
+            ("completed", "transcript"),
+        )
+    )
+    assert texts
+    for start_ms, end_ms, text in zip(starts, ends, texts, strict=True):
+        samples = speech.samples[16 * start_ms : 16 * end_ms]
+        assert text == recognizer.transcribe(samples, **LETTER_OPTIONS).text

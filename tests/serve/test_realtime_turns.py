@@ -106,16 +106,18 @@ def test_an_utterance_that_the_stream_splits_is_one_turn() -> None:
     ]
 
 
-def test_words_that_the_finals_spell_with_other_spaces_are_not_repeated_and_those_they_lack_stay() -> None:
+def test_the_transcript_is_that_of_the_finals_which_repeat_no_delta_and_may_revise_them() -> None:
     events = detecting().say(
         *(speech_started(0.0), interim(" New", "  York"), final(" New York", " is"), speech_ended(1.0)),
         *(speech_started(0.0), interim(" one", " two"), final(" one"), speech_ended(1.0)),
-        *(speech_started(1.5), final(" three"), speech_ended(2.0)),
+        *(speech_started(1.5), interim(" tree"), final(" three", " four"), final(" five"), speech_ended(2.0)),
+        *(speech_started(2.5), final(" six"), speech_ended(3.0)),
     )
     texts = [line for line in brief(events) if line.startswith(("done", "delta"))]
     assert texts == [
-        *("delta item_1 New  York", "delta item_1  is", "done item_1 New  York is"),
-        *("delta item_2 one two", "done item_2 one two", "delta item_3 three", "done item_3 three"),
+        *("delta item_1 New  York", "delta item_1  is", "done item_1 New York is"),
+        *("delta item_2 one two", "done item_2 one", "delta item_3 tree", "done item_3 three four five"),
+        *("delta item_4 six", "done item_4 six"),
     ]
 
 

@@ -133,6 +133,16 @@ def make_hotword_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> HotwordB
     )
 
 
+def fitting_hotwords(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the first words that are allowed as hotwords: names of a whole home may be more."""
+    fitting, left = [], MAX_HOTWORDS_CHARS
+    for word in words:
+        if len(word) <= min(left, MAX_HOTWORD_CHARS):
+            fitting.append(word)
+            left -= len(word)
+    return tuple(fitting)
+
+
 def normalized_hotwords(hotwords: Iterable[str]) -> tuple[str, ...]:
     """Return hotwords with single spaces between their words, without the blank ones.
 

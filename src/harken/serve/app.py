@@ -2,45 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from harken.serve import page
 from harken.serve.errors import RequestError
 from harken.serve.guard import Guard, Tickets
+from harken.serve.live import deepgram as live_deepgram
 from harken.serve.live import realtime, stream
-from harken.serve.rest import about, asr_webservice, files, openapi, ovos, render
+from harken.serve.rest import about, asr_webservice, deepgram, files, openapi, ovos, render
 from harken.serve.rest.whisper_cpp import WhisperCpp
 from harken.serve.service import Service
 
 VERSION = "/v1"
 OPENAI_PATHS = tuple(f"{VERSION}/{name}" for name in ("audio/", "models", "realtime"))
-MAX_LINE_CHARS = 300
 
 
 def make_app(service: Service) -> Starlette:
     """Return the application of a service."""
     tickets = Tickets()
     whisper_cpp = WhisperCpp(service)
-    others = (*asr_webservice.DIALECTS, whisper_cpp.inference, *ovos.DIALECTS)
+    dialects = (
+        *files.OPENAI,
+        *asr_webservice.DIALECTS,
+        whisper_cpp.inference,
+        *ovos.DIALECTS,
+        deepgram.DIALECT,
+    )
     load = Route("/load", whisper_cpp.load, methods=["POST"])
     described = [
-        *(files.route(service, dialect) for dialect in (*files.OPENAI, *others)),
+        *(files.route(service, dialect) for dialect in dialects),
         load,
         *about.routes(service),
         *render.routes(service),
         *stream.routes(service),
         *realtime.routes(service, tickets),
+        *live_deepgram.routes(service),
     ]
     document = openapi.document(described)
-    answer_error = partial(error_response, [load.path, *(dialect.path for dialect in others)])
+    refusals = {dialect.path: dialect.refuse for dialect in dialects} | {load.path: files.plain_error}
+
+    def answer_error(path: str, problem: RequestError) -> Response:
+        """Return the response with an error, as the clients of a path know it."""
+        return refusals.get(path, files.json_error)(problem)
 
     async def answer_request_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)
@@ -78,20 +88,3 @@ def with_short_addresses(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
                 yield Route(path.removeprefix(VERSION), route.endpoint, methods=[*(route.methods or ())])
             case WebSocketRoute(path=path) if path.startswith(OPENAI_PATHS):
                 yield WebSocketRoute(path.removeprefix(VERSION), route.endpoint)
-
-
-def error_response(plain_paths: Collection[str], path: str, problem: RequestError) -> Response:
-    """Return the response with an error: the body that errors have in OpenAI's API, or a line.
-
-    Parameters
-    ----------
-    plain_paths : collection of str
-        Paths whose clients take any body for a transcript, even for subtitles: a line without an arrow is none.
-    path : str
-        That of the request.
-    problem : RequestError
-    """
-    if path not in plain_paths:
-        return JSONResponse(problem.body(), problem.status, problem.headers())
-    line = f"error: {problem}"[:MAX_LINE_CHARS].replace("-->", "->")
-    return PlainTextResponse(f"{line}\n", problem.status, problem.headers())

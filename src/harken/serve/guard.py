@@ -31,6 +31,8 @@ PUBLIC_PATHS = ("/healthz", "/health", "/readyz", "/", "/docs", "/openapi.json")
 PUBLIC_FOLDER = "/page/"
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 """Prefix of the WebSocket subprotocol in which browsers send a key, as they cannot set headers."""
+KEY_SCHEMES = ("bearer", "token")
+"""What stands before a key; clients of Deepgram say token, in browsers as the subprotocol before the key."""
 GONE = 499
 """Status of requests whose client went away before the response, as other servers log it."""
 PREFLIGHT_S = "600"
@@ -259,13 +261,16 @@ def _is_preflight(scope: Scope, headers: Headers) -> bool:
 def given_keys(headers: Headers) -> Iterable[str]:
     """Yield the keys in a request."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
+    if scheme.lower() in KEY_SCHEMES:
         yield key.strip()
     if "x-api-key" in headers:
         yield headers["x-api-key"]
-    for subprotocol in map(str.strip, headers.get("sec-websocket-protocol", "").split(",")):
+    offered = [*map(str.strip, headers.get("sec-websocket-protocol", "").split(","))]
+    for subprotocol, following in zip(offered, [*offered[1:], ""], strict=True):
         if subprotocol.startswith(KEY_SUBPROTOCOL):
             yield subprotocol.removeprefix(KEY_SUBPROTOCOL)
+        elif subprotocol in KEY_SCHEMES:
+            yield following
 
 
 def _digest(key: str) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -30,9 +30,9 @@ from harken.files import write_atomic
 from harken.formats import FORMATS, RecordingLink, as_json, dump_json, render
 from harken.manifests import RECORDING_SUFFIXES
 from harken.results import Transcript
-from harken.serve.app import error_response
 from harken.serve.guard import Guard, Tickets
 from harken.serve.options import ServeOptions
+from harken.serve.rest.files import json_error
 from harken.serve.server import listening
 from harken.speakers.diarizer import Diarizer
 from harken.text import LANGUAGES
@@ -145,7 +145,7 @@ async def serve_http(
         server.streamable_http_app(transport_security=unchecked),
         options,
         Tickets(),
-        answer_error=partial(error_response, ()),
+        answer_error=lambda path, problem: json_error(problem),
         on_response=lambda *_: None,
     )
     stopping = asyncio.Event()

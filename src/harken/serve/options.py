@@ -35,6 +35,9 @@ class ServeOptions:
     wyoming: str | None = _server(
         None, "Serve Home Assistant too: tcp://HOST:10300, unix://PATH, or stdio:// instead of HTTP."
     )
+    vosk: str | None = _server(
+        None, "Serve clients of Vosk's WebSocket too, such as FreeSWITCH, at HOST:PORT; they send no key."
+    )
     preload: bool = _server(True, "Load the models before the first request.")
     unload_after_s: float = _server(
         0.0, "Seconds without a request after which a model leaves the memory; 0 keeps it.", low=0

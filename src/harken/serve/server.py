@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from harken.api import Recognizer
 from harken.errors import OptionError
 from harken.serve.app import make_app
+from harken.serve.live.vosk import make_vosk_app
 from harken.serve.live.wyoming_server import serve_wyoming
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
@@ -104,6 +106,11 @@ async def run(
         )
         if options.wyoming != STDIO:
             await stack.enter_async_context(listening(make_app(service), options, announce))
+        if options.vosk:
+            vosk = listening(
+                make_vosk_app(service), options, announce, _listen_for_vosk(options.vosk), scheme="ws"
+            )
+            await stack.enter_async_context(vosk)
         if options.wyoming:
             wyoming = await stack.enter_async_context(serve_wyoming(service, options.wyoming))
             announce(wyoming.uri)
@@ -123,10 +130,18 @@ async def run(
 
 @asynccontextmanager
 async def listening(
-    app: ASGIApp, options: ServeOptions, announce: Callable[[str], None]
+    app: ASGIApp,
+    options: ServeOptions,
+    announce: Callable[[str], None],
+    listener: socket.socket | None = None,
+    *,
+    scheme: str = "http",
 ) -> AsyncIterator[None]:
-    """Have an application answer HTTP requests and WebSockets in the block; the other arguments are as for `run`."""
-    listener = _listen(options.host, options.port)
+    """Have an application answer HTTP requests and WebSockets in the block, by default where the options say.
+
+    The other arguments are as for `run`.
+    """
+    listener = listener or _listen(options.host, options.port)
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -156,7 +171,7 @@ async def listening(
             await asyncio.sleep(0.01)
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
-        announce(f"{'https' if options.certfile else 'http'}://{host}:{port}")
+        announce(f"{scheme}{'s' if options.certfile else ''}://{host}:{port}")
         yield
     finally:
         server.should_exit = True
@@ -172,6 +187,21 @@ def _listen(host: str, port: int) -> socket.socket:
         if isinstance(error, socket.gaierror):
             raise OptionError("host", host, f"an address of this machine: {reason}") from error
         raise OptionError("port", port, f"a port of {host} that is free: {reason}") from error
+
+
+def _listen_for_vosk(address: str) -> socket.socket:
+    """Listen at ``HOST:PORT``."""
+    try:
+        parts = urlsplit(f"ws://{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or port is None:
+        raise OptionError("vosk", address, "HOST:PORT, such as 127.0.0.1:2700")
+    try:
+        return _listen(host, port)
+    except OptionError as error:
+        raise OptionError("vosk", address, error.allowed) from None
 
 
 def _configure_log(log_format: str) -> None:

@@ -27,6 +27,7 @@ from harken.serve.live.translator import (
     DropStream,
     Flush,
     HangUp,
+    Mark,
     OpenStream,
     Output,
     StreamClosed,
@@ -43,8 +44,8 @@ SEND_LIMIT_S = 30.0
 FINALS_LIMIT_S = 60.0
 """Seconds to wait for the last results of a stream that the server ends."""
 MAX_REASON_BYTES = 120
-SUBPROTOCOL = "realtime"
-"""What browsers offer beside the key in a subprotocol; they refuse a server that chooses none."""
+SUBPROTOCOLS = ("realtime", "token", "bearer", "ws")
+"""What clients offer, browsers beside the key; they refuse a server that chooses none."""
 IDLE, SESSION_LIMIT, TOO_LARGE = "idle", "session_limit", "message_too_big"
 """Codes of the errors by which a session ends, beside ``"draining"``."""
 
@@ -245,6 +246,9 @@ class Session:
                 await self._take(output)
             case Flush(token):
                 await self._flush(token)
+            case Mark(token):
+                if self._job:
+                    self._job.mark(token)
             case CloseStream(token):
                 await self._finish_input()
                 await self._close_stream(token)
@@ -376,8 +380,9 @@ class WebSocketLine:
 
 
 async def accept(socket: WebSocket) -> None:
-    """Accept a WebSocket, with the subprotocol that browsers offer beside the key."""
-    await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
+    """Accept a WebSocket, with the subprotocol that its client offers."""
+    offered = socket.scope["subprotocols"]
+    await socket.accept(next((known for known in SUBPROTOCOLS if known in offered), None))
 
 
 async def received(line: Line, idle_s: float, is_busy: Callable[[], bool] = lambda: False) -> Any:

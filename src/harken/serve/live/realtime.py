@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 from harken.serve.errors import NORMAL, RESTART, SERVER_FAULT, TRY_LATER, RequestError, request_error
 from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
 from harken.serve.live.connection import IDLE, SESSION_LIMIT, Session, WebSocketLine, accept
-from harken.serve.live.realtime_config import SessionConfig
+from harken.serve.live.realtime_config import OF_WORDS, SessionConfig
 from harken.serve.live.realtime_dialects import (
     MAX_NAME_CHARS,
     invalid_value,
@@ -322,7 +322,7 @@ class RealtimeSession:
     @property
     def _stream_config(self) -> SessionConfig:
         """The configuration as far as it matters to the stream."""
-        return replace(self._config, include=())
+        return replace(self._config, include=tuple(OF_WORDS.intersection(self._config.include)))
 
     def _configure(self, config: SessionConfig) -> None:
         self._config = config

@@ -23,6 +23,8 @@ LOGPROBS, INTERIM, SEGMENTS = (
     "harken.segments",
 )
 INCLUDES = (LOGPROBS, INTERIM, SEGMENTS)
+OF_WORDS = frozenset({LOGPROBS, SEGMENTS})
+"""Includes for which the stream finds the words of its segments."""
 DELAYS: Mapping[str, str] = MappingProxyType(
     {"minimal": "minimal", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 )
@@ -106,15 +108,13 @@ class SessionConfig:
             languages=from_language_tags(self.languages),
             initial_prompt=self.prompt,
             hotwords=self.keywords,
-            word_timestamps=True,
+            word_timestamps=not OF_WORDS.isdisjoint(self.include),
             **speech,  # type: ignore[arg-type]
         )
 
     def stream_options(self) -> StreamOptions:
-        """Return the options of the stream. Its finals are the committed words, so that deltas add up to them."""
+        """Return the options of the stream. Its finals are exact: a turn has the text of a file with these samples."""
         if self.turns is None:
-            return StreamOptions(delay=DELAYS[self.delay], finals="streamed")
+            return StreamOptions(delay=DELAYS[self.delay])
         sentence_pause_s, pause_s = self.turns.pauses_s
-        return StreamOptions(
-            delay=DELAYS[self.delay], finals="streamed", sentence_pause_s=sentence_pause_s, pause_s=pause_s
-        )
+        return StreamOptions(delay=DELAYS[self.delay], sentence_pause_s=sentence_pause_s, pause_s=pause_s)

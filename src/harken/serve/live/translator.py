@@ -52,6 +52,13 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Have `Flushed` with the token follow the events of the raw audio so far, and wait for nothing."""
+
+    token: object = None
+
+
+@dataclass(frozen=True, slots=True)
 class CloseStream:
     """End the open stream behind its audio, and wait for `StreamClosed`, behind its last events.
 
@@ -92,7 +99,7 @@ class StreamClosed:
     """The stream has ended; no update of it follows."""
 
 
-Output = OpenStream | Audio | Flush | CloseStream | DropStream | HangUp | Any
+Output = OpenStream | Audio | Flush | Mark | CloseStream | DropStream | HangUp | Any
 """What a translator wants done; all but commands are messages to send."""
 
 

@@ -26,13 +26,16 @@ from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechSt
 class Item:
     """An item: the audio of a turn, and the words in it.
 
+    Deltas are the committed words. Final segments may differ from them, and are the transcript; what these say more is
+    a delta as long as they do not differ.
+
     Attributes
     ----------
     id : str
     start_s, end_s : float
         Times in the session.
     text : str
-        The deltas so far, joined. It becomes the transcript, so these are equal whatever the stream says.
+        Of the final segments.
     words : list of Word
         Of the final segments, with times in the stream.
     languages : list of str
@@ -47,30 +50,48 @@ class Item:
     words: list[Word] = field(default_factory=list)
     languages: list[str] = field(default_factory=list)
     previous_id: str | None = None
-    _ahead: int = 0  # characters of deltas that no final segment has brought yet, without spaces
+    _ahead: str = ""  # text of deltas of this utterance that no final segment has brought yet
+    _has_deltas: bool = False
+    _is_revised: bool = False  # final segments of this utterance differ from the deltas
+
+    @property
+    def transcript(self) -> str:
+        """The text of the final segments, as of a file."""
+        return self.text.strip()
+
+    @property
+    def shown(self) -> str:
+        """The transcript, and the committed words behind it."""
+        return (self.text + self._ahead).lstrip()
 
     def commit(self, words: Iterable[Word]) -> str:
         """Take words as they are committed, and return their delta."""
-        delta = self._added("".join(word.text for word in words))
-        self._ahead += _count(delta)
-        return delta
+        text = "".join(word.text for word in words)
+        self._ahead += text
+        return self._delta(text)
 
     def finish(self, segment: Segment) -> tuple[str, list[Word]]:
         """Take a final segment; return the delta of what was not committed before, and its words."""
+        self.text += segment.text
         self.words += segment.words
         if segment.language and segment.language not in self.languages:
             self.languages.append(segment.language)
-        n_known = min(self._ahead, _count(segment.text))
-        self._ahead -= n_known
-        return self._added(_behind(segment.text, n_known)), _words_behind(segment.words, n_known)
+        ahead, final = _bare(self._ahead), _bare(segment.text)
+        n_known = min(len(ahead), len(final))
+        self._is_revised |= ahead[:n_known] != final[:n_known]
+        if self._is_revised:
+            self._ahead = ""
+            return "", []
+        self._ahead = _behind(self._ahead, n_known)
+        return self._delta(_behind(segment.text, n_known)), _words_behind(segment.words, n_known)
 
     def end_utterance(self) -> None:
-        """Note that final segments have brought all that was committed."""
-        self._ahead = 0
+        """Note that final segments have brought all that there is."""
+        self._ahead, self._is_revised = "", False
 
-    def _added(self, text: str) -> str:
-        delta = text if self.text else text.lstrip()
-        self.text += delta
+    def _delta(self, text: str) -> str:
+        delta = text if self._has_deltas else text.lstrip()
+        self._has_deltas |= bool(delta)
         return delta
 
 
@@ -217,8 +238,8 @@ class Turns:
             yield self._writer.event(
                 "harken.interim",
                 item_id=item.id,
-                committed=item.text,
-                tentative=interim.tentative if item.text else interim.tentative.lstrip(),
+                committed=item.shown,
+                tentative=interim.tentative if item.shown else interim.tentative.lstrip(),
                 audio_end_ms=_ms(self.stream_start_s + interim.audio_s),
             )
 
@@ -272,14 +293,14 @@ class Turns:
 
     def _complete(self, item: Item) -> Iterator[str]:
         usage = {"type": "duration", "seconds": round(max(item.end_s - item.start_s, 0.0), 3)}
-        fields: dict[str, Any] = {"transcript": item.text, "usage": usage}
+        fields: dict[str, Any] = {"transcript": item.transcript, "usage": usage}
         if item.languages and not self._writer.beta:
             fields["languages"] = [{"code": code} for code in item.languages]
         if LOGPROBS in self.include:
             fields["logprobs"] = logprobs_json(item.words)
         yield self._writer.transcription("completed", item.id, **fields)
         if not self._writer.beta:
-            yield self._writer.item("done", item.id, item.previous_id, item.text)
+            yield self._writer.item("done", item.id, item.previous_id, item.transcript)
 
     def _delta(self, item: Item, delta: str, words: Iterable[Word]) -> Iterator[str]:
         if delta:
@@ -304,9 +325,9 @@ def _ms(seconds: float) -> int:
     return round(1000 * seconds)
 
 
-def _count(text: str) -> int:
-    """Return the number of characters without spaces, which words and segments may have in other places."""
-    return sum(not character.isspace() for character in text)
+def _bare(text: str) -> str:
+    """Return a text without spaces, which words and segments may have in other places."""
+    return "".join(text.split())
 
 
 def _behind(text: str, n_characters: int) -> str:
@@ -323,5 +344,5 @@ def _words_behind(words: Iterable[Word], n_characters: int) -> list[Word]:
     for word in words:
         if n_characters <= 0:
             behind.append(word)
-        n_characters -= _count(word.text)
+        n_characters -= len(_bare(word.text))
     return behind

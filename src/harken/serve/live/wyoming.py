@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harken.decoding.logit_rules import MAX_HOTWORD_CHARS, MAX_HOTWORDS_CHARS
+from harken.decoding.logit_rules import fitting_hotwords
 from harken.errors import HarkenError, OptionError
 from harken.option_types import checked_value
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
@@ -300,7 +300,7 @@ def transcribe_options(data: Mapping[str, Any]) -> TranscribeOptions:
     names = checked_value("transcript_names", data.get("transcript_names") or (), tuple[str, ...])
     terms = checked_value("transcript_terms", data.get("transcript_terms") or (), tuple[str, ...])
     language = from_language_tag(checked_value("language", data.get("language"), str | None))
-    return TranscribeOptions(language=language, hotwords=_fitting((*names, *terms)))
+    return TranscribeOptions(language=language, hotwords=fitting_hotwords((*names, *terms)))
 
 
 def _model(service: Service, id: str) -> dict[str, Any]:
@@ -320,16 +320,6 @@ def _languages(service: Service, id: str) -> list[str]:
         if model.id == id:
             return model.languages
     return ["en"] if id.endswith(ENGLISH_ONLY_SUFFIX) else [*LANGUAGES]
-
-
-def _fitting(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the first words that fit into the hotwords: names of a whole home may be more."""
-    fitting, left = [], MAX_HOTWORDS_CHARS
-    for word in words:
-        if len(word) <= min(left, MAX_HOTWORD_CHARS):
-            fitting.append(word)
-            left -= len(word)
-    return tuple(fitting)
 
 
 def _audio_format(data: Mapping[str, Any]) -> AudioFormat:

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import BinaryIO
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -46,8 +46,20 @@ from harken.types import WINDOW_S
 
 log = getLogger("harken.serve")
 
+MAX_LINE_CHARS = 300
 MIN_AUDIO_S = 0.1
 """Shorter recordings are refused, as OpenAI's service does."""
+
+
+def json_error(problem: RequestError) -> Response:
+    """Return the response with an error as in OpenAI's API."""
+    return JSONResponse(problem.body(), problem.status, problem.headers())
+
+
+def plain_error(problem: RequestError) -> Response:
+    """Return it for clients that take any body for subtitles, which a line without an arrow is not."""
+    line = f"error: {problem}"[:MAX_LINE_CHARS].replace("-->", "->")
+    return PlainTextResponse(f"{line}\n", problem.status, problem.headers())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +85,8 @@ class Dialect:
         True if the clients send the fields in the address.
     option_names : mapping
         Names of fields by the options that they set.
-    plain_errors : bool
-        True if errors are lines of text, for clients that take any body for a transcript.
+    refuse : callable
+        Returns the response with an error.
     """
 
     path: str
@@ -86,7 +98,7 @@ class Dialect:
     recording: str | None = RECORDING
     in_query: bool = False
     option_names: Mapping[str, str] = field(default_factory=dict)
-    plain_errors: bool = True
+    refuse: Callable[[RequestError], Response] = plain_error
 
 
 OPENAI = tuple(
@@ -98,7 +110,7 @@ OPENAI = tuple(
         respond=transcription_response,
         answers=("application/json", "text/plain", "application/x-subrip", "text/vtt", "text/event-stream"),
         option_names=OPTION_NAMES,
-        plain_errors=False,
+        refuse=json_error,
     )
     for path, task, summary in (
         ("/v1/audio/transcriptions", "transcribe", "Transcribe a recording: OpenAI's API."),

@@ -29,12 +29,12 @@ MAX_STEP_SAMPLES = SAMPLE_RATE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed:
-    """The end of what a flush or the close of a stream has brought.
+    """The end of what a mark, a flush or the close of a stream has brought.
 
     Parameters
     ----------
     token : object
-        What was given to `LiveJob.flush`.
+        What was given with it.
     """
 
     token: object = None
@@ -56,7 +56,7 @@ class _Input:
 
     samples: Floats
     came_s: float
-    action: Literal["feed", "flush", "close"] = "feed"
+    action: Literal["feed", "mark", "flush", "close"] = "feed"
     token: object = None
 
 
@@ -127,6 +127,10 @@ class LiveJob:
         self._given_samples += len(samples)
         self._add(_Input(samples, monotonic()))
 
+    def mark(self, token: object = None) -> None:
+        """Have `Flushed` follow the events of the samples so far."""
+        self._add(_Input(np.zeros(0, np.float32), monotonic(), "mark", token))
+
     def flush(self, token: object = None) -> None:
         """End the current utterance behind the samples so far; its events end with `Flushed`."""
         self._add(_Input(np.zeros(0, np.float32), monotonic(), "flush", token))
@@ -170,6 +174,8 @@ class LiveJob:
             case "feed":
                 self.processed_samples += len(samples)
                 events = session.feed(samples, waited_s=self._waited_s(inputs[-1]))
+            case "mark":
+                events = []
             case "flush":
                 events = session.flush()
             case "close":
@@ -181,7 +187,7 @@ class LiveJob:
         self._wake_sender()
         for event in events:
             self.updates.put(event, merge=_merged_interims)
-        if action == "flush":
+        if action in ("mark", "flush"):
             self.updates.put(Flushed(token=token))
         if action == "close":
             self._end()

@@ -1,0 +1,335 @@
+"""Deepgram's live API: a WebSocket that is configured in its address, takes audio, and sends results.
+
+An utterance has interim results, of which each replaces the one before, and one that is final.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
+from typing import Any
+from uuid import uuid4
+
+from starlette.datastructures import QueryParams
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from harken.errors import HarkenError, OptionError
+from harken.results import Segment, Word
+from harken.serve.errors import NORMAL, RequestError, object_in, request_error
+from harken.serve.live.audio import CONTAINER, AudioFormat
+from harken.serve.live.connection import Session, WebSocketLine, accept
+from harken.serve.live.translator import (
+    Audio,
+    CloseStream,
+    Flush,
+    HangUp,
+    Mark,
+    OpenStream,
+    Output,
+    StreamClosed,
+)
+from harken.serve.rest.deepgram import (
+    MULTILINGUAL,
+    alternative_json,
+    languages_of,
+    listen_options,
+    metadata_json,
+    model_info,
+    model_name,
+    model_uuid,
+    refuse,
+)
+from harken.serve.rest.forms import Form, bad_field, missing_field
+from harken.serve.service import Service
+from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
+from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
+from harken.transcribe import TranscribeOptions
+
+MAX_TEXT_BYTES, MAX_AUDIO_BYTES = 1 << 18, 1 << 24
+ENCODINGS = MappingProxyType({"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"})
+"""Formats of raw samples, by their names in the protocol."""
+CONTAINERS = ("flac", "ogg-opus", "webm", "wav", "mp3", "containerized")
+OFF = "false"
+PAUSE_MS, MIN_PAUSE_MS, MAX_PAUSE_MS = 500, 350, 10_000
+"""Silence that ends an utterance, if nobody says otherwise; shorter ones would cut sentences into words."""
+CHANNELS = (0, 1)
+"""The channel of a message, and how many there are."""
+FINALIZE, UTTERANCE_END = "finalize", "utterance end"
+"""Tokens of a flush and a mark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRequest:
+    """What a client asks for in the address.
+
+    Parameters
+    ----------
+    model : str
+        Id of a model.
+    options : TranscribeOptions
+    stream_options : StreamOptions
+    audio : AudioFormat
+    interim : bool
+        True for interim results.
+    ends_speech : bool
+        True to tell when a pause ends the speech.
+    vad_events : bool
+        True to tell when speech starts.
+    multilingual : bool
+        True to tell the languages.
+    utterance_end_s : float or None
+        Silence behind the last word that is told, in seconds; None if it is not.
+    """
+
+    model: str
+    options: TranscribeOptions
+    stream_options: StreamOptions
+    audio: AudioFormat
+    interim: bool
+    ends_speech: bool
+    vad_events: bool
+    multilingual: bool
+    utterance_end_s: float | None
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    """Return the route of the WebSocket."""
+
+    async def serve(socket: WebSocket) -> None:
+        request_id = str(uuid4())
+        try:
+            asked = parse_query(socket.query_params, service)
+        except HarkenError as error:
+            await _refuse(socket, request_error(error))
+            return
+        await accept(socket)
+        translator = DeepgramTranslator(asked, service.options.session_limit_s, request_id)
+        line = WebSocketLine(socket, MAX_TEXT_BYTES, MAX_AUDIO_BYTES)
+        await Session(service, translator, limit_s=service.options.session_limit_s).run(line)
+
+    return [WebSocketRoute("/v1/listen", serve)]
+
+
+def parse_query(query: QueryParams, service: Service) -> LiveRequest:
+    """Read the parameters of the address; others are ignored, as there are many.
+
+    Raises
+    ------
+    RequestError, OptionError
+        If a value is not allowed.
+    """
+    form = Form(query.multi_items())
+    utterance_end_ms = form.number("utterance_end_ms")
+    return LiveRequest(
+        model=service.models.resolve(model_name(form) or service.models.ids[0]),
+        options=listen_options(form),
+        stream_options=_stream_options(form),
+        audio=_audio_format(form),
+        interim=form.flag("interim_results"),
+        ends_speech=form.text("endpointing") != OFF,
+        vad_events=form.flag("vad_events"),
+        multilingual=form.text("language") == MULTILINGUAL,
+        utterance_end_s=None if utterance_end_ms is None else utterance_end_ms / 1000,
+    )
+
+
+def _stream_options(form: Form) -> StreamOptions:
+    given = form.text("endpointing")
+    if given == OFF:
+        return StreamOptions()
+    pause_ms = PAUSE_MS if given in (None, "true") else form.number("endpointing") or 0.0
+    pause_s = min(max(pause_ms, MIN_PAUSE_MS), MAX_PAUSE_MS) / 1000
+    return StreamOptions(sentence_pause_s=pause_s, pause_s=pause_s)
+
+
+def _audio_format(form: Form) -> AudioFormat:
+    encoding = form.text("encoding")
+    if encoding is None or encoding in CONTAINERS:
+        return AudioFormat(format=CONTAINER)
+    if encoding not in ENCODINGS:
+        raise bad_field(
+            "encoding", encoding, f"{', '.join((*ENCODINGS, *CONTAINERS))}, or none for any container"
+        )
+    if (rate := form.whole("sample_rate")) is None:
+        raise missing_field("sample_rate", "that of raw audio")
+    try:
+        return AudioFormat(format=ENCODINGS[encoding], rate=rate, channels=form.whole("channels") or 1)
+    except OptionError as error:
+        raise request_error(error, {"rate": "sample_rate"}) from error
+
+
+async def _refuse(socket: WebSocket, problem: RequestError) -> None:
+    """Refuse a connection, with a response where the server can send one."""
+    if "websocket.http.response" in socket.scope.get("extensions", {}):
+        await socket.send_denial_response(refuse(problem))
+    else:
+        await socket.close(problem.close_code, problem.code)
+
+
+class DeepgramTranslator:
+    """A client as a translator.
+
+    Parameters
+    ----------
+    asked : LiveRequest
+    limit_s : float
+        Longest audio, in seconds; 0 for no limit.
+    request_id : str
+    """
+
+    def __init__(self, asked: LiveRequest, limit_s: float, request_id: str) -> None:
+        self._asked, self._limit_s, self._request_id = asked, limit_s, request_id
+        self._is_open = False
+        self._n_bytes = 0
+        self._words: list[Word] = []  # committed ones of the utterance in progress
+        self._segments: list[Segment] = []  # final ones that have not been told
+        self._start_s = self._end_s = 0.0  # of the present result
+        self._last_word_s = inf  # end of the last word before silence
+
+    def opened(self) -> Iterator[Output]:
+        yield from ()
+
+    def received(self, message: str | bytes) -> Iterator[Output]:
+        if isinstance(message, bytes):
+            yield from self._take(message) if message else self._close()
+            return
+        try:
+            kind = object_in(message, _unknown_message()).get("type")
+            match kind:
+                case "KeepAlive":
+                    return
+                case "Finalize":
+                    yield from self._finalize()
+                case "CloseStream":
+                    yield from self._close()
+                case _:
+                    raise _unknown_message()
+        except RequestError as problem:
+            yield self._error(problem)
+
+    def updated(self, update: LiveUpdate | StreamClosed) -> Iterator[Output]:
+        match update:
+            case SpeechStarted(audio_s=audio_s):
+                self._last_word_s = inf
+                if self._asked.vad_events:
+                    yield _message("SpeechStarted", channel=CHANNELS, timestamp=round(audio_s, 3))
+            case Interim():
+                self._end_s = update.audio_s
+                self._words += update.words
+                if self._asked.interim:
+                    yield self._results(alternative_json(update.committed + update.tentative, self._words))
+            case FinalSegment(segment=segment):
+                self._segments.append(segment)
+            case SpeechEnded(audio_s=audio_s, reason=reason):
+                self._end_s = audio_s
+                if reason != "flush":  # else the flush tells
+                    yield self._final(speech_final=self._asked.ends_speech and reason != "limit")
+            case Flushed(token=token) if token == FINALIZE:
+                yield self._final(speech_final=True, from_finalize=True)
+            case Flushed(token=token) if token == UTTERANCE_END and self._last_word_s < inf:
+                last_word_s, self._last_word_s = self._last_word_s, inf
+                yield _message("UtteranceEnd", channel=CHANNELS, last_word_end=round(last_word_s, 3))
+            case Failed(failure=failure):
+                yield from self._hang_up(request_error(failure))
+
+    def failed(self, error: Exception) -> Iterator[Output]:
+        yield from self.ended(request_error(error))
+
+    def ended(self, problem: RequestError) -> Iterator[Output]:
+        yield from self._close_stream()
+        yield from self._hang_up(problem)
+
+    def _take(self, audio: bytes) -> Iterator[Output]:
+        if not self._is_open:
+            self._is_open = True
+            yield OpenStream(self._asked.model, self._asked.options, self._asked.stream_options, self._limit_s)
+        self._n_bytes += len(audio)
+        yield Audio(audio, self._asked.audio)
+        silence_s, told_s = self._received_s - self._last_word_s, self._asked.utterance_end_s
+        if told_s is not None and silence_s >= told_s:
+            yield Mark(UTTERANCE_END)
+
+    def _finalize(self) -> Iterator[Output]:
+        if self._is_open:
+            yield Flush(FINALIZE)
+        else:
+            yield self._final(speech_final=True, from_finalize=True)
+
+    def _close(self) -> Iterator[Output]:
+        yield from self._close_stream()
+        duration_s = self._end_s if self._asked.audio.format == CONTAINER else self._received_s
+        yield _message("Metadata", **metadata_json(self._request_id, duration_s))
+        yield HangUp(NORMAL, "")
+
+    def _close_stream(self) -> Iterator[Output]:
+        if self._is_open:
+            self._is_open = False
+            yield CloseStream()
+
+    def _hang_up(self, problem: RequestError) -> Iterator[Output]:
+        yield self._error(problem)
+        yield HangUp(problem.close_code, str(problem))
+
+    @property
+    def _received_s(self) -> float:
+        """Seconds of audio that have come; of a container nobody knows, so it is silence that counts as long."""
+        audio = self._asked.audio
+        return inf if audio.format == CONTAINER else self._n_bytes / audio.bytes_per_s
+
+    def _final(self, *, speech_final: bool, from_finalize: bool = False) -> str:
+        """Return the final result of all that has not been told, which may be nothing."""
+        segments, self._segments, self._words = self._segments, [], []
+        words = [word for segment in segments for word in segment.words]
+        text = "".join(segment.text for segment in segments)
+        if words:
+            self._last_word_s = words[-1].end_s
+        alternative = alternative_json(text, words)
+        if self._asked.multilingual:
+            alternative["languages"] = languages_of(segments)
+        message = self._results(
+            alternative, is_final=True, speech_final=speech_final, from_finalize=from_finalize
+        )
+        self._start_s = self._end_s
+        return message
+
+    def _results(
+        self,
+        alternative: dict[str, Any],
+        *,
+        is_final: bool = False,
+        speech_final: bool = False,
+        from_finalize: bool = False,
+    ) -> str:
+        model = self._asked.model
+        return _message(
+            "Results",
+            channel_index=CHANNELS,
+            duration=round(self._end_s - self._start_s, 3),
+            start=round(self._start_s, 3),
+            is_final=is_final,
+            speech_final=speech_final,
+            from_finalize=from_finalize,
+            channel={"alternatives": [alternative]},
+            metadata={
+                "request_id": self._request_id,
+                "model_info": model_info(model),
+                "model_uuid": model_uuid(model),
+            },
+        )
+
+    def _error(self, problem: RequestError) -> str:
+        variant = problem.code or problem.type
+        return _message("Error", variant=variant, description=str(problem), message=str(problem))
+
+
+def _message(kind: str, **fields: Any) -> str:
+    return json.dumps({"type": kind} | fields, ensure_ascii=False)
+
+
+def _unknown_message() -> RequestError:
+    allowed = "an object of type KeepAlive, Finalize or CloseStream"
+    return RequestError(f"a message of text is unknown; allowed is {allowed}", code="SchemaError")

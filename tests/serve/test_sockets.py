@@ -1,0 +1,117 @@
+"""The messages of the sockets of Deepgram and Vosk, beside what the clients of all protocols can rely on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from clients import DeepgramClient, Stage, VoskClient, played, until
+from realtime_script import final, interim, speech_ended, speech_started
+from starlette.datastructures import QueryParams
+from talking import words_said
+
+from harken.serve.live.deepgram import DeepgramTranslator, parse_query
+from harken.serve.live.translator import HangUp, Mark
+from harken.serve.work.live_job import Flushed
+
+RAW = "encoding=linear16&sample_rate=16000"
+
+
+def told(outputs: Any) -> list[dict[str, Any]]:
+    return [json.loads(output) for output in outputs if isinstance(output, str)]
+
+
+@played()
+async def test_the_results_of_deepgram(stage: Stage) -> None:
+    query = (
+        f"{RAW}&interim_results=true&vad_events=true&utterance_end_ms=1000&endpointing=25&filler_words=false"
+    )
+    asked = parse_query(
+        QueryParams(f"{query}&language=en-US&keyterm=Ask&keyterm=not&model=nova-3"), stage.service
+    )
+    assert (asked.options.language, asked.options.hotwords) == ("en", ("Ask", "not"))
+    translator = DeepgramTranslator(asked, 0.0, "id")
+    events = (
+        speech_started(0.2),
+        interim(" Ask", tentative=" nut", at_s=1.0),
+        final(" Ask", " not!"),
+        speech_ended(2.0),
+    )
+    started, shown, said = told(output for event in events for output in translator.updated(event))
+    assert started == {"type": "SpeechStarted", "channel": [0, 1], "timestamp": 0.2}
+    texts = [each["channel"]["alternatives"][0]["transcript"] for each in (shown, said)]
+    assert texts == ["Ask nut", "Ask not!"]
+    assert [(each["is_final"], each["speech_final"]) for each in (shown, said)] == [
+        (False, False),
+        (True, True),
+    ]
+    assert (said["start"], said["duration"], said["metadata"]["request_id"]) == (0.0, 2.0, "id")
+    words = said["channel"]["alternatives"][0]["words"]
+    assert [(word["word"], word["punctuated_word"]) for word in words] == [("ask", "Ask"), ("not", "not!")]
+    assert not any(isinstance(output, Mark) for output in translator.received(bytes(32_000)))
+    mark = next(output for output in translator.received(bytes(32_000)) if isinstance(output, Mark))
+    (ended,) = told(translator.updated(Flushed(token=mark.token)))
+    assert ended == {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 0.5}
+    assert told(translator.updated(Flushed(token=mark.token))) == []
+    *_, metadata, hang_up = translator.received('{"type": "CloseStream"}')
+    assert json.loads(metadata)["duration"] == 2.0
+    assert isinstance(hang_up, HangUp)
+
+
+@played()
+async def test_finalize_is_answered_even_if_nothing_was_said(stage: Stage) -> None:
+    client = await stage.connect(DeepgramClient)
+    client.send({"type": "Finalize"})
+    client.say(3)
+    client.send({"type": "Finalize"})
+    client.finish()
+    await until(client.serving.done)
+    finals = [message for message in client.messages if message.get("is_final")]
+    assert [final["from_finalize"] for final in finals] == [True, True]
+    assert client.text == words_said(3)
+    assert (client.messages[-1]["type"], client.close_code) == ("Metadata", 1000)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("encoding=opus", "invalid_value"),
+        ("encoding=linear16", "missing_required_parameter"),
+        ("encoding=mulaw&sample_rate=1", "invalid_value"),
+        (f"{RAW}&language=klingon", "invalid_value"),
+        (f"{RAW}&model=large", "model_not_found"),
+    ],
+)
+@played()
+async def test_an_address_that_asks_for_what_is_not_allowed_is_refused(
+    stage: Stage, query: str, code: str
+) -> None:
+    client = await stage.connect(type("Asking", (DeepgramClient,), {"query": query.encode()}))
+    await until(client.serving.done)
+    assert (client.close_code, client.close_reason) == (1008, code)
+
+
+@played()
+async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(stage: Stage) -> None:
+    client = await stage.connect(VoskClient)
+    client.send({"config": {"sample_rate": 8000.0, "words": False, "phrase_list": ["word", "[unk]"]}})
+    for _ in range(14):
+        client.say(1)
+    client.send('{"reset" : 1}')
+    client.send({"config": {"words": True, "max_alternatives": 1}})
+    client.say(2)
+    client.finish()
+    await until(client.serving.done)
+    assert stage.model.options[0].hotwords == ("word",)
+    *replies, reset, _, end = client.messages
+    assert len(replies) == 14
+    assert {*replies[0]} == {"partial"}
+    assert [reply["text"] for reply in replies if "text" in reply] == [
+        "word0 word1 word2 word3 word4",
+        "word5 word6 word7 word8 word9",
+    ]
+    assert reset["text"].startswith("word10")
+    (alternative,) = end["alternatives"]
+    assert alternative["text"] == " ".join(word["word"] for word in alternative["result"])
+    assert client.close_code == 1000
