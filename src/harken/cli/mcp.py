@@ -27,7 +27,7 @@ OPTIONS = {field.name for field in fields(ServeOptions)} & {*NO_EFFECT, "speaker
 @single_option(
     "--root",
     "roots",
-    section="Access",
+    section="Folders",
     type=FilePath(exists=True, file_okay=False),
     multiple=True,
     required=True,

@@ -33,7 +33,7 @@ from harken.errors import OptionError
 from harken.formats import Layout
 from harken.option_types import options_from
 from harken.results import Segment
-from harken.text import LANGUAGES, to_language_code
+from harken.text import LANGUAGES, from_language_tag
 from harken.transcribe import TranscribeOptions
 
 FORMATS = ("txt", "vtt", "srt", "tsv", "json")
@@ -116,15 +116,18 @@ ROWS: Mapping[str, Sequence[Row]] = {
         Row("-o --output_dir", _PATH, ".", "Folder of the files."),
         Row("-f --output_format", click.Choice((*FORMATS, "all")), "all", "Format of the files."),
         Row("--verbose", _BOOL, True, "Print the text with its times."),
+        Row("--live_transcribe", _BOOL, False, "See 'harken listen'."),
         Row("--highlight_words", _BOOL, False),
         Row("--max_line_width", _INTEGER),
         Row("--max_line_count", _INTEGER),
         Row("--max_words_per_line", _INTEGER),
     ),
-    "Decoding": (
+    "Language": (
         Row("--task", _TEXT, "transcribe"),
         Row("--language", _TEXT),
         Row("--multilingual", _BOOL, False),
+    ),
+    "Decoding": (
         Row("--temperature", float, 0.0, "Temperature of the first attempt.", "temperatures"),
         Row("--temperature_increment_on_fallback", _NUMBER, 0.2, "Step to that of the next one.", "increment"),
         Row("--best_of", _INTEGER, 5),
@@ -133,18 +136,20 @@ ROWS: Mapping[str, Sequence[Row]] = {
         Row("--length_penalty", _NUMBER),
         Row("--suppress_tokens", _items(int, "integer,..."), (-1,)),
         Row("--suppress_blank", _BOOL, True),
-        Row("--initial_prompt", _TEXT),
-        Row("--carry_initial_prompt", _BOOL, False),
-        Row("--condition_on_previous_text", _BOOL, True),
-        Row("--prompt_reset_on_temperature", float, 0.5, name="prompt_reset_temperature"),
-        Row("--prefix", _TEXT),
-        Row("--hotwords", _hotwords, ()),
         Row("--compression_ratio_threshold", _NUMBER, 2.4),
         Row("--logprob_threshold", _NUMBER, -1.0),
         Row("--no_speech_threshold", _NUMBER, 0.6),
         Row("--clip_timestamps", _items(float, "float,..."), ()),
         Row("--batched", _BOOL, False, "Decode windows of detected speech together."),
         Row("--batch_size", _INTEGER, 8, "How many with --batched True."),
+    ),
+    "Prompting": (
+        Row("--initial_prompt", _TEXT),
+        Row("--carry_initial_prompt", _BOOL, False),
+        Row("--condition_on_previous_text", _BOOL, True),
+        Row("--prompt_reset_on_temperature", float, 0.5, name="prompt_reset_temperature"),
+        Row("--prefix", _TEXT),
+        Row("--hotwords", _hotwords, ()),
     ),
     "Words": (
         Row("--word_timestamps", _BOOL, False),
@@ -160,7 +165,6 @@ ROWS: Mapping[str, Sequence[Row]] = {
         ),
         Row("--hf_token", _TEXT, None, "Tell speakers apart; the token is not used."),
         Row("--speaker_num", int, None, "Number of speakers.", "num_speakers"),
-        Row("--live_transcribe", _BOOL, False, "See 'harken listen'."),
     ),
 }
 IGNORED = (
@@ -286,7 +290,7 @@ def _own_file(model: str, folder: str | None) -> str:
 
 def _language(language: str | None, model: str) -> str | None:
     """Return the code of the language; whisper takes English for a model that knows no other."""
-    code = to_language_code(language) if language else None
+    code = from_language_tag(language)
     if not Path(model).name.removesuffix(".pt").endswith(".en"):
         return code
     if code not in (None, "en"):

@@ -35,7 +35,7 @@ from harken.serve.options import ServeOptions
 from harken.serve.rest.files import json_error
 from harken.serve.server import listening
 from harken.speakers.diarizer import Diarizer
-from harken.text import LANGUAGES
+from harken.text import LANGUAGES, from_language_tag
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.journal import recording_identity
 from harken.version import __version__
@@ -203,7 +203,7 @@ class Tools:
             path = self._recording(file_path)
             target = self._new_file(save_to) if save_to else None
             options = TranscribeOptions(
-                language=None if language in ("", "auto") else language,
+                language=from_language_tag(language),
                 task=task,
                 word_timestamps=words or speakers,
                 initial_prompt=prompt,
