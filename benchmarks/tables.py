@@ -166,6 +166,15 @@ TABLES = {
             "right, %": "{right_percent:.1f}",
         }
     ),
+    "subtitles": Table(
+        {
+            "style": "{style}",
+            "cues": "{cues}",
+            "number": "{number:d}",
+            "with a broken rule": "{breaking:d}",
+            "too fast": "{only_too_fast:d}",
+        }
+    ),
     "parity": Table(_PARITY),
     "parity-base": Table(_PARITY),
     "parity-small": Table(_PARITY),

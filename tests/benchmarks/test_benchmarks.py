@@ -43,6 +43,7 @@ RUNS = {
     "speculative": f"{LIMITED} --repeats 1 --model tiny.en --source ngram transcript",
     "stages": f"{LIMITED} --repeats 1",
     "start": "--repeats 1",
+    "subtitles": "--limit 1 --style plain",
     "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300",
     "diarization peers": "--folder {conversations} --engine harken --speaker-model {speakers}",
     "diarization live": "--folder {conversations} --delay 2 --speaker-model {speakers}",

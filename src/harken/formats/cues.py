@@ -116,11 +116,14 @@ class CueMaker:
 
     def _words(self, segment: Segment) -> Iterator[Word]:
         """Yield the words of which cues are made, each on a line and with its main speaker; none without such text."""
-        if self._layout.needs_words and any(word.text.strip() for word in segment.words):
+        if self._layout.needs_words:
             for word in segment.words:
-                speaker = main_speaker(word.speakers or segment.speakers)
-                if word.text.strip():
-                    yield replace(word, text=" ".join(split_lines(word.text)), speakers=(speaker,))
+                speaker, text = (
+                    main_speaker(word.speakers or segment.speakers),
+                    " ".join(split_lines(word.text)),
+                )
+                if text.strip():
+                    yield replace(word, text=text, speakers=(speaker,))
 
     def _end_runs(self, next_start_s: float, *, but: Sequence[_Run] = ()) -> None:
         """End the runs before a time, but for some that go on."""
@@ -303,7 +306,7 @@ class _Run:
             return best
 
         for n_lines in range(1, behind - first + 1):
-            usual = self._width(first, behind) / n_lines
+            usual = max(self._width(first, behind), 1) / n_lines
             cheapest.cache_clear()
             cost, lines = cheapest(n_lines, behind)
             if cost < inf:
