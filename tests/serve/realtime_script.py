@@ -21,9 +21,10 @@ from harken.serve.live.realtime import RealtimeSession
 from harken.serve.live.realtime_config import SessionConfig
 from harken.serve.live.translator import Audio, Flush, Output, StreamClosed
 from harken.serve.work.live_job import Flushed
+from harken.serve.work.models import OPENAI_NAMES
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 
-MODELS = ("tiny.en", "base", "whisper-1", "gpt-4o-transcribe")
+MODELS = ("tiny.en", "base", *OPENAI_NAMES)
 OWN_EVENTS = ("harken.interim",)
 MANUAL = {"audio": {"input": {"turn_detection": None}}}
 

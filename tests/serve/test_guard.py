@@ -57,6 +57,10 @@ def asked(server: Serving, path: str = "/v1/models", **headers: str) -> tuple[in
 def test_addresses_and_own_names_are_allowed_hosts_and_names_of_other_sites_are_not(local: Serving) -> None:
     for host in ("127.0.0.1", "localhost", "LOCALHOST", "[::1]", "192.168.1.5", "harken.example"):
         assert asked(local, host=f"{host}:{local.port}") == (200, None)
+    reply = httpx.get(f"{local.url}/v1/models", headers={"host": "harken:8765"})
+    assert (
+        "the option --allowed-host harken, or HARKEN_ALLOWED_HOST=harken " in reply.json()["error"]["message"]
+    )
     for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", ""):
         assert asked(local, host=host) == (403, "host")
 
@@ -81,6 +85,11 @@ def test_a_preflight_is_answered_without_a_key(guarded: Serving) -> None:
     reply = httpx.options(f"{guarded.url}/v1/audio/transcriptions", headers=headers)
     assert reply.status_code == 204
     assert "authorization" in reply.headers["access-control-allow-headers"]
+    wanted = "authorization,x-stainless-arch,x-stainless-timeout"  # of OpenAI's library in a browser
+    reply = httpx.options(reply.url, headers=headers | {"access-control-request-headers": wanted})
+    assert reply.headers["access-control-allow-headers"] == wanted
+    refused = httpx.options(reply.url, headers=headers | {"origin": "https://evil.example"})
+    assert (refused.status_code, "access-control-allow-headers" in refused.headers) == (403, False)
 
 
 def test_a_key_opens_the_door_and_without_one_it_is_closed(guarded: Serving) -> None:

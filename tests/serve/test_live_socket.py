@@ -163,7 +163,7 @@ async def test_of_those_who_said_no_more_than_hello_few_are_kept(stage: Stage) -
 
 @played()
 async def test_the_options_of_a_hello_reach_the_model(stage: Stage) -> None:
-    hello = {"language": "en", "hotwords": ["Ada"], "prompt": "Names:", "words": True, "finals": "streamed"}
+    hello = {"language": "en-US", "hotwords": ["Ada"], "prompt": "Names:", "words": True, "finals": "streamed"}
     client = await stage.connect(OwnClient, audio={"format": "f32le", "rate": 48_000}, pause_s=2, **hello)
     send_all(client, TONE[:24_000].astype("<f4").tobytes(), 4_001)
     client.finish()

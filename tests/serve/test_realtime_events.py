@@ -124,6 +124,16 @@ def test_pcm_may_have_another_rate_than_that_of_openai() -> None:
         assert script.send(APPEND, audio=pcm(1, rate))[-1].format == AudioFormat(rate=rate)
 
 
+def test_models_that_end_no_turns_at_openai_end_none_unless_they_are_told_to() -> None:
+    for model in ("gpt-realtime-whisper", "gpt-live-transcribe"):
+        unset = audio_input(transcription={"model": model})
+        assert config_after(unset)["audio"]["input"]["turn_detection"] is None
+        told = audio_input(turn_detection={"type": "server_vad"})
+        assert config_after(unset, told)["audio"]["input"]["turn_detection"] == SERVER_VAD
+        changed = audio_input(transcription={"model": "whisper-1"})
+        assert config_after(unset, changed)["audio"]["input"]["turn_detection"] == SERVER_VAD
+
+
 def test_an_event_of_the_beta_dialect_switches_to_it() -> None:
     script = Script()
     assert script.open()[0]["type"] == "session.created"
@@ -133,7 +143,7 @@ def test_an_event_of_the_beta_dialect_switches_to_it() -> None:
 
 
 def test_options_of_the_protocol_reach_the_engine() -> None:
-    transcription = {"model": "base", "language": "en", "prompt": "Names.", "keywords": ["Harken"]}
+    transcription = {"model": "base", "language": "en-US", "prompt": "Names.", "keywords": ["Harken"]}
     turns = {"threshold": 0.7, "prefix_padding_ms": 200, "silence_duration_ms": 600}
     opened = opened_with(audio_input(transcription=transcription | {"delay": "xhigh"}, turn_detection=turns))
     assert opened.model == "base"
@@ -233,7 +243,11 @@ def test_an_event_that_is_not_understood_is_an_error_and_the_session_goes_on(
 def test_the_address_may_name_a_model() -> None:
     (created,) = Script(query={"intent": "transcription", "model": "tiny.en"}).open()
     assert created["session"]["audio"]["input"]["transcription"]["model"] == "tiny.en"
-    for query in ({"model": "gpt-realtime"}, {"intent": "conversation"}):
+    (created,) = Script(
+        query={"model": "gpt-realtime"}
+    ).open()  # of a conversation: not that of the transcription
+    assert created["session"]["audio"]["input"]["transcription"]["model"] == "whisper-1"
+    for query in ({"model": "big"}, {"intent": "conversation"}):
         created, error = Script(query=query).open()
         assert created["type"] == "session.created"
         assert [error["error"]["param"]] == [*query]

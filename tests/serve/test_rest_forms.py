@@ -48,6 +48,16 @@ def test_both_spellings_of_lists_are_read() -> None:
         assert (asked.words, asked.segments, asked.logprobs, asked.events) == (True, False, True, False)
 
 
+def test_a_language_is_any_tag_and_none_is_detected() -> None:
+    assert parse(
+        ("language", "pt_BR"), ("languages[]", "en-GB"), ("languages[]", "iw")
+    ).options == TranscribeOptions(language="pt", languages=("en", "he"))
+    assert (
+        parse(("language", "auto"), ("languages[]", "de"), ("languages[]", "und")).options
+        == TranscribeOptions()
+    )
+
+
 def test_a_temperature_is_the_first_of_the_schedule() -> None:
     schedule = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     for value in ("0", "0.4", "0.5", "1"):

@@ -95,13 +95,15 @@ def test_wrong_options_are_refused_in_one_line(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.real
-def test_a_key_of_the_environment_is_asked_for_and_stays_out_of_the_log(
+def test_key_and_name_of_the_environment_count_and_the_key_stays_out_of_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HARKEN_API_KEY", "secret-key")
+    monkeypatch.setenv("HARKEN_ALLOWED_HOST", "harken, whisper.lan")
     with serve("--log-format", "json") as (address, process):
         assert httpx.get(f"{address}/v1/models").status_code == 401
-        allowed = httpx.get(f"{address}/v1/models", headers={"authorization": "Bearer secret-key"})
+        given = {"authorization": "Bearer secret-key", "host": "whisper.lan:8765"}
+        allowed = httpx.get(f"{address}/v1/models", headers=given)
         assert [model["id"] for model in allowed.json()["data"]] == ["tiny.en"]
         form = {"data": {"model": "whisper-1"}, "files": {"file": EXAMPLE.read_bytes()}}
         key, path = {"x-api-key": "secret-key"}, "/v1/audio/transcriptions"

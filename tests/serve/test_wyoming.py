@@ -125,10 +125,7 @@ async def test_utterances_follow_one_another_on_a_connection(stage: Stage) -> No
 async def test_languages_of_home_assistant_are_known(stage: Stage) -> None:
     stage.model = TalkingRecognizer(languages=("en", "no", "pt", "tl"))
     async with connected(stage) as client:
-        for given, language in (
-            *(("en-GB", "en"), ("nb-NO", "no"), ("pt_BR", "pt"), ("fil", "tl")),
-            *(("auto", None), (None, None)),
-        ):
+        for given, language in (*(("nb-NO", "no"), ("fil", "tl"), ("auto", None), (None, None)),):
             await speak(client, 1, name="tiny", language=given)
             assert await transcript(client) == words_said(1)
             assert stage.model.options[-1].language == language

@@ -8,8 +8,16 @@ import sys
 import pytest
 
 from harken.errors import CheckpointError, OptionError
-from harken.text import LANGUAGES, IncrementalDetokenizer, Tokenizer, TokenKind, to_language_code
+from harken.text import (
+    LANGUAGES,
+    IncrementalDetokenizer,
+    Tokenizer,
+    TokenKind,
+    from_language_tag,
+    to_language_code,
+)
 from harken.text.bpe import pretokenize
+from harken.text.languages import TAGS
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +171,21 @@ def test_import_of_text_loads_no_tokenizer_library() -> None:
     code = "import sys, harken.text; print(*{'tokenizers', 'tiktoken', 'regex'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_tags_of_other_programs_are_languages_of_whisper_or_any() -> None:
+    given = {
+        **{"en-US": "en", "EN_us.UTF-8": "en", "zh-Hans-CN": "zh", "pt_BR": "pt", "nb-NO": "no", "iw": "he"},
+        **{"ger": "de", "deu": "de", "haw": "haw", "Haitian Creole": "ht", " German ": "de", "fil-PH": "tl"},
+        **dict.fromkeys(("auto", "und", "multi", "", "  ", "*", "mul-Latn"), None),
+    }
+    assert {tag: from_language_tag(tag) for tag in given} == given
+    assert from_language_tag(None) is None
+    assert TAGS.keys().isdisjoint(LANGUAGES)
+    assert LANGUAGES.keys() >= {*TAGS.values()}
+    for code in LANGUAGES:
+        assert from_language_tag(f"{code}-XX") == code
+    with pytest.raises(OptionError, match="language='tlh-XX': allowed is one of en"):
+        from_language_tag("tlh-XX")
+    with pytest.raises(OptionError, match="language='en-US'"):
+        to_language_code("en-US")

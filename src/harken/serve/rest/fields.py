@@ -104,7 +104,7 @@ def transcribe_options(given: Mapping[str, Any], names: Mapping[str, str], **oth
     names : mapping
         Names of fields by the options that they set.
     **others
-        Further options.
+        Further options, which count more.
 
     Raises
     ------
@@ -113,6 +113,6 @@ def transcribe_options(given: Mapping[str, Any], names: Mapping[str, str], **oth
     """
     options = {option: given[name] for option, name in names.items() if given.get(name) is not None}
     try:
-        return TranscribeOptions(**options, **others)
+        return TranscribeOptions(**options | others)
     except OptionError as error:
         raise request_error(error, names) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from inspect import getdoc
@@ -109,15 +110,16 @@ def _section(title: str, operation: Operation) -> Iterator[str]:
 def _rows(operation: Operation) -> Iterator[tuple[str, str, str]]:
     """Yield name, type and meaning of the parameters and fields."""
     for parameter in operation.get("parameters", ()):
-        yield _row(parameter["name"], parameter["schema"], f"in the {parameter['in']}")
-    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
-        schema = content["schema"]
-        for name, field in schema.get("properties", {"the body": schema}).items():
-            yield _row(name, field, kind)
+        yield _row(parameter["name"], parameter["schema"])
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        for name, schema in content["schema"].get("properties", {"(the body)": content["schema"]}).items():
+            yield _row(name, schema)
 
 
-def _row(name: str, schema: Mapping[str, Any], place: str) -> tuple[str, str, str]:
-    allowed = ", ".join(schema.get("enum", ()))
-    default = f"; by default {schema['default']}" if "default" in schema else ""
-    meaning = f"{schema.get('description', '')} {f'One of {allowed}' if allowed else ''}{default}".strip()
-    return name, f"{schema.get('type', 'any')}, {place}", meaning
+def _row(name: str, schema: Mapping[str, Any]) -> tuple[str, str, str]:
+    meaning = [schema.get("description", "")]
+    if "enum" in schema:
+        meaning.append(f"One of {', '.join(schema['enum'])}.")
+    if "default" in schema:
+        meaning.append(f"By default {json.dumps(schema['default'])}.")
+    return name, schema.get("type", ""), " ".join(meaning)
