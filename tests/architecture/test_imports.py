@@ -31,6 +31,7 @@ LAYERS = (
     ("manifests",),
     ("__init__",),
     ("api",),
+    ("channels",),
     ("backend_factory", "keywords", "transcription"),
     ("streaming",),
     ("speakers", "transcribe"),
