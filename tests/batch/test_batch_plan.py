@@ -200,7 +200,13 @@ def test_the_same_options_are_never_refused(store, options):
     assert recipe.digest == again.digest
 
 
-OTHER_VALUES = {"formats": ["srt"], "languages": ["de"], "hotwords": ["Ärzte"], "clip_timestamps": [1.0]}
+OTHER_VALUES = {
+    "formats": ["srt"],
+    "languages": ["de"],
+    "hotwords": ["Ärzte"],
+    "clip_timestamps": [1.0],
+    "replace": ["a = b"],
+}
 """Other values of the options that are empty by default."""
 
 

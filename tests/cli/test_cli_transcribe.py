@@ -184,7 +184,7 @@ class TestLayout:
     def test_lines_have_the_given_width(self, cli, talk):
         options = ["-f", "srt", "--max-line-width", "9", "--language", "zh", "--clip-timestamps", "0,0.48"]
         cli.run("transcribe", talk, *options)
-        assert re.findall(r"^[a-z]+$", text_of("talk.srt"), re.MULTILINE) == ["onetwoth", "reefour"]
+        assert re.findall(r"^[a-z]+$", text_of("talk.srt"), re.MULTILINE) == ["onetwot", "hreefour"]
 
     @pytest.mark.parametrize(
         ("line", "source"),

@@ -259,9 +259,6 @@ class TranscriptSession(FakeSession):
             self._backend.prompts.append(tuple(tokens[0]))
         return super().extend(tokens, last_n)
 
-    def rewind(self, lengths: Sequence[int]) -> None:
-        raise AssertionError("the long form does not rewind")
-
     def attention(self, row: int) -> Floats:
         """Attend to the positions of the text; the row that gives its first token is the last one of the prompt."""
         weights = np.full((1, self.lengths[row], WINDOW_POSITIONS), 1 / WINDOW_POSITIONS, np.float32)

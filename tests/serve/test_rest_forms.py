@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from served_audio import FORM_TYPE, file_form, form_body, wav
 from tone_server import FIELDS, PATH, check_refused, post, speak
 
+from harken.formats import Layout
 from harken.serve.errors import RequestError
 from harken.serve.rest.forms import MAX_FIELD_BYTES, Form
 from harken.serve.rest.transcription_form import TranscriptionRequest, parse_transcription_form
@@ -58,6 +59,12 @@ def test_a_language_is_any_tag_and_none_is_detected() -> None:
     )
 
 
+def test_a_style_replacements_and_channels_are_options_and_a_style_wants_words() -> None:
+    asked = parse(("subtitle_style", "bbc"), ("max_cue_s", "5"), ("replace[]", "a = b"), ("channels", "apart"))
+    assert asked.layout == Layout(subtitle_style="bbc", max_cue_s=5.0)
+    assert asked.options == TranscribeOptions(replace=("a = b",), channels="apart", word_timestamps=True)
+
+
 def test_a_temperature_is_the_first_of_the_schedule() -> None:
     schedule = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     for value in ("0", "0.4", "0.5", "1"):
@@ -89,6 +96,10 @@ def test_a_value_that_is_not_allowed_is_named(http: httpx.Client) -> None:
         *(("temperature", value, "temperature") for value in ("warm", "nan", "-1")),
         ("languages[]", "klingon", "languages"),
         ("keywords[]", "x" * 200, "keywords"),
+        ("subtitle_style", "cnn", "subtitle_style"),
+        ("max_line_count", "1.5", "max_line_count"),
+        ("channels", "left", "channels"),
+        ("replace", "a", "replace"),
         ("timestamp_granularities[]", "letter", "timestamp_granularities"),
         *((strategy, value, strategy) for value in ("never", "[" * 100_000)),
         (strategy, '{"type": "semantic"}', f"{strategy}[type]"),
