@@ -73,13 +73,14 @@ class TestScreen:
 
     def test_verbose_reports_engine_rejections_and_speed(self, cli, transcribe, talk):
         cli.use_texts(window_text(0, "hm", WINDOW_POSITIONS, gap=1.0))
-        first, *rejected, last = transcribe(talk, "--verbose", "--temperatures", "0,0").err.splitlines()
+        first, *rejected, speed, drafts = transcribe(talk, "--verbose", "--temperatures", "0,0").err.splitlines()
         assert first.startswith("Recognizer('tiny.en', fixed logits) loaded in ")
         assert [line.partition(": average")[0] for line in rejected] == [
             f"talk.wav: window at 00:0{i * WINDOW_S:.3f}: rejected at temperature 0" for i in range(4)
         ]
-        assert last.startswith("talk.wav: 00:01.920 in ")
-        assert last.endswith("times real time, 40 tokens, windows decoded: 8")
+        assert speed.startswith("talk.wav: 00:01.920 in ")
+        assert speed.endswith("times real time, 40 tokens, windows decoded: 8")
+        assert drafts.startswith("talk.wav: drafted tokens accepted: ")  # those of the rejected attempts
 
     def test_verbose_reports_language_and_dropped_segments(self, cli, talk):
         cli.use_texts(window_text(0, "Thanks for watching!", WINDOW_POSITIONS, gap=4.0, no_speech=0.5))
