@@ -115,6 +115,7 @@ _PARITY = {
 }
 TABLES = {
     "engines": Table(_ENGINES),
+    "engines-base": Table(_ENGINES),
     "engines-small": Table(_ENGINES),
     "engines-long": Table(
         _ENGINES | {"minutes": "{minutes:.1f}", "CPU seconds": "{cpu_s:.1f}", "loading, s": "{load_s:.2f}"}
