@@ -155,6 +155,8 @@ class TestErrorsInWords:
         hypothesis = (("A", "one dog a"), ("B", "big house"), ("A", "and a cat"))
         assert count_cp_word_errors(self.REFERENCE, hypothesis, None).errors == 2
         assert count_speaker_errors(self.REFERENCE, hypothesis, None) == Errors(1, 8)
+        fewer = (("A", "one fog"), ("B", "big house"), ("A", "and cat"))
+        assert count_speaker_errors(self.REFERENCE, fewer, None) == Errors(0, 6)
 
     def test_a_speaker_too_many_or_too_few_is_compared_with_nothing(self) -> None:
         assert count_cp_word_errors(self.REFERENCE, (("A", "one dog and a cat"),), None).deletions == 3
