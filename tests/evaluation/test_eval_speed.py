@@ -77,6 +77,12 @@ class TestRunRounds:
         # The sum over recordings would count shared forward passes several times.
         assert run.stats.windows == 2
 
+    def test_engine_gets_the_language_of_the_entry(self, tmp_path: Path) -> None:
+        backend = TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS))
+        engines = {"x": Recognizer(backend, TOKENIZER, "recital")}
+        [*run_rounds(engines, [write_recording(tmp_path, "a", language="de")], OPTIONS, repeats=1)]
+        assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
+
     def test_unknown_language_is_refused_before_transcribing(self, tmp_path: Path) -> None:
         recognizer = make_recognizer("a")
         recordings = [write_recording(tmp_path, "a"), write_recording(tmp_path, "b", language="xx")]
