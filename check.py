@@ -1,4 +1,4 @@
-"""Runs every check of a change: style and types, then all tests. Arguments go to pytest.
+"""Runs every check of a change: style, types and all tests. Arguments go to pytest.
 
 ``python check.py --fast`` leaves out the tests that take longer or need real models: under a minute.
 """
@@ -24,25 +24,25 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 def main() -> int:
-    """Run the static checks at the same time, then the tests; return 1 if anything fails."""
+    """Run the static checks and the tests at the same time; return 1 if anything fails."""
     running = {
         name: subprocess.Popen(
             module(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
         for name, command in STATIC_CHECKS.items()
     }
-    failed = []
-    for name, process in running.items():
-        output, _ = process.communicate()
-        print(f"== {name}: {' '.join(STATIC_CHECKS[name])}\n{output}", end="", flush=True)
-        if process.returncode:
-            failed.append(name)
-
     chosen = [part for given in sys.argv[1:] for part in (FAST if given == "--fast" else [given])]
     workers = min(os.cpu_count() or 1, MAX_WORKERS)
-    tests = ["pytest", "-n", str(workers), "--dist", "worksteal", "--durations", "20", "-rs", *chosen]
-    print(f"== tests: {' '.join(tests)}", flush=True)
-    if subprocess.run(module(tests), env=os.environ | ONE_THREAD).returncode:
+    command = ["pytest", "-n", str(workers), "--dist", "worksteal", "--durations", "20", "-rs", *chosen]
+    print(f"== tests: {' '.join(command)}", flush=True)
+    failed = []
+    with subprocess.Popen(module(command), env=os.environ | ONE_THREAD) as tests:
+        for name, process in running.items():
+            output, _ = process.communicate()
+            print(f"== {name}: {' '.join(STATIC_CHECKS[name])}\n{output}", end="", flush=True)
+            if process.returncode:
+                failed.append(name)
+    if tests.returncode:
         failed.append("tests")
     print(f"failed: {', '.join(failed)}" if failed else "all checks passed")
     return 1 if failed else 0

@@ -28,11 +28,18 @@ for name, action in {"SIGINT": signal.default_int_handler, "SIGHUP": signal.SIG_
     if number and signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, action)
 
-# The same examples everywhere, however busy the machine is; HYPOTHESIS_PROFILE=explore draws new ones.
+# The same examples everywhere, however busy the machine is; HYPOTHESIS_PROFILE=explore draws new ones, and more.
 settings.register_profile(
-    "repeat", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "repeat",
+    derandomize=True,
+    max_examples=40,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("explore", settings.get_profile("repeat"), derandomize=False, print_blob=True)
+settings.register_profile(
+    "explore", settings.get_profile("repeat"), derandomize=False, max_examples=200, print_blob=True
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 

@@ -159,20 +159,6 @@ def test_good_model_passes(cli: CliRunner) -> None:
     assert (outcome.code, outcome.err) == (0, "")
 
 
-@pytest.mark.slow
-def test_flipped_bits_end_in_a_text_or_in_one_line(cli: CliRunner) -> None:
-    rng, weights = np.random.default_rng(3), weights_of(good_model())
-    whole = weights.read_bytes()
-    for number in range(25):
-        data = bytearray(whole)
-        data[rng.integers(0, 4_000 if number % 2 else len(data))] ^= 1 << rng.integers(8)
-        weights.write_bytes(data)
-        outcome = transcribe(cli, "-m", "model")
-        assert not error_faults(outcome)
-        assert outcome.code in (0, 4), outcome
-        assert "nan" not in outcome.out
-
-
 def test_hostile_vocabulary_steers_no_terminal_and_no_file(cli: CliRunner) -> None:
     cli.use_texts(window_text(0, "a\x1b]0;title\x07b\x9b31mc\0d\x7f", WINDOW_POSITIONS))
     screen = cli.run("transcribe", "talk.wav", "--suppress-tokens", "")

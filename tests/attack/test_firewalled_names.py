@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cli_runner import Outcome
-from processes import HARKEN, environment, run
+from processes import HARKEN, environment
 from real_models import CACHE, EXAMPLE, model_path
 
 NETWORK = 'mount --bind "$1" /etc/resolv.conf && ip link set lo up && shift && exec "$@"'
@@ -60,7 +60,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "gaierror" not in asked.err or "harken" not in asked.out:
         pytest.skip(f"a network of its own cannot be made here: {asked.err.strip()[-100:]}")
     model_path("tiny.en")
-    run(["transcribe", EXAMPLE], folder, CACHE)
     return folder
 
 

@@ -54,11 +54,13 @@ QUICK = [
     Case(LONG["transcribe"], "windows decoded", signal.SIGINT),
     Case(FILM, "file begun", signal.SIGTERM),
 ]
-POINTS = (("handlers set", 1), ("cache begun", 1), ("model mapped", 1), ("model mapped", 3))
 OTHERS = [Case(LONG["transcribe"], "model mapped", signal.SIGINT, times=3)] + [
+    Case(arguments, "model mapped", next(NUMBERS)) for name, arguments in LONG.items() if name != "transcribe"
+]
+BY_NIGHT = [
     Case(arguments, point, next(NUMBERS), times)
     for name, arguments in LONG.items()
-    for point, times in POINTS
+    for point, times in (("handlers set", 1), ("cache begun", 1), ("model mapped", 3))
     if name != "transcribe"
 ]
 
@@ -77,7 +79,13 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "case", [*QUICK, *(pytest.param(case, marks=pytest.mark.attack) for case in OTHERS)], ids=str
+    "case",
+    [
+        *QUICK,
+        *(pytest.param(case, marks=pytest.mark.attack) for case in OTHERS),
+        *(pytest.param(case, marks=pytest.mark.nightly) for case in BY_NIGHT),
+    ],
+    ids=str,
 )
 def test_signal_ends_the_command_in_one_line_and_keeps_what_was_done(
     recordings: Path, tmp_path: Path, case: Case

@@ -22,7 +22,7 @@ def incremental_mel(samples: np.ndarray, cuts: list[int], n_mels: int) -> tuple[
     return np.concatenate([*frames, mel.flush()], axis=1), mel.ceiling
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(
     length=st.integers(0, len(AUDIO)),
     cuts=st.lists(st.integers(0, len(AUDIO)), max_size=12),

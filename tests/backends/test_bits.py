@@ -1,4 +1,7 @@
-"""The same bits from every instruction set, number of threads and, by emulation, from ARM64."""
+"""The same bits from every instruction set, number of threads and, by emulation, from ARM64.
+
+By day, tests/contract compares the bits of tiny models in `test_exact_bits.py` and `test_native_encoder.py`.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +48,13 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return hashes(build(tmp_path_factory.mktemp("native")))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_compiler
 def test_bits_do_not_depend_on_instruction_set_or_threads(native: dict[str, set[str]]) -> None:
     assert {model: len(hashes) for model, hashes in native.items()} == dict.fromkeys(MODELS, 1)
 
 
-@pytest.mark.attack
+@pytest.mark.nightly
 @needs_compiler
 @pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="qemu-aarch64, the emulator, is not installed")
 @pytest.mark.parametrize("processor", ["max", "cortex-a72"])

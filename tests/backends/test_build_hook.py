@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import struct
+import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -252,16 +254,31 @@ def test_decoder_was_compiled_at_installation() -> None:
 HEADER = hatch_build.MODULES / "kernel" / "harken.h"
 FUNCTIONS = re.findall(r"^HARKEN_API [^(]*?(\w+)\(", HEADER.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
-BY_DAY = {"windows-amd64"}
-"""Targets that differ from each other and from the machine in system or processor."""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the C compiler: pip install -e '.[native]'")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.nightly] * (name not in BY_DAY)) for name in hatch_build.TARGETS],
+needs_compiler = pytest.mark.skipif(
+    find_spec("ziglang") is None, reason="needs the C compiler: pip install -e '.[native]'"
 )
+
+
+@needs_compiler
+def test_sources_with_lines_for_windows_compile_for_it(tmp_path: Path) -> None:
+    sources = [path for path in HEADER.parent.glob("*.c") if "_WIN32" in path.read_text(encoding="utf-8")]
+    assert sources
+    for source in sources:
+        flags = [
+            "-c",
+            "-O0",
+            "-std=c11",
+            "-Werror=implicit",
+            "-target",
+            hatch_build.TARGETS["windows-amd64"].triple,
+        ]
+        command = [sys.executable, "-m", "ziglang", "cc", *flags, source, "-o", tmp_path / "object"]
+        subprocess.run(command, check=True, timeout=100)
+
+
+@pytest.mark.nightly
+@needs_compiler
+@pytest.mark.parametrize("name", hatch_build.TARGETS)
 def test_library_links(name: str, tmp_path: Path) -> None:
     library = hatch_build.compile_library(name, tmp_path).read_bytes()
     assert build_wheels.read_format(library) == build_wheels.expected_format(name)

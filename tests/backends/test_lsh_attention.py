@@ -126,6 +126,7 @@ def test_windows_and_streams_are_encoded_with_it() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.nightly
 def test_a_recording_is_transcribed_with_it() -> None:
     recognizer = harken.load("tiny.en", backend="torch", device="cpu", attention="lsh", threads=1)
     assert "LSHAttention(rounds=3, bucket_size=64)" in recognizer.backend.capabilities.detail

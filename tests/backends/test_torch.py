@@ -26,7 +26,7 @@ from harken.backends.torch import TorchBackend, model  # noqa: E402
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_torch_transcribes_the_text_of_the_cpu_engine() -> None:
     expected = list(recognizer("fp32").transcribe(EXAMPLE))
     loaded = harken.load("tiny.en", backend="torch", device="cpu", threads=1, download=False)

@@ -57,13 +57,6 @@ def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path: P
     assert len(transcribed(tmp_path)) == read
 
 
-def test_a_shard_whose_worker_is_killed_once_is_done_again_whole(tmp_path: Path) -> None:
-    manifest = write_archive(tmp_path, {**good(3), "unlucky.wav": "kill once by somebody"})
-    summary = run_batch(manifest, tmp_path / "out", PROCESSES)
-    assert (summary.complete, summary.rows, summary.failed) == (True, 4, 0)
-    assert read_rows(tmp_path / "out")["unlucky.wav"]["text"] == "kill once by somebody"
-
-
 def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path: Path) -> None:
     write_archive(tmp_path, {"stuck.wav": "hang"})
     recording = BatchRecording(location=str(tmp_path / "stuck.wav"), name="stuck.wav", keys={})
@@ -83,7 +76,7 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path: 
     assert events == [Broken(task, "its worker ended with signal SIGKILL")]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
 def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_recording(
     tmp_path: Path, workers: int
 ) -> None:
@@ -136,7 +129,7 @@ def test_no_worker_starts_where_all_of_them_end_at_once(
         run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", PROCESSES)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
 def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path, workers: int) -> None:
     manifest = write_archive(tmp_path, good(4))
     options = BatchOptions(workers=workers, shard_minutes=1, formats=("txt",))

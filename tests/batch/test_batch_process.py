@@ -99,6 +99,7 @@ def test_a_signal_ends_the_run_with_a_line_and_the_same_command_goes_on(
     finish(manifest, out, "--workers", str(workers))
 
 
+@pytest.mark.nightly
 def test_of_workers_that_are_killed_from_outside_no_row_is_lost_or_doubled(
     manifest: Path, tmp_path: Path
 ) -> None:

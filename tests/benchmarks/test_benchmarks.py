@@ -54,12 +54,8 @@ NEEDS = {
     "hashing": ("torch",),
     "diarization": ("onnxruntime",),
 }
-NIGHTLY = {
-    *("serving soak", "serving live", "serving beside"),
-    *("fleet kills", "fleet scaling", "hashing errors", "live sets", "live many"),
-    *("diarization peers", "diarization live"),
-}
-"""Runs of seconds, of which another subcommand of the same program runs by day, or tests/speakers does the like."""
+BY_DAY = {"compare", "errors", "memory", "stages", "steps"}
+"""Runs of a second or two, of speech, by most of what the programs share; the others take longer, and run at night."""
 ENDLESS = {"live hours", "diarization hours"}
 """Subcommands that take an hour of audio at least."""
 
@@ -75,7 +71,7 @@ def test_every_program_is_run_here() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in NIGHTLY)) for name in RUNS]
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name not in BY_DAY)) for name in RUNS]
 )
 def test_a_program_yields_rows(name: str, tmp_path: Path, places: Callable[[str], str]) -> None:
     program, *subcommand = name.split()

@@ -25,7 +25,7 @@ DIMS = Dims(
     **{"n_vocab": 4, "n_text_ctx": 2, "n_text_state": 32, "n_text_head": 1, "n_text_layer": 1},
 )
 WEIGHTS = files.random_weights(DIMS)
-ROUNDS = 200
+ROUNDS = 80
 SHARD, INDEX = "model-00001-of-00002.safetensors", "model.safetensors.index.json"
 
 

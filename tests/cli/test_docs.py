@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,13 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     if path.name not in ELSEWHERE
 }
-WITH_PYTHON = [name for name, page in PAGES.items() if PYTHON.search(page)]
+BY_NIGHT = {"speakers.md", "speculation.md"}
+"""Pages whose Python takes longer, and does what tests/speakers and tests/decoding do by day."""
+WITH_PYTHON = [
+    pytest.param(name, marks=[pytest.mark.nightly] * (name in BY_NIGHT))
+    for name, page in PAGES.items()
+    if PYTHON.search(page)
+]
 COMMANDS = [
     (name, line.removeprefix("harken "), output)
     for name, page in PAGES.items()
@@ -43,10 +48,8 @@ def cache(monkeypatch):
 
 
 def test_the_reference_is_up_to_date():
-    made = subprocess.run(
-        [sys.executable, "docs/reference.py"], cwd=ROOT, capture_output=True, timeout=60, check=True
-    )
-    assert (ROOT / "docs" / "reference.md").read_bytes() == made.stdout, (
+    page = runpy.run_path(str(ROOT / "docs" / "reference.py"))["page"]()
+    assert (ROOT / "docs" / "reference.md").read_text(encoding="utf-8") == page, (
         "python docs/reference.py > docs/reference.md"
     )
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from real_models import CACHE, EXAMPLE, model_path
+from audio_files import AUDIO_FORMATS
+from processes import speech
+from real_models import CACHE, model_path
 
 COMMANDS = ["transcribe --assistant ngram", "listen", "plot -o plot.html", "doctor"]
 LONG_COMMANDS = {
@@ -49,10 +51,10 @@ def arguments(command: str, folder: Path) -> list[str]:
     for package in LONG_COMMANDS.get(command, []):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    file = EXAMPLE
+    file = AUDIO_FORMATS["wav s16"].write(folder / "talk", samples=speech(0, 3))
     if command == "eval":
         file = folder / "manifest.jsonl"
-        file.write_text(json.dumps({"audio": str(EXAMPLE), "text": "ask not", "language": "en"}) + "\n")
+        file.write_text(json.dumps({"audio": "talk.wav", "text": "And so", "language": "en"}) + "\n")
     return command.split() + ([] if command in WITHOUT_FILE else [str(file)])
 
 

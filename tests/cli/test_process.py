@@ -73,7 +73,12 @@ def prepared(busy: str = "pass", asked: str = "pass") -> list[str]:
 
 @pytest.mark.parametrize(
     ("busy", "number"),
-    [(IN_PYTHON, SIGHUP), (IN_A_CALL, SIGINT), (IN_A_CALL, SIGTERM), (IN_A_FINALIZER, SIGINT)],
+    [
+        (IN_PYTHON, SIGHUP),
+        (IN_A_CALL, SIGTERM),
+        pytest.param(IN_A_CALL, SIGINT, marks=pytest.mark.nightly),
+        pytest.param(IN_A_FINALIZER, SIGINT, marks=pytest.mark.nightly),
+    ],
 )
 def test_first_signal_ends_the_command_and_keeps_what_was_done(talk, busy, number):
     folder = talk.parent
@@ -112,7 +117,11 @@ def waits_for_input(process: subprocess.Popen[bytes]) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "sent_bytes", "number"),
-    [("transcribe -", 0, SIGTERM), ("plot - -o unused.html", 30, SIGINT), ("decode -", 9_000, SIGINT)],
+    [
+        ("transcribe -", 0, SIGTERM),
+        pytest.param("plot - -o unused.html", 30, SIGINT, marks=pytest.mark.nightly),
+        pytest.param("decode -", 9_000, SIGINT, marks=pytest.mark.nightly),
+    ],
     ids=["nothing is sent", "a part of the header", "the header and a little sound"],
 )
 def test_first_signal_ends_the_wait_for_standard_input(tmp_path, line, sent_bytes, number):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,18 +84,6 @@ class TestOneModel:
         line = "harken: errors are not counted: jiwer is not installed: pip install '.[eval]'\n"
         assert (outcome.code, outcome.err) == (0, line)
         assert "WER" not in outcome.out
-
-    def test_unreadable_file_is_reported_and_the_others_measured(self, cli: CliRunner) -> None:
-        use_texts(cli)
-        Path("notes.mp3").write_text("Dear diary")
-        arguments = ("nosuch.wav", "notes.mp3", "talks/0.wav", "--repeat", "1", "--json", "out.json")
-        outcome = cli.run("bench", *arguments, *OPTIONS)
-        assert outcome.code == 1
-        missing, damaged = outcome.err.splitlines()
-        assert missing.startswith("harken: nosuch.wav: ")
-        assert damaged.startswith("harken: notes.mp3: ")
-        assert "1 recording: 0.5 s of audio\n" in outcome.out
-        assert [failure["audio"] for failure in read_report()["failed"]] == ["nosuch.wav", "notes.mp3"]
 
     def test_assistant_without_speculative_is_measured(self, cli: CliRunner) -> None:
         outcome, loaded = run(cli, "bench", "talks/0.wav", "--assistant", "small.en")

@@ -64,12 +64,6 @@ class TestJoinedStreams:
         assert not first[samples:].any()
         assert first[:samples].any()
 
-    def test_single_recording_is_unchanged(self) -> None:
-        (stream,) = join_by_speaker([recording(0)], 0.3)
-        assert stream.entry == recording(0).entry
-        (samples,) = stream.load()
-        assert len(samples) == round(WINDOW_S * 16000)
-
     def test_speaker_folder_and_language_separate_streams(self) -> None:
         others = (
             *(recording(1, speaker="berta"), recording(0, name="walks/0.wav")),
@@ -77,9 +71,6 @@ class TestJoinedStreams:
         )
         streams = join_by_speaker([recording(0), *others, recording(1)], 0.0)
         assert sorted(len(stream.recordings) for stream in streams) == [1, 1, 1, 1, 2]
-
-    def test_unknown_length_stays_unknown(self) -> None:
-        assert JoinedStream(recordings=(recording(0), recording(1, seconds=None))).entry.seconds is None
 
     def test_reference_words_have_stream_times(self) -> None:
         class Aligned(Recognizer):
@@ -147,17 +138,6 @@ class TestLiveRuns:
         assert summary.offline_wer.rate == 0
         assert summary.relative_wer_increase is None  # relative to nothing
         assert summary.flicker == pytest.approx(2 / 10)
-
-    def test_summary_of_no_rounds_is_empty(self) -> None:
-        summary = summarise_live([], "a", TranscribeOptions())
-        assert (summary.commit_latency_aware, summary.final_wer, summary.flicker) == (None, None, None)
-
-    def test_unreadable_recording_is_a_failure(self) -> None:
-        Path("talks/0.wav").write_text("Dear diary")
-        failure, live_round = outcomes(repeats=1)[0]
-        assert isinstance(failure, Failure)
-        assert failure.entry.name == "talks/0.wav"
-        assert isinstance(live_round, LiveRound)
 
 
 def outcomes(repeats: int) -> tuple[list[LiveRound | Failure], list[str]]:

@@ -65,7 +65,7 @@ def test_manifest_lines_on_the_page_are_json() -> None:
 @pytest.mark.real
 @needs_the_model
 def test_drafts_do_not_change_the_tokens(examples: CliRunner) -> None:
-    arguments = ("--speculative", "--assistant", "ngram", "--precision", "fp32", "--repeat", "1")
+    arguments = ("--speculative", "--assistant", "ngram", "--repeat", "1")
     outcome = examples.run("bench", "examples", *arguments, "--json", "out.json")
     assert (outcome.code, outcome.err) == (0, "")
     assert "The tokens are the same in 1 recording.\n" in outcome.out
@@ -76,6 +76,7 @@ def test_drafts_do_not_change_the_tokens(examples: CliRunner) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.nightly
 @needs_the_model
 def test_live_sessions_equal_the_offline_pass(examples: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     # With a clock that stands still no work is left out, however busy the machine is.

@@ -7,7 +7,6 @@ import re
 import signal
 from pathlib import Path
 
-import click
 import pytest
 
 from audio_files import AUDIO_FORMATS
@@ -15,11 +14,7 @@ from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.measured import read_report, signal_at, without_times
 from harken.api import Recognizer
-from harken.cli.eval import format_differences
 from harken.errors import OptionError
-from harken.evaluation.error_rate import AlignmentChunk
-from harken.evaluation.scoring import EvalHypothesis, score
-from harken.manifests import Entry
 from tiny_models import TOKENIZER
 
 REFERENCES = ("One dog and a cat.", "A big house", "", "我很好")
@@ -79,11 +74,6 @@ class TestScreen:
         assert without_times(outcome.out) == RESULT
         assert len(cli.loaded) == 1
 
-    def test_quiet_prints_totals_only(self, cli: CliRunner) -> None:
-        outcome = cli.run("eval", "talks/manifest.jsonl", "--quiet", "--worst", "0", *SPACED)
-        assert "talks/" not in outcome.out
-        assert without_times(outcome.out) in RESULT
-
     def test_limit_is_spread_over_the_manifest(self, cli: CliRunner) -> None:
         outcome = cli.run("eval", "talks", "--limit", "2", *SPACED)
         assert re.findall(r"talks/\d.wav", outcome.out)[:2] == ["talks/0.wav", "talks/2.wav"]
@@ -138,22 +128,6 @@ class TestFiles:
         use_texts(cli, *HYPOTHESES[2:])
         assert without_times(cli.run("eval", "talks", "--worst", "2", *options).out) == RESULT
         assert read_report()["complete"]
-
-
-class TestColours:
-    def test_no_color_turns_off_colours(self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-        scored = score(Entry(name="a", path=Path("a"), text="a b"), EvalHypothesis(text="a c"), "en")
-        assert click.style("[-b-]", fg="red") + click.style("{+c+}", fg="green") in format_differences(scored)
-        monkeypatch.setenv("NO_COLOR", "1")
-        assert format_differences(scored) == "\na: 1 error, 50.00 %\n  a [-b-]{+c+}\n"
-
-    def test_long_correct_text_is_abridged(self) -> None:
-        reference = "z " + " ".join("bcdefghijk") + " y"
-        scored = score(
-            Entry(name="a", path=Path("a"), text=reference), EvalHypothesis(text=reference[2:-2]), None
-        )
-        assert click.unstyle(format_differences(scored)).splitlines()[-1] == "  [-z-] b c d e ... h i j k [-y-]"
-        assert AlignmentChunk(("a",), ("a",)).equal
 
 
 def test_language_of_a_manifest_that_the_model_does_not_know_names_the_recording(

@@ -9,10 +9,9 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from harken.errors import ManifestError, OutputError
-from harken.evaluation.evaluate import open_hypotheses, provenance
+from harken.evaluation.evaluate import open_hypotheses
 from harken.evaluation.scoring import EvalHypothesis
 from harken.manifests import read_manifests, subsample_evenly
-from harken.transcribe import TranscribeOptions
 
 GOOD = {"audio": "a.wav", "text": "Hello."}
 BY = {"model": "tiny.en", "precision": "int8"}
@@ -157,11 +156,6 @@ class TestHypotheses:
         with open_hypotheses(path, BY) as store:
             assert store.by_name == {"german/a.wav": self.HYPOTHESIS, "german/b.wav": EvalHypothesis(text="")}
 
-    def test_store_works_without_a_file(self) -> None:
-        with open_hypotheses(None, BY) as store:
-            store.add("a", self.HYPOTHESIS)
-        assert store.by_name == {"a": self.HYPOTHESIS}
-
     def test_lines_without_provenance_or_final_newline_are_read(self, tmp_path: Path) -> None:
         path = tmp_path / "hypotheses.jsonl"
         path.write_text('{"audio": "a", "text": "x"}\n{"audio": "b", "text": "y"}')
@@ -196,11 +190,6 @@ class TestHypotheses:
     def test_unwritable_file_is_an_output_error(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="cannot be written"), open_hypotheses(tmp_path, BY):
             pass
-
-    def test_provenance_holds_engine_and_changed_options_only(self) -> None:
-        options = TranscribeOptions(beam_size=5, temperatures=(0.0, 0.5))
-        expected = {"model": "base", "beam_size": 5, "temperatures": [0.0, 0.5]}
-        assert provenance(options, model="base") == expected
 
 
 class TestForeignAndCutFiles:

@@ -21,7 +21,6 @@ from harken.evaluation.speaker_errors import (
     count_cp_word_errors,
     count_diarization_errors,
     count_speaker_errors,
-    jaccard_errors,
 )
 from harken.evaluation.speakers import SpeakerHypothesis, evaluate_speakers, score_speakers, summarise_speakers
 from harken.formats.rttm import read_rttm
@@ -125,30 +124,6 @@ class TestTurnsFromRttm:
 
 
 class TestErrorsInTime:
-    def test_names_of_speakers_do_not_matter(self) -> None:
-        errors = count_diarization_errors(ANN_AND_BOB, turns((0.0, 4.0, "B"), (5.0, 10.0, "A")))
-        assert errors == DiarizationErrors(speech_s=9.0)
-        assert errors.rate == 0.0
-
-    def test_missed_false_and_confused_speech_are_told_apart(self) -> None:
-        hypothesis = turns((1.0, 4.5, "A"), (5.0, 8.0, "B"), (8.0, 10.0, "A"))
-        errors = count_diarization_errors(ANN_AND_BOB, hypothesis)
-        assert errors == DiarizationErrors(speech_s=9.0, missed_s=1.0, false_alarm_s=0.5, confused_s=2.0)
-
-    def test_a_collar_forgives_what_lies_beside_the_edges_of_turns(self) -> None:
-        hypothesis = turns((0.2, 4.2, "A"), (4.8, 10.0, "B"))
-        assert count_diarization_errors(ANN_AND_BOB, hypothesis).errors == pytest.approx(0.6)
-        errors = count_diarization_errors(ANN_AND_BOB, hypothesis, collar_s=0.25)
-        assert errors.errors == 0.0
-        assert errors.speech_s == pytest.approx(8.0)
-
-    def test_overlap_counts_for_each_speaker_unless_it_is_left_out(self) -> None:
-        reference = turns((0.0, 4.0, "ann"), (3.0, 6.0, "bob"))
-        hypothesis = turns((0.0, 3.5, "A"), (3.5, 6.0, "B"))
-        errors = count_diarization_errors(reference, hypothesis)
-        assert errors == DiarizationErrors(speech_s=7.0, missed_s=1.0)
-        assert count_diarization_errors(reference, hypothesis, overlap=False) == DiarizationErrors(speech_s=5.0)
-
     def test_turns_of_one_speaker_that_overlap_count_once(self) -> None:
         hypothesis = turns((0.0, 3.0, "A"), (2.0, 4.0, "A"), (5.0, 10.0, "B"), (6.0, 6.0, "B"))
         assert count_diarization_errors(ANN_AND_BOB, hypothesis).errors == 0.0
@@ -159,11 +134,6 @@ class TestErrorsInTime:
         assert nothing == DiarizationErrors(false_alarm_s=9.0)
         assert nothing.rate is None
         assert count_diarization_errors((), (), collar_s=0.25) == DiarizationErrors()
-
-    def test_the_jaccard_error_counts_speakers_alike_and_those_without_a_match_wholly(self) -> None:
-        reference = turns((0.0, 8.0, "ann"), (8.0, 10.0, "bob"))
-        assert jaccard_errors(reference, turns((0.0, 10.0, "A"))) == pytest.approx({"ann": 0.2, "bob": 1.0})
-        assert jaccard_errors((), ANN_AND_BOB) == {}
 
     def test_without_scipy_the_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real_import = builtins.__import__
@@ -181,14 +151,12 @@ class TestErrorsInTime:
 class TestErrorsInWords:
     REFERENCE = (("ann", "One dog."), ("bob", "A big house."), ("ann", "And a cat."))
 
-    def test_all_words_of_a_speaker_are_compared_with_those_of_the_best_match(self) -> None:
-        hypothesis = (("A", "one dog and"), ("B", "a big house"), ("A", "a cat"))
-        assert count_cp_word_errors(self.REFERENCE, hypothesis, None) == ErrorCounts(hits=8)
-
     def test_words_of_the_wrong_speaker_are_wrong_twice(self) -> None:
         hypothesis = (("A", "one dog a"), ("B", "big house"), ("A", "and a cat"))
         assert count_cp_word_errors(self.REFERENCE, hypothesis, None).errors == 2
         assert count_speaker_errors(self.REFERENCE, hypothesis, None) == Errors(1, 8)
+        fewer = (("A", "one fog"), ("B", "big house"), ("A", "and cat"))
+        assert count_speaker_errors(self.REFERENCE, fewer, None) == Errors(0, 6)
 
     def test_a_speaker_too_many_or_too_few_is_compared_with_nothing(self) -> None:
         assert count_cp_word_errors(self.REFERENCE, (("A", "one dog and a cat"),), None).deletions == 3

@@ -12,14 +12,13 @@ from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window
 from harken import Recognizer
 from harken.decoding import DecodeStats
 from harken.errors import ManifestError
-from harken.evaluation.scoring import EvalHypothesis, EvalRecording, Failure
+from harken.evaluation.scoring import EvalHypothesis, EvalRecording
 from harken.evaluation.speed import (
     RecordingResult,
     Round,
     Run,
     WindowTokens,
     divergences,
-    failures,
     first_divergence,
     run_rounds,
     summarise_speed,
@@ -91,18 +90,6 @@ class TestRunRounds:
             next(run_rounds({"x": recognizer}, recordings, OPTIONS, repeats=1))
         assert recognizer.backend.mels == []
 
-    def test_run_holds_hypothesis_window_tokens_and_failures(self, tmp_path: Path) -> None:
-        good, bad = write_recording(tmp_path, "a"), write_recording(tmp_path, "b")
-        bad.entry.path.write_text("Dear diary")
-        rounds = [*run_rounds({"x": make_recognizer("ab")}, [good, bad], OPTIONS, repeats=2)]
-        (result,) = rounds[0].runs["x"][0].results
-        assert isinstance(result, RecordingResult)
-        assert result.hypothesis == EvalHypothesis(text="ab", language="en", seconds=WINDOW_S)
-        assert result.windows == ((0.0, window_text(0, "ab", WINDOW_POSITIONS).tokens),)
-        (failure,) = failures(rounds)
-        assert failure.entry == bad.entry
-        assert "is not a recording" in failure.reason
-
 
 def make_run(decode_s: float, wall_s: float, entry: Entry) -> Run:
     result = RecordingResult(entry=entry, hypothesis=EvalHypothesis(text="", seconds=2.0), windows=())
@@ -121,24 +108,6 @@ class TestSummariseSpeed:
         assert (summary.wall_s, summary.audio_s) == (25.0, 4.0)
         assert summary.times_real_time == pytest.approx(4 / 25)
         assert summary.evaluation is None
-
-    def test_errors_count_only_in_recordings_with_reference(self) -> None:
-        pytest.importorskip("jiwer")
-        known, unknown = (Entry(name=name, path=Path(name), text="one two") for name in "ab")
-        recordings = tuple(EvalRecording(entry=each, has_reference=each is known) for each in (known, unknown))
-        heard = EvalHypothesis(text="one too", seconds=1.0)
-        outcomes = tuple(RecordingResult(entry=each, hypothesis=heard, windows=()) for each in (known, unknown))
-        runs = (Run(wall_s=1.0, stats=DecodeStats(), results=outcomes),)
-        bench_round = Round(recordings=recordings, runs={"x": runs})
-        evaluation = summarise_speed([bench_round], "x", OPTIONS, scored=True).evaluation
-        assert evaluation
-        assert evaluation.wer
-        assert (evaluation.wer.error_counts.errors, evaluation.wer.error_counts.reference_length) == (1, 2)
-        assert summarise_speed([bench_round], "x", OPTIONS, scored=False).evaluation is None
-
-    def test_no_rounds_give_no_speed(self) -> None:
-        summary = summarise_speed([], "x", OPTIONS, scored=True)
-        assert (summary.wall_s, summary.times_real_time, summary.results) == (0.0, None, ())
 
 
 ENTRY = Entry(name="a", path=Path("a"), text="")
@@ -175,7 +144,3 @@ def test_divergence_of_any_run_is_reported_once_per_recording() -> None:
     bench_round = Round(recordings=(), runs=runs)
     (divergence,) = divergences([bench_round, bench_round], "x", "y")
     assert (divergence.entry, divergence.tokens, divergence.same_text) == (ENTRY, (1, 2), True)
-
-
-def test_failure_has_no_divergence() -> None:
-    assert first_divergence(make_result((0.0, (1,))), Failure(entry=ENTRY, reason="empty")) is None

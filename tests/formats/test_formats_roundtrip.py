@@ -12,7 +12,7 @@ from typing import Any
 from unicodedata import category
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harken.errors import OptionError
@@ -287,7 +287,6 @@ def cue_letters(segment: Segment) -> str:
 
 
 @pytest.mark.parametrize("karaoke", [False, True])
-@settings(max_examples=50)
 @given(transcript=transcripts, layout=layouts())
 def test_no_layout_loses_text_whatever_the_times(karaoke: bool, transcript: Transcript, layout: Layout) -> None:
     layout = replace(layout, highlight_words=False, karaoke=karaoke)
@@ -306,7 +305,6 @@ def test_no_layout_loses_text_whatever_the_times(karaoke: bool, transcript: Tran
     assert sorted(written) == sorted(expected.replace("\\", "\\\u2060"))
 
 
-@settings(max_examples=50)
 @given(transcript=transcripts, layout=layouts())
 def test_cues_of_every_layout_can_be_parsed(transcript: Transcript, layout: Layout) -> None:
     for block in blocks("".join(render(transcript, "srt", layout))):
@@ -334,7 +332,6 @@ def name_shown(speakers: tuple[str, ...]) -> str:
     return printable(" ".join(speakers[0].split())) if speakers else ""
 
 
-@settings(max_examples=50)
 @given(transcript=diarized, layout=layouts())
 def test_no_cue_has_words_of_two_speakers(transcript: Transcript, layout: Layout) -> None:
     layout = replace(layout, highlight_words=False, karaoke=False)

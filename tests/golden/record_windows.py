@@ -1,13 +1,12 @@
-"""Record the output of openai-whisper and transformers for one window: features, logits, languages and tokens.
+"""Record the output of openai-whisper for one window: features, logits, languages and tokens.
 
-Run from the root of the repository, with both installed, the recordings in ../shared/audio, and the multilingual
-tiny in HARKEN_MODELS::
+Run from the root of the repository, with openai-whisper installed, the recordings in ../shared/audio, and the
+multilingual tiny in HARKEN_MODELS::
 
     PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/record_windows.py
 
-It writes tests/golden/windows.json. Models and cases come from `window_inputs.py`, as in the test. Each reference
-computes its own log-mel. Beam search and forced beginnings are openai-whisper's alone: the beams of transformers stop
-by another rule, and it has no forced beginnings.
+It writes tests/golden/windows.json. Models and cases come from `window_inputs.py`, as in the test. The reference
+computes its own log-mel.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 import whisper.version
 from goldens import write_json
-from references import provenance, reference_model, transformers_model
+from references import provenance, reference_model
 from whisper.audio import log_mel_spectrogram
 from whisper.decoding import DecodingOptions, DecodingTask
 from window_inputs import (
@@ -38,24 +36,15 @@ from window_inputs import (
 
 from harken.checkpoints import open_checkpoint
 from harken.text import Tokenizer
-from harken.types import SAMPLE_RATE
 from real_models import model_path
 
 
 def main() -> None:
-    references = {
-        "openai": f"openai-whisper {whisper.version.__version__}, decode",
-        "transformers": f"transformers {transformers.__version__}, WhisperForConditionalGeneration.generate",
-    }
     recorded = {
-        **provenance(references=references),
-        "computed": {
-            model: {"openai": compute(model), "transformers": compute_transformers(model)} for model in RANDOM
-        },
+        **provenance(reference=f"openai-whisper {whisper.version.__version__}, decode"),
+        "computed": {model: compute(model) for model in RANDOM},
         "languages": [[model, recording, detect(model, recording)] for model, recording in LANGUAGE_CASES],
-        "decoded": {
-            name: {"openai": decode(case), **decode_transformers(case)} for name, case in CASES.items()
-        },
+        "decoded": {name: decode(case) for name, case in CASES.items()},
         "sampled": [sample(penalty) for penalty in (None, 0.0, 0.6, 1.0)],
     }
     text = (
@@ -74,45 +63,8 @@ def openai_model(model: str) -> Any:
     return reference_model(checkpoint.dims, checkpoint.weights)
 
 
-@cache
-def other_model(model: str) -> Any:
-    if model in RANDOM:
-        random_model = transformers_model(RANDOM[model], make_weights(model))
-        return configured(random_model, Tokenizer.builtin(RANDOM[model].n_vocab))
-    checkpoint = open_checkpoint(model_path(model))
-    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
-    return configured(transformers_model(checkpoint.dims, checkpoint.weights), tokenizer)
-
-
-def configured(model: Any, tokenizer: Tokenizer) -> Any:
-    """Set the generation config of a model like the published generation_config.json."""
-    never = {*tokenizer.non_speech_tokens, tokenizer.transcribe, tokenizer.translate, tokenizer.sot}
-    never |= {tokenizer.sot_prev, tokenizer.sot_lm, tokenizer.no_speech}
-    model.generation_config = transformers.GenerationConfig(
-        is_multilingual=True,
-        lang_to_id={f"<|{code}|>": token for code, token in tokenizer.language_tokens.items()},
-        task_to_id={"transcribe": tokenizer.transcribe, "translate": tokenizer.translate},
-        no_timestamps_token_id=tokenizer.no_timestamps,
-        decoder_start_token_id=tokenizer.sot,
-        bos_token_id=tokenizer.eot,
-        eos_token_id=tokenizer.eot,
-        pad_token_id=tokenizer.eot,
-        prev_sot_token_id=tokenizer.sot_prev,
-        suppress_tokens=sorted(never),
-        begin_suppress_tokens=list(tokenizer.blank_tokens),
-        max_initial_timestamp_index=50,
-        max_length=448,
-    )
-    return model
-
-
 def openai_mel(model: str, recording: str) -> torch.Tensor:
     return log_mel_spectrogram(first_window(recording), openai_model(model).dims.n_mels)
-
-
-def transformers_mel(model: str, recording: str) -> torch.Tensor:
-    extractor = transformers.WhisperFeatureExtractor(feature_size=openai_model(model).dims.n_mels)
-    return extractor(first_window(recording), sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
 
 
 def prompt(model: str) -> list[int]:
@@ -127,19 +79,12 @@ def prompt(model: str) -> list[int]:
 
 @torch.no_grad()
 def compute(model: str) -> dict[str, Any]:
-    """Compute features and logits by openai-whisper."""
+    """Compute features and logits."""
     whisper_model = openai_model(model)
     features = whisper_model.encoder(openai_mel(model, "jfk")[None])
     return sampled_values(
         features, whisper_model.decoder(torch.tensor([prompt(model)]), features), prompt(model)
     )
-
-
-@torch.no_grad()
-def compute_transformers(model: str) -> dict[str, Any]:
-    """Compute features and logits by transformers."""
-    output = other_model(model)(transformers_mel(model, "jfk"), decoder_input_ids=torch.tensor([prompt(model)]))
-    return sampled_values(output.encoder_last_hidden_state, output.logits, prompt(model))
 
 
 def sampled_values(features: torch.Tensor, logits: torch.Tensor, tokens: list[int]) -> dict[str, Any]:
@@ -174,10 +119,8 @@ def decoding_options(case: Case, **others: Any) -> DecodingOptions:
 
 
 def decode(case: Case) -> dict[str, Any]:
-    """Decode by openai-whisper."""
-    result = whisper.decode(
-        openai_model(case.model), openai_mel(case.model, case.recording), decoding_options(case)
-    )
+    """Decode a window."""
+    result = whisper.decode(openai_model(case.model), openai_mel(case.model, "jfk"), decoding_options(case))
     return {
         "tokens": result.tokens,
         "avg_logprob": round(result.avg_logprob, 5),
@@ -185,28 +128,8 @@ def decode(case: Case) -> dict[str, Any]:
     }
 
 
-def decode_transformers(case: Case) -> dict[str, Any]:
-    """Decode by transformers, without the end of text."""
-    if case.beam or case.prefix:
-        return {}
-    model = other_model(case.model)
-    tokenizer = Tokenizer.builtin(model.config.vocab_size)
-    previous = [tokenizer.sot_prev, *tokenizer.encode(" " + case.previous)] if case.previous else []
-    generated = model.generate(
-        transformers_mel(case.model, case.recording),
-        language=case.language,
-        task=case.task,
-        return_timestamps=case.timestamps,
-        prompt_ids=torch.tensor(previous) if previous else None,
-        force_unique_generate_call=True,
-    )
-    ids = generated[0].tolist()
-    start = len(previous) + len(tokenizer.sot_sequence(case.language, case.task, timestamps=case.timestamps))
-    return {"transformers": {"tokens": [token for token in ids[start:] if token != tokenizer.eot]}}
-
-
 def sample(length_penalty: float | None) -> dict[str, Any]:
-    """Draw candidates of best-of by openai-whisper: tokens, log-probabilities, and the best."""
+    """Draw candidates of best-of: tokens, log-probabilities, and the best."""
     options = decoding_options(SAMPLED, temperature=TEMPERATURE, best_of=BEST_OF)
     task = DecodingTask(openai_model(SAMPLED.model), options)
     task.sequence_ranker.length_penalty = length_penalty
@@ -219,7 +142,7 @@ def sample(length_penalty: float | None) -> dict[str, Any]:
         return chosen
 
     task.sequence_ranker.rank = rank_and_record
-    task.run(openai_mel(SAMPLED.model, SAMPLED.recording)[None])
+    task.run(openai_mel(SAMPLED.model, "jfk")[None])
     return {"length_penalty": length_penalty, **drawn}
 
 

@@ -16,13 +16,12 @@ import torch
 import whisper
 from whisper.model import ModelDimensions, Whisper
 
-from checkpoint_files import huggingface_name
 from harken.checkpoints import open_checkpoint
 from harken.types import Dims
 from real_models import model_path
 
 
-def provenance(**references: str | dict[str, str]) -> dict[str, Any]:
+def provenance(**references: str) -> dict[str, Any]:
     """Return the head of a recorded file; computing goes on in one thread, with the same random numbers."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -48,28 +47,4 @@ def published_model(name: str) -> Whisper:
     checkpoint = open_checkpoint(model_path(name))
     model = reference_model(checkpoint.dims, checkpoint.weights)
     model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
-    return model
-
-
-def transformers_model(dims: Dims, weights: Mapping[str, Any]) -> Any:
-    """transformers' model in float32."""
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
-    config = WhisperConfig(
-        vocab_size=dims.n_vocab,
-        num_mel_bins=dims.n_mels,
-        encoder_layers=dims.n_audio_layer,
-        encoder_attention_heads=dims.n_audio_head,
-        decoder_layers=dims.n_text_layer,
-        decoder_attention_heads=dims.n_text_head,
-        encoder_ffn_dim=4 * dims.n_audio_state,
-        decoder_ffn_dim=4 * dims.n_text_state,
-        d_model=dims.n_audio_state,
-        max_source_positions=dims.n_audio_ctx,
-        max_target_positions=dims.n_text_ctx,
-    )
-    model = WhisperForConditionalGeneration(config).eval()
-    state = {huggingface_name(name): torch.tensor(np.float32(weights[name])) for name in weights}
-    state["proj_out.weight"] = state["model.decoder.embed_tokens.weight"]
-    model.load_state_dict(state)
     return model

@@ -51,13 +51,14 @@ async def stream_texts(service: Service, samples: Floats) -> list[str]:
 @played()
 async def test_interleaved_work_gives_the_text_of_each_alone(stage: Stage, unhurried: Recognizer) -> None:
     stage.model = unhurried
-    utterances = np.concatenate([load_audio(EXAMPLE), np.zeros(32_000, np.float32)] * 2)
+    speech, silence = load_audio(EXAMPLE), np.zeros(32_000, np.float32)
+    utterances = np.concatenate([speech, silence, speech[:48_000], silence])
     alone = [*unhurried.transcribe(io.BytesIO(wav(utterances)))]
     session = unhurried.stream(stream_options=STREAM[2])
     events = [*session.feed(utterances), *session.close()]
     live_alone = [event.segment.text for event in events if isinstance(event, FinalSegment)]
-    assert len(alone) > 3
-    assert len(live_alone) == 2
+    assert len(alone) > 1
+    assert len(live_alone) > 1
     files = [file_segments(stage.service, utterances) for _ in range(2)]
     *interleaved, texts = await asyncio.gather(*files, stream_texts(stage.service, utterances))
     assert interleaved == [alone, alone]

@@ -83,15 +83,6 @@ def test_encoder_of_a_stream_computes_what_the_reference_backend_does(
         np.testing.assert_allclose(encoded.numpy(), reference.encode(), atol=1e-5)
 
 
-def test_encoder_of_a_stream_of_one_window_computes_the_window() -> None:
-    weights = as_tensors(random_weights(SHORT_DIMS))
-    (whole,) = hear_whole(load_audio(EXAMPLE)[: 2 * SAMPLE_RATE], SHORT_DIMS, OPTIONS)
-    assert whole.positions == SHORT_DIMS.n_audio_ctx
-    with torch.inference_mode():
-        encoded = run_streaming_encoder(weights, SHORT_DIMS, [whole], 0)
-        torch.testing.assert_close(encoded, run_encoder(weights, SHORT_DIMS, torch.from_numpy(whole.mel)))
-
-
 class RecordingBackend(NumpyBackend):
     """The reference backend, which encodes streams to zeros and remembers the chunks of the last utterance."""
 
@@ -235,15 +226,6 @@ def test_an_adapter_that_has_learnt_nothing_changes_nothing(tmp_path: Path) -> N
     with torch.inference_mode():
         expected = run_encoder(training.weights, SHORT_DIMS, torch.from_numpy(whole.mel))
         torch.testing.assert_close(objective.encode(example, 0), expected)
-
-
-def test_resumed_training_of_an_adapter_gives_bit_equal_factors(tmp_path: Path) -> None:
-    whole, resumed = AdapterTraining(tmp_path / "whole"), AdapterTraining(tmp_path / "resumed")
-    _, expected = whole.run()
-    assert not resumed.run(stop_after=4)[0]
-    completed, factors = resumed.run()
-    assert completed
-    assert all_equal(factors, expected)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +24,6 @@ from harken.training.objective import (  # noqa: E402  # noqa: E402
     Acceptance,
     Distillation,
     FineTuning,
-    SequenceBatch,
     count_acceptance,
     count_forward_passes,
     mask_time,
@@ -107,39 +105,6 @@ def test_resumed_training_gives_bit_equal_weights(tmp_path: Path, stops: tuple[i
     assert resumed.run_directory.load_learning_curve() == whole.run_directory.load_learning_curve()
 
 
-def test_killed_training_resumes_from_the_last_saved_state(tmp_path: Path) -> None:
-    whole, resumed = Training(tmp_path / "whole"), Training(tmp_path / "resumed")
-    _, expected = whole.run()
-
-    class Killed(BaseException):
-        pass
-
-    def kill(done: int, total: int, loss: float) -> None:
-        if done == 11:
-            raise Killed
-
-    with pytest.raises(Killed):
-        resumed.run(on_step=kill)
-    assert resumed.run_directory.load_state()["step"] == 8
-    _, weights = resumed.run()
-    assert all_equal(weights, expected)
-    assert resumed.run_directory.load_learning_curve() == whole.run_directory.load_learning_curve()
-
-
-def test_completed_training_is_not_continued(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    training.run()
-    before = training.run_directory.load_learning_curve()
-    assert training.run()[0]
-    assert training.run_directory.load_learning_curve() == before
-
-
-def test_token_embedding_is_not_trained() -> None:
-    weights = copy_decoder_layers(make_weights(), (0,))
-    assert TOKEN_EMBEDDING not in trainable_weights(weights)
-    assert not weights[TOKEN_EMBEDDING].requires_grad
-
-
 def test_network_computes_the_logprobs_of_the_reference_backend(tmp_path: Path) -> None:
     weights = as_tensors(make_weights())
     mel, tokens = make_mel(1), [1, 5, 9, 200, 4]
@@ -160,15 +125,6 @@ def test_padding_does_not_change_states() -> None:
         alone = run_decoder(weights, DIMS, torch.tensor([[3, 4, 5]]), encoder_output)
         padded = run_decoder(weights, DIMS, torch.tensor([[3, 4, 5, 0, 0], [9, 8, 7, 6, 5]]), encoder_output)
     torch.testing.assert_close(padded[:1, :3], alone, rtol=1e-4, atol=1e-5)
-
-
-def test_batch_selects_the_positions_to_predict() -> None:
-    example = make_example(np.random.default_rng(0), rows=2)
-    batch = SequenceBatch.from_sequences(example.sequences)
-    assert batch.tokens.shape == (2, 7)
-    assert batch.labels.tolist() == [7, 9, 7, 9, 3] * 2
-    before = batch.tokens.flatten()[batch.target_positions].tolist()
-    assert before == [1, 7, 9, 7, 9] * 2
 
 
 def states_behind_the_prompt(weights: dict[str, torch.Tensor], dims: Dims, example: Example) -> torch.Tensor:
@@ -318,14 +274,6 @@ def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         run_directory.create_or_resume({"task": "distill", "rate": 0.1})
     with pytest.raises(OutputError, match=r"holds a training with rate=0\.1, not 0\.2"):
         run_directory.create_or_resume({"task": "distill", "rate": 0.2})
-
-
-def test_learning_curve_holds_rates_beside_counts(tmp_path: Path) -> None:
-    Training(tmp_path).run(stop_after=4)
-    line = json.loads((tmp_path / "training" / "acceptance.jsonl").read_text().splitlines()[-1])
-    counts = line["held_out"]
-    assert line["acceptance"] == round(counts["correct"] / counts["positions"], 4)
-    assert line["tokens_per_forward"] == round(counts["positions"] / counts["forward_passes"], 3)
 
 
 def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(

@@ -32,7 +32,6 @@ from harken.transcribe import Callbacks
 from real_models import EXAMPLE, recognizer
 from tiny_models import DIMS, TOKENIZER
 
-FIRST_WORDS = "And so my fellow Americans"
 NOISE = np.random.default_rng(2).standard_normal(round(3 * WINDOW_S * 16_000)).astype(np.float32)
 ONE, TWO, THREE = (window_text(0, text, WINDOW_POSITIONS) for text in ("one", "two", "three"))
 
@@ -291,13 +290,6 @@ class TestTinyEnglish:
     def tiny(self) -> Recognizer:
         return recognizer("int8")
 
-    def test_quickstart(self, tiny: Recognizer) -> None:
-        result = tiny.transcribe(EXAMPLE).result()
-        assert result.text.replace(",", "").startswith(FIRST_WORDS)
-        assert (result.language, result.duration_s, result.model) == ("en", 11.0, tiny.model)
-        assert repr(tiny).startswith(f"Recognizer({tiny.model!r}, encoder ")
-        assert tiny.dims.n_audio_layer == 4
-
     @pytest.mark.parametrize("shift_s", [0.0, 4.0])
     def test_words_of_a_known_text(self, tiny: Recognizer, shift_s: float) -> None:
         quiet = np.zeros(round(shift_s * 16_000), np.float32)
@@ -312,12 +304,6 @@ class TestTinyEnglish:
     def test_what_is_not_said_is_improbable(self, tiny: Recognizer) -> None:
         words = tiny.align(EXAMPLE, "And so my fellow walruses")
         assert words[-1].probability < 0.01 < words[-2].probability
-
-    def test_precision_is_refused_by_name(self, tiny: Recognizer) -> None:
-        with pytest.raises(
-            OptionError, match="precision='int4': allowed is auto or fp32 or bf16 or int16 or int8"
-        ):
-            harken.load(tiny.model, precision="int4")
 
     def test_every_kind_of_source_gives_the_same(self, tiny: Recognizer) -> None:
         samples = load_audio(EXAMPLE)

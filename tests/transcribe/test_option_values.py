@@ -83,7 +83,7 @@ def is_of(value: Any, hint: Any) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(value=values)
 def test_value_is_accepted_in_its_type_or_refused_by_its_name(kind: type[Any], name: str, value: Any) -> None:
     options, error = made(kind, {name: value})
@@ -96,7 +96,7 @@ def test_value_is_accepted_in_its_type_or_refused_by_its_name(kind: type[Any], n
     assert replace(options) == options
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_several_values_are_accepted_or_one_is_refused_by_its_name(
