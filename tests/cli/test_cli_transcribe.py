@@ -73,7 +73,9 @@ class TestScreen:
 
     def test_verbose_reports_engine_rejections_and_speed(self, cli, transcribe, talk):
         cli.use_texts(window_text(0, "hm", WINDOW_POSITIONS, gap=1.0))
-        first, *rejected, speed, drafts = transcribe(talk, "--verbose", "--temperatures", "0,0").err.splitlines()
+        first, *rejected, speed, drafts = transcribe(
+            talk, "--verbose", "--temperatures", "0,0"
+        ).err.splitlines()
         assert first.startswith("Recognizer('tiny.en', fixed logits) loaded in ")
         assert [line.partition(": average")[0] for line in rejected] == [
             f"talk.wav: window at 00:0{i * WINDOW_S:.3f}: rejected at temperature 0" for i in range(4)

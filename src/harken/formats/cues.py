@@ -130,7 +130,7 @@ class CueMaker:
         for run in self._runs:
             if run not in but:
                 self._waiting += run.finish(next_start_s)
-        self._runs = [*but]
+        self._runs = [run for run in self._runs if run in but]
 
     def _in_order(self, *until_s: float) -> Iterator[Cue]:
         """Yield cues in order of their start, up to one that may come later."""
