@@ -169,11 +169,11 @@ def test_real_speech_in_every_format_is_what_a_live_session_hears_in_a_file(
 ) -> None:
     with unhurried_server.client().realtime.connect(extra_query=INTENT) as connection:
         configure(connection, format={"type": format}, turn_detection=None)
-        say(connection, format, 5.5, 4_001)
+        say(connection, format, 3.5, 4_001)
         connection.input_audio_buffer.commit()
         heard = transcript_of(receive_until(connection, "item.done"))
     session = unhurried.stream()
-    events = [*session.feed(load_audio(speech_file(format, 5.5))), *session.close()]
+    events = [*session.feed(load_audio(speech_file(format, 3.5))), *session.close()]
     assert heard == "".join(event.segment.text for event in events if isinstance(event, FinalSegment)).strip()
     assert {"and", "so", "fellow"} <= {*plain(heard).split()}
 

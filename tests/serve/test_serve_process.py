@@ -60,30 +60,23 @@ def serve(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.stderr.close()
 
 
-def refused(*options: str) -> tuple[int, str]:
-    done = subprocess.run(command(*options), capture_output=True, text=True, timeout=WAIT_S)
-    return done.returncode, done.stderr.strip().splitlines()[-1]
+def test_a_model_that_does_not_exist_ends_the_server_in_a_line() -> None:
+    options = command("--port", "0", "--model", "no-such-model", "--no-download")
+    done = subprocess.run(options, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 4
+    assert "no-such-model" in done.stderr.strip().splitlines()[-1]
 
 
-def test_addresses_that_cannot_be_and_a_model_that_does_not_exist_end_the_server_in_a_line() -> None:
+@pytest.fixture
+def taken_port() -> Iterator[str]:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = str(taken.getsockname()[1])
-        for options, code, expected in (
-            (("--port", port), 2, f"--port {port}: allowed is a port of 127.0.0.1 that is free"),
-            (
-                ("--host", "no.such.name.invalid", "--no-auth"),
-                2,
-                "'no.such.name.invalid': allowed is an address",
-            ),
-            (("--port", "0", "--model", "no-such-model", "--no-download"), 4, "no-such-model"),
-        ):
-            ended_with, line = refused(*options)
-            assert ended_with == code
-            assert expected in line
+        yield str(taken.getsockname()[1])
 
 
-def test_wrong_options_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_refused_in_one_line(taken_port: str, capsys: pytest.CaptureFixture[str]) -> None:
     for options, expected in (
+        (("--port", taken_port), f"--port {taken_port}: allowed is a port of 127.0.0.1 that is free"),
+        (("--host", "no.such.name.invalid", "--no-auth"), "'no.such.name.invalid': allowed is an address"),
         (("--host", "0.0.0.0"), "--host '0.0.0.0': allowed is an address of this machine alone"),
         (("--certfile", "cert.pem"), "--certfile 'cert.pem': allowed is a file together with keyfile"),
         (("--alias", "whisper-1=large"), "'whisper-1=large': allowed is NAME=MODEL, with a MODEL of tiny.en"),
@@ -168,7 +161,7 @@ def test_sigterm_sends_the_finals_of_streams_and_finishes_files() -> None:
 @pytest.mark.real
 def test_a_second_signal_ends_the_server_at_once() -> None:
     async def run(address: str, process: subprocess.Popen[str]) -> None:
-        long = wav(np.tile(load_audio(EXAMPLE), 60))
+        long = wav(np.tile(load_audio(EXAMPLE), 20))
         async with at_work(address, bytes(32_000), long) as (_, client, reply):
             process.send_signal(signal.SIGTERM)
             while (await client.get("/readyz")).json()["status"] != "draining":
@@ -187,7 +180,7 @@ def test_a_second_signal_ends_the_server_at_once() -> None:
 @pytest.mark.slow
 def test_wyoming_is_spoken_over_standard_input_and_output_to_their_end() -> None:
     model_path("tiny.en")  # skips where it is missing
-    said, format = pcm(load_audio(EXAMPLE)[: 4 * SAMPLE_RATE]), {"rate": SAMPLE_RATE, "width": 2, "channels": 1}
+    said, format = pcm(load_audio(EXAMPLE)[: 3 * SAMPLE_RATE]), {"rate": SAMPLE_RATE, "width": 2, "channels": 1}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command("--wyoming", "stdio://"), **pipes) as process:
         assert process.stdin
@@ -205,7 +198,7 @@ def test_wyoming_is_spoken_over_standard_input_and_output_to_their_end() -> None
                 texts: dict[str, str] = {}
                 while "transcript-stop" not in texts and (event := read_event(process.stdout)):
                     texts[event.type] = texts.get(event.type, "") + event.data.get("text", "")
-                assert "my fellow Americans" in texts["transcript"]
+                assert "fellow Americans" in texts["transcript"]
                 assert texts["transcript-chunk"] == texts["transcript"]
             process.stdin.close()
             assert process.stdout.read() == b""

@@ -76,7 +76,7 @@ def make_draft(draft_kind: str, segments: tuple[Segment, ...], rng: np.random.Ge
     return tuple(tokens)
 
 
-@settings(max_examples=9)
+@settings(max_examples=5)
 @given(
     recordings_drawn=st.lists(recordings, min_size=1, max_size=3),
     draft_kinds=st.lists(

@@ -32,7 +32,7 @@ def events(finals: str, precision: str = "int8") -> list[Event]:
     return run_session(session, samples, range(BLOCK, len(samples), BLOCK))
 
 
-@pytest.mark.parametrize("precision", ["int8", "fp32"])
+@pytest.mark.parametrize("precision", ["int8", pytest.param("fp32", marks=pytest.mark.nightly)])
 def test_exact_finals_equal_offline_transcription_of_each_utterance(precision: str) -> None:
     found = check_events(events("exact", precision), len(example()))
     assert found
@@ -62,12 +62,14 @@ def test_words_are_shown_while_they_are_spoken() -> None:
     assert shown[0].emitted_samples < len(example()) / 2
 
 
+@pytest.mark.nightly
 def test_events_do_not_depend_on_the_blocks() -> None:
     samples = example()
     cuts = np.random.default_rng(0).integers(0, len(samples), 40)
     assert run_session(recognizer("int8").stream(clock=None), samples, cuts.tolist()) == events("exact")
 
 
+@pytest.mark.nightly
 def test_streams_give_the_same_text_together_and_alone() -> None:
     sessions = recognizer("int8").stream_many(2, clock=None)
     sessions.open("now")

@@ -36,7 +36,7 @@ WITHOUT_PAUSES = silence(0.4) + speak_random_words(75, gap_s=0.12)
 RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "temperatures": (0.0,)}
 
 
-@pytest.fixture(scope="module", params=[1, 4])
+@pytest.fixture(scope="module", params=[1, pytest.param(4, marks=pytest.mark.nightly)])
 def random_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
     """A random model that decodes noise to varied text."""
     seed: int = request.param
@@ -107,7 +107,7 @@ def events_with_flushes(
     return events + session.close()
 
 
-@settings(max_examples=12, phases=QUICK)
+@settings(max_examples=7, phases=QUICK)
 @given(
     speech=speeches(),
     cuts=offsets,
@@ -154,7 +154,7 @@ def test_exact_finals_equal_offline_transcription(
     check_exact(word_recognizer(unstable=unstable), speech.samples, options, LETTER_OPTIONS | offline_options)
 
 
-@settings(max_examples=10, phases=QUICK)
+@settings(max_examples=6, phases=QUICK)
 @given(speech=speeches(), options=session_options)
 @example(speech=WITHOUT_PAUSES, options={"delay": "high", "finals": "streamed"})
 @example(speech=WITHOUT_PAUSES, options={"delay": "low", "finals": "streamed"})
@@ -202,7 +202,7 @@ def events_together(
 steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 60_000)), min_size=4, max_size=12)
 
 
-@settings(max_examples=6, phases=QUICK)
+@settings(max_examples=4, phases=QUICK)
 @given(
     streams=st.lists(speeches(), min_size=3, max_size=3),
     order=steps,

@@ -87,7 +87,7 @@ def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
     return Recognizer(open_backend("onnx-fp32"), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(samples=recordings(), options=options)
 @example(samples=np.zeros(3 * WINDOW_SAMPLES, np.float32), options={})
 @example(samples=np.zeros(160, np.float32), options={})
@@ -122,7 +122,7 @@ def test_segments_follow_one_another_inside_the_recording(
     assert done[-1] == transcript.duration_s
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     many=st.lists(recordings(), min_size=2, max_size=3),
     options=options,
