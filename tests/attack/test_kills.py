@@ -30,7 +30,7 @@ from training_data import write_model, write_speech
 
 pytestmark = pytest.mark.timeout(600)  # several processes in turn, on a machine that may do other work
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process in one way only")
-KILLS = int(os.environ.get("HARKEN_KILLS", "2"))
+KILLS = int(os.environ.get("HARKEN_KILLS", "1"))
 GENTLE = (signal.SIGTERM, signal.SIGINT) if sys.platform != "win32" else ()
 HARD = signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM  # Windows: TerminateProcess
 BYTES_A_SECOND = 32_000

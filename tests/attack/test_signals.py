@@ -50,14 +50,13 @@ class Case:
 NUMBERS = cycle([signal.SIGINT, signal.SIGTERM, signal.SIGHUP] if sys.platform != "win32" else [signal.SIGINT])
 QUICK = [
     Case(LONG["transcribe"], "handlers set", signal.SIGTERM),
-    Case(LONG["transcribe"], "cache begun", signal.SIGTERM),
     Case(LONG["transcribe"], "windows decoded", signal.SIGINT),
     Case(FILM, "file begun", signal.SIGTERM),
 ]
 OTHERS = [Case(LONG["transcribe"], "model mapped", signal.SIGINT, times=3)] + [
     Case(arguments, "model mapped", next(NUMBERS)) for name, arguments in LONG.items() if name != "transcribe"
 ]
-BY_NIGHT = [
+BY_NIGHT = [Case(LONG["transcribe"], "cache begun", signal.SIGTERM)] + [
     Case(arguments, point, next(NUMBERS), times)
     for name, arguments in LONG.items()
     for point, times in (("handlers set", 1), ("cache begun", 1), ("model mapped", 3))

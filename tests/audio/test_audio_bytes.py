@@ -13,7 +13,7 @@ from harken.audio import stream_audio
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
 
-ROUNDS = 120
+ROUNDS = 60
 LONGEST_S = 1000.0  # a header may claim 1000 Hz for 44.1 kHz samples, and mu-law for 24 bits; not more
 
 Damage = Callable[[bytearray, np.random.Generator], None]

@@ -54,7 +54,7 @@ NEEDS = {
     "hashing": ("torch",),
     "diarization": ("onnxruntime",),
 }
-BY_DAY = {"compare", "errors", "memory", "stages", "steps"}
+BY_DAY = {"errors", "stages", "steps"}
 """Runs of a second or two, of speech, by most of what the programs share; the others take longer, and run at night."""
 ENDLESS = {"live hours", "diarization hours"}
 """Subcommands that take an hour of audio at least."""

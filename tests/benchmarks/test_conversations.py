@@ -43,8 +43,8 @@ def test_a_recording_is_cut_where_it_is_quietest() -> None:
 
 @pytest.mark.parametrize("overlap", [0.0, 0.15])
 def test_speakers_do_not_overlap_with_themselves_and_as_much_as_wanted_with_others(overlap: float) -> None:
-    voices = [voice("ann", 30), voice("robert", 30)]
-    kind = Kind(voices=(), seconds=(100.0, 120.0), overlap=(overlap, overlap))
+    voices = [voice("ann", 18), voice("robert", 18)]
+    kind = Kind(voices=(), seconds=(50.0, 60.0), overlap=(overlap, overlap))
     conversation = converse(kind, voices, np.random.default_rng(1))
     for name in ("ann", "robert"):
         own = [(start, end) for start, end, speaker in conversation.turns if speaker == name]

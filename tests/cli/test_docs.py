@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import runpy
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import harken
 from cli_runner import CliRunner
 from harken import Recognizer
 from real_models import CACHE, model_path
@@ -41,6 +43,12 @@ COMMANDS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def loaded():
+    """`harken.load` that loads a model with the same arguments once for all pages."""
+    return functools.cache(harken.load)
+
+
 @pytest.fixture(autouse=True)
 def cache(monkeypatch):
     monkeypatch.setenv("HARKEN_CACHE", str(CACHE))
@@ -56,8 +64,9 @@ def test_the_reference_is_up_to_date():
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", WITH_PYTHON)
-def test_python_prints_what_the_page_says(name, tmp_path, monkeypatch, capsys):
+def test_python_prints_what_the_page_says(name, loaded, tmp_path, monkeypatch, capsys):
     model_path("tiny.en")
+    monkeypatch.setattr(harken, "load", loaded)
     if "load_diarizer" in PAGES[name]:
         monkeypatch.setenv("HARKEN_SPEAKER_MODEL", str(model_path("speakers")))
     shutil.copytree(ROOT / "examples", tmp_path / "examples")

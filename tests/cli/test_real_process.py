@@ -112,6 +112,7 @@ def test_captions_at_a_terminal_end_with_final_lines(tmp_path):
     assert "for your country." in " ".join(last.split())
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="nothing closes a terminal on this system")
 def test_closed_terminal_leaves_complete_files(tmp_path, pcm):
     import fcntl
@@ -131,6 +132,7 @@ def test_closed_terminal_leaves_complete_files(tmp_path, pcm):
     assert sorted(os.listdir(tmp_path)) == ["hung.txt", "hung.wav"]
 
 
+@pytest.mark.nightly
 def test_events_agree_with_the_transcript_and_the_recording(tmp_path, pcm):
     done = run([*LISTEN, "--record", "a.wav", "--output", "a.json"], tmp_path, CACHE, stdin=pcm)
     assert (done.code, done.err) == (0, "")
@@ -174,6 +176,7 @@ def test_signal_ends_a_waiting_pipe(tmp_path, pcm):
 
 
 @posix
+@pytest.mark.nightly
 def test_killed_process_leaves_what_it_heard(tmp_path, pcm):
     heard = pcm[:SIX_S] + bytes(2 * 16_000 * 2)  # the silence ends an utterance
     with started(

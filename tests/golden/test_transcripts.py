@@ -19,7 +19,6 @@ BY_DAY = {
     "jfk",
     "jfk, initial prompt",
     "long, beam",
-    "long, each window alone",
     "long, no timestamps",
     "long, clips",
     "german",
