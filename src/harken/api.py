@@ -289,7 +289,8 @@ class Recognizer:
         self._costs: dict[int, UpdateCost] = {}
 
     def __repr__(self) -> str:
-        return f"Recognizer({self.model!r}, {self.backend.capabilities.detail})"
+        drafts = f", drafts: {self.speculator.detail}" if self.speculator else ""
+        return f"Recognizer({self.model!r}, {self.backend.capabilities.detail}{drafts})"
 
     @property
     def dims(self) -> Dims:

@@ -29,7 +29,6 @@ from harken.cli.options import (
     without_flag,
 )
 from harken.cli.terminal import Screen, format_table, format_time, pluralize, write_stderr
-from harken.decoding import SpeculativeDecoder
 from harken.decoding.speculation import NEAR_TIE
 from harken.errors import AudioError, BackendUnavailable
 from harken.evaluation.error_rate import normalizer
@@ -136,7 +135,7 @@ class BenchResult:
     @property
     def _draft_source(self) -> str | None:
         """Description of the draft model; None without drafts."""
-        return _describe_draft_source(self.recognizer.speculator) if self.recognizer.speculator else None
+        return self.recognizer.speculator.detail if self.recognizer.speculator else None
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         if len(self.timings) == 1:
@@ -198,15 +197,6 @@ class BenchResult:
                 row = {"audio": run.entry.name, "seconds": hypothesis.seconds, "language": hypothesis.language}
                 texts.setdefault(run.entry.name, row)[name] = hypothesis.text
         return [*texts.values()]
-
-
-def _describe_draft_source(speculator: SpeculativeDecoder) -> str:
-    assistant = speculator.assistant
-    if assistant is None:
-        return "n-grams of the text so far and the prompt"
-    dims = assistant.backend.dims
-    encoder = "the model's encoder" if assistant.shares_encoder else "an encoder of its own"
-    return f"a decoder of {pluralize(dims.n_text_layer, 'layer')}, {dims.n_text_state} wide, with {encoder}"
 
 
 def _divergence_json(divergence: Divergence) -> dict[str, Any]:

@@ -70,6 +70,16 @@ class SpeculativeDecoder:
         self.greedy = DraftStatistics(DraftController(clock))
         self.sampling = DraftStatistics(DraftController(clock))
 
+    @property
+    def detail(self) -> str:
+        """Description of the source of drafts, for people."""
+        if self.assistant is None:
+            return "n-grams of the text so far and the prompt" if self.ngram else "none but known texts"
+        dims, shared = self.assistant.backend.dims, self.assistant.shares_encoder
+        encoder = "the model's encoder" if shared else "an encoder of its own"
+        layers = f"{dims.n_text_layer} layer{'' if dims.n_text_layer == 1 else 's'}"
+        return f"a decoder of {layers}, {dims.n_text_state} wide, with {encoder}"
+
     def prepare(
         self, mel: Floats, features: Features, encode_s: float = 0.0, positions: SparsePositions | None = None
     ) -> DraftContext:
