@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from clients import DeepgramClient, Stage, VoskClient, played, until
+from leaping import leap
 from realtime_script import final, interim, speech_ended, speech_started
 from starlette.datastructures import QueryParams
 from talking import words_said
@@ -92,8 +93,9 @@ async def test_an_address_that_asks_for_what_is_not_allowed_is_refused(
     assert (client.close_code, client.close_reason) == (1008, code)
 
 
-@played()
+@played(gate_from=0)
 async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(stage: Stage) -> None:
+    """Also where all is sent before the first audio has been heard."""
     client = await stage.connect(VoskClient)
     client.send({"config": {"sample_rate": 8000.0, "words": False, "phrase_list": ["word", "[unk]"]}})
     for _ in range(14):
@@ -102,6 +104,9 @@ async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(
     client.send({"config": {"words": True, "max_alternatives": 1}})
     client.say(2)
     client.finish()
+    await until(lambda: stage.gate.heard)
+    await leap(1)
+    stage.gate.open.set()
     await until(client.serving.done)
     assert stage.model.options[0].hotwords == ("word",)
     *replies, reset, _, end = client.messages

@@ -102,6 +102,7 @@ class Session:
         self._format: AudioFormat | None = None
         self._limit_s, self._left = 0.0, math.inf  # of the stream; what it may still take, in samples
         self._flushed = asyncio.Event()
+        self._flush_token: object = None  # of the flush that is waited for; marks have others
         self._updates: asyncio.Task[None] | None = None
         self._handling: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -274,7 +275,7 @@ class Session:
             if isinstance(update, Failed):
                 log_unforeseen(update.failure)
             await self._perform(self._translator.updated(update))
-            if isinstance(update, Flushed):
+            if isinstance(update, Flushed) and update.token is self._flush_token:
                 self._flushed.set()
         await self._perform(self._translator.updated(StreamClosed()))
 
@@ -300,6 +301,7 @@ class Session:
             return
         if self._input:
             await self._input.decoded()
+        self._flush_token = token
         self._flushed.clear()
         self._job.flush(token)
         flushed = asyncio.create_task(self._flushed.wait())
