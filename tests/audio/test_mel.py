@@ -8,42 +8,13 @@ import pytest
 from harken.audio import LOG_MEL_FLOOR, LogMel, log_mel, mel_filters, normalize, pad_or_trim
 from harken.audio.mel import CompiledFrames, NumpyFrames
 from harken.errors import HarkenError, OptionError
-from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
-
-
-def slaney_hz(mel: float) -> float:
-    """Convert mel to Hz on Slaney's scale: 200/3 Hz per mel up to 1 kHz, then 27 mel per factor of 6.4."""
-    return mel * 200 / 3 if mel < 15 else 1000 * 6.4 ** ((mel - 15) / 27)
-
-
-@pytest.mark.parametrize("n_mels", [80, 128])
-def test_filters_are_slaneys_triangles_of_equal_area(n_mels):
-    filters = mel_filters(n_mels)
-    assert filters.shape == (n_mels, 201)
-    assert filters.dtype == np.float32
-
-    top_mel = 45.245640471924965
-    assert slaney_hz(top_mel) == pytest.approx(8000)
-    bins_hz = np.arange(201) * 40.0
-    for band in (0, 1, n_mels // 3, n_mels // 2, n_mels - 1):
-        left, centre, right = (slaney_hz(top_mel * (band + i) / (n_mels + 1)) for i in range(3))
-        triangle = np.interp(bins_hz, [left, centre, right], [0, 2 / (right - left), 0], left=0, right=0)
-        assert np.allclose(filters[band], triangle, atol=1e-7)
+from harken.types import WINDOW_SAMPLES
 
 
 @pytest.mark.parametrize("n_mels", [0, -1, 129])
 def test_number_of_bands_out_of_range_is_rejected(n_mels):
     with pytest.raises(OptionError, match=r"n_mels=-?\d+: allowed is 80 or 128"):
         LogMel(n_mels)
-
-
-@pytest.mark.parametrize("n_mels", [1, 8, 80, 128])
-def test_tone_has_its_maximum_in_its_band(n_mels):
-    samples = np.sin(2 * np.pi * 1000 * np.arange(SAMPLE_RATE) / SAMPLE_RATE).astype(np.float32)
-    mel = log_mel(samples, n_mels)
-    assert mel.shape == (n_mels, 100)
-    loudest = np.argmax(mel_filters(n_mels)[:, 25])
-    assert (mel[:, 5:-5].argmax(axis=0) == loudest).all()
 
 
 def test_silence_is_clamped_in_every_band():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_windows import BEGIN, END, TEXT, TIMES, rules_over, windows
 
-from fakes.backends import FakeFeatures, FakeSession, ScriptedBackend, random_logits
+from fakes.backends import FakeFeatures, ScriptedBackend, random_logits
 from harken.decoding import (
     Beam,
     DecodeStats,
@@ -26,7 +26,6 @@ from harken.decoding import (
     decode,
     make_prompt,
 )
-from harken.decoding.beam import beam_search
 from harken.errors import OptionError
 from harken.text import Tokenizer
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER
@@ -199,34 +198,6 @@ def test_an_observer_that_raises_stops_within_one_step(strategy: Strategy) -> No
         with pytest.raises(KeyboardInterrupt):
             run(batch, ENDLESS, strategy, observe=observe)
         assert len(BACKEND.sessions[-1].read) == stop + 1
-
-
-@given(st.integers(0, 1000))
-def test_beam_as_wide_as_the_tree_finds_the_best_text(seed: int) -> None:
-    """Over four tokens, of which the last is the end of text."""
-    rules = LogitRules(
-        eot=3,
-        timestamp_begin=4,
-        suppressed=np.array([], np.int64),
-        first_banned=(),
-        timestamps=False,
-        max_initial_timestamp=None,
-    )
-
-    def logits(window: int, prefix: tuple[int, ...]) -> np.ndarray:
-        return 3 * np.random.default_rng((seed, window, *prefix)).standard_normal(4)
-
-    def walk(prefix: tuple[int, ...], total: float) -> float:
-        """Return the log-probability of the best text of up to three tokens that begins with `prefix`."""
-        if len(prefix) == 3:
-            return total
-        logprobs = logits(0, prefix) - np.logaddexp.reduce(logits(0, prefix))
-        longer = (walk((*prefix, token), total + logprobs[token]) for token in range(3))
-        return max(total + logprobs[3], *longer)
-
-    session = FakeSession(logits, [0])
-    (found,), _ = beam_search(session, session.logits, rules, Beam(width=40), [3], lambda step: None)
-    assert max(hypothesis.sum_logprob for hypothesis in found) == pytest.approx(walk((), 0), abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -15,24 +15,13 @@ import json
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 import whisper.version
 from goldens import write_json
 from references import provenance, reference_model
 from whisper.audio import log_mel_spectrogram
-from whisper.decoding import DecodingOptions, DecodingTask
-from window_inputs import (
-    BEST_OF,
-    CASES,
-    LANGUAGE_CASES,
-    RANDOM,
-    SAMPLED,
-    TEMPERATURE,
-    Case,
-    first_window,
-    make_weights,
-)
+from whisper.decoding import DecodingOptions
+from window_inputs import CASES, LANGUAGE_CASES, RANDOM, Case, first_window, make_weights
 
 from harken.checkpoints import open_checkpoint
 from harken.text import Tokenizer
@@ -45,7 +34,6 @@ def main() -> None:
         "computed": {model: compute(model) for model in RANDOM},
         "languages": [[model, recording, detect(model, recording)] for model, recording in LANGUAGE_CASES],
         "decoded": {name: decode(case) for name, case in CASES.items()},
-        "sampled": [sample(penalty) for penalty in (None, 0.0, 0.6, 1.0)],
     }
     text = (
         json.dumps(recorded, separators=(",", ":"), ensure_ascii=False)
@@ -103,7 +91,7 @@ def detect(model: str, recording: str) -> dict[str, float]:
     return {code: round(p, 5) for code, p in probabilities.items() if p >= 1e-4}
 
 
-def decoding_options(case: Case, **others: Any) -> DecodingOptions:
+def decoding_options(case: Case) -> DecodingOptions:
     beam = {"beam_size": case.beam.width, "patience": case.beam.patience} if case.beam else {}
     return DecodingOptions(
         task=case.task,
@@ -114,7 +102,6 @@ def decoding_options(case: Case, **others: Any) -> DecodingOptions:
         length_penalty=case.beam.length_penalty if case.beam else None,
         fp16=False,
         **beam,
-        **others,
     )
 
 
@@ -126,24 +113,6 @@ def decode(case: Case) -> dict[str, Any]:
         "avg_logprob": round(result.avg_logprob, 5),
         "no_speech_prob": float(f"{result.no_speech_prob:.6g}"),
     }
-
-
-def sample(length_penalty: float | None) -> dict[str, Any]:
-    """Draw candidates of best-of: tokens, log-probabilities, and the best."""
-    options = decoding_options(SAMPLED, temperature=TEMPERATURE, best_of=BEST_OF)
-    task = DecodingTask(openai_model(SAMPLED.model), options)
-    task.sequence_ranker.length_penalty = length_penalty
-    rank, drawn = task.sequence_ranker.rank, {}
-
-    def rank_and_record(tokens: Any, totals: Any) -> list[int]:
-        (best,) = chosen = rank(tokens, totals)
-        candidates = [candidate.tolist() for candidate in tokens[0]]
-        drawn.update(candidates=candidates, totals=np.round(totals[0], 4).tolist(), best=int(best))
-        return chosen
-
-    task.sequence_ranker.rank = rank_and_record
-    task.run(openai_mel(SAMPLED.model, "jfk")[None])
-    return {"length_penalty": length_penalty, **drawn}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from goldens import read_json
 from transcript_inputs import need
-from window_inputs import BEST_OF, CASES, LANGUAGE_CASES, RANDOM, SAMPLED, Case, make_weights, window
+from window_inputs import CASES, LANGUAGE_CASES, RANDOM, Case, make_weights, window
 
 import harken
 from checkpoint_files import write_huggingface, write_openai
-from harken.contract import Features, Logits
+from harken.contract import Features
 from harken.decoding import (
     DecodingResult,
     Greedy,
@@ -25,7 +25,6 @@ from harken.decoding import (
     make_logit_rules,
     make_prompt,
 )
-from harken.decoding.generate import EotOrLimit, PickedTokens, Row, RowPosition, generate
 from real_models import larger_recognizer
 
 GOLDEN = read_json("windows")
@@ -139,33 +138,6 @@ def rules(recognizer: harken.Recognizer, case: Case) -> LogitRules:
 
 def encode_text(recognizer: harken.Recognizer, text: str) -> list[int]:
     return recognizer.tokenizer.encode(f" {text}") if text else []
-
-
-@pytest.mark.parametrize(
-    "drawn", GOLDEN["sampled"], ids=lambda drawn: f"length penalty {drawn['length_penalty']}"
-)
-def test_sampled_candidates_are_scored_and_ranked_as_by_whisper(load: Load, drawn: dict) -> None:
-    """Random numbers differ from those of whisper, so the candidates are the ones that it drew."""
-    (recognizer, features), candidates = load(SAMPLED.model, "onnx"), drawn["candidates"]
-    session = recognizer.backend.open_session(features, [0] * BEST_OF, recognizer.dims.n_text_ctx)
-    logits = session.extend([prompt(recognizer, SAMPLED)] * BEST_OF)
-
-    def pick(logits: Logits, positions: Sequence[RowPosition], compare: bool) -> PickedTokens:
-        ids = [[*candidates[row], recognizer.tokenizer.eot][index] for row, index in positions]
-        chances = [logits.select_positions([i]).probability(token)[0] for i, token in enumerate(ids)]
-        return PickedTokens(
-            np.array(ids), np.log(np.array(chances, np.float32)), np.zeros(len(ids), np.float32)
-        )
-
-    eot, limit = recognizer.tokenizer.eot, recognizer.dims.n_text_ctx // 2
-    rows = [Row(length, limit, EotOrLimit(eot)) for length in session.lengths]
-    generate(session, rows, logits, rules(recognizer, SAMPLED), pick)
-    hypotheses = [row.hypothesis(eot) for row in rows]
-    assert [list(hypothesis.tokens) for hypothesis in hypotheses] == candidates
-    totals = [hypothesis.sum_logprob for hypothesis in hypotheses]
-    np.testing.assert_allclose(totals, drawn["totals"], atol=2e-3)
-    scores = [hypothesis.score(drawn["length_penalty"]) for hypothesis in hypotheses]
-    assert int(np.argmax(scores)) == drawn["best"]
 
 
 def test_every_case_is_recorded() -> None:

@@ -83,8 +83,6 @@ CASES = {
 SPOKEN = ("german", "french", "dutch", "chinese", "russian", "book")
 LANGUAGE_CASES = [*((model, "jfk") for model in RANDOM), *(("tiny", recording) for recording in SPOKEN)]
 """Models and recordings whose language is detected."""
-SAMPLED = Case(model="large-v3", language="fr")
-TEMPERATURE, BEST_OF = 0.8, 5
 
 
 def make_weights(model: str) -> dict[str, Floats]:

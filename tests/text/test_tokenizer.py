@@ -43,15 +43,6 @@ def test_bytes_only_vocabulary_has_the_real_layout() -> None:
     assert tokenizer.timestamp_begin == 267
 
 
-def test_only_large_v3_has_cantonese() -> None:
-    large = Tokenizer.builtin(51866)
-    assert large.language_tokens["yue"] == 50358
-    assert large.translate == 50359
-    with pytest.raises(OptionError, match="language='yue'"):
-        Tokenizer.builtin(51865).sot_sequence("yue")
-    assert large.sot_sequence("Cantonese") == (50258, 50358, 50360)
-
-
 def test_kinds_of_tokens(multilingual: Tokenizer) -> None:
     first_of_kind = {
         0: TokenKind.TEXT, 50257: TokenKind.EOT, 50258: TokenKind.SOT, 50259: TokenKind.LANGUAGE,
