@@ -210,7 +210,8 @@ class Transcript:
     speech : tuple of (float, float), or None
         Start and end of each speech region in seconds; None without voice activity detection.
     unwritten : tuple of UnwrittenSpeech
-        Detected speech of a second or more without words, in order of time; dropped segments are not among it.
+        Detected speech without words, in order of time: of a second or more, or all of a window without text; dropped
+        segments are not among it.
     speakers : tuple of Speaker, or None
         In order of appearance; None without diarization.
     turns : tuple of SpeakerTurn

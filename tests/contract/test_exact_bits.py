@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
 from harken.contract import Backend, Features, Floats, Logits, Session
-from harken.decoding.generate import EotOrLimit, Row, generate, generate_best, pick_best, prefill
+from harken.decoding.generate import Row, WindowEnd, generate, generate_best, pick_best, prefill
 from harken.decoding.hypothesis import Step
 from harken.decoding.logit_rules import LogitRules
 from real_models import recognizer
@@ -133,7 +133,7 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
     def decode(at_once: bool) -> tuple[list[Row], list[tuple[int, int, int, float]], int]:
         session, steps = backend.open_session(features, range(3), CAPACITY), []
         rows = [
-            Row(len(PROMPT), limit, EotOrLimit(rules.eot), speech_end=end)
+            Row(len(PROMPT), limit, WindowEnd(rules.eot), speech_end=end)
             for limit, end in zip(limits, speech_ends, strict=True)
         ]
         logits, _ = prefill(session, [PROMPT] * 3, [()] * 3, 0, [None] * 3)

@@ -14,7 +14,7 @@ from fakes.clock import FakeClock
 from fakes.drafts import FakeCandidateGenerator, correct_with_probability, open_drafts, unrestricted_rules
 from harken.decoding import DecodeStats
 from harken.decoding.draft_controller import BUDGET_STEPS, AcceptanceCounter, DraftController
-from harken.decoding.generate import EotOrLimit, Row, generate, pick_best
+from harken.decoding.generate import Row, WindowEnd, generate, pick_best
 
 LENGTH = 150
 Cost = Callable[[int, int], float]
@@ -77,7 +77,7 @@ def decode(
         )
         drafts = open_drafts(draft, rows=rows, controller=controller, counters=[counter])
         start_s = clock.now_s
-        active = [Row(1, LENGTH + 1, EotOrLimit(EOT)) for _ in range(rows)]
+        active = [Row(1, LENGTH + 1, WindowEnd(EOT)) for _ in range(rows)]
         generate(session, active, logits, unrestricted_rules(), pick_best, draft_session=drafts)
         assert [row.tokens for row in active] == texts
         ratios.append((clock.now_s - start_s) / (LENGTH * cost(rows, 1)))

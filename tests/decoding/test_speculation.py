@@ -54,7 +54,7 @@ from harken.decoding import (
     decode,
     make_logit_rules,
 )
-from harken.decoding.generate import EotOrLimit, Row, generate, pick_best
+from harken.decoding.generate import Row, WindowEnd, generate, pick_best
 from harken.decoding.speculation import MAX_DRAFT_TOKENS, NEAR_TIE
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from harken.transcribe.window_decoder import WindowResult
@@ -76,7 +76,7 @@ def decode_rows(
     session = session or FakeSession(script, range(len(limits)))
     logits = session.extend([[0]] * len(limits))
     drafts = open_drafts(*generators, rows=len(limits), most=most)
-    rows = [Row(1, limit, EotOrLimit(EOT)) for limit in limits]
+    rows = [Row(1, limit, WindowEnd(EOT)) for limit in limits]
     forwards = generate(
         session, rows, logits, unrestricted_rules(), pick_best, observe=observe, draft_session=drafts
     )

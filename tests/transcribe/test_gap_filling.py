@@ -201,13 +201,24 @@ class TestReporting:
         (missing,) = transcribe(JUMP, silence)[0].unwritten
         assert missing.reason == "no-speech probability 0.90"
 
-    def test_window_taken_for_silence_is_reported_and_not_decoded_again(self) -> None:
+    @pytest.mark.parametrize("speech_s", [0.4, 0.06])  # the second is too short for a gap beside words
+    def test_window_taken_for_silence_is_reported_and_not_decoded_again(self, speech_s: float) -> None:
         silence = window_text(0, " hm", 5, gap=1.0, no_speech=0.9)
-        transcript, backend = transcribe(silence, fidelity="exact", temperatures=(0.0,))
+        samples = noise_and_silence(speech_s, 0.6)
+        transcript, backend = transcribe(silence, samples=samples, fidelity="exact", temperatures=(0.0,))
         (missing,) = transcript.unwritten
         assert missing.start_s == 0
-        assert missing.end_s == pytest.approx(0.4, abs=0.03)
+        assert missing.end_s == pytest.approx(speech_s, abs=0.03)
         assert len(backend.mels) == 1
+
+    @pytest.mark.parametrize(("attended", "n_dropped"), [(20, 0), (2, 1)])
+    def test_text_is_judged_by_where_its_words_attend(self, attended: int, n_dropped: int) -> None:
+        # The model has closed the segment in the quiet before the speech.
+        early = window_text(0, " one", 4, attended=(0, *[attended] * 4, 4))
+        samples = np.concatenate([np.zeros(4800, np.float32), noise_and_silence(0.2)])
+        options = {"vad_speech_pad_s": 0.3, "vad_min_silence_s": 0.6, "hallucination_threshold": 0.1}
+        transcript, _ = transcribe(early, samples=samples, fill_gaps=False, **options)
+        assert len(transcript.dropped) == n_dropped
 
     def test_dropped_text_is_reported_as_dropped_only(self) -> None:
         dropped = {"hallucination_threshold": 1e-6}

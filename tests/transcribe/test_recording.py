@@ -369,7 +369,7 @@ def attempt(*lines: WindowText, **options: Any) -> tuple[DecodingResult, tuple[A
 def test_all_attempts_are_reported_the_accepted_one_last() -> None:
     decoded, (first, second, kept), stats = attempt(REPETITIVE, IMPROBABLE, GOOD, MORE_REPETITIVE)
     assert [each.temperature for each in (first, second, kept)] == [0, 0.01, 0.02]
-    assert (first.reason or "").startswith("compression ratio ")
+    assert first.reason == "repeats itself"
     assert (second.reason or "").startswith("average log-probability -")
     assert kept == Attempt(
         temperature=0.02,
@@ -379,7 +379,7 @@ def test_all_attempts_are_reported_the_accepted_one_last() -> None:
     )
     assert decoded.text == FLUENT
     assert (stats.windows, stats.prompt_tokens) == (3, 3 * len(START))
-    assert stats.forwards == stats.sampled_tokens > 100
+    assert stats.forwards == stats.sampled_tokens < 100  # the first has 84, was it not stopped
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from harken.contract import Floats, Logits, Session
 from harken.decoding.hypothesis import AttentionCapture, Hypothesis, Observer, Step, no_attention
 from harken.decoding.logit_rules import LogitRules
+from harken.decoding.loops import CHECK_EVERY, LoopRule
 from harken.decoding.strategies import Beam
 
 
@@ -41,6 +42,8 @@ class _BeamState:
     eot: int
     limit: int
     capture: AttentionCapture
+    loop_rule: LoopRule | None
+    loops: bool = False
     unfinished: list[_BeamHypothesis] = field(default_factory=lambda: [_BeamHypothesis((), (), 0.0, 0)])
     finished: list[_BeamHypothesis] = field(default_factory=list)
 
@@ -52,6 +55,7 @@ class _BeamState:
     def done(self) -> bool:
         return (
             not self.unfinished
+            or self.loops
             or len(self.finished) >= self.max_finished
             or len(self.unfinished[0].tokens) >= self.limit
         )
@@ -70,6 +74,8 @@ class _BeamState:
                 self.unfinished.append(candidate)
                 if len(self.unfinished) == self.beam.width:
                     break
+        if self.loop_rule and self.unfinished and not len(self.unfinished[0].tokens) % CHECK_EVERY:
+            self.loops = self.loop_rule.begins(self.unfinished[0].tokens) is not None
         self._finish(ended[: max(0, self.max_finished - len(self.finished))])
         if self.done:
             self._finish(self.unfinished[: max(0, self.beam.width - len(self.finished))])
@@ -94,6 +100,7 @@ def beam_search(
     capture: AttentionCapture = no_attention,
     *,
     speech_ends: Sequence[int | None] | None = None,
+    loop_rule: LoopRule | None = None,
 ) -> tuple[list[list[Hypothesis]], int]:
     """Search every row of a session that has read its prompts.
 
@@ -113,6 +120,8 @@ def beam_search(
         Called for the attention of every hypothesis that is set aside.
     speech_ends : sequence of int or None, optional
         Timestamp in each window before which no segment may be empty (see `LogitRules.banned`).
+    loop_rule : LoopRule or None
+        Ends a search whose best hypothesis is in a loop.
 
     Returns
     -------
@@ -121,7 +130,7 @@ def beam_search(
     forwards : int
         Number of forward passes.
     """
-    states = [_BeamState(beam, logit_rules.eot, limit, capture) for limit in limits]
+    states = [_BeamState(beam, logit_rules.eot, limit, capture, loop_rule) for limit in limits]
     active = list(enumerate(states))
     speech_ends = speech_ends or [None] * len(limits)
     forwards = 0

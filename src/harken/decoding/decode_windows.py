@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -12,9 +11,9 @@ import numpy as np
 from harken.contract import Backend, Features, GreedySession, Logits
 from harken.decoding.beam import beam_search
 from harken.decoding.generate import (
-    EotOrLimit,
     Pick,
     Row,
+    WindowEnd,
     generate,
     generate_best,
     pick_best,
@@ -23,6 +22,7 @@ from harken.decoding.generate import (
 )
 from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, capture_attention, no_attention
 from harken.decoding.logit_rules import LogitRules
+from harken.decoding.loops import LoopRule, compression_ratio
 from harken.decoding.speculation import DraftContext, DraftSession
 from harken.decoding.strategies import Beam, Greedy, Sample, Strategy
 from harken.text import Tokenizer
@@ -66,6 +66,8 @@ class DecodingResult:
     compression_ratio : float
         Bytes of the text in UTF-8 over bytes when deflated.
     temperature : float
+    loops : bool
+        True if the text went on to repeat itself, and was cut there.
     """
 
     hypothesis: Hypothesis
@@ -73,6 +75,7 @@ class DecodingResult:
     no_speech_prob: float
     compression_ratio: float
     temperature: float
+    loops: bool = False
 
 
 def make_prompt(
@@ -128,6 +131,7 @@ def decode(
     observe: Observer = lambda step: None,
     attention: bool = False,
     draft_context: DraftContext | None = None,
+    max_compression_ratio: float | None = None,
 ) -> tuple[list[DecodingResult], DecodeStats]:
     """Decode one window or a batch of them.
 
@@ -148,6 +152,8 @@ def decode(
         Source of drafts for these windows, which change the cost of decoding but not the tokens. Beam search does
         without: its hypotheses diverge at every step, and a draft fits only one of them
         (docs/decisions/speculation.md).
+    max_compression_ratio : float or None
+        Compression ratio above which a text that repeats itself is stopped and cut; None never stops one.
 
     Returns
     -------
@@ -155,6 +161,9 @@ def decode(
         One a window.
     stats : DecodeStats
     """
+    loop_rule = (
+        LoopRule(tokenizer.decode, tokenizer.eot, max_compression_ratio) if max_compression_ratio else None
+    )
     prompts = [window.prompt for window in windows]
     n_ctx = backend.dims.n_text_ctx
     limits = [min(n_ctx // 2, n_ctx + 1 - len(prompt)) for prompt in prompts]
@@ -188,7 +197,7 @@ def decode(
                 sampling=isinstance(strategy, Sample),
             )
         rows = [
-            Row(len(prompts[i]), limits[i], EotOrLimit(logit_rules.eot), speech_end=speech_ends[i])
+            Row(len(prompts[i]), limits[i], WindowEnd(logit_rules.eot, loop_rule), speech_end=speech_ends[i])
             for i in window_of_row
         ]
         rules = logit_rules.greedy if pick is pick_best and draft_session is None else None
@@ -223,7 +232,15 @@ def decode(
             best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
         case Beam():
             found, forwards = beam_search(
-                session, logits, logit_rules, strategy, limits, count, capture, speech_ends=speech_ends
+                session,
+                logits,
+                logit_rules,
+                strategy,
+                limits,
+                count,
+                capture,
+                speech_ends=speech_ends,
+                loop_rule=loop_rule,
             )
             best = [_best(hypotheses, strategy.length_penalty) for hypotheses in found]
     stats = DecodeStats(
@@ -238,16 +255,10 @@ def decode(
     if draft_session:
         stats += draft_session.stats
     results = [
-        _make_result(hypothesis, tokenizer, probability, strategy.temperature)
+        _make_result(hypothesis, tokenizer, probability, strategy.temperature, loop_rule)
         for hypothesis, probability in zip(best, no_speech_probs, strict=True)
     ]
     return results, stats
-
-
-def compression_ratio(text: str) -> float:
-    """Return the ratio by which a text deflates, high for repetition (openai/whisper, utils.py, compression_ratio)."""
-    data = text.encode("utf-8")
-    return len(data) / len(zlib.compress(data))
 
 
 def _best(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> Hypothesis:
@@ -255,8 +266,15 @@ def _best(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> Hyp
 
 
 def _make_result(
-    hypothesis: Hypothesis, tokenizer: Tokenizer, no_speech_prob: float, temperature: float
+    hypothesis: Hypothesis,
+    tokenizer: Tokenizer,
+    no_speech_prob: float,
+    temperature: float,
+    loop_rule: LoopRule | None,
 ) -> DecodingResult:
+    loop = loop_rule and loop_rule.begins(hypothesis.tokens)
+    if loop:
+        hypothesis = hypothesis.first(loop)
     text = tokenizer.decode(hypothesis.tokens).strip()
     return DecodingResult(
         hypothesis=hypothesis,
@@ -264,4 +282,5 @@ def _make_result(
         no_speech_prob=no_speech_prob,
         compression_ratio=compression_ratio(text),
         temperature=temperature,
+        loops=loop is not None,
     )

@@ -17,6 +17,7 @@ from harken.contract import Floats, GreedyRules, GreedySession, Ints, Logits, Pi
 from harken.decoding.candidate_generator import common_prefix_length
 from harken.decoding.hypothesis import AttentionCapture, Hypothesis, Observer, Step, no_attention
 from harken.decoding.logit_rules import LogitRules
+from harken.decoding.loops import CHECK_EVERY, LoopRule
 from harken.decoding.speculation import DraftSession
 
 
@@ -107,23 +108,29 @@ class StoppingCriterion(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EotOrLimit:
-    """The stopping criterion of offline decoding: end of text, or as many tokens as the row may hold.
+class WindowEnd:
+    """The stopping criterion of offline decoding: end of text, as many tokens as the row may hold, or a loop.
 
     Parameters
     ----------
     eot : int
+    loop_rule : LoopRule or None
     """
 
     eot: int
+    loop_rule: LoopRule | None = None
 
     def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
         if token == self.eot:
             return _EOT
-        return _LIMIT if len(row.tokens) + 1 == row.limit else None
+        n_tokens = len(row.tokens) + 1
+        if n_tokens == row.limit:
+            return _LIMIT
+        loops = self.loop_rule and not n_tokens % CHECK_EVERY and self.loop_rule.begins([*row.tokens, token])
+        return _LOOP if loops else None
 
 
-_EOT, _LIMIT = Stop("eot", include_token=True), Stop("limit", include_token=True)
+_EOT, _LIMIT, _LOOP = (Stop(reason, include_token=True) for reason in ("eot", "limit", "loop"))
 
 
 @dataclass(slots=True)

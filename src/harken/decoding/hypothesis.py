@@ -34,6 +34,11 @@ class Hypothesis:
         text_tokens = tokens[:-1] if tokens[-1] == eot else tokens
         return cls(tokens=tuple(text_tokens), logprobs=tuple(logprobs), attention=attention)
 
+    def first(self, n_tokens: int) -> Hypothesis:
+        """Return the first tokens of it, as if it had run out of tokens there."""
+        attention = None if self.attention is None else self.attention[:, :n_tokens]
+        return Hypothesis(tokens=self.tokens[:n_tokens], logprobs=self.logprobs[:n_tokens], attention=attention)
+
     @property
     def sum_logprob(self) -> float:
         """Sum of all log-probabilities."""

@@ -23,6 +23,7 @@ from harken.decoding.alignment_attention import RunningAlignment, alignment_matr
 from harken.decoding.generate import Row, Stop, generate, pick_best, prefill
 from harken.decoding.hypothesis import DecodeStats
 from harken.decoding.logit_rules import LogitRules
+from harken.decoding.loops import STREAMED_REPEATS, repetition_length
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
@@ -35,8 +36,6 @@ MIN_AVG_LOGPROB = -1.0
 """Least average log-probability of tokens behind such an end; the threshold of a transcription."""
 REWIND_THRESHOLD = POSITIONS_PER_SECOND
 """A token that attends to a position more than a second before the latest one attended to repeats earlier text."""
-MIN_LOOP_REPEATS = {**dict.fromkeys(range(1, 4), 5), **dict.fromkeys(range(4, 11), 3)}
-"""Least number of repetitions that make a loop, by the length of the unit in tokens; people do say "no, no, no"."""
 MAX_TOKENS_PER_SECOND, EXTRA_TOKENS = 10, 16
 """Most tokens that a window may hold, by the length of its audio; nobody speaks faster, so more is a loop."""
 
@@ -264,7 +263,7 @@ class AlignAttStop:
     def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
         """Return a `Stop` if the row ends before the token that was picked next."""
         assert attention is not None, "AlignAtt needs the attention of the row"
-        n_repeated = repetition_length((*row.committed, *row.tokens))
+        n_repeated = repetition_length((*row.committed, *row.tokens), STREAMED_REPEATS)
         if token == self.eot:
             stop = Stop("eot", include_token=False, drop_last=n_repeated)
         elif n_repeated:
@@ -298,12 +297,3 @@ class AlignAttStop:
         """Return the position that each of the last tokens attends to."""
         positions: Ints = alignment_matrix(attention, self.window.n_positions, last_n).argmax(axis=1)
         return positions
-
-
-def repetition_length(tokens: Sequence[int]) -> int:
-    """Return how many tokens at the end only repeat those before them, if that makes a loop; else 0."""
-    for period, repeats in MIN_LOOP_REPEATS.items():
-        unit = tuple(tokens[-period:])
-        if repeats * period <= len(tokens) and tuple(tokens[-repeats * period :]) == repeats * unit:
-            return (repeats - 1) * period
-    return 0

@@ -65,6 +65,7 @@ def decode_with_fallback(
             observe=observe,
             attention=attention,
             draft_context=draft_context,
+            max_compression_ratio=options.compression_ratio_threshold,
         )
         total += stats
         for i, decoded in zip(failing, results, strict=True):
@@ -97,7 +98,8 @@ def _select_attempt(
 def _failure_rank(decoded: DecodingResult, options: TranscribeOptions) -> tuple[bool, float]:
     """Return the sort key of a failed attempt, rounded so that equal texts are equal in every batch."""
     limit = options.compression_ratio_threshold
-    return limit is None or decoded.compression_ratio <= limit, round(decoded.hypothesis.avg_logprob, 4)
+    repetitive = decoded.loops or (limit is not None and decoded.compression_ratio > limit)
+    return not repetitive, round(decoded.hypothesis.avg_logprob, 4)
 
 
 def _to_attempt(decoded: DecodingResult, reason: str | None) -> Attempt:

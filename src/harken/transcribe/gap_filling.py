@@ -89,7 +89,9 @@ def span_peaks(token_index: int, span: FrameSpan) -> list[TokenPeak]:
     return [TokenPeak(token_index, frame) for frame in range(*span, WORD_REACH_FRAMES)]
 
 
-def uncovered_spans(peaks: Iterable[TokenPeak], speech: Sequence[FrameSpan], end: int) -> list[FrameSpan]:
+def uncovered_spans(
+    peaks: Iterable[TokenPeak], speech: Sequence[FrameSpan], end: int, min_frames: int = MIN_SPEECH_FRAMES
+) -> list[FrameSpan]:
     """Return the stretches of a window with enough speech that no word covers.
 
     Parameters
@@ -99,6 +101,8 @@ def uncovered_spans(peaks: Iterable[TokenPeak], speech: Sequence[FrameSpan], end
         Speech in frames of the window, in order and without overlap.
     end : int
         Frame behind the last one that the window's text is about.
+    min_frames : int
+        Frames of speech that are enough.
 
     Returns
     -------
@@ -112,9 +116,7 @@ def uncovered_spans(peaks: Iterable[TokenPeak], speech: Sequence[FrameSpan], end
         [0, *(frame + reach for frame in frames)], [*(frame - reach for frame in frames), end], strict=True
     )
     return [
-        _at_silences(stretch, speech, end)
-        for stretch in stretches
-        if _overlap(stretch, speech) >= MIN_SPEECH_FRAMES
+        _at_silences(stretch, speech, end) for stretch in stretches if _overlap(stretch, speech) >= min_frames
     ]
 
 
@@ -263,7 +265,9 @@ class GapFilling:
         if not maker.segmenter or not self._options.fill_gaps:
             return
         peaks = self._peaks() if window.scored else []
-        spans = uncovered_spans(peaks, maker.speech(window.offset, window.n_frames), end)
+        # Of a window without any text, even the shortest speech is told.
+        min_frames = MIN_SPEECH_FRAMES if peaks or window.has_words else 1
+        spans = uncovered_spans(peaks, maker.speech(window.offset, window.n_frames), end, min_frames)
         # Without words it would be the same window once more.
         if window.has_words and depth < MAX_DEPTH:
             language, tokenizer = window.result.language, maker.decoder.tokenizer

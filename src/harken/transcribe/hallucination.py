@@ -244,6 +244,22 @@ def mean_speech_probability(probabilities: NDArray[np.float32], spans: FrameSpan
     return float(concatenated.mean()) if len(concatenated) else 0.0
 
 
+def attended_stretch(attention: NDArray[np.float32], n_positions: int) -> tuple[int, int]:
+    """Return the positions from the first to behind the last that the tokens of a segment attend to most.
+
+    A little before and behind them belongs to the stretch: a token attends to the middle of what it stands for.
+
+    Parameters
+    ----------
+    attention : ndarray of shape (heads, tokens, positions), float32
+        As for `attention_concentration`, with a token at least.
+    n_positions : int
+        Number of positions that hold audio.
+    """
+    peaks = attention.mean(axis=0)[:, : max(1, n_positions)].argmax(axis=1)
+    return max(0, int(peaks.min()) - _PEAK_RADIUS_POSITIONS), int(peaks.max()) + _PEAK_RADIUS_POSITIONS + 1
+
+
 def attention_concentration(attention: NDArray[np.float32], n_positions: int) -> float:
     """Return the mean share of attention that the tokens of a segment have near their most attended position.
 

@@ -267,6 +267,8 @@ class TranscribeOptions:
         improbable = logprob_limit is not None and logprob < logprob_limit
         if improbable and self._is_no_speech(decoded):
             return None
+        if decoded.loops:
+            return "repeats itself"
         if ratio_limit is not None and ratio > ratio_limit:
             return f"compression ratio {ratio:.2f} above {ratio_limit}"
         return f"average log-probability {logprob:.2f} below {logprob_limit}" if improbable else None

@@ -9,6 +9,7 @@ from harken.results import Segment, Word
 from harken.transcribe.chunking import FrameSource, FrameSpan, SpeechSegmenter, speech_in_window, total_frames
 from harken.transcribe.hallucination import (
     HallucinationFeatures,
+    attended_stretch,
     attention_concentration,
     mean_speech_probability,
     score_hallucination,
@@ -151,11 +152,12 @@ class SegmentMaker:
         tokenizer, limit, first_row = self.decoder.tokenizer, self._options.hallucination_threshold, 0
         for segment in token_segments:
             text = tokenizer.decode(segment.tokens)
-            spans = self.frame_source.spans(
-                round(window.source_frame(segment.start)), round(window.source_frame(segment.end))
-            )
             rows = [first_row + i for i, token in enumerate(segment.tokens) if token < tokenizer.eot]
             first_row += len(segment.tokens)
+            start, end = segment.start, segment.end
+            if attention is not None and rows:  # timestamps may leave out the words
+                start, end = attended_stretch(attention[:, rows], window.n_positions)
+            spans = self.frame_source.spans(round(window.source_frame(start)), round(window.source_frame(end)))
             verdict = score_hallucination(
                 HallucinationFeatures(
                     text=text,
