@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import click
 
@@ -14,12 +14,8 @@ from harken.evaluation.scoring import Evaluation, Score
 
 CONTEXT_WORDS = 4
 """Number of correct words shown on either side of a difference."""
-KINDS = {
-    (True,): ("WER", "words"),
-    (False,): ("CER", "characters"),
-    (False, True): ("WER or CER", "words or characters"),
-}
-"""Error rate and unit of recordings, by which of them are counted in words."""
+KINDS = {"words": "WER", "characters": "CER"}
+"""Error rates by their units."""
 CLASS_UNITS = {"names": "names", "numbers": "numbers", "language": "recordings"}
 Rates = dict[str, tuple[ErrorRate, str]]
 """Rows of the table by their labels: a rate, and the unit it counts."""
@@ -33,8 +29,7 @@ def format_scores(scores: Sequence[Score]) -> str:
         for scored in scores
     )
     errors = " ".join(f"{scored.error_counts.errors:>3}" for scored in scores)
-    _, unit = KINDS[(first.word_errors is not None,)]
-    return f"{rates} {errors} of {first.error_counts.reference_length:>4} {unit}  {first.entry.name}\n"
+    return f"{rates} {errors} of {first.error_counts.reference_length:>4} {first.unit}  {first.entry.name}\n"
 
 
 def format_totals(evaluations: Mapping[str, Evaluation], *, detected: bool) -> str:
@@ -102,28 +97,38 @@ def _difference(rate: ErrorRate, base: ErrorRate | None) -> tuple[str, str]:
 
 def _rates(evaluation: Evaluation) -> Rates:
     with_speech = [scored for scored in evaluation.scores if scored.normalized_reference]
-
-    def kind(chosen: Sequence[Score]) -> tuple[str, str]:
-        return KINDS[tuple(sorted({scored.word_errors is not None for scored in chosen}))]
-
-    rates: dict[str, tuple[ErrorRate | None, str]] = {
-        "WER": (evaluation.wer, "words"),
-        "CER": (evaluation.cer, "characters"),
-    }
     if not with_speech:
         return {}
-    label, unit = kind(with_speech)
-    rates.setdefault(label, (evaluation.overall, unit))
-    for groups, key in (
-        (evaluation.sets, lambda scored: scored.entry.set),
-        (evaluation.languages, lambda scored: scored.language or "unknown"),
-    ):
+
+    def rows(
+        groups: Mapping[str, ErrorRate], key: Callable[[Score], str]
+    ) -> Iterator[tuple[str, tuple[ErrorRate, str]]]:
         for name, rate in groups.items() if len(groups) > 1 else ():
-            label, own_unit = kind([scored for scored in with_speech if key(scored) == name])
-            rates[f"{label} {name}"] = rate, own_unit
-    for name, rate in evaluation.classes.items():
-        rates[name.replace("_", " ")] = rate, CLASS_UNITS.get(name, unit)
-    return {label: (rate, unit) for label, (rate, unit) in rates.items() if rate}
+            label, unit = _kind(scored for scored in with_speech if key(scored) == name)
+            yield f"{label} {name}", (rate, unit)
+
+    label, unit = _kind(with_speech)
+    totals = {
+        "WER": (evaluation.wer, "words"),
+        "CER": (evaluation.cer, "characters"),
+        label: (evaluation.overall, unit),
+    }
+    return {
+        **{label: (rate, unit) for label, (rate, unit) in totals.items() if rate},
+        **dict(rows(evaluation.sets, lambda scored: scored.entry.set)),
+        **dict(rows(evaluation.languages, lambda scored: scored.language or "unknown")),
+        **{
+            name.replace("_", " "): (rate, CLASS_UNITS.get(name, unit))
+            for name, rate in evaluation.classes.items()
+        },
+    }
+
+
+def _kind(scores: Iterable[Score]) -> tuple[str, str]:
+    """Return the error rate and the unit of recordings."""
+    counted = {scored.unit for scored in scores}
+    units = [unit for unit in KINDS if unit in counted]
+    return " or ".join(KINDS[unit] for unit in units), " or ".join(units)
 
 
 def _remarks(evaluation: Evaluation) -> Iterator[str]:

@@ -78,7 +78,7 @@ def _body(name: str, scored: Score) -> str:
     counts, separator = scored.error_counts, " " if scored.word_errors else ""
     marked = separator.join(_chunk(chunk, separator) for chunk in scored.alignment)
     engine = f"{escape(printable(name))}: " if name else ""
-    return f"""<p><small>{engine}errors {counts.errors}, of {counts.reference_length}</small></p>
+    return f"""<p><small>{engine}{counts.errors} errors, of {counts.reference_length} {scored.unit}</small></p>
 {_paragraph(marked, scored)}<details><summary>Transcript</summary>
 {_paragraph(_text(scored.hypothesis.text), scored)}</details>
 """

@@ -106,6 +106,11 @@ class Score:
         return self.word_errors or self.character_errors
 
     @property
+    def unit(self) -> str:
+        """What they count: ``"words"`` or ``"characters"``."""
+        return "words" if self.word_errors else "characters"
+
+    @property
     def seconds(self) -> float | None:
         """Length of the recording, if known."""
         return self.hypothesis.seconds if self.entry.seconds is None else self.entry.seconds
