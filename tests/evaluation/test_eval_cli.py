@@ -137,10 +137,10 @@ COMPARED = """\
 
 2 recordings: 1.0 s of audio in 0.0 s, 0.0 times real time
 --beam-size 2: 0.0 s, 0.0 times real time
-                 error %  95 % interval   difference  95 % interval    substituted  deleted  inserted  of
-WER              25.00    20.00 to 33.33                               1            1        0         8 words
-  --beam-size 2  12.50    0.00 to 33.33   -12.50      -20.00 to +0.00  0            1        0
-  other.jsonl    25.00    20.00 to 33.33  +0.00       +0.00 to +0.00   1            1        0
+                 error %  95 % interval     difference  95 % interval       substituted  deleted  inserted  of
+WER              25.00    20.00 to 33.33                                    1            1        0         8 words
+  --beam-size 2  12.50    0.00 to 33.33     -12.50      -20.00 to +0.00     0            1        0
+  other.jsonl    25.00    20.00 to 33.33    +0.00       +0.00 to +0.00      1            1        0
 """
 REMARK = "other.jsonl: Detected speech without text: 3.0 s dropped as hallucinations, 0.0 s unwritten.\n"
 

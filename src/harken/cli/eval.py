@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -210,8 +211,11 @@ def _are_options(text: str) -> bool:
 def _changed(context: click.Context, text: str) -> dict[str, Any]:
     """Return the parameters of the command, changed by some options for an engine to compare with."""
     command, where = context.command, f"--compare {abridged(text)}"
+    typed = (
+        text.replace("\\", "\\\\") if os.name == "nt" else text
+    )  # there it separates folders, and escapes nothing
     try:
-        arguments = [*shlex.split(text), "--", *context.params["manifests"]]
+        arguments = [*shlex.split(typed), "--", *context.params["manifests"]]
         changes = command.make_context(context.info_name, arguments, parent=context.parent)
     except ValueError as error:
         raise click.UsageError(f"{where}: {error}") from error

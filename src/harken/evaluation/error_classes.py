@@ -40,7 +40,8 @@ def count_error_classes(reference: str, language: str | None, alignment: Alignme
     -------
     dict of str to ErrorCounts
         ``deleted_in_runs`` and ``inserted_in_runs``: `MIN_RUN` words or more one after another. ``names``: words with
-        a capital and small letters inside a sentence of the reference; none where all nouns have one.
+        a capital and small letters inside a sentence of the reference; none where all nouns have one. A word that is
+        in small letters elsewhere in the text is none.
         ``numbers``: words of the normalized reference with digits, so in English number words too.
     """
     names = frozenset(_find_names(reference, language))
@@ -69,12 +70,13 @@ def _count_words(alignment: Alignment, counts: Callable[[str], bool]) -> ErrorCo
 
 
 def _find_names(text: str, language: str | None) -> Iterator[str]:
-    """Yield the normalized words that have a capital inside a sentence."""
+    """Yield the normalized words that have a capital inside a sentence, and are nowhere in small letters."""
     if language is None or language in NOUNS_WITH_CAPITALS or not is_spaced(language):
         return
     normalize = normalizer(language)
     words = [*_WORD.finditer(text)]
+    small = {word[0] for word in words if word[0].islower()}
     for before, word in pairwise(words):
         inside = _INSIDE_A_SENTENCE.fullmatch(text, before.end(), word.start())
-        if inside and word[0][0].isupper() and not word[0].isupper():
+        if inside and word[0][0].isupper() and not word[0].isupper() and word[0].lower() not in small:
             yield from normalize(word[0]).split()
