@@ -211,9 +211,8 @@ def _are_options(text: str) -> bool:
 def _changed(context: click.Context, text: str) -> dict[str, Any]:
     """Return the parameters of the command, changed by some options for an engine to compare with."""
     command, where = context.command, f"--compare {abridged(text)}"
-    typed = (
-        text.replace("\\", "\\\\") if os.name == "nt" else text
-    )  # there it separates folders, and escapes nothing
+    # On Windows a backslash separates folders, and escapes nothing.
+    typed = text.replace("\\", "\\\\") if os.name == "nt" else text
     try:
         arguments = [*shlex.split(typed), "--", *context.params["manifests"]]
         changes = command.make_context(context.info_name, arguments, parent=context.parent)
