@@ -73,6 +73,11 @@ class Entry:
     rttm: Path | None = None
     said: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def set(self) -> str:
+        """Name of the folder of the manifest."""
+        return self.name.partition("/")[0]
+
 
 def read_manifests(
     paths: Iterable[str | os.PathLike[str]],
@@ -282,7 +287,7 @@ def get_seconds(fields: Mapping[str, Any], name: str, where: str) -> float | Non
 
 def _read(path: Path, note: Callable[[str], None], needs_text: bool) -> list[Entry]:
     lines_by_name: dict[str, dict[str, Entry]] = {}
-    for where, fields in read_rows(_read_file(path, ALLOWED), str(path)):
+    for where, fields in read_rows(read_file(path, ALLOWED), str(path)):
         entry = _parse_entry(fields, path, where, needs_text)
         lines_by_name.setdefault(entry.name, {})[where] = entry
     if not lines_by_name:
@@ -290,7 +295,14 @@ def _read(path: Path, note: Callable[[str], None], needs_text: bool) -> list[Ent
     return [_resolve_duplicate_lines(duplicates, note) for duplicates in lines_by_name.values()]
 
 
-def _read_file(path: Path, allowed: str) -> bytes:
+def read_file(path: Path, allowed: str) -> bytes:
+    """Return the content of a file.
+
+    Raises
+    ------
+    ManifestError
+        If it cannot be read, or is a device; the message ends with what is allowed.
+    """
     try:
         if path.is_char_device():
             raise ManifestError(f"{path}: is a device; {allowed}")

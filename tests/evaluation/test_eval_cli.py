@@ -52,11 +52,12 @@ RESULT = """\
  33.33 %    1 of    3 characters  talks/3.wav
 
 4 recordings: 1.9 s of audio in 0.0 s, 0.0 times real time
-        error %  95 % interval   substituted  deleted  inserted  of
-WER     25.00    20.00 to 33.33  1            1        0         8 words
-CER     25.81    17.65 to 36.36  1            5        2         31 characters
-WER en  25.00    20.00 to 33.33  1            1        0         8 words
-CER zh  33.33    -               0            1        0         3 characters
+            error %  95 % interval   substituted  deleted  inserted  of
+WER         25.00    20.00 to 33.33  1            1        0         8 words
+CER         25.81    17.65 to 36.36  1            5        2         31 characters
+WER or CER  27.27    20.00 to 33.33  1            2        0         11 words or characters
+WER en      25.00    20.00 to 33.33  1            1        0         8 words
+CER zh      33.33    -               0            1        0         3 characters
 The intervals resample recordings.
 No speech in 1 recording: 1 word transcribed in 1 of them.
 
@@ -128,6 +129,56 @@ class TestFiles:
         use_texts(cli, *HYPOTHESES[2:])
         assert without_times(cli.run("eval", "talks", "--worst", "2", *options).out) == RESULT
         assert read_report()["complete"]
+
+
+COMPARED = """\
+ 20.00 %   0.00 %  20.00 %    1   0   1 of    5 words  talks/0.wav
+ 33.33 %  33.33 %  33.33 %    1   1   1 of    3 words  talks/1.wav
+
+2 recordings: 1.0 s of audio in 0.0 s, 0.0 times real time
+--beam-size 2: 0.0 s, 0.0 times real time
+                 error %  95 % interval     difference  95 % interval       substituted  deleted  inserted  of
+WER              25.00    20.00 to 33.33                                    1            1        0         8 words
+  --beam-size 2  12.50    0.00 to 33.33     -12.50      -20.00 to +0.00     0            1        0
+  other.jsonl    25.00    20.00 to 33.33    +0.00       +0.00 to +0.00      1            1        0
+"""
+REMARK = "other.jsonl: Detected speech without text: 3.0 s dropped as hallucinations, 0.0 s unwritten.\n"
+
+
+def test_settings_and_other_engines_are_compared_on_the_same_recordings(cli: CliRunner) -> None:
+    first, second = ("One dog and the cat.", "A house"), (REFERENCES[0], "A house")
+    use_texts(cli, *(text for pair in zip(first, second, strict=True) for text in pair))
+    lines = Path("talks/manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    Path("talks/manifest.jsonl").write_text("\n".join(lines[:2]))
+    others = ("One dog and <b>cat</b>", "A pig house")
+    Path("other.jsonl").write_text(
+        "".join(
+            json.dumps(
+                {"audio": f"talks/{number}.wav", "text": text, "dropped_s": 1.5, "language": "de", "by": {}}
+            )
+            + "\n"
+            for number, text in enumerate(others)
+        )
+    )
+    outcome = cli.run(
+        *("eval", "talks", "--compare", "--beam-size 2", "--compare", "other.jsonl"),
+        *("--json", "out.json", "--html", "page.html", *SPACED),
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    timeless = re.sub(r"[\d.]+ s, [\d.]+ times", "0.0 s, 0.0 times", outcome.out)
+    assert timeless.startswith(COMPARED)
+    assert REMARK in timeless
+    assert len(cli.loaded) == 1
+    report, page = read_report(), Path("page.html").read_text(encoding="utf-8")
+    beams = report["compared"]["--beam-size 2"]
+    assert beams["by"]["beam_size"] == 2
+    assert beams["differences"]["wer"] == {"rate": -0.125, "low": pytest.approx(-0.2), "high": 0.0}
+    language = report["compared"]["other.jsonl"]["classes"]["language"]
+    assert (language["errors"], language["reference_length"]) == (2, 2)
+    assert '<audio controls preload="none" src="talks/0.wav"></audio>' in page
+    assert "one dog and <del>a</del> <ins>the</ins> cat" in page
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
 
 
 def test_language_of_a_manifest_that_the_model_does_not_know_names_the_recording(

@@ -145,7 +145,7 @@ class TestDuplicateLines:
 
 
 class TestHypotheses:
-    HYPOTHESIS = EvalHypothesis(text="Grüße", language="de", seconds=2.5, wall_s=0.25)
+    HYPOTHESIS = EvalHypothesis(text="Grüße", language="de", seconds=2.5, wall_s=0.25, unwritten_s=1.5)
 
     def test_stored_hypotheses_are_read_back(self, tmp_path: Path) -> None:
         path = tmp_path / "hypotheses.jsonl"

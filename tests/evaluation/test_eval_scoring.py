@@ -25,7 +25,7 @@ from harken.evaluation.error_rate import (
     is_spaced,
     normalizer,
 )
-from harken.evaluation.scoring import EvalHypothesis, Evaluation, Score, score, summarise
+from harken.evaluation.scoring import EvalHypothesis, Evaluation, Score, score, summarise, worst
 from harken.manifests import Entry
 
 # Language, text, and its normalization by openai-whisper 20250625: EnglishTextNormalizer for en, BasicTextNormalizer
@@ -160,6 +160,25 @@ def width(evaluation: Evaluation) -> float:
     return high - low
 
 
+# Language, reference, hypothesis; then errors and length of each class: deleted and inserted in runs, names, numbers.
+CLASSES = [
+    ("en", "So, my fellow Americans, I'm not here.", "So, my fellow, I'm not here.", (0, 8), (0, 8), (1, 1), (0, 0)),
+    ("en", "He left. Then Mr Smith's wife came to NASA", "He left, then", (7, 10), (0, 10), (2, 2), (0, 0)),
+    ("en", "It has twenty-one doors in 1960.", "It has 20 doors in the year of 1960", (0, 6), (3, 6), (0, 0), (1, 2)),
+    ("en", "THE CAT SAT", "", (3, 3), (0, 3), (0, 0), (0, 0)),
+    ("fr", "C'est l'Amérique de Jean.", "c'est la merique de jean", (0, 6), (0, 6), (1, 2), (0, 0)),
+    ("de", "Das ist ein Haus.", "Das ist ein", (0, 4), (0, 4), (0, 0), (0, 0)),
+    ("zh", "我很好 Bob", "我", (5, 6), (0, 6), (0, 0), (0, 0)),
+]  # fmt: skip
+
+
+def test_lost_and_invented_passages_names_and_numbers_are_counted() -> None:
+    for language, reference, hypothesis, *expected in CLASSES:
+        found = scored(reference, hypothesis, language).classes
+        names = ("deleted_in_runs", "inserted_in_runs", "names", "numbers")
+        assert [(found[name].errors, found[name].reference_length) for name in names] == expected, reference
+
+
 class TestSummarise:
     def test_words_count_in_languages_with_spaces_and_characters_in_all(self) -> None:
         evaluation = summarise(
@@ -191,9 +210,9 @@ class TestSummarise:
 
     def test_worst_recordings_have_the_most_errors_and_at_least_one(self) -> None:
         texts = {"1": ("a b", "a c"), "2": ("a", ""), "3": ("c d e", ""), "4": ("a", "a")}
-        evaluation = summarise(scored(*each, name=name) for name, each in texts.items())
-        assert [worst.entry.name for worst in evaluation.worst(9)] == ["3", "1", "2"]
-        assert [worst.entry.name for worst in evaluation.worst(1)] == ["3"]
+        scores = [(scored(*each, name=name),) for name, each in texts.items()]
+        assert [own.entry.name for (own,) in worst(scores)] == ["3", "1", "2"]
+        assert [own.entry.name for (own,) in worst(scores, 1)] == ["3"]
 
 
 class TestCompareEvaluations:

@@ -105,7 +105,7 @@ def test_a_signal_while_a_recording_is_scored_keeps_the_results_before_it(
     from harken.evaluation import scoring, speakers
 
     place, name = {
-        "eval": (scoring, "count_word_errors"),
+        "eval": (scoring, "align_words"),
         "eval --speakers": (speakers, "jaccard_errors"),
     }.get(measuring.name, (None, ""))
     if place is None:
@@ -154,6 +154,8 @@ def test_a_result_does_not_replace_hypotheses_or_a_model(cli: CliRunner, talks: 
     for named, *arguments in (
         ("talks/manifest.jsonl", "--hypotheses", "talks/manifest.jsonl"),
         ("h.jsonl, which is ./h.jsonl", "--hypotheses", "h.jsonl", "--json", "./h.jsonl"),
+        ("h.jsonl", "--compare", "h.jsonl", "--html", "h.jsonl"),
+        ("h.jsonl", "--compare", "--hypotheses h.jsonl", "--html", "h.jsonl"),
         ("model/config.json", "--model", "model", "--json", "model/config.json"),
     ):
         assert_nothing_is_replaced(lambda arguments=arguments: cli.run("eval", "talks", *arguments), named)
@@ -188,6 +190,14 @@ REFUSED = [
     ),
     ("eval none", 3, "none: no such file; allowed is a manifest, or a folder with manifest.jsonl\n"),
     ("eval talks --detect --language en", 2, "--detect and --language exclude each other"),
+    ("eval talks --html none/a.html", 5, "none/a.html: cannot be written: there is no folder"),
+    ("eval talks --compare none", 3, "none: no such file; allowed is a file of hypotheses"),
+    ("eval talks --compare talks/other.jsonl", 3, "talks/other.jsonl: lacks 1 of the recordings, the first is"),
+    ("eval talks --compare=--worst=3", 2, "--compare '--worst=3': allowed are options of the model and"),
+    ("eval talks --compare=--beams", 2, "--compare '--beams': No such option '--beams'"),
+    ("eval talks --compare=--patience=2", 2, "--patience has no effect with --beam-size 1"),
+    ("eval talks --compare=--detect --language en", 2, "--detect and --language exclude each other"),
+    ("eval talks --speakers --compare a.jsonl", 2, "--speakers and --compare exclude each other"),
     ("eval talks --json none/a.json", 5, "none/a.json: cannot be written: there is no folder"),
     ("eval talks --hypotheses none/a", 5, "none/a: cannot be written: No such file"),
     ("eval talks --worst -1", 2, "Invalid value for '--worst'"),
@@ -201,6 +211,7 @@ REFUSED = [
 
 def test_bad_arguments_fail_in_one_line_before_loading_a_model(cli: CliRunner, talks: Path) -> None:
     cli.use_texts(window_text(0))
+    Path("talks/other.jsonl").write_text('{"audio": "talks/0.wav", "text": ""}\n')
     for line, code, message in REFUSED:
         outcome = cli.run(*line.split())
         assert (outcome.code, outcome.out, outcome.err.count("\n"), cli.loaded) == (code, "", 1, []), line

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from harken.api import load_diarizer
+from harken.cli.eval_report import format_differences, format_scores, format_totals
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import refuse_overwriting
 from harken.cli.measuring import Measurement, Report, format_percent, format_rate, format_speed, measure
@@ -20,11 +26,24 @@ from harken.cli.model_options import (
     model_options,
     model_params,
 )
-from harken.cli.options import Command, FilePath, decoding_options, single_option
+from harken.cli.options import (
+    Command,
+    FilePath,
+    abridged,
+    decoding_options,
+    refuse_options_in_vain,
+    single_option,
+)
 from harken.cli.terminal import Screen, format_table, pluralize, write_stderr
-from harken.evaluation.error_rate import AlignmentChunk, ErrorCounts, ErrorRate, align_words
-from harken.evaluation.evaluate import HypothesisStore, evaluate_entries, open_hypotheses, provenance
-from harken.evaluation.scoring import Evaluation, Failure, Score, report, summarise
+from harken.evaluation.evaluate import (
+    Engine,
+    evaluate_entries,
+    open_hypotheses,
+    provenance,
+    read_hypotheses,
+)
+from harken.evaluation.page import render_page
+from harken.evaluation.scoring import Failure, Score, report, report_differences, summarise, worst
 from harken.evaluation.speakers import (
     SpeakerEvaluation,
     SpeakerScore,
@@ -37,105 +56,14 @@ from harken.manifests import Entry, manifest_path, read_manifests
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
-CONTEXT_WORDS = 4
-"""Number of correct words shown on either side of a difference."""
-TABLE_HEADER = ("", "error %", "95 % interval", "substituted", "deleted", "inserted", "of")
 SPEAKER_COLUMNS = (("DER", 7), ("0.25 s", 7), ("JER", 7), ("speakers", 10), ("cpWER", 7))
-
-
-def format_score(score: Score) -> str:
-    """Format the error rate, the errors, the length and the name of a recording."""
-    counts = score.error_counts
-    error_rate = f"{format_percent(counts.rate):>6} %" if score.normalized_reference else " silent "
-    return (
-        f"{error_rate}  {counts.errors:>3} of {counts.reference_length:>4} {_unit(score)}  {score.entry.name}\n"
-    )
-
-
-def format_totals(evaluation: Evaluation) -> str:
-    """Format the totals over all recordings."""
-    speed = format_speed(evaluation.audio_s, evaluation.wall_s)
-    audio_s = sum(score.seconds or 0.0 for score in evaluation.scores)
-    lines = [f"\n{pluralize(len(evaluation.scores), 'recording')}: {audio_s:.1f} s of audio{speed}\n"]
-    if rows := [*_rate_rows(evaluation)]:
-        lines.append(format_table([TABLE_HEADER, *rows]))
-    if evaluation.overall and evaluation.overall.confidence_interval:
-        lines.append(f"The intervals resample {evaluation.resampling_unit}.\n")
-    if (no_speech := evaluation.hallucinations).recordings:
-        hallucinated = f"{pluralize(no_speech.words, 'word')} transcribed in {no_speech.affected} of them"
-        lines.append(f"No speech in {pluralize(no_speech.recordings, 'recording')}: {hallucinated}.\n")
-    if detected := _language_errors(evaluation):
-        lines.append(detected)
-    return "".join(lines)
-
-
-def format_differences(score: Score) -> str:
-    """Format the differences in a recording: words left out as [-this-], words added as {+this+}."""
-    counts, separator = score.error_counts, " " if score.word_errors else ""
-    spans = align_words(score.normalized_reference, score.normalized_hypothesis)
-    marked_text = separator.join(
-        _format_span(span, index, len(spans), separator) for index, span in enumerate(spans)
-    )
-    error_rate = f", {format_percent(counts.rate)} %" if score.normalized_reference else ""
-    return f"\n{score.entry.name}: {pluralize(counts.errors, 'error')}{error_rate}\n  {marked_text}\n"
-
-
-def _rate_rows(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:
-    if evaluation.wer:
-        yield _rate_row("WER", evaluation.wer, "words")
-    if evaluation.cer:
-        yield _rate_row("CER", evaluation.cer, "characters")
-    if len(evaluation.languages) > 1:
-        word_languages = {score.language or "unknown" for score in evaluation.scores if score.word_errors}
-        for code, rate in evaluation.languages.items():
-            kind, units = ("WER", "words") if code in word_languages else ("CER", "characters")
-            yield _rate_row(f"{kind} {code}", rate, units)
-
-
-def _rate_row(label: str, rate: ErrorRate, units: str) -> tuple[str, ...]:
-    counted: ErrorCounts = rate.error_counts
-    counts = map(str, (counted.substitutions, counted.deletions, counted.insertions))
-    return (label, *format_rate(rate), *counts, f"{counted.reference_length} {units}")
-
-
-def _language_errors(evaluation: Evaluation) -> str:
-    """Return a line about recordings whose language was detected wrongly; empty if there are none."""
-    known = [score for score in evaluation.scores if score.entry.language and score.hypothesis.language]
-    wrong = [score for score in known if score.entry.language != score.hypothesis.language]
-    if not wrong:
-        return ""
-    return f"Taken for another language: {len(wrong)} of {pluralize(len(known), 'recording')}.\n"
-
-
-def _format_span(span: AlignmentChunk, index: int, span_count: int, separator: str) -> str:
-    if span.equal:
-        return separator.join(_abridge(span.reference, first=index == 0, last=index == span_count - 1))
-    reference = _colour(f"[-{separator.join(span.reference)}-]", "red") if span.reference else ""
-    hypothesis = _colour(f"{{+{separator.join(span.hypothesis)}+}}", "green") if span.hypothesis else ""
-    return reference + hypothesis
-
-
-def _abridge(words: tuple[str, ...], *, first: bool, last: bool) -> list[str]:
-    """Return only the words next to a difference."""
-    before, after = [] if last else [*words[-CONTEXT_WORDS:]], [] if first else [*words[:CONTEXT_WORDS]]
-    if len(words) <= len(before) + len(after) + 1:
-        return [*words]
-    return [*after, "...", *before]
-
-
-def _colour(text: str, colour: str) -> str:
-    """Colour a text, unless NO_COLOR is set; writing to a file or a pipe removes the colours."""
-    return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
-
-
-def _unit(score: Score) -> str:
-    return "words" if score.word_errors else "characters"
 
 
 evaluation_option = partial(single_option, section="Evaluation")
 
 # Options of the model that do not change the text.
 _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
+_ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect and --hypotheses"
 
 
 @click.command("eval", cls=Command, epilog=EPILOGUE)
@@ -157,6 +85,19 @@ _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
     default=5,
     metavar="N",
     help="Show the differences in the N recordings with the most errors.",
+)
+@evaluation_option(
+    "--compare",
+    metavar="OPTIONS|FILE",
+    type=FilePath(),
+    multiple=True,
+    help="Compare with other options, such as '--beam-size 5', or a file of hypotheses; may be given repeatedly.",
+)
+@evaluation_option(
+    *("--html", "page_file"),
+    metavar="FILE",
+    type=FilePath(),
+    help="Write a page with the recordings with errors, to listen to, and their differences, the worst first.",
 )
 @evaluation_option(
     *("--json", "json_file"),
@@ -192,7 +133,7 @@ _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
 )
 @model_options
 @decoding_options
-def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | None, **params: Any) -> int:
+def command(**params: Any) -> int:
     """Measure error rates.
 
     MANIFEST is a file of JSON lines, each with the path of a recording (audio, relative to the manifest), its text
@@ -202,80 +143,154 @@ def command(manifests: Sequence[str], json_file: str | None, hypotheses: str | N
     A recording that fails is reported, and the others are transcribed. Ctrl-C reports the totals so far; with
     --hypotheses the same command continues from there.
 
+    With --compare every recording is transcribed with both settings, and the differences of their error rates have
+    intervals of their own. Options hold on top of those of the command; --hypotheses among them names a file for these.
+
     With --speakers a line of the manifest has the turns of the recording (rttm, a path; or there is a file with the
     name of the recording that ends in .rttm) and, if known, its words (said, a list of turns with speaker and text).
     """
-    options = options_from(TranscribeOptions, params)
-    if params["detect"] and options.language:
-        raise click.UsageError("--detect and --language exclude each other")
-    _check_speaker_options(params, hypotheses)
-    entries = read_manifests(manifests, params["limit"], note=write_stderr, needs_text=not params["speakers"])
+    _check_speaker_options(params)
+    settings = {"": params} | {
+        text: _changed(click.get_current_context(), text) for text in params["compare"] if _are_options(text)
+    }
+    options = {name: _transcribe_options(own) for name, own in settings.items()}
+    files = [text for text in params["compare"] if not _are_options(text)]
+    entries = read_manifests(
+        params["manifests"], params["limit"], note=write_stderr, needs_text=not params["speakers"]
+    )
+    written = [params["json_file"], params["page_file"], *(own["hypotheses"] for own in settings.values())]
     refuse_overwriting(
-        [file for file in (json_file, hypotheses) if file],
+        filter(None, written),
         [
-            *map(manifest_path, manifests),
+            *map(manifest_path, params["manifests"]),
             *(entry.path for entry in entries),
             *(reference_path(entry) for entry in entries if params["speakers"]),
-            *model_files(params["model"], params["assistant"], params["adapter"]),
+            *model_files(
+                *(own[name] for own in settings.values() for name in ("model", "assistant", "adapter"))
+            ),
+            *files,
         ],
     )
-    made_by = provenance(
-        options, detect=params["detect"], **model_params(params, exclude=_TEXT_NEUTRAL_OPTIONS)
-    )
-    with open_hypotheses(hypotheses, made_by) as store, Screen(params["progress"]) as screen:
+    with ExitStack() as stores, Screen(params["progress"]) as screen:
+        load = cache(lambda model: load_model_with_status(screen, dict(model)))
+        engines = {
+            name: Engine(
+                partial(load, tuple(model_params(own).items())),
+                options[name],
+                stores.enter_context(open_hypotheses(own["hypotheses"], _provenance(own, options[name]))),
+                detect_language=own["detect"],
+            )
+            for name, own in settings.items()
+        }
+        engines |= {file: replace(engines[""], hypotheses=read_hypotheses(file, entries)) for file in files}
 
         def start() -> Measurement[Any]:
             if params["speakers"]:
-                return _speakers_measurement(screen, entries, options, params)
-            saved = f"; what was done is in {hypotheses}" if hypotheses else ""
-            return _measurement(screen, entries, store, options, params, made_by, saved)
+                return _speakers_measurement(screen, entries, options[""], params)
+            return _measurement(entries, engines, params)
 
-        return measure(screen, start, json_file)
+        return measure(screen, start, params["json_file"], params["page_file"])
 
 
-def _check_speaker_options(params: Mapping[str, Any], hypotheses: str | None) -> None:
+def _check_speaker_options(params: Mapping[str, Any]) -> None:
     """Refuse options that mean nothing with or without --speakers."""
-    if params["speakers"] and hypotheses:
+    if params["speakers"] and params["hypotheses"]:
         raise click.UsageError("--speakers and --hypotheses exclude each other; --turns scores what is there")
+    for name, option in (("compare", "--compare"), ("page_file", "--html")):
+        if params["speakers"] and params[name]:
+            raise click.UsageError(f"--speakers and {option} exclude each other")
     if not params["speakers"] and (params["turns"] or not params["words"]):
         raise click.UsageError("--turns and --no-words need --speakers")
 
 
-def _measurement(
-    screen: Screen,
-    entries: Sequence[Entry],
-    store: HypothesisStore,
-    options: TranscribeOptions,
-    params: dict[str, Any],
-    made_by: Mapping[str, Any],
-    saved: str,
-) -> Measurement[Score]:
-    """Return the measurement of error rates."""
+def _are_options(text: str) -> bool:
+    """Return whether what is compared with are options, and no file."""
+    return text.startswith("-")
 
-    def make_report(scores: Sequence[Score], failures: Sequence[Failure], complete: bool) -> Report:
-        evaluation = summarise(scores, failures)
-        differences = map(format_differences, evaluation.worst(params["worst"]))
+
+def _changed(context: click.Context, text: str) -> dict[str, Any]:
+    """Return the parameters of the command, changed by some options for an engine to compare with."""
+    command, where = context.command, f"--compare {abridged(text)}"
+    # On Windows a backslash separates folders, and escapes nothing.
+    typed = text.replace("\\", "\\\\") if os.name == "nt" else text
+    try:
+        arguments = [*shlex.split(typed), "--", *context.params["manifests"]]
+        changes = command.make_context(context.info_name, arguments, parent=context.parent)
+    except ValueError as error:
+        raise click.UsageError(f"{where}: {error}") from error
+    except click.UsageError as error:
+        raise click.UsageError(f"{where}: {error.format_message()}") from error
+    given = {
+        name: value
+        for name, value in changes.params.items()
+        if changes.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    settings = {
+        "detect",
+        "hypotheses",
+        *model_params(given),
+        *(field.name for field in fields(TranscribeOptions)),
+    }
+    if given.pop("manifests") != context.params["manifests"] or not given.keys() <= settings:
+        raise click.UsageError(f"{where}: {_ALLOWED_CHANGES}")
+    changes.params = context.params | {"hypotheses": None} | given
+    refuse_options_in_vain(command, changes)
+    return changes.params
+
+
+def _transcribe_options(params: Mapping[str, Any]) -> TranscribeOptions:
+    options = options_from(TranscribeOptions, params)
+    if params["detect"] and options.language:
+        raise click.UsageError("--detect and --language exclude each other")
+    return options
+
+
+def _provenance(params: Mapping[str, Any], options: TranscribeOptions) -> dict[str, Any]:
+    engine = model_params(params, exclude=_TEXT_NEUTRAL_OPTIONS)
+    return provenance(options, detect=params["detect"], **engine)
+
+
+def _measurement(
+    entries: Sequence[Entry], engines: Mapping[str, Engine], params: Mapping[str, Any]
+) -> Measurement[tuple[Score, ...]]:
+    """Return the measurement of error rates; the first engine, which the others are compared with, has no name."""
+    hypotheses, page_file = params["hypotheses"], params["page_file"]
+    detected = any(engine.detect_language for engine in engines.values())
+
+    def make_report(scores: Sequence[tuple[Score, ...]], failures: Sequence[Failure], complete: bool) -> Report:
+        evaluations = {
+            name: summarise([own[index] for own in scores], failures) for index, name in enumerate(engines)
+        }
+        totals = format_totals(evaluations, detected=detected)
+        named = [dict(zip(engines, own, strict=True)) for own in worst(scores)]
+        differences = (
+            format_differences(score, name) for own in named[: params["worst"]] for name, score in own.items()
+        )
+        reports = {
+            name: report(evaluation, engines[name].hypotheses.provenance, complete=complete)
+            for name, evaluation in evaluations.items()
+        }
+        first = reports.pop("")
+        compared = {
+            name: {"differences": report_differences(evaluations[name], evaluations[""])} | own
+            for name, own in reports.items()
+        }
         return Report(
             recordings=len(scores),
-            text=format_totals(evaluation) + "".join(differences),
-            as_json=report(evaluation, made_by, complete=complete),
+            text=totals + "".join(differences),
+            as_json=first | ({"compared": compared} if compared else {}),
+            page=render_page(totals, named, Path(page_file).parent) if page_file else "",
         )
 
     return Measurement(
-        outcomes=evaluate_entries(
-            entries,
-            partial(load_model_with_status, screen, params),
-            options,
-            detect_language=params["detect"],
-            hypotheses=store,
-        ),
+        outcomes=evaluate_entries(entries, [*engines.values()]),
         report=make_report,
         recordings=len(entries),
         label=f"{len(entries)} recordings",
         durations_s=[entry.seconds for entry in entries],
-        measured_s=lambda score: score.seconds or 0.0,
-        shown=lambda score: "" if params["quiet"] else format_score(score),
-        saved=saved,
+        measured_s=lambda scores: scores[0].seconds or 0.0,
+        shown=lambda scores: "" if params["quiet"] else format_scores(scores),
+        saved=f"; what was done is in {hypotheses}" if hypotheses else "",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -34,11 +35,18 @@ class Report:
     text : str
     as_json : dict
         For `json.dumps`.
+    page : str
+        The report as html, if it was asked for.
     """
 
     recordings: int
     text: str
     as_json: dict[str, Any]
+    page: str = ""
+
+    def json_text(self) -> str:
+        """Return the text of a file of JSON."""
+        return dump_json(self.as_json, indent=1) + "\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +83,21 @@ class Measurement(Generic[ResultT]):
     saved: str = ""
 
 
-def measure(screen: Screen, start: Callable[[], Measurement[ResultT]], json_file: str | None) -> int:
+def measure(
+    screen: Screen,
+    start: Callable[[], Measurement[ResultT]],
+    json_file: str | None,
+    page_file: str | None = None,
+) -> int:
     """Measure all recordings and report; a signal ends it at once, and what was measured is reported.
 
     Parameters
     ----------
     screen : Screen
     start : callable
-        Loads what is needed and returns the measurement; called when the file has proved to be writable.
-    json_file : str or None
-        File for the report.
+        Loads what is needed and returns the measurement; called when the files have proved to be writable.
+    json_file, page_file : str or None
+        Files for the report as JSON and as html.
 
     Returns
     -------
@@ -98,16 +111,20 @@ def measure(screen: Screen, start: Callable[[], Measurement[ResultT]], json_file
     """
     with ExitStack() as files, StopDeferral() as deferral:
         # Opened first, so that a file that cannot be written fails before the work.
-        write = files.enter_context(open_atomic(Path(json_file))) if json_file else None
+        writers = [
+            (files.enter_context(open_atomic(Path(file))), content)
+            for file, content in ((json_file, Report.json_text), (page_file, attrgetter("page")))
+            if file
+        ]
         measurement = start()
         results: list[ResultT] = []
         failures: list[Failure] = []
 
         def finish(*, complete: bool) -> Report:
             report = measurement.report(results, failures, complete)
-            if write:
-                write(dump_json(report.as_json, indent=1) + "\n")
-                files.close()
+            for write, content in writers:
+                write(content(report))
+            files.close()
             if report.recordings:
                 screen.write_stdout(report.text)
             return report

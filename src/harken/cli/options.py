@@ -262,7 +262,7 @@ class Command(click.Command):
         click.UsageError
             If one was, or one has a value that is not allowed.
         """
-        _refuse_options_in_vain(self, ctx)
+        refuse_options_in_vain(self, ctx)
         try:
             return super().invoke(ctx)
         except OptionError as error:
@@ -297,8 +297,14 @@ def option_error_line(command: click.Command, error: OptionError) -> str:
     return f"{name}{value}: allowed is {allowed}"
 
 
-def _refuse_options_in_vain(command: click.Command, context: click.Context) -> None:
-    """Refuse options that were given with another value than their default, and have no effect."""
+def refuse_options_in_vain(command: click.Command, context: click.Context) -> None:
+    """Refuse options that were given with another value than their default, and have no effect.
+
+    Raises
+    ------
+    click.UsageError
+        If there is one.
+    """
     for option in command.params:
         if not isinstance(option, Option) or option.no_effect is None or option.name is None:
             continue

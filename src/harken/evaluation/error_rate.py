@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache, reduce
 from operator import add
 from typing import Any, Protocol, Self
@@ -128,23 +128,36 @@ class AlignmentChunk:
         """True if reference and hypothesis are the same."""
         return self.reference == self.hypothesis
 
+    @property
+    def error_counts(self) -> ErrorCounts:
+        """Its words, counted as what they are."""
+        if self.equal:
+            return ErrorCounts(hits=len(self.reference))
+        if self.reference and self.hypothesis:
+            return ErrorCounts(substitutions=len(self.reference))
+        return ErrorCounts(deletions=len(self.reference), insertions=len(self.hypothesis))
+
+
+Alignment = Sequence[AlignmentChunk]
+"""Two texts, aligned, in order."""
+
 
 def count_word_errors(reference: str, hypothesis: str) -> ErrorCounts:
     """Count the word errors between two normalized texts."""
-    return (
-        _error_counts(_jiwer().process_words(reference, hypothesis))
-        if reference
-        else ErrorCounts(insertions=len(hypothesis.split()))
-    )
+    return count_errors(align_words(reference, hypothesis))
+
+
+def count_errors(alignment: Alignment) -> ErrorCounts:
+    """Count the errors of an alignment."""
+    return reduce(add, (chunk.error_counts for chunk in alignment), ErrorCounts())
 
 
 def count_character_errors(reference: str, hypothesis: str) -> ErrorCounts:
     """Count the character errors between two normalized texts; spaces count as characters."""
-    return (
-        _error_counts(_jiwer().process_characters(reference, hypothesis))
-        if reference
-        else ErrorCounts(insertions=len(hypothesis))
-    )
+    if not reference:
+        return ErrorCounts(insertions=len(hypothesis))
+    counted = _jiwer().process_characters(reference, hypothesis)
+    return ErrorCounts(**{kind.name: getattr(counted, kind.name) for kind in fields(ErrorCounts)})
 
 
 def align_words(reference: str, hypothesis: str) -> tuple[AlignmentChunk, ...]:
@@ -159,15 +172,6 @@ def align_words(reference: str, hypothesis: str) -> tuple[AlignmentChunk, ...]:
             tuple(hypotheses[chunk.hyp_start_idx : chunk.hyp_end_idx]),
         )
         for chunk in chunks
-    )
-
-
-def _error_counts(output: Any) -> ErrorCounts:
-    return ErrorCounts(
-        hits=output.hits,
-        substitutions=output.substitutions,
-        deletions=output.deletions,
-        insertions=output.insertions,
     )
 
 
@@ -233,11 +237,30 @@ class ErrorRate:
         95 % confidence interval of the rate; None for a single recording, which does not represent others.
     error_counts : ErrorCounts, or other counts
         Their sum.
+    resampled : ndarray of shape (1000,), or None
+        The rates of the bootstrap test sets that the interval is of.
     """
 
     rate: float
     confidence_interval: tuple[float, float] | None
     error_counts: Any
+    resampled: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRateDifference:
+    """The difference between the error rates of two engines on the same recordings.
+
+    Attributes
+    ----------
+    rate : float
+        Error rate of the first minus that of the second.
+    confidence_interval : (float, float), or None
+        95 % confidence interval of the difference; None for a single recording.
+    """
+
+    rate: float
+    confidence_interval: tuple[float, float] | None
 
 
 def error_rate_of(counts: Sequence[Any]) -> ErrorRate | None:
@@ -249,11 +272,26 @@ def error_rate_of(counts: Sequence[Any]) -> ErrorRate | None:
     if not length:
         return None
     scored = [count for count in counts if count.reference_length]
+    resampled = bootstrap_error_rates(scored) if len(scored) > 1 else None
     return ErrorRate(
         rate=sum(count.errors for count in counts) / length,
-        confidence_interval=confidence_interval(bootstrap_error_rates(scored)) if len(scored) > 1 else None,
+        confidence_interval=None if resampled is None else confidence_interval(resampled),
         error_counts=reduce(add, counts),
+        resampled=resampled,
     )
+
+
+def difference(first: ErrorRate | None, second: ErrorRate | None) -> ErrorRateDifference | None:
+    """Return the first rate minus the second; None if one is missing, or they are not of the same references.
+
+    The bootstrap draws the same test sets for both, so the interval is narrower than their own intervals suggest.
+    """
+    if not first or not second or first.error_counts.reference_length != second.error_counts.reference_length:
+        return None
+    interval = None
+    if first.resampled is not None and second.resampled is not None:
+        interval = confidence_interval(first.resampled - second.resampled)
+    return ErrorRateDifference(rate=first.rate - second.rate, confidence_interval=interval)
 
 
 def confidence_interval(rates: NDArray[np.float64]) -> tuple[float, float]:

@@ -20,7 +20,8 @@ from harken.errors import AudioError, ManifestError, OptionError, OutputError
 from harken.evaluation.error_rate import normalizer
 from harken.evaluation.scoring import EvalHypothesis, Evaluation, Failure, Score, score, summarise
 from harken.formats import dump_json
-from harken.manifests import Entry, decode, get_field, parse_object, read_manifests
+from harken.manifests import Entry, decode, get_field, parse_object, read_file, read_manifests, read_rows
+from harken.results import Segment, UnwrittenSpeech
 from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 
@@ -85,65 +86,88 @@ def evaluate(
     )
     entries = read_manifests(paths, limit)
     with open_hypotheses(hypotheses, made_by) as store:
-        outcomes = [
-            *evaluate_entries(
-                entries, lambda: recognizer, options, detect_language=detect_language, hypotheses=store
-            )
-        ]
+        engine = Engine(lambda: recognizer, options, store, detect_language=detect_language)
+        outcomes = [*evaluate_entries(entries, [engine])]
     return summarise(
-        (outcome for outcome in outcomes if isinstance(outcome, Score)),
+        (scores[0] for scores in outcomes if not isinstance(scores, Failure)),
         (outcome for outcome in outcomes if isinstance(outcome, Failure)),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What makes hypotheses.
+
+    Parameters
+    ----------
+    load : callable
+        Loads the model; called at most once, and not at all if all hypotheses are stored.
+    options : TranscribeOptions
+    hypotheses : HypothesisStore
+        Known hypotheses; new ones are added to it.
+    detect_language : bool
+        See `evaluate`.
+    """
+
+    load: Callable[[], Recognizer]
+    options: TranscribeOptions
+    hypotheses: HypothesisStore
+    detect_language: bool = False
+
+
 def evaluate_entries(
-    entries: Sequence[Entry],
-    load: Callable[[], Recognizer],
-    options: TranscribeOptions,
-    *,
-    detect_language: bool = False,
-    hypotheses: HypothesisStore,
-) -> Iterator[Score | Failure]:
-    """Score recordings one after another; transcribe those without a stored hypothesis.
+    entries: Sequence[Entry], engines: Sequence[Engine]
+) -> Iterator[tuple[Score, ...] | Failure]:
+    """Score recordings one after another, each by all engines; transcribe those without a stored hypothesis.
 
     Parameters
     ----------
     entries : sequence of Entry
-    load : callable
-        Loads the model; called at most once, and not at all if all hypotheses are stored.
-    options, detect_language
-        See `evaluate`.
-    hypotheses : HypothesisStore
-        Known hypotheses; new ones are added to it.
+    engines : sequence of Engine
+        The options of the first tell the language of a reference where the manifest does not.
 
     Yields
     ------
-    Score or Failure
-        One for each recording, in order; a failure for one that cannot be read.
+    tuple of Score, or Failure
+        One for each recording, in order, with a score for each engine; a failure for one that cannot be read.
     """
+    options = engines[0].options
+    chosen = "en" if options.task == "translate" else options.language and to_language_code(options.language)
+    normalizer(chosen)  # fails before transcribing if the extra is missing
+    transcribers = [_transcriber(entries, engine) for engine in engines]
+    for entry in entries:
+        try:
+            hypotheses = [transcribe(entry) for transcribe in transcribers]
+        except AudioError as error:
+            yield Failure(entry=entry, reason=str(error))
+            continue
+        language = chosen if options.task == "translate" else entry.language or chosen
+        yield tuple(score(entry, hypothesis, language) for hypothesis in hypotheses)
+
+
+def _transcriber(entries: Sequence[Entry], engine: Engine) -> Callable[[Entry], EvalHypothesis]:
+    """Return a function that returns the hypothesis of a recording, stored or new."""
+    options, store = engine.options, engine.hypotheses
     chosen = options.language and to_language_code(options.language)
     language_by_name = {
-        entry.name: chosen or (None if detect_language else entry.language) for entry in entries
+        entry.name: chosen or (None if engine.detect_language else entry.language) for entry in entries
     }
-    normalizer(chosen)  # fails before transcribing if the extra is missing
 
     @cache
     def recognizer() -> Recognizer:
-        loaded = load()
+        loaded = engine.load()
         name_by_language = {language: name for name, language in language_by_name.items()}
         for language, name in name_by_language.items():
             resolve_entry_options(loaded, options, name, language)  # fails before transcribing
         return loaded
 
-    for entry in entries:
-        if (hypothesis := hypotheses.by_name.get(entry.name)) is None:
-            try:
-                hypothesis = _transcribe(recognizer(), entry, options, language_by_name[entry.name])
-            except AudioError as error:
-                yield Failure(entry=entry, reason=str(error))
-                continue
-            hypotheses.add(entry.name, hypothesis)
-        yield score(entry, hypothesis, "en" if options.task == "translate" else entry.language or chosen)
+    def transcribe(entry: Entry) -> EvalHypothesis:
+        if entry.name not in store.by_name:
+            hypothesis = _transcribe(recognizer(), entry, options, language_by_name[entry.name])
+            store.add(entry.name, hypothesis)
+        return store.by_name[entry.name]
+
+    return transcribe
 
 
 def resolve_entry_options(
@@ -187,7 +211,21 @@ def _transcribe(
         language=transcript.language,
         seconds=transcript.duration_s,
         wall_s=perf_counter() - start_s,
+        dropped_s=_speech_s((dropped.segment for dropped in transcript.dropped), transcript.speech),
+        unwritten_s=_speech_s(transcript.unwritten, transcript.speech),
     )
+
+
+def _speech_s(
+    spans: Iterable[Segment | UnwrittenSpeech], speech: Sequence[tuple[float, float]] | None
+) -> float | None:
+    """Return the seconds of detected speech in spans of time; None without voice activity detection."""
+    if speech is None:
+        return None
+    covered_s = (
+        min(span.end_s, end_s) - max(span.start_s, start_s) for span in spans for start_s, end_s in speech
+    )
+    return round(sum(max(0.0, seconds) for seconds in covered_s), 3)
 
 
 _LINE_START = b'{"audio": "'
@@ -241,8 +279,8 @@ def open_hypotheses(
 ) -> Iterator[HypothesisStore]:
     """Open a file of hypotheses; create it if it does not exist.
 
-    Each line is a JSON object with ``audio`` (name of the recording, see `Entry`) and ``text``, and where known
-    ``language``, ``seconds``, ``wall_s`` and ``by``, the settings that produced it. An incomplete last line, left by
+    Each line is a JSON object with ``audio`` (name of the recording, see `Entry`) and ``text``, where known the other
+    attributes of `EvalHypothesis`, and ``by``, the settings that produced it. An incomplete last line, left by
     an interruption, is removed; a file that holds anything else is left as it is.
 
     Parameters
@@ -276,12 +314,29 @@ def open_hypotheses(
             file.close()
 
 
+def read_hypotheses(path: str | os.PathLike[str], entries: Iterable[Entry]) -> HypothesisStore:
+    """Read the hypotheses of recordings from a file that any settings or engine may have made.
+
+    Raises
+    ------
+    ManifestError
+        If the file cannot be read, a line is not as in `open_hypotheses`, or it lacks a recording.
+    """
+    allowed = "allowed is a file of hypotheses, as --hypotheses writes it"
+    rows = read_rows(read_file(Path(path), allowed), str(path))
+    by_name = dict(_parse_hypothesis(record, where) for where, record in rows)
+    missing = [entry.name for entry in entries if entry.name not in by_name]
+    if missing:
+        raise ManifestError(f"{path}: lacks {len(missing)} of the recordings, the first is {missing[0]}")
+    return HypothesisStore({"hypotheses": str(path)}, by_name)
+
+
 def _read_hypotheses(file: TextIO, path: Path, provenance: Mapping[str, Any]) -> dict[str, EvalHypothesis]:
     """Return the hypotheses of a file, and make it end with a line break; a file of another kind is not changed."""
     with _as_output_error(path):
         *whole, last = path.read_bytes().split(b"\n")
     by_name = dict(
-        _parse_hypothesis(decode(line, f"{path}:{number}"), f"{path}:{number}", provenance)
+        _parse_own(decode(line, f"{path}:{number}"), f"{path}:{number}", provenance)
         for number, line in enumerate(whole, start=1)
         if line.strip()
     )
@@ -292,7 +347,7 @@ def _read_hypotheses(file: TextIO, path: Path, provenance: Mapping[str, Any]) ->
             file.truncate(sum(len(line) + 1 for line in whole))
             return by_name
     where = f"{path}:{len(whole) + 1}"
-    name, hypothesis = _parse_hypothesis(decode(last, where), where, provenance)
+    name, hypothesis = _parse_own(decode(last, where), where, provenance)
     with _as_output_error(path):
         file.write("\n")
         file.flush()
@@ -308,18 +363,29 @@ def _is_incomplete(line: bytes) -> bool:
     return False
 
 
-def _parse_hypothesis(line: str, where: str, provenance: Mapping[str, Any]) -> tuple[str, EvalHypothesis]:
+def _parse_own(line: str, where: str, provenance: Mapping[str, Any]) -> tuple[str, EvalHypothesis]:
+    """Return the name and the hypothesis of a line, which no other settings may have made."""
     record = parse_object(line, where)
     made_by = get_field(record, "by", where, dict, "what made it", provenance)
     for key in sorted(made_by.keys() | provenance.keys()):
         if made_by.get(key) != provenance.get(key):
             was, now = (json.dumps(settings.get(key)) for settings in (made_by, provenance))
             raise ManifestError(f"{where}: was made with {key} {was}, not {now}; name another file")
+    return _parse_hypothesis(record, where)
+
+
+def _parse_hypothesis(record: Mapping[str, Any], where: str) -> tuple[str, EvalHypothesis]:
+    def seconds(name: str, allowed: str) -> float | None:
+        found: float | None = get_field(record, name, where, (int, float), allowed, None)
+        return found
+
     hypothesis = EvalHypothesis(
         text=get_field(record, "text", where, str, "the text of the hypothesis"),
         language=get_field(record, "language", where, str, "a code", None),
-        seconds=get_field(record, "seconds", where, (int, float), "a length in seconds", None),
-        wall_s=get_field(record, "wall_s", where, (int, float), "a time in seconds", None),
+        seconds=seconds("seconds", "a length in seconds"),
+        wall_s=seconds("wall_s", "a time in seconds"),
+        dropped_s=seconds("dropped_s", "a length in seconds"),
+        unwritten_s=seconds("unwritten_s", "a length in seconds"),
     )
     return get_field(record, "audio", where, str, "the name of a recording, such as german/a.flac"), hypothesis
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
-from itertools import groupby
 from operator import add, attrgetter
 from typing import Any
 
 from harken.errors import OptionError
+from harken.evaluation.error_classes import count_error_classes
 from harken.evaluation.error_rate import (
+    Alignment,
     ErrorCounts,
     ErrorRate,
-    bootstrap_error_rates,
-    confidence_interval,
+    ErrorRateDifference,
+    align_words,
     count_character_errors,
-    count_word_errors,
+    count_errors,
+    difference,
     error_rate_of,
     is_spaced,
     normalizer,
@@ -40,12 +42,16 @@ class EvalHypothesis:
         Length of the recording, if known.
     wall_s : float or None
         Time that transcribing took, in seconds, if known.
+    dropped_s, unwritten_s : float or None
+        Seconds of detected speech whose text was dropped as a hallucination, and that has no text, if known.
     """
 
     text: str
     language: str | None = None
     seconds: float | None = None
     wall_s: float | None = None
+    dropped_s: float | None = None
+    unwritten_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +80,14 @@ class Score:
     language : str or None
         Code of the language whose rules normalized both texts.
     normalized_reference, normalized_hypothesis : str
+    alignment : sequence of AlignmentChunk
+        Both normalized texts, aligned.
     word_errors : ErrorCounts or None
         None in a language without spaces between words.
     character_errors : ErrorCounts
         Spaces count as characters; in a language without spaces only letters count.
+    classes : dict of str to ErrorCounts
+        See `harken.evaluation.error_classes`; and ``language``, 1 if it is wrong, where it is known.
     """
 
     entry: Entry
@@ -85,13 +95,20 @@ class Score:
     language: str | None
     normalized_reference: str
     normalized_hypothesis: str
+    alignment: Alignment
     word_errors: ErrorCounts | None
     character_errors: ErrorCounts
+    classes: dict[str, ErrorCounts]
 
     @property
     def error_counts(self) -> ErrorCounts:
         """Word errors, or character errors in a language without spaces."""
         return self.word_errors or self.character_errors
+
+    @property
+    def unit(self) -> str:
+        """What they count: ``"words"`` or ``"characters"``."""
+        return "words" if self.word_errors else "characters"
 
     @property
     def seconds(self) -> float | None:
@@ -130,6 +147,23 @@ class Hallucinations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Speech without text.
+
+    Attributes
+    ----------
+    recordings : int
+        Recordings with speech whose hypothesis is empty.
+    dropped_s, unwritten_s : float
+        Sums of those of the hypotheses, as far as they are known (see `EvalHypothesis`).
+    """
+
+    recordings: int
+    dropped_s: float
+    unwritten_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """The scores of recordings and the error rates over all of them.
 
@@ -146,11 +180,14 @@ class Evaluation:
     overall : ErrorRate or None
         Word errors, or character errors in languages without spaces, all together, as in the tables of the
         reference.
-    languages : dict of str to ErrorRate
-        The same for each language.
+    languages, sets : dict of str to ErrorRate
+        The same for each language, and for each folder of a manifest.
+    classes : dict of str to ErrorRate
+        Rates of the classes of errors (see `Score.classes`), of those that something is known about.
     resampling_unit : {"recordings", "speakers"}
         Unit that the bootstrap of the confidence intervals resamples.
     hallucinations : Hallucinations
+    lost : Lost
     audio_s, wall_s : float
         Total length of the recordings and time that they took, over those for which both are known.
     """
@@ -161,8 +198,11 @@ class Evaluation:
     cer: ErrorRate | None
     overall: ErrorRate | None
     languages: dict[str, ErrorRate]
+    sets: dict[str, ErrorRate]
+    classes: dict[str, ErrorRate]
     resampling_unit: str
     hallucinations: Hallucinations
+    lost: Lost
     audio_s: float
     wall_s: float
 
@@ -170,30 +210,6 @@ class Evaluation:
     def times_real_time(self) -> float | None:
         """Seconds of audio per second of computing (RTFx), without loading the model; None if unknown."""
         return self.audio_s / self.wall_s if self.wall_s else None
-
-    def worst(self, count: int) -> tuple[Score, ...]:
-        """Return the recordings with the most errors, at most `count`; recordings without errors are left out."""
-        wrong = sorted(
-            (scored for scored in self.scores if scored.error_counts.errors),
-            key=lambda scored: -scored.error_counts.errors,
-        )
-        return tuple(wrong[:count])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorRateDifference:
-    """The difference between the error rates of two engines.
-
-    Attributes
-    ----------
-    rate : float
-        Error rate of the first minus that of the second (see `Evaluation.overall`).
-    confidence_interval : (float, float), or None
-        95 % confidence interval of the difference; None for a single recording.
-    """
-
-    rate: float
-    confidence_interval: tuple[float, float] | None
 
 
 def score(entry: Entry, hypothesis: EvalHypothesis, language: str | None) -> Score:
@@ -208,18 +224,24 @@ def score(entry: Entry, hypothesis: EvalHypothesis, language: str | None) -> Sco
     """
     normalize = normalizer(language)
     normalized_reference, normalized_hypothesis = normalize(entry.text), normalize(hypothesis.text)
-    word_errors = count_word_errors(normalized_reference, normalized_hypothesis)
+    alignment = align_words(normalized_reference, normalized_hypothesis)
+    word_errors = count_errors(alignment)
     has_spaces = is_spaced(language)
+    right = entry.language == hypothesis.language
+    detected = ErrorCounts(hits=int(right), substitutions=int(not right))
     return Score(
         entry=entry,
         hypothesis=hypothesis,
         language=language,
         normalized_reference=normalized_reference,
         normalized_hypothesis=normalized_hypothesis,
+        alignment=alignment,
         word_errors=word_errors if has_spaces else None,
         character_errors=count_character_errors(normalized_reference, normalized_hypothesis)
         if has_spaces
         else word_errors,
+        classes=count_error_classes(entry.text, language, alignment)
+        | {"language": detected if entry.language and hypothesis.language else ErrorCounts()},
     )
 
 
@@ -233,16 +255,16 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
         for scored in scores
         if scored.seconds is not None and scored.hypothesis.wall_s
     ]
-    by_language = groupby(sorted(with_speech, key=_language_or_unknown), key=_language_or_unknown)
+    names = with_speech[0].classes if with_speech else ()
     return Evaluation(
         scores=scores,
         failures=tuple(failures),
-        wer=_error_rate([scored for scored in with_speech if scored.word_errors], "word_errors"),
-        cer=_error_rate(with_speech, "character_errors"),
-        overall=_error_rate(with_speech, "error_counts"),
-        languages={
-            code: rate for code, group in by_language if (rate := _error_rate([*group], "error_counts"))
-        },
+        wer=_error_rate([scored for scored in with_speech if scored.word_errors], attrgetter("word_errors")),
+        cer=_error_rate(with_speech, attrgetter("character_errors")),
+        overall=_error_rate(with_speech),
+        languages=dict(sorted(_rates_by(lambda scored: scored.language or "unknown", with_speech).items())),
+        sets=_rates_by(lambda scored: scored.entry.set, with_speech),
+        classes={name: rate for name in names if (rate := _class_rate(with_speech, name))},
         resampling_unit=_resampling_groups(with_speech)[0],
         hallucinations=Hallucinations(
             recordings=len(without_speech),
@@ -250,53 +272,65 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
             affected=sum(scored.error_counts.errors > 0 for scored in without_speech),
             words=sum(scored.error_counts.errors for scored in without_speech),
         ),
+        lost=Lost(
+            recordings=sum(not scored.normalized_hypothesis for scored in with_speech),
+            dropped_s=sum(scored.hypothesis.dropped_s or 0.0 for scored in scores),
+            unwritten_s=sum(scored.hypothesis.unwritten_s or 0.0 for scored in scores),
+        ),
         audio_s=sum(seconds for seconds, _ in timed),
         wall_s=sum(wall_s for _, wall_s in timed),
     )
 
 
-def compare_evaluations(first: Evaluation, second: Evaluation) -> ErrorRateDifference | None:
-    """Compare two engines on the same recordings; None if none of them has speech.
+def worst(scores: Iterable[tuple[Score, ...]], count: int | None = None) -> list[tuple[Score, ...]]:
+    """Return the recordings with the most errors, all engines together; those without errors are left out.
 
-    The bootstrap draws the same test sets for both, so the interval is narrower than their own intervals suggest.
+    Parameters
+    ----------
+    scores : iterable of tuple of Score
+        Those of each recording by each engine.
+    count : int, optional
+        Most recordings; all by default.
+    """
+
+    def errors(own: tuple[Score, ...]) -> int:
+        return sum(scored.error_counts.errors for scored in own)
+
+    return sorted(filter(errors, scores), key=errors, reverse=True)[:count]
+
+
+def compare_evaluations(first: Evaluation, second: Evaluation) -> ErrorRateDifference | None:
+    """Compare two engines on the same recordings (see `difference`); None if none of them has speech.
 
     Raises
     ------
     OptionError
         If the recordings differ.
     """
-    with_speech = [
-        [scored for scored in evaluation.scores if scored.normalized_reference]
-        for evaluation in (first, second)
-    ]
-    first_entries, second_entries = ([scored.entry for scored in scores] for scores in with_speech)
-    if first_entries != second_entries:
-        raise OptionError("second", f"{len(second_entries)} recordings", "an evaluation of the same recordings")
-    if not (first.overall and second.overall):
-        return None
-    rates = (
-        [bootstrap_error_rates(_group_error_counts(scores, "error_counts")) for scores in with_speech]
-        if len(first_entries) > 1
-        else None
-    )
-    return ErrorRateDifference(
-        rate=first.overall.rate - second.overall.rate,
-        confidence_interval=confidence_interval(rates[0] - rates[1]) if rates else None,
-    )
+    entries, others = ([scored.entry for scored in evaluation.scores] for evaluation in (first, second))
+    if entries != others:
+        raise OptionError("second", f"{len(others)} recordings", "an evaluation of the same recordings")
+    return difference(first.overall, second.overall)
 
 
-def _language_or_unknown(scored: Score) -> str:
-    return scored.language or "unknown"
+def _rates_by(key: Callable[[Score], str], scores: Sequence[Score]) -> dict[str, ErrorRate]:
+    """Return the error rate of each group of recordings with speech, in the order of the first of each."""
+    groups: dict[str, list[Score]] = {}
+    for scored in scores:
+        groups.setdefault(key(scored), []).append(scored)
+    return {name: rate for name, group in groups.items() if (rate := _error_rate(group))}
 
 
-def _error_rate(scores: Sequence[Score], unit: str) -> ErrorRate | None:
-    return error_rate_of(_group_error_counts(scores, unit))
+def _class_rate(scores: Sequence[Score], name: str) -> ErrorRate | None:
+    return _error_rate(scores, lambda scored: scored.classes[name])
 
 
-def _group_error_counts(scores: Sequence[Score], unit: str) -> list[ErrorCounts]:
-    """Return one sum for each group that is resampled together."""
+def _error_rate(
+    scores: Sequence[Score], count: Callable[[Score], ErrorCounts] = attrgetter("error_counts")
+) -> ErrorRate | None:
+    """Return the error rate over groups of recordings that are resampled together."""
     _, groups = _resampling_groups(scores)
-    return [reduce(add, map(attrgetter(unit), group)) for group in groups]
+    return error_rate_of([reduce(add, map(count, group)) for group in groups])
 
 
 def _resampling_groups(scores: Sequence[Score]) -> tuple[str, list[list[Score]]]:
@@ -307,6 +341,11 @@ def _resampling_groups(scores: Sequence[Score]) -> tuple[str, list[list[Score]]]
     if None not in speakers and MIN_SPEAKERS <= len(speakers) < len(scores):
         return "speakers", [*speakers.values()]
     return "recordings", [[scored] for scored in scores]
+
+
+TOTALS = ("wer", "cer", "overall")
+GROUPS = ("languages", "sets", "classes")
+"""Attributes of an evaluation: error rates, and dicts of error rates."""
 
 
 def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:
@@ -327,14 +366,29 @@ def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: b
         "audio_s": round(evaluation.audio_s, 3),
         "wall_s": round(evaluation.wall_s, 3),
         "times_real_time": None if speed is None else round(speed, 2),
-        "wer": _rate(evaluation.wer),
-        "cer": _rate(evaluation.cer),
-        "overall": _rate(evaluation.overall),
-        "languages": {code: _rate(rate) for code, rate in evaluation.languages.items()},
+        **{name: _rate(getattr(evaluation, name)) for name in TOTALS},
+        **{group: {name: _rate(rate) for name, rate in getattr(evaluation, group).items()} for group in GROUPS},
         "resampling_unit": evaluation.resampling_unit,
         "hallucinations": asdict(evaluation.hallucinations),
+        "lost": asdict(evaluation.lost),
         "recordings": [_recording(scored) for scored in evaluation.scores],
         "failed": failed_recordings(evaluation.failures),
+    }
+
+
+def report_differences(evaluation: Evaluation, base: Evaluation) -> dict[str, Any]:
+    """Return the error rates of an evaluation minus those of another, under the keys of `report`."""
+
+    def differ(rate: ErrorRate | None, other: ErrorRate | None) -> dict[str, Any] | None:
+        found = difference(rate, other)
+        return {"rate": found.rate, **_interval(found)} if found else None
+
+    return {name: differ(getattr(evaluation, name), getattr(base, name)) for name in TOTALS} | {
+        group: {
+            name: differ(rate, getattr(base, group).get(name))
+            for name, rate in getattr(evaluation, group).items()
+        }
+        for group in GROUPS
     }
 
 
@@ -350,6 +404,8 @@ def _recording(scored: Score) -> dict[str, Any]:
         "speaker": scored.entry.speaker,
         "seconds": scored.seconds,
         "wall_s": scored.hypothesis.wall_s,
+        "dropped_s": scored.hypothesis.dropped_s,
+        "unwritten_s": scored.hypothesis.unwritten_s,
         "hypothesis_language": scored.hypothesis.language,
         "reference": scored.entry.text,
         "hypothesis": scored.hypothesis.text,
@@ -361,10 +417,12 @@ def _recording(scored: Score) -> dict[str, Any]:
 
 
 def _rate(rate: ErrorRate | None) -> dict[str, Any] | None:
-    if rate is None:
-        return None
+    return _error_counts(rate.error_counts) | _interval(rate) if rate else None
+
+
+def _interval(rate: ErrorRate | ErrorRateDifference) -> dict[str, float | None]:
     low, high = rate.confidence_interval or (None, None)
-    return _error_counts(rate.error_counts) | {"low": low, "high": high}
+    return {"low": low, "high": high}
 
 
 def _error_counts(counts: ErrorCounts) -> dict[str, Any]:

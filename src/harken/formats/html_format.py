@@ -111,7 +111,7 @@ class HtmlFormat(TranscriptFormat):
         style, script = _read_asset("page.css"), _read_asset("page.js")
         title = escape(printable(self._recording.path.name) if self._recording else "Transcript")
         yield Template(self._page_start).substitute(
-            title=title, style=style, style_hash=_csp_hash(style), script_hash=_csp_hash(script)
+            title=title, style=style, style_hash=csp_hash(style), script_hash=csp_hash(script)
         )
         yield from self._player()
         yield self._page_middle + _escape_json(self._json.header())
@@ -141,7 +141,7 @@ def _read_asset(name: str) -> str:
     return (_DATA / name).read_text(encoding="utf-8")
 
 
-def _csp_hash(source: str) -> str:
+def csp_hash(source: str) -> str:
     """Return the hash with which the content security policy allows a script or style."""
     return f"sha256-{b64encode(sha256(source.encode()).digest()).decode()}"
 
