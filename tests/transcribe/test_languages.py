@@ -14,7 +14,9 @@ from harken.decoding import language_probabilities
 from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
 from harken.text import LANGUAGES, Tokenizer
+from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
 from harken.transcribe.language_id import FULL_EVIDENCE_S, LanguageFilter, LanguageVote
+from harken.transcribe.window_decoder import AudioWindow, DecodeRequest
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 ENGLISH = Tokenizer.bytes_only(multilingual=False)
@@ -43,6 +45,36 @@ def test_probabilities_are_those_of_the_tokens_of_allowed_languages(
         expected = {code: chance / total for code, chance in chances.items()}
         assert probabilities == pytest.approx(expected, rel=1e-4)
         assert list(probabilities.values()) == sorted(probabilities.values(), reverse=True)
+
+
+def test_between_two_languages_in_doubt_the_probability_of_their_texts_decides(
+    reference_backend: Backend,
+) -> None:
+    mel = make_mel(1)
+    alone, weighed = (
+        WindowDecoder(
+            reference_backend,
+            TOKENIZER,
+            TranscribeOptions(language_threshold=threshold, temperatures=(0.0,), fidelity="exact"),
+        )
+        for threshold in (0.0, 1.0)
+    )
+    (detected,), (found,) = alone.detect_languages(mel), weighed.detect_languages(mel)
+    first, second = list(detected)[:2]
+    window = AudioWindow(
+        mel=mel, content_frames=mel.shape[-1], seek=0, is_first=True, is_gap=False, speech_end=None
+    )
+    logprobs = []
+    for code in (first, second):
+        request = DecodeRequest(
+            encoded=weighed.encode([window])[0], language=code, prompt=weighed.build_prompt(code, ())
+        )
+        ((result,), _) = weighed.decode([request], [Callbacks()])
+        logprobs.append(result.decoded.hypothesis.avg_logprob)
+    odds = detected[first] / detected[second] * np.exp(3 * (logprobs[0] - logprobs[1]))
+    assert found[first] / found[second] == pytest.approx(odds, rel=1e-3)
+    assert sum(found.values()) == pytest.approx(1)
+    assert {code: found[code] for code in list(detected)[2:]} == dict(list(detected.items())[2:])
 
 
 @pytest.mark.parametrize("name", ["numpy", "onnx-fp32", "onnx-int8"])

@@ -7,6 +7,7 @@ is not encoded, and some positions of a window that was encoded once stand for i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,10 +21,12 @@ from harken.decoding import (
     DecodeStats,
     DecodingResult,
     DraftContext,
+    Greedy,
     LogitRules,
     SpeculativeDecoder,
     Step,
     Window,
+    decode,
     language_probabilities,
     make_logit_rules,
     make_prompt,
@@ -39,6 +42,8 @@ from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 MIN_SPARSE_LOGPROB, SURE_LAYERS = -0.5, 6
 """Average log-probability below which a multilingual model with fewer layers in its encoder, which is `tiny`, gets the
 whole window (docs/decisions/fidelity.md)."""
+TEXT_WEIGHT = 3.0
+"""Weight of the average log-probability of a text for its language, beside that of the detected probability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -274,11 +279,13 @@ class WindowDecoder:
         """Return the probability of each allowed language in a window."""
         batch = encoded.batch
         batch.probabilities = batch.probabilities or self._detect_languages(batch.features)
-        return batch.probabilities[encoded.index]
+        return self._weighed_by_text(batch.features, encoded.index, batch.probabilities[encoded.index])
 
     def detect_languages(self, mel: Floats, positions: SparsePositions | None = None) -> list[dict[str, float]]:
         """Return the probability of each allowed language in each whole window of shape (n_mels, frames)."""
-        return self._detect_languages(self.backend.encode(frames_to_encode(mel, positions), positions))
+        features = self.backend.encode(frames_to_encode(mel, positions), positions)
+        detected = self._detect_languages(features)
+        return [self._weighed_by_text(features, i, found) for i, found in enumerate(detected)]
 
     def decode(
         self, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
@@ -427,6 +434,36 @@ class WindowDecoder:
         if is_tiny and avg_logprob < MIN_SPARSE_LOGPROB:
             return f"average log-probability {avg_logprob:.2f} below {MIN_SPARSE_LOGPROB}"
         return None
+
+    def _weighed_by_text(
+        self, features: Features, index: int, probabilities: dict[str, float]
+    ) -> dict[str, float]:
+        """Return the probabilities of a window, the two likeliest weighed by their texts where neither is sure.
+
+        The text in the language that was spoken is more probable (docs/decisions/languages.md).
+        """
+        likeliest = sorted(probabilities, key=lambda code: -probabilities[code])[:2]
+        if len(likeliest) < 2 or probabilities[likeliest[0]] >= self.options.language_threshold:
+            return probabilities
+        results, stats = decode(
+            self.backend,
+            features,
+            [Window(window_index=index, prompt=self.build_prompt(code, ())) for code in likeliest],
+            tokenizer=self.tokenizer,
+            logit_rules=self._rules,
+            strategy=Greedy(),
+            max_compression_ratio=self.options.compression_ratio_threshold,
+        )
+        self.stats += stats
+        weights = {
+            code: probabilities[code] * math.exp(TEXT_WEIGHT * result.hypothesis.avg_logprob)
+            for code, result in zip(likeliest, results, strict=True)
+        }
+        scale = sum(probabilities[code] for code in likeliest) / sum(weights.values())
+        likelier = sorted(likeliest, key=lambda code: -weights[code])
+        return {code: weights[code] * scale for code in likelier} | {
+            code: probability for code, probability in probabilities.items() if code not in weights
+        }
 
     def _detect_languages(self, features: Features) -> list[dict[str, float]]:
         return language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
