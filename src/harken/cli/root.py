@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from errno import EBADF, EIO, ENOSPC
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn, TypeGuard
 
 import click
@@ -39,6 +40,18 @@ COMMANDS = {
 }
 """The module and the function of each, in the order of the help."""
 
+EXAMPLE = Path(__file__).with_name("example.ogg")
+"""The recording of ``examples/README.md``, made smaller."""
+FIRST_WORDS = "Eleven seconds of a speech of 1961, transcribed on this machine:\n"
+LAST_WORDS = """
+Your own recordings, and more:
+  harken transcribe talk.mp3 --format srt,html    files and folders, to subtitles, text, json or a page
+  harken listen                                   the microphone, live
+  harken serve                                    a server for OpenAI's clients and others, with a page
+  harken models                                   larger models, and other languages
+  harken doctor                                   what works on this machine
+  harken --help                                   all commands"""
+
 
 class LazyGroup(click.Group):
     """The subcommands, each imported when it is used."""
@@ -67,10 +80,19 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, message="harken %(version)s")
 @click.pass_context
-def harken(context: click.Context) -> None:
-    """Transcribe speech with Whisper, offline, on any processor."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+def harken(context: click.Context) -> int:
+    """Transcribe speech with Whisper, offline, on any processor.
+
+    Without a command, an example is transcribed.
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    click.echo(FIRST_WORDS)
+    command = harken.get_command(context, "transcribe")
+    assert command
+    code = command.main([str(EXAMPLE), "--no-download"], standalone_mode=False, obj=context.obj)
+    click.echo(LAST_WORDS)
+    return code or 0
 
 
 def run() -> NoReturn:
