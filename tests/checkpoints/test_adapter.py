@@ -12,7 +12,7 @@ import pytest
 import harken
 from checkpoint_files import raises_checkpoint_error, random_weights
 from harken.backend_factory import BackendFactory
-from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapter
+from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapters
 from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
 from harken.checkpoints.huggingface import export
 from harken.checkpoints.safetensors import serialize_tensors
@@ -61,7 +61,7 @@ def adapter(stock: Checkpoint, factors: Factors, tmp_path_factory: pytest.TempPa
 def test_an_adapter_adds_the_product_of_its_factors_to_the_matrices_it_names(
     stock: Checkpoint, factors: Factors, adapter: Path
 ) -> None:
-    adapted = with_adapter(stock, adapter)
+    adapted = with_adapters(stock, adapter)
     assert len(adapted_names(stock.weights)) == 4 * DIMS.n_audio_layer
     for name, values in stock.weights.items():
         expected = values.astype(np.float32)
@@ -69,7 +69,7 @@ def test_an_adapter_adds_the_product_of_its_factors_to_the_matrices_it_names(
             a, b = (factors[f"{name}.{factor}"].astype(np.float16).astype(np.float32) for factor in "AB")
             expected = expected + b @ a
         np.testing.assert_array_equal(adapted.weights[name], expected)
-    folder = with_adapter(stock, adapter.parent)
+    folder = with_adapters(stock, adapter.parent)
     assert folder.weights.digest == adapted.weights.digest != stock.weights.digest
     assert adapted.dims == stock.dims
 
@@ -81,7 +81,7 @@ def test_every_backend_computes_with_the_changed_weights(
     kind, _, precision = name.partition("-")
     if kind == "torch":
         pytest.importorskip("torch")
-    adapted = with_adapter(stock, adapter)
+    adapted = with_adapters(stock, adapter)
     threads = None if kind == "numpy" else 1
     factory = BackendFactory(
         backend=kind, precision=precision or "auto", device="cpu", threads=threads, cache=tmp_path
@@ -139,7 +139,7 @@ FACTORS_THAT_DO_NOT_FIT: list[tuple[Callable[[Factors], Factors], str]] = [
 def assert_refused(checkpoint: Checkpoint, path: Path, message: str, read: str = "") -> None:
     """Assert that an adapter is refused by its path when it is opened, or when a weight is read."""
     with raises_checkpoint_error(f"{re.escape(f'{path}: ')}.*{re.escape(message)}"):
-        adapted = with_adapter(checkpoint, path)
+        adapted = with_adapters(checkpoint, path)
         if read:
             adapted.weights[read]
 
@@ -170,4 +170,4 @@ def test_a_file_that_is_no_adapter_is_refused(stock: Checkpoint, adapter: Path, 
         (tmp_path / "no.safetensors").write_bytes(content)
         assert_refused(stock, tmp_path / "no.safetensors", message)
     with pytest.raises(CheckpointNotFound, match=r"adapter\.safetensors: no such adapter"):
-        with_adapter(stock, tmp_path)
+        with_adapters(stock, tmp_path)

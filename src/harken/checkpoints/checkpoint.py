@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from harken.checkpoints.weight_shapes import check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.types import Dims
 
-Format = Literal["ctranslate2", "huggingface", "openai", "ggml"]
+Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
 
 
 class Weights(Mapping[str, Array]):
@@ -85,23 +85,23 @@ class Weights(Mapping[str, Array]):
         """
         return hashlib.sha256("\n".join(file.sha256() for file in self._files).encode()).hexdigest()
 
-    def changed(self, changes: Mapping[str, Callable[[Array], Array]], file: WatchedFile) -> Weights:
-        """Return these weights with changes from another file, on which their digest then depends too.
+    def changed(
+        self, changes: Mapping[str, Callable[[Array], Array]], files: Sequence[WatchedFile] = ()
+    ) -> Weights:
+        """Return these weights with changes from other files, on which their digest then depends too.
 
         Parameters
         ----------
         changes : mapping of str to callable
             Functions of the weight of that name.
-        file : WatchedFile
-            The file that the changes come from.
+        files : sequence of WatchedFile
+            The files that the changes come from.
         """
         tensors = {
-            name: replace(tensor, read=partial(_read_changed, tensor, changes[name]))
-            if name in changes
-            else tensor
+            name: tensor.combined(changes[name]) if name in changes else tensor
             for name, tensor in self._tensors.items()
         }
-        return Weights(self._path, tensors, [*self._files, file])
+        return Weights(self._path, tensors, [*self._files, *files])
 
     def check_unchanged(self) -> None:
         """Check that no file has changed since the checkpoint was opened; call this after weights have been read.
@@ -113,10 +113,6 @@ class Weights(Mapping[str, Array]):
         """
         for file in self._files:
             file.check_unchanged()
-
-
-def _read_changed(tensor: LazyTensor, change: Callable[[Array], Array]) -> Array:
-    return change(tensor.read())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +150,7 @@ class Checkpoint:
     path : Path
         The file, or the directory, that was opened.
     format : str
-        ``"ctranslate2"``, ``"huggingface"``, ``"openai"`` or ``"ggml"``.
+        Name of the reader: ``"ctranslate2"``, ``"huggingface"`` ...
     stored_dtype : str
         Data type of the matrices in the file: ``"float16"``, ``"int8"``, ``"q5_0"`` ...
     encoder_sha256 : str, optional

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.model_files import LazyTensor, read_error, read_object, watch
+from harken.checkpoints.model_files import Array, LazyTensor, read_error, read_object, watch
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError
@@ -32,12 +32,12 @@ from harken.files import write_atomic
 from harken.text import Tokenizer
 from harken.types import Dims
 
-# Settings that change the computation, and the value that Whisper requires.
-_REQUIRED_SETTINGS = {
-    "model_type": "whisper",
-    "activation_function": "gelu",
-    "scale_embedding": False,
-    "tie_word_embeddings": True,
+# Settings that change the computation, and the values that Whisper allows; the first is the default.
+_ALLOWED_SETTINGS: dict[str, tuple[object, ...]] = {
+    "model_type": ("whisper", "lite-whisper"),
+    "activation_function": ("gelu",),
+    "scale_embedding": (False,),
+    "tie_word_embeddings": (True,),
 }
 _DIMS = {
     "n_mels": "num_mel_bins",
@@ -75,7 +75,9 @@ _POSITIONAL_EMBEDDINGS = {
     "encoder.embed_positions.weight": "encoder.positional_embedding",
     "decoder.embed_positions.weight": "decoder.positional_embedding",
 }
-_HF_BLOCK = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)")
+_MLX_BLOCK_MODULES = {"mlp1": "mlp.0", "mlp2": "mlp.2"}
+_PREFIX = re.compile(r".*?\b(?=(encoder|decoder)\.)")
+_BLOCK = re.compile(r"(encoder|decoder)\.(?:layers|blocks)\.(\d+)\.(.+)")
 _OPENAI_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -91,20 +93,23 @@ def read(path: Path) -> Checkpoint:
     config_path = path.with_name("config.json")
     config_file = watch(config_path)
     config = read_object(config_path)
-    for name, value in _REQUIRED_SETTINGS.items():
-        if config.get(name, value) != value:
-            raise CheckpointError(f"{config_path}: {name} is not {value!r}, which Whisper has")
+    for name, allowed in _ALLOWED_SETTINGS.items():
+        if (found := config.get(name, allowed[0])) not in allowed:
+            raise CheckpointError(
+                f"{config_path}: not a Whisper model: {name} is {json.dumps(found)[:80]}, "
+                f"allowed is {' or '.join(map(json.dumps, allowed))}"
+            )
     generation = read_object(path.with_name("generation_config.json"), optional=True)
     shards = [watch(shard) for shard in (_shards(path) if path.suffix == ".json" else (path,))]
     tensors = {
-        openai_name_of(name): tensor for shard in shards for name, tensor in _read_shard(shard.path).items()
+        openai_name_of(name): tensor for shard in shards for name, tensor in read_shard(shard.path).items()
     }
     tensors.pop("proj_out.weight", None)  # tied to the token embedding
     checkpoint = assemble(
         path,
         "huggingface",
-        tensors,
-        {ours: config[theirs] for ours, theirs in _DIMS.items() if theirs in config},
+        dict(_with_products(path, tensors)),
+        declared_dims(config),
         find_vocabulary(path.parent),
         files=[config_file, *shards],
         alignment_heads=generation.get("alignment_heads"),
@@ -151,7 +156,8 @@ def _shards(index: Path) -> tuple[Path, ...]:
     return tuple(index.with_name(name) for name in names)
 
 
-def _read_shard(path: Path) -> dict[str, LazyTensor]:
+def read_shard(path: Path) -> dict[str, LazyTensor]:
+    """Return the tensors of a file of safetensors or of `torch.save`, not read yet."""
     try:
         with open(path, "rb") as file:
             is_zip = file.read(2) == b"PK"
@@ -163,15 +169,48 @@ def _read_shard(path: Path) -> dict[str, LazyTensor]:
     return saved.tensors(saved.content)
 
 
+def _with_products(path: Path, tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, LazyTensor]]:
+    """Yield the weights, of layers of low rank the product of their factors.
+
+    The layers of lite-whisper compute ``x @ weight1 @ weight2 + bias`` (modeling_lite_whisper.py, `LinearLowRank`).
+    """
+    for name, tensor in tensors.items():
+        layer, _, leaf = name.rpartition(".")
+        second = tensors.get(f"{layer}.weight2")
+        if leaf == "weight2" and f"{layer}.weight1" in tensors:
+            continue
+        if leaf != "weight1" or second is None:
+            yield name, tensor
+            continue
+        if len(tensor.shape) != 2 or len(second.shape) != 2 or tensor.shape[1] != second.shape[0]:
+            raise CheckpointError(
+                f"{path}: {layer} has factors of the shapes {tensor.shape} and {second.shape}, "
+                "allowed are (columns, rank) and (rank, rows)"
+            )
+        yield f"{layer}.weight", tensor.combined(_product, second, shape=(second.shape[1], tensor.shape[0]))
+
+
+def _product(first: Array, second: Array) -> Array:
+    return np.ascontiguousarray((first.astype(np.float32) @ second.astype(np.float32)).T)
+
+
+def declared_dims(config: Mapping[str, object]) -> dict[str, object]:
+    """Return the dimensions that a config.json declares, under the names of transformers or OpenAI's."""
+    return {ours: config[name] for ours, theirs in _DIMS.items() for name in (ours, theirs) if name in config}
+
+
 def openai_name_of(name: str) -> str:
-    """Return OpenAI's name of a weight; `assemble` rejects unknown names, which are returned unchanged."""
-    name = name.removeprefix("model.")
+    """Return OpenAI's name of a weight of transformers, MLX or OpenAI, whatever modules it is wrapped in.
+
+    `assemble` rejects unknown names, which are returned unchanged.
+    """
+    name = _PREFIX.sub("", name, count=1)
     if name in _POSITIONAL_EMBEDDINGS:
         return _POSITIONAL_EMBEDDINGS[name]
     module, _, leaf = name.rpartition(".")
-    if block := _HF_BLOCK.fullmatch(module):
+    if block := _BLOCK.fullmatch(module):
         side, layer, part = block.groups()
-        return f"{side}.blocks.{layer}.{_BLOCK_MODULES.get(part, part)}.{leaf}"
+        return f"{side}.blocks.{layer}.{(_BLOCK_MODULES | _MLX_BLOCK_MODULES).get(part, part)}.{leaf}"
     return f"{_MODULES.get(module, module)}.{leaf}"
 
 
@@ -198,7 +237,7 @@ def make_config(dims: Dims, architecture: str) -> dict[str, Any]:
     architecture : {"WhisperForConditionalGeneration", "WhisperForCausalLM"}
     """
     return {
-        **_REQUIRED_SETTINGS,
+        **{name: allowed[0] for name, allowed in _ALLOWED_SETTINGS.items()},
         **{theirs: getattr(dims, ours) for ours, theirs in _DIMS.items()},
         "architectures": [architecture],
         "encoder_ffn_dim": 4 * dims.n_audio_state,
