@@ -658,6 +658,8 @@ class Recognizer:
             known = sorted(names.union(*([field.name for field in fields(kind)] for kind in others)))
             raise OptionError(name, given[name], f"one of {', '.join(known)}")
         options = replace(options_or_default("options", options, TranscribeOptions), **given)
+        if not self.tokenizer.has_timestamps:
+            options = replace(options, timestamps=False)
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
         allowed_languages(self.tokenizer, options.languages)
         if self._is_adapted and options.fidelity == "exact":

@@ -260,7 +260,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (ggml(at(b"lmgg", 0, int32(-1))), "declares n_vocab=-1, its weights have n_vocab=96"),
         (ggml(at(b"lmgg", 52 + 4 * 5 * 8, HUGE)), "truncated in the vocabulary"),
         (ggml(at(b"decoder.ln.weight", -33, int32(9))), "a weight with 9 axes, allowed is 1 to 4"),
-        (ggml(at(b"decoder.ln.weight", -25, int32(14))), "has ggml type 99, allowed is float32, "),
+        (ggml(at(b"decoder.ln.weight", -25, int32(99))), "has ggml type 99, allowed is float32, "),
         (ggml(at(b"lmgg", 12, int32(3))), "n_audio_head=3: allowed is a divisor"),
         (ggml(at(b"lmgg", 40, int32(1002)), "q4_0"), "quantisation version 1, allowed is 2"),
     ],

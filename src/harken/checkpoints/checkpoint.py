@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,12 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads
-from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile
+from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, watch
 from harken.checkpoints.weight_shapes import check_shapes, infer_dims
 from harken.errors import CheckpointError
+from harken.text.vocabulary import Arrangement, arrange
 from harken.types import Dims
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
+
+EMBEDDING = "decoder.token_embedding.weight"
+_PUBLISHED_SIZES = {(51864, 80), (51865, 80), (51866, 128)}
+"""Numbers of tokens and of mel bands of OpenAI's models, whose vocabularies are as published."""
 
 
 class Weights(Mapping[str, Array]):
@@ -52,6 +57,10 @@ class Weights(Mapping[str, Array]):
 
     def _read(self, name: str) -> Array:
         array = self._tensors[name].read()
+        if array.dtype.kind != "f":
+            raise CheckpointError(
+                f"{self._path}: {name} is of type {array.dtype}, allowed are floating-point numbers"
+            )
         if not np.isfinite(array).all():
             raise CheckpointError(
                 f"{self._path}: {name} holds values that are not finite; download the file again"
@@ -127,10 +136,13 @@ class Vocabulary:
         A tokenizer.json, vocab.json, vocabulary.json or vocabulary.txt.
     tokens : tuple of bytes
         The bytes of each text token, in order of id, if the weights file lists them.
+    arrangement : Arrangement, optional
+        Of a vocabulary with added or removed tokens: the rows of the token embedding are read in this order.
     """
 
     path: Path | None = None
     tokens: tuple[bytes, ...] = field(default=(), repr=False)
+    arrangement: Arrangement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -212,6 +224,17 @@ def assemble(
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     dims = infer_dims(path, shapes, declared)
     check_shapes(path, shapes, dims)
+    if vocabulary.path and (dims.n_vocab, dims.n_mels) not in _PUBLISHED_SIZES:
+        own = arrange(vocabulary.path, dims.n_vocab)
+        if own and (own.ids != (*range(dims.n_vocab),) or not own.has_timestamps):
+            files = [*files, watch(vocabulary.path)]
+            vocabulary = replace(vocabulary, arrangement=own)
+            rows = np.array(own.ids)
+            embedding = tensors[EMBEDDING].combined(
+                partial(np.take, indices=rows, axis=0), shape=(len(rows), dims.n_text_state)
+            )
+            tensors = {**tensors, EMBEDDING: embedding}
+            dims = replace(dims, n_vocab=len(rows))
     return Checkpoint(
         dims=dims,
         weights=Weights(path, tensors, files),
@@ -219,7 +242,7 @@ def assemble(
         alignment_heads=declared_heads(alignment_heads, dims) or published_heads(dims),
         path=path,
         format=format,
-        stored_dtype=tensors["decoder.token_embedding.weight"].stored_dtype,
+        stored_dtype=tensors[EMBEDDING].stored_dtype,
     )
 
 

@@ -25,7 +25,6 @@ from harken.errors import CheckpointError
 
 _HEADER_BYTES = 1 << 12
 _NPY_DTYPES = {np.dtype(code) for code in ("<f4", "<f2", "<u4", "<i4", "<i8")}
-_INTEGERS = ("uint32", "int32", "int64")
 _POSITIONS = "encoder.positional_embedding"
 
 
@@ -49,8 +48,6 @@ def read(path: Path) -> Checkpoint:
             continue
         if f"{module}.scales" in stored and leaf == "weight":
             tensor = _dequantised(path, module, stored, config)
-        elif tensor.stored_dtype in _INTEGERS:
-            raise CheckpointError(f"{path}: {name[:80]!r} is of type {tensor.stored_dtype}, which no weight is")
         elif len(tensor.shape) == 3:
             rows, frames, columns = tensor.shape
             tensor = tensor.combined(_channels_first, shape=(rows, columns, frames))

@@ -67,7 +67,11 @@ def read(path: Path) -> Checkpoint:
         constants: dict[str, Constant] = {}
         nodes = [*_nodes(file, model.graph, constants, files)]
         tensors |= weights_of_graph(nodes, constants, side)
-        metadata |= {entry.key: int(entry.value) for entry in model.metadata_props if entry.value.isdecimal()}
+        metadata |= {
+            _text(entry.key): int(entry.value)
+            for entry in model.metadata_props
+            if _is_number(_text(entry.value))
+        }
     declared = usual_heads(tensors) | declared_dims(metadata) | config
     return assemble(encoder, "onnx", tensors, declared, find_vocabulary(folder), files=files)
 
@@ -99,9 +103,18 @@ def _load(path: Path) -> Any:
         raise CheckpointError(f"{path}: not an ONNX model, or damaged") from error
 
 
+def _text(text: str | bytes) -> str:
+    """Return a text of the file, which protobuf gives as bytes if it is not valid UTF-8."""
+    return text if isinstance(text, str) else text.decode(errors="replace")
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 20
+
+
 def _stored_constants(path: Path, graph: Any, files: list[WatchedFile]) -> dict[str, Constant]:
     """Return the constants of a graph; those that are quantised by convention are dequantised."""
-    tensors = {tensor.name: _tensor(path, tensor, files) for tensor in graph.initializer}
+    tensors = {_text(tensor.name): _tensor(path, tensor, files) for tensor in graph.initializer}
     constants = {name: Constant(name, tensor) for name, tensor in tensors.items() if tensor}
     for name in [name for name in constants if _QUANTISED in name]:
         original, scale, zero = (name.replace(_QUANTISED, end) for end in ("", "_scale", "_zero_point"))
@@ -118,13 +131,9 @@ def _tensor(path: Path, stored: Any, files: list[WatchedFile]) -> LazyTensor | N
         return None
     size = math.prod(shape) * dtype.block_bytes
     if stored.external_data:
-        entries = {entry.key: entry.value for entry in stored.external_data}
+        entries = {_text(entry.key): _text(entry.value) for entry in stored.external_data}
         name, offset = entries.get("location", ""), entries.get("offset", "0")
-        if (
-            name in ("", ".", "..")
-            or set(name) & set("/\\:\0")
-            or not (offset.isdecimal() and len(offset) < 20)
-        ):
+        if name in ("", ".", "..") or set(name) & set("/\\:\0") or not _is_number(offset):
             raise CheckpointError(
                 f"{path}: {stored.name[:80]!r} is in {name[:80]!r}, allowed are files of its own directory"
             )
@@ -164,18 +173,19 @@ def _nodes(
     if depth > _MAX_DEPTH:
         raise CheckpointError(f"{path}: more than {_MAX_DEPTH} graphs in one another")
     for node in graph.node:
-        inputs = [constants.get(name) for name in node.input]
+        names = tuple(map(_text, node.input))
+        inputs = [constants.get(name) for name in names]
+        output = _text(node.output[0]) if node.output else ""
         match node.op_type, inputs:
             case (("Identity" | "Cast"), [Constant() as same, *_]):
-                constants[node.output[0]] = same
+                constants[output] = same
             case "DequantizeLinear", [Constant() as values, Constant() as scale, *zero]:
                 axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
                 tensor = _dequantised(
                     path, values.tensor, scale.tensor, zero[0].tensor if zero and zero[0] else None, axis=axis
                 )
-                constants[node.output[0]] = Constant(values.label.replace(_QUANTISED, ""), tensor)
+                constants[output] = Constant(values.label.replace(_QUANTISED, ""), tensor)
             case "MatMulNBits", [_, Constant() as values, Constant() as scales, *zeros]:
-                name = node.input[1]
                 attributes = {a.name: a.i for a in node.attribute}
                 tensor = _of_blocks(
                     path,
@@ -184,11 +194,11 @@ def _nodes(
                     scales.tensor,
                     zeros[0].tensor if zeros and zeros[0] else None,
                 )
-                constants[name] = Constant(values.label, tensor)
+                constants[names[1]] = Constant(values.label, tensor)
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _nodes(path, attribute.g, constants, files, depth + 1)
-        yield Node(".".join(node.name.strip("/").split("/")[:-1]), node.op_type, tuple(node.input))
+        yield Node(".".join(_text(node.name).strip("/").split("/")[:-1]), _text(node.op_type), names)
 
 
 def _dequantised(
