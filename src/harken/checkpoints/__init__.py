@@ -120,7 +120,7 @@ def _weight_file(path: Path) -> Path:
             return files[0]
     if (path / PEFT_CONFIG).is_file():
         raise CheckpointError(
-            f"{path}: an adapter; give it as adapter, together with the model it was made for"
+            f"{path}: an adapter; give it as adapter, together with the model that it changes"
         )
     others = [file for pattern in _ONLY_FILES for file in path.glob(pattern)]
     if len(others) != 1:

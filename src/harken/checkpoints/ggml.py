@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
 from harken.checkpoints.ggml_types import shape_and_type, weight_at
-from harken.checkpoints.model_files import Cursor, LazyTensor, StorageDtype, open_cursor, watch
+from harken.checkpoints.model_files import Array, Cursor, LazyTensor, StorageDtype, half, open_cursor, watch
+from harken.types import Dims
 
 MAGIC = 0x67676D6C
 _HEADER = (
@@ -27,6 +31,7 @@ _HEADER = (
     "n_text_layer",
     "n_mels",
 )
+_FLOAT32, _FLOAT16 = 0, 1
 _OTHER_KIND = re.compile(rb"[a-z]{4,16}")
 """How whisper.cpp's files of other models go on: with the length of a name, and the name, as ``silero-16k``."""
 _QUANTISATION_VERSION = 2  # GGML_QNT_VERSION; older blocks have float32 scales
@@ -58,6 +63,32 @@ def read(path: Path) -> Checkpoint:
                 raise cursor.error(f"quantisation version {version}, allowed is {_QUANTISATION_VERSION}")
             tensors[name] = tensor
     return assemble(path, "ggml", tensors, declared, Vocabulary(tokens=tokens), files=[file])
+
+
+def serialize(
+    dims: Dims, weights: Mapping[str, Array], tokens: Sequence[bytes], mel_filters: Array
+) -> Iterator[bytes]:
+    """Yield the content of a ggml file: matrices in float16, all else in float32.
+
+    Parameters
+    ----------
+    dims : Dims
+    weights : mapping of str to ndarray
+    tokens : sequence of bytes
+        The text tokens in order of id.
+    mel_filters : ndarray of shape (n_mels, n_bins), float32
+    """
+    yield struct.pack("<I11i", MAGIC, *(getattr(dims, field) for field in _HEADER), _FLOAT16)
+    yield struct.pack("<2i", *mel_filters.shape) + np.ascontiguousarray(mel_filters, "<f4").tobytes()
+    yield struct.pack("<i", len(tokens))
+    yield b"".join(struct.pack("<I", len(token)) + token for token in tokens)
+    for name, values in weights.items():
+        is_matrix = values.ndim > 1 and not name.endswith(".positional_embedding")
+        if ".conv" in name and values.ndim == 1:
+            values = values[:, None]
+        yield struct.pack("<3i", values.ndim, len(name), _FLOAT16 if is_matrix else _FLOAT32)
+        yield struct.pack(f"<{values.ndim}i", *values.shape[::-1]) + name.encode()
+        yield half(name, values).tobytes() if is_matrix else np.ascontiguousarray(values, "<f4").tobytes()
 
 
 def _read_tokens(cursor: Cursor) -> tuple[bytes, ...]:

@@ -17,16 +17,18 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.model_files import Array, LazyTensor, read_error, read_object, watch
+from harken.checkpoints.checkpoint import EMBEDDING, Checkpoint, assemble, find_vocabulary
+from harken.checkpoints.model_files import Array, LazyTensor, half, read_error, read_object, watch
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.checkpoints.torch_file import TorchFile
+from harken.checkpoints.weight_shapes import expected_shapes
 from harken.errors import CheckpointError
 from harken.files import write_atomic
 from harken.text import Tokenizer
@@ -246,12 +248,48 @@ def make_config(dims: Dims, architecture: str) -> dict[str, Any]:
     }
 
 
+class _Rows(Mapping[str, Array]):
+    """Weights whose token embedding has its rows where the model has them; those of no token are zero."""
+
+    def __init__(self, weights: Mapping[str, Array], ids: Array, n_vocab: int) -> None:
+        self._weights, self._ids, self._n_vocab = weights, ids, n_vocab
+
+    def __getitem__(self, name: str) -> Array:
+        values = self._weights[name]
+        if name != EMBEDDING:
+            return values
+        embedding = np.zeros((self._n_vocab, *values.shape[1:]), values.dtype)
+        embedding[self._ids] = values
+        return embedding
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def in_model_order(
+    dims: Dims, weights: Mapping[str, Array], tokenizer: Tokenizer
+) -> tuple[Dims, Mapping[str, Array]]:
+    """Return dimensions and weights with the tokens where the model's own files have them."""
+    ids = np.array(tokenizer.model_ids)
+    n_vocab = int(ids.max()) + 1
+    if n_vocab == len(ids) and (np.diff(ids) == 1).all():
+        return dims, weights
+    return replace(dims, n_vocab=n_vocab), _Rows(weights, ids, n_vocab)
+
+
 COPIED_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json"),
     *("special_tokens_map.json", "normalizer.json", "preprocessor_config.json", "generation_config.json"),
 )
 """Files of the main model that an export copies."""
 WHOLE_MODEL_ARCHITECTURE, DECODER_ARCHITECTURE = "WhisperForConditionalGeneration", "WhisperForCausalLM"
+
+
+def _half(weights: Mapping[str, Array], name: str) -> Array:
+    return half(name, weights[name])
 
 
 def export(
@@ -283,10 +321,16 @@ def export(
     OutputError
         If it cannot be written.
     """
-    hf_weights = {f"model.{hf_name_of(name)}": values for name, values in weights.items()}
+    dims, weights = in_model_order(dims, weights, tokenizer)
+    hf_weights = {
+        f"model.{hf_name_of(name)}": LazyTensor(shape, "float16", partial(_half, weights, name))
+        for name, shape in expected_shapes(dims).items()
+    }
     config = make_config(dims, DECODER_ARCHITECTURE if not dims.has_encoder else WHOLE_MODEL_ARCHITECTURE)
-    config |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eot)
-    config["decoder_start_token_id"] = tokenizer.sot
+    config |= dict.fromkeys(
+        ("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.model_ids[tokenizer.eot]
+    )
+    config["decoder_start_token_id"] = tokenizer.model_ids[tokenizer.sot]
     if harken_config:
         config["harken"] = dict(harken_config)
     write_atomic(folder / "model.safetensors", serialize_tensors(hf_weights, {"format": "pt"}))

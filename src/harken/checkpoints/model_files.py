@@ -242,6 +242,21 @@ def _decode_bfloat16(blocks: ByteArray) -> Array:
     return (blocks.view("<u2").astype(np.uint32) << 16).view(np.float32)
 
 
+def half(name: str, values: Array) -> Array:
+    """Return the values of a weight as little-endian float16.
+
+    Raises
+    ------
+    CheckpointError
+        If one is too large for that.
+    """
+    with np.errstate(over="ignore"):
+        halves = np.ascontiguousarray(values, "<f2")
+    if not np.isfinite(halves).all():
+        raise CheckpointError(f"{name} has values above 65504, which do not fit into float16")
+    return halves
+
+
 FLOAT32 = _numpy_dtype("float32", "<f4")
 FLOAT16 = _numpy_dtype("float16", "<f2")
 BFLOAT16 = StorageDtype("bfloat16", 1, 2, _decode_bfloat16)

@@ -171,7 +171,14 @@ def _stored(path: Path, data: Any) -> LazyTensor | None:
         return None
     *axes, offset, size = map(int, numbers)
     shape = tuple(axes)
-    whole = not shape or shape[-1] % dtype.block_items == 0
-    if not whole or dtype.nbytes_of(shape) != size or not path.is_file() or path.stat().st_size < offset + size:
+    n_values = math.prod(shape)
+    n_stored = n_values + -n_values % dtype.block_items
+    if dtype.nbytes_of((n_stored,)) != size or not path.is_file() or path.stat().st_size < offset + size:
         raise CheckpointError(f"{path}: is missing or too short, or the graph says wrong what it holds")
-    return lazy_tensor(path, offset, dtype, shape)
+    if dtype.block_items == 1:
+        return lazy_tensor(path, offset, dtype, shape)
+    return lazy_tensor(path, offset, dtype, (n_stored,)).combined(partial(_first, n_values, shape), shape=shape)
+
+
+def _first(n_values: int, shape: tuple[int, ...], values: Array) -> Array:
+    return values[:n_values].reshape(shape)

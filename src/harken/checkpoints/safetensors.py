@@ -77,7 +77,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def serialize_tensors(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> Iterator[bytes]:
+def serialize_tensors(
+    tensors: Mapping[str, Array | LazyTensor], metadata: Mapping[str, str]
+) -> Iterator[bytes]:
     """Yield the content of a safetensors file, float16: length of the header, header, tensors end to end.
 
     The header is padded with spaces to align the data.
@@ -85,14 +87,16 @@ def serialize_tensors(tensors: Mapping[str, Array], metadata: Mapping[str, str])
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for name in sorted(tensors):
-        start, end = end, end + 2 * tensors[name].size
+        start, end = end, end + 2 * math.prod(tensors[name].shape)
         header[name] = {"dtype": "F16", "shape": list(tensors[name].shape), "data_offsets": [start, end]}
     header_bytes = json.dumps(header).encode()
     header_bytes += b" " * (-len(header_bytes) % 8)
     yield len(header_bytes).to_bytes(8, "little")
     yield header_bytes
     for name in sorted(tensors):
-        yield np.ascontiguousarray(tensors[name], "<f2").tobytes()
+        tensor = tensors[name]
+        values = tensor.read() if isinstance(tensor, LazyTensor) else tensor
+        yield np.ascontiguousarray(values, "<f2").tobytes()
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:

@@ -136,6 +136,9 @@ def model_options(command: Any) -> Any:
     )
 
 
+adapter_option = single_option(*_MODEL_OPTIONS["adapter"][0], section="Model", **_MODEL_OPTIONS["adapter"][1])
+
+
 def engine_options(command: Any) -> Any:
     """Add the options that choose the engine of models that are named by another option."""
     names = (

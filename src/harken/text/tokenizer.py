@@ -197,6 +197,14 @@ class Tokenizer:
         n_vocab = 256 + _N_SPECIALS_BESIDE_LANGUAGES + n_languages
         return cls.from_tokens((bytes([byte]) for byte in range(256)), n_vocab, multilingual=multilingual)
 
+    def vocabulary(self) -> list[str]:
+        """Return all tokens in order of id: the text tokens in GPT-2's alphabet, then names as ``<|en|>``."""
+        return [*self._tokens, *map(self.describe_token, range(self.eot, self.n_vocab))]
+
+    def text_bytes(self) -> list[bytes]:
+        """Return the bytes of each text token in order of id."""
+        return [*map(unicode_to_bytes, self._tokens)]
+
     def encode(self, text: str) -> list[int]:
         """Encode text into text tokens; a special token such as ``<|en|>`` in it is encoded as ordinary text."""
         return self._encoder.encode(text)

@@ -15,7 +15,7 @@ from typing import Any
 
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text.bpe import bytes_to_unicode, is_byte_level
-from harken.text.languages import LANGUAGE_TOKEN
+from harken.text.languages import LANGUAGE_TOKEN, LANGUAGES, TAGS
 
 #: The token after the last text token, in both vocabularies.
 END_OF_TEXT = "<|endoftext|>"
@@ -114,7 +114,8 @@ def arrange(path: Path, n_vocab: int) -> Arrangement | None:
         timestamps = [
             i for i in range(first, first + N_TIMESTAMPS) if i < n_vocab
         ]  # older files do not name them
-    languages = {i: code[1] for token, i in ids.items() if (code := LANGUAGE_TOKEN.fullmatch(token))}
+    codes = {i: code[1] for token, i in ids.items() if (code := LANGUAGE_TOKEN.fullmatch(token))}
+    languages = {i: code if code in LANGUAGES else TAGS.get(code, code) for i, code in codes.items()}
     if len(timestamps) not in (0, N_TIMESTAMPS) or not languages:
         return None
     others = {*specials, *timestamps, *languages}
