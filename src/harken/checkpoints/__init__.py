@@ -75,6 +75,8 @@ _OTHER_KINDS = {
     b"\x1f\x8b": "compressed by gzip; unpack it",
     b"RIFF": "a recording or a video",
     b"ID3": "a recording",
+    b"fLaC": "a recording",
+    b"OggS": "a recording",
 }
 """How files begin that are given for a model and are none."""
 

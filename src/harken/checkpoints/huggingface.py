@@ -98,7 +98,7 @@ def read(path: Path) -> Checkpoint:
     for name, allowed in _ALLOWED_SETTINGS.items():
         if (found := config.get(name, allowed[0])) not in allowed:
             raise CheckpointError(
-                f"{config_path}: not a Whisper model: {name} is {json.dumps(found)[:80]}, "
+                f"{config_path}: {'not a Whisper model: ' * (name == 'model_type')}{name} is {json.dumps(found)[:80]}, "
                 f"allowed is {' or '.join(map(json.dumps, allowed))}"
             )
     generation = read_object(path.with_name("generation_config.json"), optional=True)
