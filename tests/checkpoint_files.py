@@ -383,6 +383,168 @@ def _ggml_block(x: npt.NDArray[np.float32], kind: str) -> bytes:
     return np.float16(scale).tobytes() + minimum + fifth + nibbles
 
 
+# --- GGUF --------------------------------------------------------------------------------------------------
+
+
+def write_gguf(
+    path: Path, weights: Arrays, metadata: Mapping[str, str | int | list[str]] | None = None
+) -> Path:
+    """Write a GGUF file of version 3 with the names of transformers; the heads are in `metadata`."""
+    entries = {"general.architecture": "whisper", **(metadata or {})}
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(weights), len(entries))
+    for key, value in entries.items():
+        data += _gguf_text(key) + _gguf_value(value)
+    body = b""
+    for name, values in weights.items():
+        kind = {"float32": 0, "float16": 1, "uint16": 30}[values.dtype.name]
+        data += _gguf_text(huggingface_name(name)) + struct.pack(
+            f"<I{values.ndim}Q", values.ndim, *values.shape[::-1]
+        )
+        data += struct.pack("<IQ", kind, len(body))
+        body += values.tobytes() + bytes(-values.nbytes % 32)
+    path.write_bytes(data + bytes(-len(data) % 32) + body)
+    return path
+
+
+def _gguf_text(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def _gguf_value(value: str | int | list[str]) -> bytes:
+    if isinstance(value, list):
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_gguf_text, value))
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + _gguf_text(value)
+    return struct.pack("<II", 4, value)
+
+
+# --- MLX ---------------------------------------------------------------------------------------------------
+
+
+def write_mlx(directory: Path, dims: Dims, weights: Arrays, *, npz: bool = True) -> Path:
+    """Write a directory as convert.py of mlx-examples does, without the positions of the encoder."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps({**asdict(dims), "model_type": "whisper"}))
+    arrays = {
+        name.replace("mlp.0", "mlp1").replace("mlp.2", "mlp2"): v.swapaxes(1, 2).copy() if v.ndim == 3 else v
+        for name, v in weights.items()
+        if name != "encoder.positional_embedding"
+    }
+    if npz:
+        np.savez(directory / "weights.npz", **arrays, alignment_heads=np.array([[1, 0]]))
+    else:
+        write_safetensors(directory / "weights.safetensors", arrays)
+    return directory
+
+
+# --- ONNX and OpenVINO -------------------------------------------------------------------------------------
+
+
+def graph_names(weights: Arrays, side: str) -> Iterator[tuple[str, Array, str]]:
+    """Yield the names of transformers in the graph of an encoder or a decoder, the weights, and the operations."""
+    prefix = {"encoder": "model.encoder.", "decoder": ""}[side]
+    for name, values in weights.items():
+        if name.startswith(side):
+            module, _, leaf = huggingface_name(name).removeprefix(prefix).rpartition(".")
+            is_linear = leaf == "weight" and values.ndim == 2 and "embed" not in module
+            yield f"{module}.{leaf}", values, "MatMul" if is_linear else "Conv" if values.ndim == 3 else "Add"
+
+
+def write_onnx(
+    directory: Path, dims: Dims, weights: Arrays, *, quantised: bool = False, external: bool = False
+) -> Path:
+    """Write what of the graphs of torch.onnx matters: matrices transposed and nameless, the rest with its name."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    write_huggingface(directory, dims, {})
+    (directory / "model.safetensors").unlink()
+    for side in ("encoder", "decoder"):
+        stored: dict[str, Array] = {}
+        nodes = []
+        for number, (name, values, operation) in enumerate(graph_names(weights, side)):
+            label = name
+            if operation == "MatMul":
+                label, values = f"onnx::MatMul_{number}", np.ascontiguousarray(values.T)
+            if operation == "MatMul" and quantised:
+                scale = np.float32(np.abs(values).max() / 127)
+                stored |= {f"{label}_scale": scale[...], f"{label}_zero_point": np.int8(0)[...]}
+                label, values = f"{label}_quantized", np.rint(values / scale).astype(np.int8)
+            stored[label] = values
+            path = "/".join(name.rpartition(".")[0].replace("layers.", "layers#").split(".")).replace("#", ".")
+            nodes.append(helper.make_node(operation, ["x", label], [f"y{number}"], f"/{path}/{operation}"))
+        initializers = [numpy_helper.from_array(values, name) for name, values in stored.items()]
+        model = helper.make_model(helper.make_graph(nodes, side, [], [], initializers))
+        onnx.save(
+            model,
+            directory / f"{side}_model.onnx",
+            save_as_external_data=external,
+            location=f"{side}_model.onnx_data",
+            size_threshold=0,
+        )
+    return directory
+
+
+def write_openvino(directory: Path, dims: Dims, weights: Arrays, *, quantised: bool = False) -> Path:
+    """Write what of OpenVINO's IR matters: constants, and with 8 bits what is computed of them."""
+    write_huggingface(directory, dims, {})
+    (directory / "model.safetensors").unlink()
+    for side in ("encoder", "decoder"):
+        text, data = _openvino_graph(weights, side, quantised)
+        path = directory / f"openvino_{side}_model.xml"
+        path.write_text(f'<?xml version="1.0"?>\n<net name="Model0" version="11">{text}</net>')
+        path.with_suffix(".bin").write_bytes(data)
+    return directory
+
+
+def _openvino_graph(weights: Arrays, side: str, quantised: bool) -> tuple[str, bytes]:
+    layers: list[str] = []
+    edges: list[str] = []
+    data = bytearray()
+
+    def add(kind: str, name: str, *sources: int, values: Array | None = None) -> int:
+        entry, number = "", len(layers)
+        if values is not None:
+            element = {"float32": "f32", "float16": "f16", "uint8": "u8"}[values.dtype.name]
+            shape, start = ", ".join(map(str, values.shape)), len(data)
+            entry = f'<data element_type="{element}" shape="{shape}" offset="{start}" size="{values.nbytes}"/>'
+            data.extend(values.tobytes())
+        layers.append(f'<layer id="{number}" name="{name}" type="{kind}">{entry}</layer>')
+        edges.extend(
+            f'<edge from-layer="{source}" to-layer="{number}" to-port="{port}"/>'
+            for port, source in enumerate(sources)
+        )
+        return number
+
+    for name, values, operation in graph_names(weights, side):
+        if "norm" in name:  # gains and biases of normalisations have lost their names
+            module, _, leaf = name.rpartition(".")
+            constant = add("Const", f"Constant_{len(layers)}", values=values.reshape(1, 1, -1))
+            add({"weight": "Multiply", "bias": "Add"}[leaf], f"__module.{module}/aten::layer_norm/x", constant)
+        elif operation == "MatMul" and quantised:
+            step = (np.ptp(values) / 255).astype(np.float32)
+            zero = np.uint8(np.rint(-values.min() / step))
+            codes = np.clip(np.rint(values / step) + zero, 0, 255).astype(np.uint8)
+            first = add("Convert", "c", add("Const", f"self.{name}", values=codes))
+            second = add("Convert", "c", add("Const", f"self.{name}/zero_point", values=np.full((1, 1), zero)))
+            difference = add("Subtract", "s", first, second)
+            add("Multiply", "m", difference, add("Const", f"self.{name}/scale", values=np.full((1, 1), step)))
+        else:
+            add("Const", f"self.{name}", values=values)
+    return f"<layers>{''.join(layers)}</layers><edges>{''.join(edges)}</edges>", bytes(data)
+
+
+# --- adapters of peft --------------------------------------------------------------------------------------
+
+
+def write_peft(directory: Path, arrays: Arrays, **config: object) -> Path:
+    """Write a LoRA adapter as `PeftModel.save_pretrained` does; `arrays` have the names of peft."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_safetensors(directory / "adapter_model.safetensors", arrays)
+    (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "lora_alpha": 8, **config}))
+    return directory
+
+
 # --- damaged files -----------------------------------------------------------------------------------------
 
 

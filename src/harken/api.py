@@ -14,7 +14,7 @@ from harken.audio import AudioSource, stream_audio, stream_channels
 from harken.audio.vad import SpeechDetector
 from harken.backend_factory import LSH_BUCKET_SIZE, LSH_ROUNDS, BackendFactory
 from harken.channels import ChannelsTranscription
-from harken.checkpoints import open_checkpoint, resolve_model, with_adapter
+from harken.checkpoints import Adapters, open_checkpoint, resolve_model, with_adapters
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.language import allowed_languages
@@ -61,7 +61,6 @@ from harken.transcription import DecodingTurn, Speakers, Transcription
 from harken.types import Dims
 from harken.version import __version__
 
-NO_ADAPTER = "none"
 ADAPTED_FIDELITIES = tuple(fidelity for fidelity in FIDELITIES if fidelity != "exact")
 """What an adapter may be used with: the stock weights are the promise of "exact"."""
 
@@ -70,7 +69,7 @@ def load(
     model: str | os.PathLike[str] = "tiny.en",
     *,
     assistant: str | os.PathLike[str] | None = None,
-    adapter: str | os.PathLike[str] | None = None,
+    adapter: Adapters = None,
     backend: str = "auto",
     device: str = "auto",
     precision: str = "auto",
@@ -87,16 +86,16 @@ def load(
     Parameters
     ----------
     model : str or path
-        ``"tiny.en"``, which comes with harken; a path to a checkpoint (CTranslate2 or Hugging Face directory, original
-        ``.pt``, ggml file); a name such as ``"small"``; or a Hugging Face repository such as
-        ``"openai/whisper-small"``.
+        ``"tiny.en"``, which comes with harken; a path to a checkpoint of any format of docs/models.md; a name such as
+        ``"small"``; or a Hugging Face repository such as ``"openai/whisper-small"``.
     assistant : str or path, optional
         Source of draft tokens for speculative decoding, which makes the model faster and changes no word: a model of
         the same vocabulary, named like `model`, or a decoder trained for it (see docs/training.md); ``"ngram"``, which
         looks up earlier text; or ``"auto"``, a much smaller model if there is one on this machine, else "ngram".
-    adapter : path, optional
-        A change to the model's encoder, which ``harken adapt`` has made for it (see docs/training.md). ``"none"``, or
-        nothing, gives the stock weights, and only they decode with ``fidelity="exact"``.
+    adapter : path or sequence of paths, optional
+        Changes to the model: of its encoder, which ``harken adapt`` has made for it (see docs/training.md), or folders
+        of peft (LoRA), added one after the other. ``"none"``, or nothing, gives the stock weights, and only they decode
+        with ``fidelity="exact"``.
     backend : {"auto", "native", "onnx", "torch", "numpy"}
         The compiled CPU engine ("native") or the one on OpenVINO and ONNX Runtime ("onnx", an extra), the GPU engine
         (the extra ``torch``), or the slow reference backend. "auto" is native where it was built and fits the model and
@@ -144,7 +143,7 @@ def load(
     path = str | os.PathLike[str]
     model = checked_value("model", model, path)
     assistant = checked_value("assistant", assistant, path | None)
-    adapter = checked_value("adapter", adapter, path | None)
+    adapter = checked_value("adapter", adapter, path | tuple[os.PathLike[str], ...] | None)
     backend = checked_value("backend", backend, str)
     device = checked_value("device", device, str)
     precision = checked_value("precision", precision, str)
@@ -166,8 +165,7 @@ def load(
         lsh_bucket_size=lsh_bucket_size,
     )
     stock = open_checkpoint(resolve_model(model, revision=revision, download=download))
-    adapter = None if adapter == NO_ADAPTER else adapter
-    checkpoint = stock if adapter is None else with_adapter(stock, adapter)
+    checkpoint = with_adapters(stock, adapter)
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     speculator = None
     if assistant is not None:
@@ -660,6 +658,8 @@ class Recognizer:
             known = sorted(names.union(*([field.name for field in fields(kind)] for kind in others)))
             raise OptionError(name, given[name], f"one of {', '.join(known)}")
         options = replace(options_or_default("options", options, TranscribeOptions), **given)
+        if not self.tokenizer.has_timestamps:
+            options = replace(options, timestamps=False)
         self.tokenizer.sot_sequence(options.language or "en", options.task, timestamps=options.timestamps)
         allowed_languages(self.tokenizer, options.languages)
         if self._is_adapted and options.fidelity == "exact":

@@ -274,4 +274,9 @@ _SCALARS: dict[Any, Callable[[Any], Any]] = {
     float: _as_float,
     str: _as_text,
 }
-_PLURALS = {int: "integers", float: "finite numbers", str: "texts in valid Unicode"}
+_PLURALS = {
+    int: "integers",
+    float: "finite numbers",
+    str: "texts in valid Unicode",
+    os.PathLike[str]: "paths",
+}

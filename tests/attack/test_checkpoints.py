@@ -104,6 +104,25 @@ def with_index_outside() -> Path:
     return model
 
 
+def onnx_data_outside() -> Path:
+    import onnx
+
+    model = files.write_onnx(Path("model"), DIMS, WEIGHTS, external=True)
+    graph = onnx.load(model / "encoder_model.onnx", load_external_data=False)
+    for entry in graph.graph.initializer[0].external_data:
+        entry.value = "../secret" if entry.key == "location" else entry.value
+    (model / "encoder_model.onnx").write_bytes(graph.SerializeToString())
+    return model
+
+
+def xml_bomb() -> Path:
+    model = files.write_openvino(Path("model"), DIMS, WEIGHTS)
+    entities = "".join(f'<!ENTITY a{i + 1} "{f"&a{i};" * 10}">' for i in range(12))
+    text = f'<?xml version="1.0"?><!DOCTYPE net [<!ENTITY a0 "a">{entities}]><net name="m">&a12;</net>'
+    (model / "openvino_encoder_model.xml").write_text(text)
+    return model
+
+
 def with_escapes_in_names() -> Path:
     """Names of tensors come into messages."""
     files.write_safetensors(weights_of(good_model()), {"\x1b]0;title\x07\x9b\0": np.zeros(3, np.float32)})
@@ -121,6 +140,8 @@ HOSTILE: dict[str, Callable[[], Path]] = {
     "weights that are not numbers": with_nan,
     "lying length": with_lying_length,
     "index outside of its folder": with_index_outside,
+    "data of ONNX outside of its folder": onnx_data_outside,
+    "XML bomb": xml_bomb,
     "escapes in names of weights": with_escapes_in_names,
     "escapes in the configuration": with_escapes_in_configuration,
     **{f"cut at {share:.1%}": partial(cut, share) for share in (0.0, 0.001, 0.5, 0.999)},

@@ -32,9 +32,9 @@ from cli_runner import CliRunner, Outcome
 from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
 from fakes.live_sessions import FakeLiveSession
 from fakes.portaudio import PortAudio
-from harken.api import NO_ADAPTER, Recognizer
+from harken.api import Recognizer
 from harken.backend_factory import AUTO, NGRAM, BackendFactory
-from harken.checkpoints import open_checkpoint, resolve_model, with_adapter
+from harken.checkpoints import open_checkpoint, resolve_model, with_adapters
 from harken.cli.root import COMMANDS, harken
 from harken.errors import BackendUnavailable
 from harken.text import Tokenizer
@@ -260,8 +260,8 @@ def fake_load(model: str = "tiny.en", **given: Any) -> Recognizer:
     if model != "tiny.en":
         checkpoint = open_checkpoint(resolve_model(model, revision=revision, download=download))
         Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
-    if adapter not in (None, NO_ADAPTER):
-        with_adapter(open_checkpoint("model"), adapter)
+    if adapter is not None:
+        with_adapters(open_checkpoint("model"), adapter)
     if assistant not in (None, AUTO, NGRAM):
         open_checkpoint(resolve_model(assistant, download=download), assistant=True)
     text = window_text(0, "Dogs", WINDOW_POSITIONS // 2, WINDOW_POSITIONS // 2, "house", WINDOW_POSITIONS)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import harken
-from checkpoint_files import raises_checkpoint_error, random_weights
+from checkpoint_files import huggingface_name, raises_checkpoint_error, random_weights, write_peft
 from harken.backend_factory import BackendFactory
-from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapter
+from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapters
 from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
 from harken.checkpoints.huggingface import export
-from harken.checkpoints.safetensors import serialize_tensors
+from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OptionError
 from tiny_models import DIMS, TOKENIZER, make_backend, make_mel
@@ -61,7 +61,7 @@ def adapter(stock: Checkpoint, factors: Factors, tmp_path_factory: pytest.TempPa
 def test_an_adapter_adds_the_product_of_its_factors_to_the_matrices_it_names(
     stock: Checkpoint, factors: Factors, adapter: Path
 ) -> None:
-    adapted = with_adapter(stock, adapter)
+    adapted = with_adapters(stock, adapter)
     assert len(adapted_names(stock.weights)) == 4 * DIMS.n_audio_layer
     for name, values in stock.weights.items():
         expected = values.astype(np.float32)
@@ -69,7 +69,7 @@ def test_an_adapter_adds_the_product_of_its_factors_to_the_matrices_it_names(
             a, b = (factors[f"{name}.{factor}"].astype(np.float16).astype(np.float32) for factor in "AB")
             expected = expected + b @ a
         np.testing.assert_array_equal(adapted.weights[name], expected)
-    folder = with_adapter(stock, adapter.parent)
+    folder = with_adapters(stock, adapter.parent)
     assert folder.weights.digest == adapted.weights.digest != stock.weights.digest
     assert adapted.dims == stock.dims
 
@@ -81,7 +81,7 @@ def test_every_backend_computes_with_the_changed_weights(
     kind, _, precision = name.partition("-")
     if kind == "torch":
         pytest.importorskip("torch")
-    adapted = with_adapter(stock, adapter)
+    adapted = with_adapters(stock, adapter)
     threads = None if kind == "numpy" else 1
     factory = BackendFactory(
         backend=kind, precision=precision or "auto", device="cpu", threads=threads, cache=tmp_path
@@ -139,7 +139,7 @@ FACTORS_THAT_DO_NOT_FIT: list[tuple[Callable[[Factors], Factors], str]] = [
 def assert_refused(checkpoint: Checkpoint, path: Path, message: str, read: str = "") -> None:
     """Assert that an adapter is refused by its path when it is opened, or when a weight is read."""
     with raises_checkpoint_error(f"{re.escape(f'{path}: ')}.*{re.escape(message)}"):
-        adapted = with_adapter(checkpoint, path)
+        adapted = with_adapters(checkpoint, path)
         if read:
             adapted.weights[read]
 
@@ -170,4 +170,86 @@ def test_a_file_that_is_no_adapter_is_refused(stock: Checkpoint, adapter: Path, 
         (tmp_path / "no.safetensors").write_bytes(content)
         assert_refused(stock, tmp_path / "no.safetensors", message)
     with pytest.raises(CheckpointNotFound, match=r"adapter\.safetensors: no such adapter"):
-        with_adapter(stock, tmp_path)
+        with_adapters(stock, tmp_path)
+
+
+# --- peft --------------------------------------------------------------------------------------------------
+
+QUERY, MLP = "encoder.blocks.1.attn.query", "decoder.blocks.0.mlp.2"
+EMBEDDING, NORM = "decoder.token_embedding", "decoder.ln.weight"
+SAVED = "base_model.model.model.decoder.layer_norm.modules_to_save.default.weight"
+
+
+def peft_name(name: str, rest: str) -> str:
+    return f"base_model.model.{huggingface_name(f'{name}.weight').removesuffix('weight')}{rest}"
+
+
+@pytest.fixture
+def peft(stock: Checkpoint, tmp_path: Path) -> Path:
+    """Write an adapter with LoRA of two matrices and of the embedding, magnitudes, and a whole weight."""
+    rng = np.random.default_rng(1)
+    shapes = {name: stock.weights.shape(f"{name}.weight") for name in (QUERY, MLP, EMBEDDING)}
+    arrays = {peft_name(MLP, "lora_magnitude_vector"): 1 + rng.random(shapes[MLP][0], np.float32)}
+    for name in (QUERY, MLP):
+        rows, columns = shapes[name]
+        arrays[peft_name(name, "lora_A.weight")] = rng.standard_normal((4, columns), np.float32)
+        arrays[peft_name(name, "lora_B.weight")] = rng.standard_normal((rows, 4), np.float32)
+    tokens, state = shapes[EMBEDDING]
+    arrays[peft_name(EMBEDDING, "lora_embedding_A")] = rng.standard_normal((4, tokens), np.float32)
+    arrays[peft_name(EMBEDDING, "lora_embedding_B")] = rng.standard_normal((state, 4), np.float32)
+    arrays[SAVED] = rng.random(state, np.float32)
+    return write_peft(tmp_path / "peft", arrays, alpha_pattern={"self_attn.q_proj": 2}, use_dora=True)
+
+
+def test_an_adapter_of_peft_changes_the_weights_as_peft_merges_it(stock: Checkpoint, peft: Path) -> None:
+    """After peft/tuners/lora/layer.py and dora.py."""
+    arrays = {name: tensor.read() for name, tensor in read_tensors(peft / "adapter_model.safetensors").items()}
+    adapted = with_adapters(stock, peft).weights
+    expected = {name: values.astype(np.float32) for name, values in stock.weights.items()}
+
+    def product(name: str, kind: str = "", leaf: str = ".weight") -> Floats:
+        return arrays[peft_name(name, f"lora_{kind}B{leaf}")] @ arrays[peft_name(name, f"lora_{kind}A{leaf}")]
+
+    expected[f"{QUERY}.weight"] += 2 / 4 * product(QUERY)
+    expected[f"{EMBEDDING}.weight"] += 8 / 4 * product(EMBEDDING, "embedding_", "").T
+    changed = expected[f"{MLP}.weight"] + 8 / 4 * product(MLP)
+    lengths = np.linalg.norm(changed, axis=1, keepdims=True)
+    expected[f"{MLP}.weight"] = changed / lengths * arrays[peft_name(MLP, "lora_magnitude_vector")][:, None]
+    expected[NORM] = arrays[SAVED]
+    for name, values in expected.items():
+        np.testing.assert_allclose(adapted[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_several_adapters_are_added_one_after_the_other(stock: Checkpoint, adapter: Path, peft: Path) -> None:
+    both = with_adapters(stock, [adapter, peft])
+    one, other = with_adapters(stock, adapter), with_adapters(stock, str(peft))
+    name = f"{QUERY}.weight"
+    expected = one.weights[name] + other.weights[name] - stock.weights[name].astype(np.float32)
+    np.testing.assert_allclose(both.weights[name], expected, rtol=1e-4, atol=1e-5)
+    assert len({each.weights.digest for each in (stock, one, other, both)}) == 4
+    assert with_adapters(stock, ["none"]) is stock
+    assert harken.load(stock.path.parent, backend="numpy", adapter=[adapter, peft]).dims == stock.dims
+
+
+BAD_PEFT: list[tuple[dict[str, object], str, str]] = [
+    ({"peft_type": "IA3"}, "", 'an adapter of type "IA3", allowed is "LORA"'),
+    ({"lora_alpha": "8"}, "", 'lora_alpha is "8"'),
+    ({"lora_alpha": float("nan")}, "", "lora_alpha is NaN"),
+    ({"alpha_pattern": {"(a+)+b": 1}}, "", "is not the plain name of a module"),
+    ({"fan_in_fan_out": True}, "", "fan_in_fan_out is set"),
+    ({}, "base_model.model.proj_out.lora_A.weight", "changes 'base_model.model.proj_out.weight'"),
+    ({}, "base_model.model.model.encoder.layers.9.fc1.weight", "changes 'encoder.blocks.9.mlp.0.weight' of"),
+    ({}, peft_name(QUERY, "lora_A.weight"), "factors B and A have the shapes None and (4, 64)"),
+]
+
+
+@pytest.mark.parametrize(("config", "name", "message"), BAD_PEFT)
+def test_an_adapter_of_peft_that_does_not_fit_is_refused(
+    stock: Checkpoint, tmp_path: Path, config: dict[str, object], name: str, message: str
+) -> None:
+    arrays = {name: np.zeros((4, 64), np.float32)}
+    if not name:
+        factors = {"lora_A.weight": (4, 64), "lora_B.weight": (64, 4)}
+        arrays = {peft_name(QUERY, part): np.zeros(shape, np.float32) for part, shape in factors.items()}
+    with raises_checkpoint_error(f"{re.escape(str(tmp_path))}.*{re.escape(message)}"):
+        with_adapters(stock, write_peft(tmp_path, arrays, **config))

@@ -48,6 +48,13 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "ctranslate2": lambda path: files.write_ctranslate2(path, DIMS, WEIGHTS) / "model.bin",
     "ctranslate2-int8": lambda path: files.write_ctranslate2(path, DIMS, WEIGHTS, "int8") / "model.bin",
     "ggml": lambda path: files.write_ggml(path / "ggml.bin", DIMS, WEIGHTS),
+    "gguf": lambda path: files.write_gguf(path / "tiny.gguf", WEIGHTS, {"tokens": ["a", "b"]}),
+    "mlx": lambda path: files.write_mlx(path, DIMS, WEIGHTS) / "weights.npz",
+    "mlx-config": lambda path: files.write_mlx(path, DIMS, WEIGHTS, npz=False) / "config.json",
+    "onnx": lambda path: files.write_onnx(path, DIMS, WEIGHTS, quantised=True) / "decoder_model.onnx",
+    "openvino": (
+        lambda path: files.write_openvino(path, DIMS, WEIGHTS, quantised=True) / "openvino_encoder_model.xml"
+    ),
     "ggml-q5_0": lambda path: files.write_ggml(path / "ggml.bin", DIMS, WEIGHTS, "q5_0"),
 }
 
@@ -89,7 +96,7 @@ def damaged(data: bytes, positions: list[int], rng: random.Random) -> bytes:
 @pytest.mark.parametrize("writer", WRITERS)
 def test_damaged_checkpoint_opens_whole_or_is_rejected(tmp_path: Path, writer: str) -> None:
     path = WRITERS[writer](tmp_path)
-    opened = path.parent if path.name in ("config.json", SHARD) else path
+    opened = path if path.suffix in (".bin", ".pt", ".gguf") else path.parent
     original = path.read_bytes()
     positions = headers(original)
     whole = open_checkpoint(opened, assistant=True)

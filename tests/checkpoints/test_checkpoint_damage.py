@@ -176,8 +176,15 @@ NOT_ASCENDING = "draft_vocabulary is not ascending, or not within 0 to 95"
 DAMAGE: dict[str, list[tuple[Write, str]]] = {
     "files of another kind": [
         (content(b""), "empty; allowed are"),
-        (content(b"ID3\x04"), "not a model in a known format; allowed are a CTranslate2 directory"),
-        (content(b"GGUF\x03\0\0\0"), "a GGUF file, which whisper.cpp does not use"),
+        (content(b"abcdef"), "not a model in a known format; allowed are a CTranslate2 directory"),
+        (content(b"ID3\x04"), "a recording; allowed are"),
+        (content(b"version https://git-lfs.github.com/spec/v1"), "a pointer of Git LFS"),
+        (content(b"GGUF\x04\0\0\0"), "GGUF version 4, allowed is 2 or 3"),
+        (
+            content(b"GGUF\x03\0\0\0" + bytes(8) + b"\xff" * 16),
+            "truncated: 18446744073709551615 bytes expected",
+        ),
+        (content(b"lmgg\x0a\0\0\0silero-16k" + bytes(64)), "not a Whisper model: a ggml file of silero"),
         (content(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."), "saved by a torch older than 1.6"),
         (content(b"lmgg"), "truncated: 40 bytes expected, 0 are left"),
         (
@@ -208,8 +215,11 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (safetensors({"w": entry()}, bytes(4)), "not a Whisper model: weight encoder.conv1.weight is missing"),
     ],
     "configurations that contradict the weights": [
-        (config(model_type="wav2vec2"), "config.json: model_type is not 'whisper', which Whisper has"),
-        (config(tie_word_embeddings=False), "tie_word_embeddings is not True"),
+        (
+            config(model_type="wav2vec2"),
+            'config.json: not a Whisper model: model_type is "wav2vec2", allowed is',
+        ),
+        (config(tie_word_embeddings=False), "tie_word_embeddings is false, allowed is true"),
         (config(vocab_size=97), "declares n_vocab=97, its weights have n_vocab=96"),
         (config(encoder_layers=10**9), "declares n_audio_layer=1000000000, its weights have n_audio_layer=2"),
         (config(encoder_attention_heads=5), "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
@@ -250,7 +260,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (ggml(at(b"lmgg", 0, int32(-1))), "declares n_vocab=-1, its weights have n_vocab=96"),
         (ggml(at(b"lmgg", 52 + 4 * 5 * 8, HUGE)), "truncated in the vocabulary"),
         (ggml(at(b"decoder.ln.weight", -33, int32(9))), "a weight with 9 axes, allowed is 1 to 4"),
-        (ggml(at(b"decoder.ln.weight", -25, int32(14))), "has ggml type 14, allowed is float32, "),
+        (ggml(at(b"decoder.ln.weight", -25, int32(99))), "has ggml type 99, allowed is float32, "),
         (ggml(at(b"lmgg", 12, int32(3))), "n_audio_head=3: allowed is a divisor"),
         (ggml(at(b"lmgg", 40, int32(1002)), "q4_0"), "quantisation version 1, allowed is 2"),
     ],
@@ -309,7 +319,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (changed(openai, oversized_member), "truncated: 'archive/data.pkl' reaches past the end"),
         (
             archive(("archive/data.pkl", bytes(50 << 20)), compression=zipfile.ZIP_DEFLATED),
-            "'archive/data.pkl' is compressed, torch.save never does that",
+            "'archive/data.pkl' is compressed, weights never are",
         ),
     ],
 }

@@ -18,6 +18,7 @@ SINGLE = files.random_weights(dtype=np.float32)
 BFLOAT16 = {name: files.bfloat16_bits(values) for name, values in SINGLE.items()}
 AS_SINGLE = {name: (bits.astype(np.uint32) << 16).view(np.float32) for name, bits in BFLOAT16.items()}
 
+GGUF_METADATA = {"whisper.encoder.attention.head_count": 2, "whisper.n_text_head": 4, "tokens": ["a", "b"]}
 Write = Callable[[Path, files.Arrays], Path]
 WRITERS: dict[str, Write] = {
     "openai": lambda path, w: files.write_openai(path / "m.pt", files.TINY, w),
@@ -27,7 +28,12 @@ WRITERS: dict[str, Write] = {
     "torch-shards": lambda path, w: files.write_huggingface(path, files.TINY, w, torch=True, shards=2),
     "ctranslate2": lambda path, w: files.write_ctranslate2(path, files.TINY, w),
     "ggml": lambda path, w: files.write_ggml(path / "ggml.bin", files.TINY, w),
+    "gguf": lambda path, w: files.write_gguf(path / "tiny.gguf", w, GGUF_METADATA),
+    "onnx": lambda path, w: files.write_onnx(path, files.TINY, w),
+    "onnx-external": lambda path, w: files.write_onnx(path, files.TINY, w, external=True),
+    "openvino": lambda path, w: files.write_openvino(path, files.TINY, w),
 }
+FORMATS = ("openai", "ctranslate2", "gguf", "onnx", "openvino")
 
 
 def assert_read_as(path: Path, expected: files.Arrays, format: str, dtype: str) -> None:
@@ -42,9 +48,48 @@ def assert_read_as(path: Path, expected: files.Arrays, format: str, dtype: str) 
 @pytest.mark.parametrize("weights", [HALF, SINGLE], ids=["float16", "float32"])
 @pytest.mark.parametrize("writer", [name for name in WRITERS if name != "ggml"])
 def test_stored_weights_are_read_exactly(tmp_path: Path, writer: str, weights: files.Arrays) -> None:
-    format = writer if writer in ("openai", "ctranslate2") else "huggingface"
+    format = next((name for name in FORMATS if writer.startswith(name)), "huggingface")
     dtype = weights["decoder.token_embedding.weight"].dtype.name
     assert_read_as(WRITERS[writer](tmp_path, weights), weights, format, dtype)
+
+
+@pytest.mark.parametrize("npz", [True, False], ids=["npz", "safetensors"])
+def test_mlx_has_its_layout_turned_and_the_positions_computed(tmp_path: Path, npz: bool) -> None:
+    checkpoint = open_checkpoint(files.write_mlx(tmp_path, files.TINY, HALF, npz=npz))
+    assert (checkpoint.format, checkpoint.dims, {*checkpoint.weights}) == ("mlx", files.TINY, {*HALF})
+    for name, values in HALF.items():
+        if name != "encoder.positional_embedding":
+            np.testing.assert_array_equal(checkpoint.weights[name], values, err_msg=name)
+    positions = checkpoint.weights["encoder.positional_embedding"]
+    np.testing.assert_allclose(positions[3, [0, 16]], [np.sin(3), np.cos(3)], rtol=1e-5)
+    np.testing.assert_allclose(positions[3, [15, 31]], [np.sin(3e-4), np.cos(3e-4)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("write", [files.write_onnx, files.write_openvino])
+def test_matrices_of_8_bits_in_graphs_are_within_half_a_step(
+    tmp_path: Path, write: Callable[..., Path]
+) -> None:
+    weights = open_checkpoint(write(tmp_path, files.TINY, SINGLE, quantised=True)).weights
+    for name, values in SINGLE.items():
+        np.testing.assert_allclose(weights[name], values, atol=np.abs(values).max() / 250, err_msg=name)
+
+
+def test_layers_of_low_rank_are_the_product_of_their_factors(tmp_path: Path) -> None:
+    """As in lite-whisper, whose layers compute ``x @ weight1 @ weight2 + bias``."""
+    rng, layer = np.random.default_rng(0), "encoder.blocks.1.mlp.0"
+    first, second = rng.standard_normal((32, 5), np.float32), rng.standard_normal((5, 128), np.float32)
+    factors = {f"{layer}.weight1": first, f"{layer}.weight2": second}
+    others = {name: values for name, values in SINGLE.items() if name != f"{layer}.weight"}
+    config = {"model_type": "lite-whisper"}
+    path = files.write_huggingface(tmp_path, files.TINY, others | factors, config=config)
+    np.testing.assert_array_equal(open_checkpoint(path).weights[f"{layer}.weight"], (first @ second).T)
+    files.write_huggingface(
+        tmp_path, files.TINY, others | factors | {f"{layer}.weight2": second.T}, config=config
+    )
+    with pytest.raises(
+        CheckpointError, match=r"encoder\.blocks\.1\.mlp\.0 has factors of the shapes \(32, 5\) and \(128, 5\)"
+    ):
+        open_checkpoint(path)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("f32", np.float32), ("f16", np.float16)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import checkpoint_files as files
 from harken.checkpoints import open_checkpoint
+from harken.checkpoints.ggml_types import DTYPES
 from harken.errors import CheckpointError
 
 WEIGHTS = files.random_weights(dtype=np.float32)
@@ -51,6 +53,42 @@ def test_ggml_blocks_are_dequantised_as_in_ggml(tmp_path: Path, kind: str) -> No
     worst = 1.0 if kind in ("q4_0", "q5_0") else 0.5
     bound = worst * step + np.abs(blocks).max(1) * 2.0**-10
     assert np.all(np.abs(found.reshape(-1, 32) - blocks).max(1) <= bound)
+
+
+def test_every_type_of_ggml_is_dequantised_as_its_own_package_does() -> None:
+    """K-quants and the types with tables, on random bytes: K-quants are decoded here, the others by that package."""
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed")
+    rng = np.random.default_rng(3)
+    for number, dtype in DTYPES.items():
+        kind = gguf.GGMLQuantizationType(number)
+        assert gguf.GGML_QUANT_SIZES[kind] == (dtype.block_items, dtype.block_bytes), dtype.name
+        blocks = rng.integers(0, 256, (50, dtype.block_bytes), np.uint8)
+        with np.errstate(invalid="ignore", over="ignore"):
+            expected = gguf.quants.dequantize(blocks, kind).ravel()
+            np.testing.assert_array_equal(dtype.decode(blocks).ravel(), expected, err_msg=dtype.name)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_mlx_weights_are_codes_times_scales_plus_biases(tmp_path: Path, bits: int) -> None:
+    """After mlx/backend/cpu/quantized.cpp: code number i of a row has bits i * bits onwards of its words."""
+    rng = np.random.default_rng(bits)
+    codes = rng.integers(0, 1 << bits, (128, 32))
+    scales, biases = rng.standard_normal((2, 128, 1), np.float32)
+    rows = [
+        sum(int(code) << bits * i for i, code in enumerate(row)).to_bytes(4 * bits, "little") for row in codes
+    ]
+    files.write_mlx(tmp_path, files.TINY, WEIGHTS)
+    layer, weights = "encoder.blocks.0.mlp1", dict(np.load(tmp_path / "weights.npz"))
+    words = np.frombuffer(b"".join(rows), "<u4").reshape(128, bits)
+    quantised = {f"{layer}.weight": words, f"{layer}.scales": scales, f"{layer}.biases": biases}
+    np.savez(tmp_path / "weights.npz", **{**weights, **quantised})
+    with pytest.raises(CheckpointError, match=r"is quantised, config\.json says not how"):
+        open_checkpoint(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization"] = {"group_size": 32, "bits": bits}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = open_checkpoint(tmp_path).weights["encoder.blocks.0.mlp.0.weight"]
+    np.testing.assert_allclose(found, codes * scales + biases, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q8_0"])

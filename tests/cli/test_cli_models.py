@@ -90,3 +90,13 @@ def test_sizes_have_decimal_units_and_columns_fit_their_widest_cell():
     sizes = {0: "0 B", 999: "999 B", 1000: "1.0 kB", 75_537_500: "75.5 MB", 2_900_000_000_000: "2900.0 GB"}
     assert {size: human_size(size) for size in sizes} == sizes
     assert format_table([("a", "long one", "x"), ("bcd", "e", "")]) == "a    long one  x\nbcd  e\n"
+
+
+def test_convert_says_what_it_wrote_and_overwrites_no_model(cli, tiny):
+    outcome = cli.run("convert", tiny, "to")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("to: huggingface, float16, ")
+    outcome = cli.run("models", "--check", "to")
+    assert outcome.out.startswith("to is intact: ")
+    assert [line.split()[0] for line in outcome.out.splitlines()[1:]] == ["is", "needs", "differs"]
+    assert cli.run("convert", "to", "to").code == 2

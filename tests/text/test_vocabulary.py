@@ -38,6 +38,7 @@ CONTENTS = {
 class Source:
     tokens: tuple[bytes, ...] = ()
     path: Path | None = None
+    arrangement: None = None
 
 
 @pytest.mark.parametrize("name", CONTENTS)

@@ -6,7 +6,6 @@ Its recipe is everything that decides the rows, so that rows of different option
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,12 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from harken.api import NO_ADAPTER
 from harken.audio import audio_duration
 from harken.batch.locations import is_url, size_bytes
 from harken.batch.recordings import BatchRecording, Json, digest_of
 from harken.batch.store import Store
-from harken.checkpoints import open_checkpoint, resolve_model, with_adapter
+from harken.checkpoints import open_checkpoint, resolve_model, with_adapters
 from harken.errors import AudioError, PlanError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
@@ -115,11 +113,7 @@ def weights_digest(load: Mapping[str, Any]) -> str:
     model = resolve_model(
         load.get("model", "tiny.en"), revision=load.get("revision"), download=load.get("download", True)
     )
-    checkpoint = open_checkpoint(model)
-    adapter: str | os.PathLike[str] | None = load.get("adapter")
-    if adapter is not None and adapter != NO_ADAPTER:
-        checkpoint = with_adapter(checkpoint, adapter)
-    return checkpoint.weights.digest
+    return with_adapters(open_checkpoint(model), load.get("adapter")).weights.digest
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,7 @@ def _prepare(
     recordings = [_with_whole_path(recording) for recording in read_recordings(os.fspath(source), note)]
     load = {"model": "tiny.en", **(load or {})}
     name = os.fspath(load["model"])
-    load |= {key: os.path.abspath(load[key]) for key in PATHS & load.keys() if _is_path(load[key])}
+    load |= {key: _with_whole_paths(load[key]) for key in PATHS & load.keys()}
     recipe = Recipe(
         name=name,
         load=load,
@@ -334,8 +334,12 @@ def _absolute(source: str) -> str:
     return source if is_url(source) else os.path.abspath(source)
 
 
-def _is_path(value: str | os.PathLike[str] | None) -> bool:
-    return value is not None and value not in NO_PATHS and os.path.exists(value)
+def _with_whole_paths(value: Any) -> Any:
+    """Return the absolute path of a value that is one, or of each item."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_with_whole_paths, value))
+    is_path = value is not None and value not in NO_PATHS and os.path.exists(value)
+    return os.path.abspath(value) if is_path else value
 
 
 def _with_whole_path(recording: BatchRecording) -> BatchRecording:

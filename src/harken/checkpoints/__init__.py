@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harken.checkpoints import ctranslate2, ggml, huggingface, torch_file
-from harken.checkpoints.adapter import with_adapter
+from harken.checkpoints import ctranslate2, ggml, gguf, huggingface, mlx, onnx_graph, openvino_ir, torch_file
+from harken.checkpoints.adapter import NO_ADAPTER, PEFT_CONFIG, Adapters, with_adapters
 from harken.checkpoints.checkpoint import (
     Checkpoint,
     Format,
@@ -16,12 +16,14 @@ from harken.checkpoints.checkpoint import (
     shares_encoder,
 )
 from harken.checkpoints.hub import SHORT_NAMES, resolve_model
-from harken.checkpoints.model_files import read_error
+from harken.checkpoints.model_files import read_error, read_object
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError, CheckpointNotFound
 
 __all__ = [
+    "NO_ADAPTER",
     "SHORT_NAMES",
+    "Adapters",
     "Checkpoint",
     "Format",
     "Vocabulary",
@@ -30,31 +32,53 @@ __all__ = [
     "open_checkpoint",
     "resolve_model",
     "shares_encoder",
-    "with_adapter",
+    "with_adapters",
 ]
 
 _READERS = {
     "ctranslate2": ctranslate2.read,
     "huggingface": huggingface.read,
+    "mlx": mlx.read,
     "openai": torch_file.read_openai,
     "ggml": ggml.read,
+    "gguf": gguf.read,
+    "onnx": onnx_graph.read,
+    "openvino": openvino_ir.read,
 }
 _ALLOWED_FORMATS = (
     "allowed are a CTranslate2 directory (model.bin), a Hugging Face directory (config.json with "
-    "model.safetensors or pytorch_model.bin), an OpenAI .pt file and a ggml .bin file"
+    "model.safetensors or pytorch_model.bin), one of MLX (weights.npz), ONNX or OpenVINO, an OpenAI .pt file, a ggml "
+    ".bin file and a GGUF file"
 )
-# The first of these that exists is opened, else the only .pt or .bin file of the directory.
+# The files of the first of these patterns of which there are some are the weights of a directory; the first of them
+# is opened. The last are of files on their own, of which there may be one.
 _WEIGHT_FILES = (
     "model.bin",
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
+    "weights.safetensors",
+    "weights.npz",
+    "openvino_encoder_model.xml",
+    *("encoder_model.onnx", "onnx/encoder_model.onnx"),
+    *("*encoder*.onnx", "onnx/*encoder*.onnx"),
 )
-_UNSUPPORTED = {
-    b"GGUF": "a GGUF file, which whisper.cpp does not use for Whisper",
+_ONLY_FILES = ("*.pt", "*.bin", "*.gguf")
+_OTHER_KINDS = {
     b"\x80\x02\x8a\n": "saved by a torch older than 1.6; load it and save it again",
+    b"version https://git-lfs": "a pointer of Git LFS and not the file; git lfs pull fetches that",
+    b"<!DOCTYPE": "a web page, perhaps of a server that refused the download",
+    b"<html": "a web page, perhaps of a server that refused the download",
+    b"tjgg": "a language model of an old llama.cpp",
+    b"\x89HDF": "an HDF5 file, as those of Keras",
+    b"\x1f\x8b": "compressed by gzip; unpack it",
+    b"RIFF": "a recording or a video",
+    b"ID3": "a recording",
+    b"fLaC": "a recording",
+    b"OggS": "a recording",
 }
+"""How files begin that are given for a model and are none."""
 
 
 def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) -> Checkpoint:
@@ -93,30 +117,46 @@ def _weight_file(path: Path) -> Path:
         raise CheckpointError(f"{path}: is a device or a pipe; {_ALLOWED_FORMATS}")
     if not os.path.isdir(path):
         raise CheckpointNotFound(f"{path}: no such file or directory")
-    for name in _WEIGHT_FILES:
-        if os.path.isfile(path / name):
-            return path / name
-    others = [*path.glob("*.pt"), *path.glob("*.bin")]
+    for pattern in _WEIGHT_FILES:
+        if files := sorted(path.glob(pattern), key=lambda file: (len(file.name), file.name)):
+            return files[0]
+    if (path / PEFT_CONFIG).is_file():
+        raise CheckpointError(
+            f"{path}: an adapter; give it as adapter, together with the model that it changes"
+        )
+    others = [file for pattern in _ONLY_FILES for file in path.glob(pattern)]
     if len(others) != 1:
         raise CheckpointError(f"{path}: {len(others)} files that may hold weights; {_ALLOWED_FORMATS}")
     return others[0]
 
 
 def _detect_format(path: Path) -> Format:
-    """Detect the format of a file from its first bytes."""
+    """Detect the format of a file from its first bytes; those of ONNX say nothing."""
     try:
         with open(path, "rb") as file:
-            head = file.read(64)
+            head = file.read(512)
     except OSError as error:
         raise read_error(path, error) from error
     if head[:4] == ggml.MAGIC.to_bytes(4, "little"):
         return "ggml"
-    if head[1:4] == b"\0\0\0" and b"Spec\0" in head:
+    if head[:4] == gguf.MAGIC:
+        return "gguf"
+    if head[1:4] == b"\0\0\0" and b"Spec\0" in head[:64]:
         return "ctranslate2"
     if head[:4] == b"PK\3\4":
+        if all(name.endswith(".npy") for name in torch_file.zip_members(path)):
+            return "mlx"
         content = TorchFile(path).content
         return "openai" if isinstance(content, dict) and "model_state_dict" in content else "huggingface"
     if head[8:9] == b"{" or head[:1] == b"{":
-        return "huggingface"
-    reason = _UNSUPPORTED.get(head[:4], "not a model in a known format" if head else "empty")
-    raise CheckpointError(f"{path}: {reason}; {_ALLOWED_FORMATS}")
+        config = read_object(path.with_name("config.json"), optional=True)
+        return "mlx" if "n_audio_state" in config else "huggingface"
+    if path.suffix == ".onnx":
+        return "onnx"
+    if b"<net " in head:
+        return "openvino"
+    known = (what for start, what in _OTHER_KINDS.items() if head.startswith(start))
+    unknown = "not a model in a known format" if head else "empty"
+    if head[257:262] == b"ustar":
+        unknown = "a tar archive, as NeMo's models are"
+    raise CheckpointError(f"{path}: {next(known, unknown)}; {_ALLOWED_FORMATS}")

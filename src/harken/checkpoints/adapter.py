@@ -1,11 +1,15 @@
-"""Adapters: a change of low rank to the matrices of an encoder's attention, in a file of its own.
+"""Adapters: changes of low rank to a model's weights, in files of their own, of harken and of peft.
 
-The file is in the safetensors format. For each changed matrix W, under the name of its weight, it holds the factors
-``A`` (rank, columns) and ``B`` (rows, rank); the matrix becomes W + B A. Its metadata name what it belongs to::
+A file of harken is in the safetensors format. For each changed matrix W of an encoder's attention, under the name of
+its weight, it holds the factors ``A`` (rank, columns) and ``B`` (rows, rank); the matrix becomes W + B A. Its metadata
+name what it belongs to::
 
     {"format": "harken-adapter-1", "encoder_sha256": "...", "hears": "live"}
 
 `encoder_sha256` is `harken.checkpoints.encoder_digest` of the model that it was made for.
+
+A folder of peft has ``adapter_config.json`` and ``adapter_model.safetensors`` or ``.bin``. Of its kinds LoRA is read
+(peft/tuners/lora), which may change any matrix, also with magnitudes (DoRA), and whole weights (`modules_to_save`).
 """
 
 from __future__ import annotations
@@ -13,25 +17,37 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, encoder_digest
-from harken.checkpoints.model_files import Array, LazyTensor, watch
+from harken.checkpoints.huggingface import openai_name_of, read_shard
+from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, read_object, watch
 from harken.checkpoints.safetensors import read_metadata, read_tensors, serialize_tensors
 from harken.errors import CheckpointError, CheckpointNotFound
 
 ADAPTER_FILE = "adapter.safetensors"
 FORMAT = "harken-adapter-1"
+PEFT_CONFIG = "adapter_config.json"
+_PEFT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 _ADAPTED = re.compile(r"encoder\.blocks\.\d+\.attn\.(query|key|value|out)\.weight")
+_LORA = re.compile(r"(.+)\.lora_(embedding_)?(A|B|magnitude_vector)(\.\w+?)??(\.weight)?")
+_SAVED = re.compile(r"\.(modules_to_save|original_module)(\.default)?(?=\.)")
+_PLAIN_PATTERN = re.compile(r"[\w.]+")
+_UNSUPPORTED = ("fan_in_fan_out", "lora_bias")
+"""Settings of peft that mean another computation."""
+
+NO_ADAPTER = "none"
+Change = Callable[[Array], Array]
+Adapters = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 
 def adapted_names(names: Iterable[str]) -> list[str]:
-    """Return the names of the weights that an adapter may change, in alphabetical order."""
+    """Return the names of the weights that an adapter of harken may change, in alphabetical order."""
     return sorted(filter(_ADAPTED.fullmatch, names))
 
 
@@ -50,77 +66,192 @@ def serialize_adapter(factors: Mapping[str, Array], encoder_sha256: str, *, hear
     yield from serialize_tensors(factors, {"format": FORMAT, "encoder_sha256": encoder_sha256, "hears": hears})
 
 
-def with_adapter(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> Checkpoint:
-    """Return a checkpoint whose weights an adapter has changed; the digest of its weights tells the two apart.
+def with_adapters(checkpoint: Checkpoint, adapters: Adapters) -> Checkpoint:
+    """Return a checkpoint whose weights adapters have changed, one after the other; itself if there are none.
+
+    The digest of its weights tells it from others.
 
     Parameters
     ----------
     checkpoint : Checkpoint
-    path : str or path-like
-        The file, or the folder that `harken adapt` wrote it to.
+    adapters : path, sequence of paths, or None
+        Files, or the folders that `harken adapt` or peft wrote them to; `NO_ADAPTER` is none.
 
     Raises
     ------
     CheckpointNotFound
-        If `path` does not exist.
+        If one does not exist.
     CheckpointError
-        If it is damaged, no adapter, or one for another model.
+        If one is damaged, no adapter, or one for another model.
     """
-    file = _adapter_file(Path(path))
+    given = (adapters,) if isinstance(adapters, str | os.PathLike) else adapters or ()
+    paths = [Path(path) for path in given if path != NO_ADAPTER]
+    weights = checkpoint.weights
+    for path in paths:
+        folder = path if os.path.isdir(path) else path.parent
+        is_peft = os.path.isfile(folder / PEFT_CONFIG) and (folder == path or path.name in _PEFT_FILES)
+        changes, files = (_peft_changes if is_peft else _own_changes)(path, checkpoint)
+        weights = weights.changed(changes, files)
+    return replace(checkpoint, weights=weights) if paths else checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class _LowRank:
+    """The change of a matrix W to W + scale B A, or to rows of that direction with magnitudes of their own.
+
+    With convolutions, A and W have further axes, which count as columns. An embedding's change is transposed.
+    """
+
+    file: Path
+    a: LazyTensor
+    b: LazyTensor
+    scale: float = 1.0
+    magnitudes: LazyTensor | None = None
+    is_embedding: bool = False
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Return whether it changes matrices of this shape."""
+        if len(self.a.shape) < 2 or len(self.b.shape) < 2:
+            return False
+        rank, columns = self.a.shape[0], self.a.shape[1:]
+        rows = self.b.shape[0]
+        changed = (*columns, rows) if self.is_embedding else (rows, *columns)
+        return changed == shape and self.b.shape[1:] == (rank, *(1 for _ in columns[1:]))
+
+    def __call__(self, matrix: Array) -> Array:
+        a, b = (_finite(self.file, factor).reshape(factor.shape[0], -1) for factor in (self.a, self.b))
+        product = (b @ a).T if self.is_embedding else b @ a
+        changed: Array = matrix.astype(np.float32) + np.float32(self.scale) * product.reshape(matrix.shape)
+        if self.magnitudes is not None:
+            norms = np.linalg.norm(changed.reshape(len(changed), -1), axis=1)
+            ratios = _finite(self.file, self.magnitudes).ravel() / norms
+            changed *= ratios.reshape(-1, *[1] * (changed.ndim - 1))
+        return changed
+
+
+def _finite(file: Path, factor: LazyTensor) -> Array:
+    values: Array = factor.read().astype(np.float32)
+    if not np.isfinite(values).all():
+        raise CheckpointError(f"{file}: holds values that are not finite")
+    return values
+
+
+def _own_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change], Sequence[WatchedFile]]:
+    """Return the changes of an adapter of harken, by the name of the weight, and its file."""
+    file = path / ADAPTER_FILE if os.path.isdir(path) else path
+    if not os.path.isfile(file):
+        raise CheckpointNotFound(f"{file}: no such adapter")
     watched = watch(file)
     metadata = read_metadata(file)
     if metadata.get("format") != FORMAT:
         found = json.dumps(metadata.get("format"))[:80]
-        raise CheckpointError(f"{file}: no adapter: its format is {found}, allowed is {json.dumps(FORMAT)}")
+        raise CheckpointError(
+            f"{file}: no adapter: its format is {found}, allowed is {json.dumps(FORMAT)}, or a folder of peft with "
+            f"{PEFT_CONFIG}"
+        )
     factors = read_tensors(file)
-    changes = {
-        name: _checked_change(file, name, factors, checkpoint)
-        for name in sorted({factor.rpartition(".")[0] for factor in factors})
-    }
+    changes: dict[str, Change] = {}
+    for name in sorted({factor.rpartition(".")[0] for factor in factors}):
+        if not _ADAPTED.fullmatch(name) or name not in checkpoint.weights:
+            raise CheckpointError(
+                f"{file}: changes {name[:80]!r}, allowed are the matrices of the attention of the model's encoder"
+            )
+        changes[name] = _low_rank(file, checkpoint, name, factors.get(f"{name}.A"), factors.get(f"{name}.B"))
     if (digest := encoder_digest(checkpoint)) != metadata.get("encoder_sha256"):
         raise CheckpointError(
             f"{file}: made for the encoder {str(metadata.get('encoder_sha256'))[:8]}, "
             f"{checkpoint.path} has {digest[:8]}"
         )
-    return replace(checkpoint, weights=checkpoint.weights.changed(changes, watched))
+    return changes, [watched]
 
 
-def _adapter_file(path: Path) -> Path:
-    file = path / ADAPTER_FILE if os.path.isdir(path) else path
-    if not os.path.isfile(file):
-        raise CheckpointNotFound(f"{file}: no such adapter")
-    return file
+def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change], Sequence[WatchedFile]]:
+    """Return the changes of an adapter of peft, by the name of the weight, and its files."""
+    folder = path if os.path.isdir(path) else path.parent
+    candidates = [folder / name for name in _PEFT_FILES if os.path.isfile(folder / name)]
+    if not candidates:
+        raise CheckpointNotFound(f"{folder}: holds {PEFT_CONFIG}, and none of {', '.join(_PEFT_FILES)}")
+    file = path if path in candidates else candidates[0]
+    files = [watch(file), watch(folder / PEFT_CONFIG)]
+    config = read_object(folder / PEFT_CONFIG)
+    if (kind := config.get("peft_type")) != "LORA":
+        raise CheckpointError(f'{folder}: an adapter of type {json.dumps(kind)[:80]}, allowed is "LORA"')
+    if refused := [name for name in _UNSUPPORTED if config.get(name)]:
+        raise CheckpointError(f"{folder / PEFT_CONFIG}: {refused[0]} is set, which no adapter of Whisper needs")
+    factors: dict[str, dict[str, LazyTensor]] = {}
+    changes: dict[str, Change] = {}
+    for name, tensor in read_shard(file).items():
+        if lora := _LORA.fullmatch(name):
+            module, embedding, part = lora.groups()[:3]
+            factors.setdefault(module, {})[f"{embedding or ''}{part}"] = tensor
+        else:
+            ours = openai_name_of(_SAVED.sub("", name))
+            if ours not in checkpoint.weights or checkpoint.weights.shape(ours) != tensor.shape:
+                raise _no_such_weight(file, checkpoint, ours, tensor.shape)
+            changes[ours] = partial(_replaced, file, tensor)
+    for module, found in factors.items():
+        ours = openai_name_of(f"{module}.weight")
+        is_embedding = "embedding_A" in found
+        prefix = "embedding_" if is_embedding else ""
+        change = _low_rank(
+            file, checkpoint, ours, found.get(f"{prefix}A"), found.get(f"{prefix}B"), is_embedding
+        )
+        magnitudes = found.get("magnitude_vector")
+        if magnitudes and np.prod(magnitudes.shape, dtype=object) != checkpoint.weights.shape(ours)[0]:
+            raise CheckpointError(f"{file}: {ours} has {magnitudes.shape} magnitudes, allowed is one a row")
+        scale = _peft_scale(folder / PEFT_CONFIG, config, module, change.a.shape[0])
+        changes[ours] = replace(change, scale=scale, magnitudes=magnitudes)
+    return changes, files
 
 
-def _checked_change(
-    file: Path, name: str, factors: Mapping[str, LazyTensor], checkpoint: Checkpoint
-) -> Callable[[Array], Array]:
-    """Return a function that applies the change to a matrix.
+def _low_rank(
+    file: Path,
+    checkpoint: Checkpoint,
+    name: str,
+    a: LazyTensor | None,
+    b: LazyTensor | None,
+    is_embedding: bool = False,
+) -> _LowRank:
+    """Return the change of a weight.
 
     Raises
     ------
     CheckpointError
-        If it is no matrix that an adapter may change, or a factor is missing or has another shape.
+        If there is no such weight, or a factor is missing or has another shape.
     """
-    if not _ADAPTED.fullmatch(name) or name not in checkpoint.weights:
-        raise CheckpointError(
-            f"{file}: changes {name[:80]!r}, allowed are the matrices of the attention of the model's encoder"
-        )
-    a, b = factors.get(f"{name}.A"), factors.get(f"{name}.B")
-    rows, columns = checkpoint.weights.shape(name)
-    rank = a.shape[0] if a and a.shape else 0
-    if a is None or b is None or (b.shape, a.shape) != ((rows, rank), (rank, columns)):
-        found = [factor.shape if factor else None for factor in (b, a)]
-        raise CheckpointError(
-            f"{file}: {name}: factors B and A have the shapes {found[0]} and {found[1]}, "
-            f"allowed are ({rows}, rank) and (rank, {columns})"
-        )
-    return partial(_apply, file, b, a)
+    if name not in checkpoint.weights:
+        raise _no_such_weight(file, checkpoint, name)
+    shape = checkpoint.weights.shape(name)
+    if a and b and (change := _LowRank(file, a, b, is_embedding=is_embedding)).fits(shape):
+        return change
+    found = [factor.shape if factor else None for factor in (b, a)]
+    rows, columns = shape[:2][::-1] if is_embedding else shape[:2]
+    raise CheckpointError(
+        f"{file}: {name}: factors B and A have the shapes {found[0]} and {found[1]}, "
+        f"allowed are ({rows}, rank) and (rank, {columns})"
+    )
 
 
-def _apply(file: Path, b: LazyTensor, a: LazyTensor, matrix: Array) -> Array:
-    factors = [factor.read().astype(np.float32) for factor in (b, a)]
-    if not all(np.isfinite(factor).all() for factor in factors):
-        raise CheckpointError(f"{file}: holds values that are not finite")
-    changed: Array = matrix.astype(np.float32) + factors[0] @ factors[1]
-    return changed
+def _no_such_weight(
+    file: Path, checkpoint: Checkpoint, name: str, shape: tuple[int, ...] | None = None
+) -> CheckpointError:
+    what = f"{name[:80]!r}" + (f" of shape {shape}" if shape else "")
+    return CheckpointError(f"{file}: changes {what}, which {checkpoint.path} has not")
+
+
+def _peft_scale(path: Path, config: Mapping[str, object], module: str, rank: int) -> float:
+    """Return the factor of the change of a module (peft/tuners/lora/layer.py, `update_layer`)."""
+    alpha = config.get("lora_alpha", 8)
+    patterns = config.get("alpha_pattern") or {}
+    for pattern, value in patterns.items() if isinstance(patterns, dict) else ():
+        if not _PLAIN_PATTERN.fullmatch(pattern):
+            raise CheckpointError(f"{path}: alpha_pattern {pattern[:80]!r} is not the plain name of a module")
+        if f".{module}".endswith(f".{pattern}"):
+            alpha = value
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < 1e6:
+        raise CheckpointError(f"{path}: lora_alpha is {json.dumps(alpha)[:80]}, allowed is a number below 1e6")
+    return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)
+
+
+def _replaced(file: Path, tensor: LazyTensor, matrix: Array) -> Array:
+    return _finite(file, tensor)

@@ -13,12 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads
-from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile
+from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, watch
 from harken.checkpoints.weight_shapes import check_shapes, infer_dims
 from harken.errors import CheckpointError
+from harken.text.vocabulary import Arrangement, arrange
 from harken.types import Dims
 
-Format = Literal["ctranslate2", "huggingface", "openai", "ggml"]
+Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
+
+EMBEDDING = "decoder.token_embedding.weight"
+_PUBLISHED_SIZES = {(51864, 80), (51865, 80), (51866, 128)}
+"""Numbers of tokens and of mel bands of OpenAI's models, whose vocabularies are as published."""
 
 
 class Weights(Mapping[str, Array]):
@@ -52,6 +57,10 @@ class Weights(Mapping[str, Array]):
 
     def _read(self, name: str) -> Array:
         array = self._tensors[name].read()
+        if array.dtype.kind != "f":
+            raise CheckpointError(
+                f"{self._path}: {name} is of type {array.dtype}, allowed are floating-point numbers"
+            )
         if not np.isfinite(array).all():
             raise CheckpointError(
                 f"{self._path}: {name} holds values that are not finite; download the file again"
@@ -85,23 +94,23 @@ class Weights(Mapping[str, Array]):
         """
         return hashlib.sha256("\n".join(file.sha256() for file in self._files).encode()).hexdigest()
 
-    def changed(self, changes: Mapping[str, Callable[[Array], Array]], file: WatchedFile) -> Weights:
-        """Return these weights with changes from another file, on which their digest then depends too.
+    def changed(
+        self, changes: Mapping[str, Callable[[Array], Array]], files: Sequence[WatchedFile] = ()
+    ) -> Weights:
+        """Return these weights with changes from other files, on which their digest then depends too.
 
         Parameters
         ----------
         changes : mapping of str to callable
             Functions of the weight of that name.
-        file : WatchedFile
-            The file that the changes come from.
+        files : sequence of WatchedFile
+            The files that the changes come from.
         """
         tensors = {
-            name: replace(tensor, read=partial(_read_changed, tensor, changes[name]))
-            if name in changes
-            else tensor
+            name: tensor.combined(changes[name]) if name in changes else tensor
             for name, tensor in self._tensors.items()
         }
-        return Weights(self._path, tensors, [*self._files, file])
+        return Weights(self._path, tensors, [*self._files, *files])
 
     def check_unchanged(self) -> None:
         """Check that no file has changed since the checkpoint was opened; call this after weights have been read.
@@ -113,10 +122,6 @@ class Weights(Mapping[str, Array]):
         """
         for file in self._files:
             file.check_unchanged()
-
-
-def _read_changed(tensor: LazyTensor, change: Callable[[Array], Array]) -> Array:
-    return change(tensor.read())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +136,13 @@ class Vocabulary:
         A tokenizer.json, vocab.json, vocabulary.json or vocabulary.txt.
     tokens : tuple of bytes
         The bytes of each text token, in order of id, if the weights file lists them.
+    arrangement : Arrangement, optional
+        Of a vocabulary with added or removed tokens: the rows of the token embedding are read in this order.
     """
 
     path: Path | None = None
     tokens: tuple[bytes, ...] = field(default=(), repr=False)
+    arrangement: Arrangement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -154,7 +162,7 @@ class Checkpoint:
     path : Path
         The file, or the directory, that was opened.
     format : str
-        ``"ctranslate2"``, ``"huggingface"``, ``"openai"`` or ``"ggml"``.
+        Name of the reader: ``"ctranslate2"``, ``"huggingface"`` ...
     stored_dtype : str
         Data type of the matrices in the file: ``"float16"``, ``"int8"``, ``"q5_0"`` ...
     encoder_sha256 : str, optional
@@ -216,6 +224,17 @@ def assemble(
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     dims = infer_dims(path, shapes, declared)
     check_shapes(path, shapes, dims)
+    if vocabulary.path and (dims.n_vocab, dims.n_mels) not in _PUBLISHED_SIZES:
+        own = arrange(vocabulary.path, dims.n_vocab)
+        if own and (own.ids != (*range(dims.n_vocab),) or not own.has_timestamps):
+            files = [*files, watch(vocabulary.path)]
+            vocabulary = replace(vocabulary, arrangement=own)
+            rows = np.array(own.ids)
+            embedding = tensors[EMBEDDING].combined(
+                partial(np.take, indices=rows, axis=0), shape=(len(rows), dims.n_text_state)
+            )
+            tensors = {**tensors, EMBEDDING: embedding}
+            dims = replace(dims, n_vocab=len(rows))
     return Checkpoint(
         dims=dims,
         weights=Weights(path, tensors, files),
@@ -223,7 +242,7 @@ def assemble(
         alignment_heads=declared_heads(alignment_heads, dims) or published_heads(dims),
         path=path,
         format=format,
-        stored_dtype=tensors["decoder.token_embedding.weight"].stored_dtype,
+        stored_dtype=tensors[EMBEDDING].stored_dtype,
     )
 
 

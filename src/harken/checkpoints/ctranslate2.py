@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +27,14 @@ from harken.checkpoints.model_files import (
     Cursor,
     LazyTensor,
     StorageDtype,
+    half,
     lazy_tensor,
     open_cursor,
     read_object,
     watch,
 )
 from harken.errors import CheckpointError
+from harken.types import Dims
 
 _VERSION, _SPEC, _REVISION = 6, "WhisperSpec", 3
 _DTYPES = (FLOAT32, INT8, INT16, INT32, FLOAT16, BFLOAT16)
@@ -120,6 +123,54 @@ def read(path: Path) -> Checkpoint:
         files=[file],
         alignment_heads=config.get("alignment_heads"),
     )
+
+
+def serialize(dims: Dims, weights: Mapping[str, Array]) -> Iterator[bytes]:
+    """Yield the content of a ``model.bin`` in float16."""
+    scalars = {
+        **{"encoder/num_heads": np.int16(dims.n_audio_head), "decoder/num_heads": np.int16(dims.n_text_head)},
+        **{name: np.int8(value) for name, value in _REQUIRED_SCALARS.items()},
+        **{"decoder/alignment_layer": np.int16(-1), "decoder/alignment_heads": np.int16(1)},
+    }
+    sources = dict(_sources(dims))
+    yield (
+        struct.pack("<I", _VERSION) + _name(_SPEC) + struct.pack("<2I", _REVISION, len(sources) + len(scalars))
+    )
+    for name in sorted((*sources, *scalars)):
+        values = np.asarray(scalars[name]) if name in scalars else _stacked(weights, sources[name])
+        code = next(i for i, dtype in enumerate(_DTYPES) if dtype.name == values.dtype.name)
+        yield _name(name) + struct.pack(f"<B{values.ndim}IBI", values.ndim, *values.shape, code, values.nbytes)
+        yield values.tobytes()
+    yield struct.pack("<I", 1) + _name("decoder/projection/weight") + _name("decoder/embeddings/weight")
+
+
+def _sources(dims: Dims) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the name of each array, and those of OpenAI's weights of which it is made."""
+    yield from ((theirs, (ours,)) for theirs, ours in _POSITIONAL_EMBEDDINGS.items())
+    modules: dict[str, tuple[str, ...]] = {**_MODULES}
+    for side, layers in (("encoder", dims.n_audio_layer), ("decoder", dims.n_text_layer)):
+        for layer in range(layers):
+            for theirs, parts in _BLOCK_MODULES.items():
+                if side == "decoder" or not theirs.startswith("attention/"):
+                    modules[f"{side}/layer_{layer}/{theirs}"] = tuple(
+                        f"{side}.blocks.{layer}.{p}" for p in parts
+                    )
+    for theirs, parts in modules.items():
+        leaves = ("gamma", "beta") if theirs.endswith("layer_norm") else ("weight", "bias")
+        for leaf in leaves if theirs != "decoder/embeddings" else ("weight",):
+            yield f"{theirs}/{leaf}", tuple(f"{part}.{_PARAMETERS[leaf]}" for part in parts)
+
+
+def _stacked(weights: Mapping[str, Array], names: Sequence[str]) -> Array:
+    """Return weights stacked along the rows; keys, which have no bias, get one of zeros."""
+    rows = len(next(weights[name] for name in names if name in weights))
+    return np.concatenate(
+        [half(name, weights[name]) if name in weights else np.zeros(rows, "<f2") for name in names]
+    )
+
+
+def _name(name: str) -> bytes:
+    return struct.pack("<H", len(name) + 1) + name.encode() + b"\0"
 
 
 def _read_variables(cursor: Cursor) -> tuple[dict[str, _Variable], dict[str, int]]:

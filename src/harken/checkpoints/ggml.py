@@ -1,31 +1,22 @@
 """Reader of ggml files, the single-file format of whisper.cpp.
 
-The layout is that of ``whisper_model_load`` (whisper.cpp, src/whisper.cpp) and of models/convert-pt-to-ggml.py;
-quantised blocks are those of ``dequantize_row_*`` (ggml/src/ggml-quants.c). Weights carry OpenAI's names.
+The layout is that of ``whisper_model_load`` (whisper.cpp, src/whisper.cpp) and of models/convert-pt-to-ggml.py.
+Weights carry OpenAI's names.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
-from harken.checkpoints.model_files import (
-    FLOAT16,
-    FLOAT32,
-    Array,
-    ByteArray,
-    Cursor,
-    LazyTensor,
-    StorageDtype,
-    lazy_tensor,
-    open_cursor,
-    watch,
-)
+from harken.checkpoints.ggml_types import shape_and_type, weight_at
+from harken.checkpoints.model_files import Array, Cursor, LazyTensor, StorageDtype, half, open_cursor, watch
+from harken.types import Dims
 
 MAGIC = 0x67676D6C
 _HEADER = (
@@ -40,42 +31,10 @@ _HEADER = (
     "n_text_layer",
     "n_mels",
 )
+_FLOAT32, _FLOAT16 = 0, 1
+_OTHER_KIND = re.compile(rb"[a-z]{4,16}")
+"""How whisper.cpp's files of other models go on: with the length of a name, and the name, as ``silero-16k``."""
 _QUANTISATION_VERSION = 2  # GGML_QNT_VERSION; older blocks have float32 scales
-
-
-def _decode_4_or_5_bits(bits: int, has_minimum: bool, blocks: ByteArray) -> Array:
-    """Decode blocks of [scale f16, minimum f16 if any, fifth bits if any, 16 bytes of nibbles] to 32 values each.
-
-    Low nibbles are the first 16 values, high nibbles the last. Without a minimum, codes are centred on zero.
-    """
-    codes = np.concatenate([blocks[:, -16:] & 15, blocks[:, -16:] >> 4], axis=1)
-    if bits == 5:
-        codes |= np.unpackbits(blocks[:, -20:-16], axis=1, bitorder="little") << 4
-    scale = _float16_column(blocks[:, :2])
-    minimum = _float16_column(blocks[:, 2:4]) if has_minimum else -scale * 2.0 ** (bits - 1)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return codes * scale + minimum
-
-
-def _decode_8_bits(blocks: ByteArray) -> Array:
-    """Decode blocks of [scale f16, 32 signed bytes] to 32 values each."""
-    with np.errstate(invalid="ignore"):
-        return blocks[:, 2:].view(np.int8) * _float16_column(blocks[:, :2])
-
-
-def _float16_column(columns: ByteArray) -> npt.NDArray[np.float32]:
-    return np.ascontiguousarray(columns).view("<f2").astype(np.float32)
-
-
-_DTYPES = {  # by number in `enum ggml_type`
-    0: FLOAT32,
-    1: FLOAT16,
-    2: StorageDtype("q4_0", 32, 18, partial(_decode_4_or_5_bits, 4, False)),
-    3: StorageDtype("q4_1", 32, 20, partial(_decode_4_or_5_bits, 4, True)),
-    6: StorageDtype("q5_0", 32, 22, partial(_decode_4_or_5_bits, 5, False)),
-    7: StorageDtype("q5_1", 32, 24, partial(_decode_4_or_5_bits, 5, True)),
-    8: StorageDtype("q8_0", 32, 34, _decode_8_bits),
-}
 
 
 def read(path: Path) -> Checkpoint:
@@ -90,6 +49,8 @@ def read(path: Path) -> Checkpoint:
     with open_cursor(path) as cursor:
         if (magic := cursor.read_number("I")) != MAGIC:
             raise cursor.error(f"magic number {magic:#x}, allowed is {MAGIC:#x}")
+        if kind := _OTHER_KIND.match(cursor.data, cursor.position + 4):
+            raise cursor.error(f"not a Whisper model: a ggml file of {kind[0].decode()}")
         declared = dict(zip(_HEADER, cursor.read_numbers("10i"), strict=True))
         version = cursor.read_number("i") // 1000
         n_mels, n_bins = cursor.read_numbers("2i")
@@ -102,6 +63,32 @@ def read(path: Path) -> Checkpoint:
                 raise cursor.error(f"quantisation version {version}, allowed is {_QUANTISATION_VERSION}")
             tensors[name] = tensor
     return assemble(path, "ggml", tensors, declared, Vocabulary(tokens=tokens), files=[file])
+
+
+def serialize(
+    dims: Dims, weights: Mapping[str, Array], tokens: Sequence[bytes], mel_filters: Array
+) -> Iterator[bytes]:
+    """Yield the content of a ggml file: matrices in float16, all else in float32.
+
+    Parameters
+    ----------
+    dims : Dims
+    weights : mapping of str to ndarray
+    tokens : sequence of bytes
+        The text tokens in order of id.
+    mel_filters : ndarray of shape (n_mels, n_bins), float32
+    """
+    yield struct.pack("<I11i", MAGIC, *(getattr(dims, field) for field in _HEADER), _FLOAT16)
+    yield struct.pack("<2i", *mel_filters.shape) + np.ascontiguousarray(mel_filters, "<f4").tobytes()
+    yield struct.pack("<i", len(tokens))
+    yield b"".join(struct.pack("<I", len(token)) + token for token in tokens)
+    for name, values in weights.items():
+        is_matrix = values.ndim > 1 and not name.endswith(".positional_embedding")
+        if ".conv" in name and values.ndim == 1:
+            values = values[:, None]
+        yield struct.pack("<3i", values.ndim, len(name), _FLOAT16 if is_matrix else _FLOAT32)
+        yield struct.pack(f"<{values.ndim}i", *values.shape[::-1]) + name.encode()
+        yield half(name, values).tobytes() if is_matrix else np.ascontiguousarray(values, "<f4").tobytes()
 
 
 def _read_tokens(cursor: Cursor) -> tuple[bytes, ...]:
@@ -122,15 +109,7 @@ def _read_tensor(cursor: Cursor) -> tuple[str, StorageDtype, LazyTensor]:
     n_axes, name_size, code = cursor.read_numbers("3i")
     if not 1 <= n_axes <= 4:
         raise cursor.error(f"a weight with {n_axes} axes, allowed is 1 to 4")
-    shape = cursor.read_numbers(f"{n_axes}I")[::-1]  # ggml lists the fastest axis first
+    axes = cursor.read_numbers(f"{n_axes}I")
     name = cursor.read_name(name_size)
-    dtype = _DTYPES.get(code)
-    if dtype is None:
-        allowed = ", ".join(known.name for known in _DTYPES.values())
-        raise cursor.error(f"weight {name!r} has ggml type {code}, allowed is {allowed}")
-    if shape[-1] % dtype.block_items:
-        raise cursor.error(f"weight {name!r} has rows of {shape[-1]}, {dtype.name} allows multiples of 32")
-    offset = cursor.skip(dtype.nbytes_of(shape))
-    if name.endswith(".bias") and shape[1:] == (1,):
-        shape = shape[:1]  # the biases of the convolutions are stored as columns
-    return name, dtype, lazy_tensor(cursor.path, offset, dtype, shape)
+    shape, dtype = shape_and_type(cursor, name, axes, code)
+    return name, dtype, weight_at(cursor.path, name, cursor.skip(dtype.nbytes_of(shape)), shape, dtype)

@@ -44,7 +44,9 @@ SHORT_NAMES = {
 }
 """Short names of repositories on the Hugging Face hub."""
 
-_CONFIG_AND_TOKENIZER_FILES = ["config.json", "generation_config.json", "tokenizer.json", "vocab.json"]
+_CONFIG_AND_TOKENIZER_FILES = [
+    *("config.json", "generation_config.json", "tokenizer.json", "vocab.json", "added_tokens.json"),
+]
 # Only the first of these that the repository has is downloaded.
 _WEIGHT_PATTERNS = (
     ["model.safetensors"],
@@ -52,6 +54,11 @@ _WEIGHT_PATTERNS = (
     ["model.bin"],
     ["pytorch_model.bin"],
     ["pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"],
+    ["weights.safetensors"],
+    ["weights.npz"],
+    ["openvino_encoder_model.*", "openvino_decoder_model.*"],
+    ["onnx/encoder_model.onnx*", "onnx/decoder_model.onnx*"],
+    ["encoder_model.onnx*", "decoder_model.onnx*"],
 )
 
 

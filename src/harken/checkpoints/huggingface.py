@@ -15,29 +15,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.model_files import LazyTensor, read_error, read_object, watch
+from harken.checkpoints.checkpoint import EMBEDDING, Checkpoint, assemble, find_vocabulary
+from harken.checkpoints.model_files import Array, LazyTensor, half, read_error, read_object, watch
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.checkpoints.torch_file import TorchFile
+from harken.checkpoints.weight_shapes import expected_shapes
 from harken.errors import CheckpointError
 from harken.files import write_atomic
 from harken.text import Tokenizer
 from harken.types import Dims
 
-# Settings that change the computation, and the value that Whisper requires.
-_REQUIRED_SETTINGS = {
-    "model_type": "whisper",
-    "activation_function": "gelu",
-    "scale_embedding": False,
-    "tie_word_embeddings": True,
+# Settings that change the computation, and the values that Whisper allows; the first is the default.
+_ALLOWED_SETTINGS: dict[str, tuple[object, ...]] = {
+    "model_type": ("whisper", "lite-whisper"),
+    "activation_function": ("gelu",),
+    "scale_embedding": (False,),
+    "tie_word_embeddings": (True,),
 }
 _DIMS = {
     "n_mels": "num_mel_bins",
@@ -75,7 +77,9 @@ _POSITIONAL_EMBEDDINGS = {
     "encoder.embed_positions.weight": "encoder.positional_embedding",
     "decoder.embed_positions.weight": "decoder.positional_embedding",
 }
-_HF_BLOCK = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.(.+)")
+_MLX_BLOCK_MODULES = {"mlp1": "mlp.0", "mlp2": "mlp.2"}
+_PREFIX = re.compile(r".*?\b(?=(encoder|decoder)\.)")
+_BLOCK = re.compile(r"(encoder|decoder)\.(?:layers|blocks)\.(\d+)\.(.+)")
 _OPENAI_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -91,20 +95,23 @@ def read(path: Path) -> Checkpoint:
     config_path = path.with_name("config.json")
     config_file = watch(config_path)
     config = read_object(config_path)
-    for name, value in _REQUIRED_SETTINGS.items():
-        if config.get(name, value) != value:
-            raise CheckpointError(f"{config_path}: {name} is not {value!r}, which Whisper has")
+    for name, allowed in _ALLOWED_SETTINGS.items():
+        if (found := config.get(name, allowed[0])) not in allowed:
+            raise CheckpointError(
+                f"{config_path}: {'not a Whisper model: ' * (name == 'model_type')}{name} is {json.dumps(found)[:80]}, "
+                f"allowed is {' or '.join(map(json.dumps, allowed))}"
+            )
     generation = read_object(path.with_name("generation_config.json"), optional=True)
     shards = [watch(shard) for shard in (_shards(path) if path.suffix == ".json" else (path,))]
     tensors = {
-        openai_name_of(name): tensor for shard in shards for name, tensor in _read_shard(shard.path).items()
+        openai_name_of(name): tensor for shard in shards for name, tensor in read_shard(shard.path).items()
     }
     tensors.pop("proj_out.weight", None)  # tied to the token embedding
     checkpoint = assemble(
         path,
         "huggingface",
-        tensors,
-        {ours: config[theirs] for ours, theirs in _DIMS.items() if theirs in config},
+        dict(_with_products(path, tensors)),
+        declared_dims(config),
         find_vocabulary(path.parent),
         files=[config_file, *shards],
         alignment_heads=generation.get("alignment_heads"),
@@ -151,7 +158,8 @@ def _shards(index: Path) -> tuple[Path, ...]:
     return tuple(index.with_name(name) for name in names)
 
 
-def _read_shard(path: Path) -> dict[str, LazyTensor]:
+def read_shard(path: Path) -> dict[str, LazyTensor]:
+    """Return the tensors of a file of safetensors or of `torch.save`, not read yet."""
     try:
         with open(path, "rb") as file:
             is_zip = file.read(2) == b"PK"
@@ -163,15 +171,48 @@ def _read_shard(path: Path) -> dict[str, LazyTensor]:
     return saved.tensors(saved.content)
 
 
+def _with_products(path: Path, tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, LazyTensor]]:
+    """Yield the weights, of layers of low rank the product of their factors.
+
+    The layers of lite-whisper compute ``x @ weight1 @ weight2 + bias`` (modeling_lite_whisper.py, `LinearLowRank`).
+    """
+    for name, tensor in tensors.items():
+        layer, _, leaf = name.rpartition(".")
+        second = tensors.get(f"{layer}.weight2")
+        if leaf == "weight2" and f"{layer}.weight1" in tensors:
+            continue
+        if leaf != "weight1" or second is None:
+            yield name, tensor
+            continue
+        if len(tensor.shape) != 2 or len(second.shape) != 2 or tensor.shape[1] != second.shape[0]:
+            raise CheckpointError(
+                f"{path}: {layer} has factors of the shapes {tensor.shape} and {second.shape}, "
+                "allowed are (columns, rank) and (rank, rows)"
+            )
+        yield f"{layer}.weight", tensor.combined(_product, second, shape=(second.shape[1], tensor.shape[0]))
+
+
+def _product(first: Array, second: Array) -> Array:
+    return np.ascontiguousarray((first.astype(np.float32) @ second.astype(np.float32)).T)
+
+
+def declared_dims(config: Mapping[str, object]) -> dict[str, object]:
+    """Return the dimensions that a config.json declares, under the names of transformers or OpenAI's."""
+    return {ours: config[name] for ours, theirs in _DIMS.items() for name in (ours, theirs) if name in config}
+
+
 def openai_name_of(name: str) -> str:
-    """Return OpenAI's name of a weight; `assemble` rejects unknown names, which are returned unchanged."""
-    name = name.removeprefix("model.")
+    """Return OpenAI's name of a weight of transformers, MLX or OpenAI, whatever modules it is wrapped in.
+
+    `assemble` rejects unknown names, which are returned unchanged.
+    """
+    name = _PREFIX.sub("", name, count=1)
     if name in _POSITIONAL_EMBEDDINGS:
         return _POSITIONAL_EMBEDDINGS[name]
     module, _, leaf = name.rpartition(".")
-    if block := _HF_BLOCK.fullmatch(module):
+    if block := _BLOCK.fullmatch(module):
         side, layer, part = block.groups()
-        return f"{side}.blocks.{layer}.{_BLOCK_MODULES.get(part, part)}.{leaf}"
+        return f"{side}.blocks.{layer}.{(_BLOCK_MODULES | _MLX_BLOCK_MODULES).get(part, part)}.{leaf}"
     return f"{_MODULES.get(module, module)}.{leaf}"
 
 
@@ -198,7 +239,7 @@ def make_config(dims: Dims, architecture: str) -> dict[str, Any]:
     architecture : {"WhisperForConditionalGeneration", "WhisperForCausalLM"}
     """
     return {
-        **_REQUIRED_SETTINGS,
+        **{name: allowed[0] for name, allowed in _ALLOWED_SETTINGS.items()},
         **{theirs: getattr(dims, ours) for ours, theirs in _DIMS.items()},
         "architectures": [architecture],
         "encoder_ffn_dim": 4 * dims.n_audio_state,
@@ -207,12 +248,48 @@ def make_config(dims: Dims, architecture: str) -> dict[str, Any]:
     }
 
 
+class _Rows(Mapping[str, Array]):
+    """Weights whose token embedding has its rows where the model has them; those of no token are zero."""
+
+    def __init__(self, weights: Mapping[str, Array], ids: Array, n_vocab: int) -> None:
+        self._weights, self._ids, self._n_vocab = weights, ids, n_vocab
+
+    def __getitem__(self, name: str) -> Array:
+        values = self._weights[name]
+        if name != EMBEDDING:
+            return values
+        embedding = np.zeros((self._n_vocab, *values.shape[1:]), values.dtype)
+        embedding[self._ids] = values
+        return embedding
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def in_model_order(
+    dims: Dims, weights: Mapping[str, Array], tokenizer: Tokenizer
+) -> tuple[Dims, Mapping[str, Array]]:
+    """Return dimensions and weights with the tokens where the model's own files have them."""
+    ids = np.array(tokenizer.model_ids)
+    n_vocab = int(ids.max()) + 1
+    if n_vocab == len(ids) and (np.diff(ids) == 1).all():
+        return dims, weights
+    return replace(dims, n_vocab=n_vocab), _Rows(weights, ids, n_vocab)
+
+
 COPIED_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json"),
     *("special_tokens_map.json", "normalizer.json", "preprocessor_config.json", "generation_config.json"),
 )
 """Files of the main model that an export copies."""
 WHOLE_MODEL_ARCHITECTURE, DECODER_ARCHITECTURE = "WhisperForConditionalGeneration", "WhisperForCausalLM"
+
+
+def _half(weights: Mapping[str, Array], name: str) -> Array:
+    return half(name, weights[name])
 
 
 def export(
@@ -244,10 +321,16 @@ def export(
     OutputError
         If it cannot be written.
     """
-    hf_weights = {f"model.{hf_name_of(name)}": values for name, values in weights.items()}
+    dims, weights = in_model_order(dims, weights, tokenizer)
+    hf_weights = {
+        f"model.{hf_name_of(name)}": LazyTensor(shape, "float16", partial(_half, weights, name))
+        for name, shape in expected_shapes(dims).items()
+    }
     config = make_config(dims, DECODER_ARCHITECTURE if not dims.has_encoder else WHOLE_MODEL_ARCHITECTURE)
-    config |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eot)
-    config["decoder_start_token_id"] = tokenizer.sot
+    config |= dict.fromkeys(
+        ("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.model_ids[tokenizer.eot]
+    )
+    config["decoder_start_token_id"] = tokenizer.model_ids[tokenizer.sot]
     if harken_config:
         config["harken"] = dict(harken_config)
     write_atomic(folder / "model.safetensors", serialize_tensors(hf_weights, {"format": "pt"}))

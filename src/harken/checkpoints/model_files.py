@@ -93,6 +93,12 @@ class Cursor:
         start = self.skip(size)
         return self.data[start : start + size]
 
+    def at(self, position: int) -> Cursor:
+        """Return another position in the same bytes."""
+        moved = Cursor(self.path, self.data)
+        moved.skip(position)
+        return moved
+
     def read_numbers(self, layout: str) -> tuple[int, ...]:
         """Return the next little-endian numbers in a `struct` layout."""
         return struct.unpack("<" + layout, self.read(struct.calcsize("<" + layout)))
@@ -236,12 +242,30 @@ def _decode_bfloat16(blocks: ByteArray) -> Array:
     return (blocks.view("<u2").astype(np.uint32) << 16).view(np.float32)
 
 
+def half(name: str, values: Array) -> Array:
+    """Return the values of a weight as little-endian float16.
+
+    Raises
+    ------
+    CheckpointError
+        If one is too large for that.
+    """
+    with np.errstate(over="ignore"):
+        halves = np.ascontiguousarray(values, "<f2")
+    if not np.isfinite(halves).all():
+        raise CheckpointError(f"{name} has values above 65504, which do not fit into float16")
+    return halves
+
+
 FLOAT32 = _numpy_dtype("float32", "<f4")
 FLOAT16 = _numpy_dtype("float16", "<f2")
 BFLOAT16 = StorageDtype("bfloat16", 1, 2, _decode_bfloat16)
 INT8 = _numpy_dtype("int8", "i1")
+UINT8 = _numpy_dtype("uint8", "u1")
 INT16 = _numpy_dtype("int16", "<i2")
 INT32 = _numpy_dtype("int32", "<i4")
+INT64 = _numpy_dtype("int64", "<i8")
+UINT32 = _numpy_dtype("uint32", "<u4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +275,26 @@ class LazyTensor:
     shape: tuple[int, ...]
     stored_dtype: str
     read: Callable[[], Array]
+
+    def combined(
+        self, change: Callable[..., Array], *others: LazyTensor, shape: tuple[int, ...] | None = None
+    ) -> LazyTensor:
+        """Return what a function makes of this tensor and others, read when that is.
+
+        Parameters
+        ----------
+        change : callable
+            Function of the arrays.
+        *others : LazyTensor
+        shape : tuple of int, optional
+            Shape of the result; that of this tensor by default.
+        """
+        tensors = (self, *others)
+        return LazyTensor(
+            self.shape if shape is None else shape,
+            self.stored_dtype,
+            lambda: change(*(tensor.read() for tensor in tensors)),
+        )
 
 
 def lazy_tensor(path: Path, offset: int, dtype: StorageDtype, shape: tuple[int, ...]) -> LazyTensor:
@@ -262,6 +306,7 @@ def lazy_tensor(path: Path, offset: int, dtype: StorageDtype, shape: tuple[int, 
 
     def read() -> Array:
         blocks = read_bytes(path, offset, dtype.nbytes_of(shape)).reshape(-1, dtype.block_bytes)
-        return dtype.decode(blocks).reshape(shape)
+        with np.errstate(invalid="ignore", over="ignore"):  # whoever reads it checks that all values are finite
+            return dtype.decode(blocks).reshape(shape)
 
     return LazyTensor(shape, dtype.name, read)

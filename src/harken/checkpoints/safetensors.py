@@ -18,6 +18,9 @@ from harken.checkpoints.model_files import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
+    INT32,
+    INT64,
+    UINT32,
     Array,
     LazyTensor,
     StorageDtype,
@@ -27,11 +30,18 @@ from harken.checkpoints.model_files import (
 )
 from harken.errors import CheckpointError
 
-_DTYPES = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
+DTYPES = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
+INTEGERS = {"U32": UINT32, "I32": INT32, "I64": INT64}
 
 
-def read_tensors(path: Path) -> dict[str, LazyTensor]:
+def read_tensors(path: Path, others: Mapping[str, StorageDtype] | None = None) -> dict[str, LazyTensor]:
     """Return the tensors of a safetensors file, not read yet.
+
+    Parameters
+    ----------
+    path : Path
+    others : mapping of str to StorageDtype, optional
+        Data types that are allowed besides those of weights.
 
     Raises
     ------
@@ -40,7 +50,8 @@ def read_tensors(path: Path) -> dict[str, LazyTensor]:
     """
     header, start, data_bytes = _read_header(path)
     header.pop("__metadata__", None)
-    entries = {name: _parse_entry(path, name, entry) for name, entry in header.items()}
+    dtypes = {**DTYPES, **(others or {})}
+    entries = {name: _parse_entry(path, dtypes, name, entry) for name, entry in header.items()}
     end = 0
     for name, (_, _, first, size) in sorted(entries.items(), key=lambda item: item[1][2:]):
         if first != end:
@@ -66,7 +77,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def serialize_tensors(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> Iterator[bytes]:
+def serialize_tensors(
+    tensors: Mapping[str, Array | LazyTensor], metadata: Mapping[str, str]
+) -> Iterator[bytes]:
     """Yield the content of a safetensors file, float16: length of the header, header, tensors end to end.
 
     The header is padded with spaces to align the data.
@@ -74,14 +87,16 @@ def serialize_tensors(tensors: Mapping[str, Array], metadata: Mapping[str, str])
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for name in sorted(tensors):
-        start, end = end, end + 2 * tensors[name].size
+        start, end = end, end + 2 * math.prod(tensors[name].shape)
         header[name] = {"dtype": "F16", "shape": list(tensors[name].shape), "data_offsets": [start, end]}
     header_bytes = json.dumps(header).encode()
     header_bytes += b" " * (-len(header_bytes) % 8)
     yield len(header_bytes).to_bytes(8, "little")
     yield header_bytes
     for name in sorted(tensors):
-        yield np.ascontiguousarray(tensors[name], "<f2").tobytes()
+        tensor = tensors[name]
+        values = tensor.read() if isinstance(tensor, LazyTensor) else tensor
+        yield np.ascontiguousarray(values, "<f2").tobytes()
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
@@ -91,14 +106,16 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
         return header, cursor.position, cursor.remaining
 
 
-def _parse_entry(path: Path, name: str, entry: Any) -> tuple[StorageDtype, tuple[int, ...], int, int]:
+def _parse_entry(
+    path: Path, dtypes: Mapping[str, StorageDtype], name: str, entry: Any
+) -> tuple[StorageDtype, tuple[int, ...], int, int]:
     """Return data type, shape, first byte and number of bytes of one header entry."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(first), int(last)]} if (
-            dtype in _DTYPES and all(type(axis) is int and axis > 0 for axis in shape)
+            dtype in dtypes and all(type(axis) is int and axis > 0 for axis in shape)
         ):
-            stored_dtype = _DTYPES[dtype]
+            stored_dtype = dtypes[dtype]
             if last - first == math.prod(shape) * stored_dtype.block_bytes:
                 return stored_dtype, tuple(shape), first, last - first
-    allowed = ", ".join(_DTYPES)
+    allowed = ", ".join(dtypes)
     raise CheckpointError(f"{path}: the entry of {name[:80]!r} is damaged, or its type is none of {allowed}")

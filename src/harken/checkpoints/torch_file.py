@@ -216,7 +216,7 @@ class TorchFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._members = _members(path)
+        self._members = zip_members(path)
         pickles = [name for name in self._members if name.endswith("/data.pkl")]
         if len(pickles) != 1:
             raise CheckpointError(f"{path}: a zip archive with {len(pickles)} data.pkl, torch.save writes one")
@@ -224,7 +224,7 @@ class TorchFile:
         if self._members[pickles[0]].file_size > _MAX_PICKLE_BYTES:
             raise CheckpointError(f"{path}: data.pkl has more than {_MAX_PICKLE_BYTES} bytes")
         try:
-            self.content: Any = parse_pickle(_read(path, self._members[pickles[0]]).tobytes())
+            self.content: Any = parse_pickle(read_member(path, self._members[pickles[0]]).tobytes())
         except CheckpointError:
             raise
         except ValueError as error:
@@ -258,7 +258,9 @@ class TorchFile:
             raise CheckpointError(f"{self.path}: {name!r} reaches outside its storage")
 
         def read() -> Array:
-            values = dtype.decode(_read(self.path, member).reshape(-1, dtype.block_bytes)).ravel()[offset:]
+            values = dtype.decode(read_member(self.path, member).reshape(-1, dtype.block_bytes)).ravel()[
+                offset:
+            ]
             steps = [stride * values.itemsize for stride in strides]
             return np.ascontiguousarray(np.lib.stride_tricks.as_strided(values, shape, steps))
 
@@ -279,7 +281,7 @@ def _fits(offset: Any, shape: Any, strides: Any, items: int) -> bool:
     return last < items and math.prod(shape) <= items
 
 
-def _members(path: Path) -> dict[str, zipfile.ZipInfo]:
+def zip_members(path: Path) -> dict[str, zipfile.ZipInfo]:
     """List a zip archive, whose members must all be uncompressed."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -287,22 +289,24 @@ def _members(path: Path) -> dict[str, zipfile.ZipInfo]:
     except OSError as error:
         raise read_error(path, error) from error
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
-        raise CheckpointError(f"{path}: not a zip archive of torch.save: {error}") from error
+        raise CheckpointError(f"{path}: not a zip archive of weights: {error}") from error
     size = path.stat().st_size
     for name, info in members.items():
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise CheckpointError(f"{path}: {name!r} is compressed, torch.save never does that")
+            raise CheckpointError(f"{path}: {name!r} is compressed, weights never are")
         if info.header_offset < 0 or info.header_offset + _LOCAL_HEADER.size + info.file_size > size:
             raise CheckpointError(f"{path}: truncated: {name!r} reaches past the end of the file")
     return members
 
 
-def _read(path: Path, member: zipfile.ZipInfo) -> ByteArray:
-    """Read a stored member and check its CRC-32."""
+def read_member(path: Path, member: zipfile.ZipInfo, most_bytes: int | None = None) -> ByteArray:
+    """Read a stored member and check its CRC-32, or read the first bytes of it."""
     header = read_bytes(path, member.header_offset, _LOCAL_HEADER.size).tobytes()
     signature, name_size, extra_size = _LOCAL_HEADER.unpack(header)
     start = member.header_offset + _LOCAL_HEADER.size + name_size + extra_size
-    data = read_bytes(path, start, member.file_size)
-    if signature != b"PK\3\4" or zlib.crc32(data.data) != member.CRC:
-        raise CheckpointError(f"{path}: {member.filename!r} is damaged: its checksum differs")
+    size = member.file_size if most_bytes is None else min(member.file_size, most_bytes)
+    data = read_bytes(path, start, size)
+    whole = size == member.file_size
+    if signature != b"PK\3\4" or (whole and zlib.crc32(data.data) != member.CRC):
+        raise CheckpointError(f"{path}: {member.filename[:80]!r} is damaged: its checksum differs")
     return data

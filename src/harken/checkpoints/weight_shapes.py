@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
+from harken.checkpoints.model_files import LazyTensor
 from harken.errors import CheckpointError, OptionError
 from harken.types import Dims
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
+
+USUAL_HEAD_SIZE = 64
+_LAYER = re.compile(r"\.blocks\.\d+\.")
 
 _DIMS_FIELDS = tuple(Dims.__dataclass_fields__)
 _KNOWN_FIELDS = f"known are {', '.join(_DIMS_FIELDS)}"
@@ -18,6 +24,17 @@ _KNOWN_FIELDS = f"known are {', '.join(_DIMS_FIELDS)}"
 def expected_shapes(dims: Dims) -> dict[str, Shape]:
     """Return name and shape of every weight (whisper/model.py, `Whisper.state_dict`)."""
     return (_encoder_shapes(dims) if dims.has_encoder else {}) | _decoder_shapes(dims)
+
+
+def is_weight_name(name: str) -> bool:
+    """Return whether a weight of a Whisper model has that name, in a block of whatever number."""
+    return _LAYER.sub(".blocks.0.", name, count=1) in _names()
+
+
+@cache
+def _names() -> frozenset[str]:
+    sizes = dict.fromkeys(Dims.__dataclass_fields__, 1)
+    return frozenset(expected_shapes(Dims(**sizes)))
 
 
 def _encoder_shapes(dims: Dims) -> dict[str, Shape]:
@@ -110,6 +127,16 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
         return Dims(**found)
     except OptionError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def usual_heads(tensors: Mapping[str, LazyTensor]) -> dict[str, object]:
+    """Return the numbers of heads of a model that does not say: those of every published one have 64 channels."""
+    norms = {"n_audio_head": "encoder.ln_post.weight", "n_text_head": "decoder.ln.weight"}
+    return {
+        heads: max(tensors[norm].shape[0] // USUAL_HEAD_SIZE, 1)
+        for heads, norm in norms.items()
+        if norm in tensors and tensors[norm].shape
+    }
 
 
 def _encoder_dims(path: Path, shapes: Shapes) -> dict[str, int]:

@@ -59,6 +59,7 @@ PACKAGES = (
 
 EXTRAS = {
     "onnx": ("onnx", "onnxruntime"),
+    "gguf": ("gguf",),
     "torch": ("torch",),
     "speakers": ("scipy", "onnxruntime", "onnx"),
     "serve": ("starlette", "uvicorn", "prometheus_client"),

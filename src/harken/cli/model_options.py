@@ -21,8 +21,17 @@ from harken.speakers.live import DEFAULT_DELAY_S, MAX_DELAY_S
 from harken.speakers.voices import read_voices, write_voices
 
 _MODEL_FILE_PATTERNS = (
-    *("model*.bin", "model*.safetensors*", "pytorch_model*.bin*", "config.json", "generation_config.json"),
-    *("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt", "adapter.safetensors"),
+    *(
+        "model*.bin",
+        "*.safetensors*",
+        "pytorch_model*.bin*",
+        "*.gguf",
+        "*.npz",
+        "*.onnx*",
+        "openvino_*",
+        "*config.json",
+    ),
+    *("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt", "adapter_model.bin"),
 )
 """Names of the files of a model in its folder."""
 
@@ -50,7 +59,12 @@ _MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {
             "type": FilePath(),
             "metavar": "PATH|none",
-            "help": "Adapter of the model's encoder, from 'harken adapt'; none gives the stock weights.",
+            "multiple": True,
+            "callback": lambda context, option, paths: paths[0] if len(paths) == 1 else paths or None,
+            "help": (
+                "Adapter of the model, from 'harken adapt' or peft (LoRA); may be given repeatedly; none gives the "
+                "stock weights."
+            ),
         },
     ),
     "precision": (
@@ -122,6 +136,9 @@ def model_options(command: Any) -> Any:
     )
 
 
+adapter_option = single_option(*_MODEL_OPTIONS["adapter"][0], section="Model", **_MODEL_OPTIONS["adapter"][1])
+
+
 def engine_options(command: Any) -> Any:
     """Add the options that choose the engine of models that are named by another option."""
     names = (
@@ -159,9 +176,10 @@ def load_model_with_status(screen: Screen, params: Mapping[str, Any]) -> Recogni
         screen.show_status("")
 
 
-def model_files(*models: str | None) -> Iterator[Path]:
+def model_files(*models: str | Sequence[str] | None) -> Iterator[Path]:
     """Yield the files of the models that are given by their paths, to protect them from being overwritten."""
-    for path in (Path(model) for model in models if model and os.path.exists(model)):
+    given = [path for model in models for path in ([model] if isinstance(model, str) else model or ())]
+    for path in (Path(model) for model in given if os.path.exists(model)):
         folder = path if path.is_dir() else path.parent
         yield from [path] if path.is_file() else []
         yield from (file for pattern in _MODEL_FILE_PATTERNS for file in folder.glob(pattern))

@@ -13,18 +13,25 @@ from harken.cli.exits import EPILOGUE
 from harken.cli.options import FilePath
 from harken.cli.terminal import format_table, human_size, write_stdout
 from harken.errors import CheckpointError, CheckpointNotFound
-from harken.text import Tokenizer
+from harken.text import LANGUAGES, Tokenizer
+
+MOST_SHOWN = 5
 
 
 @click.group("models", invoke_without_command=True, epilog=EPILOGUE)
+@click.option(
+    "--check", "checked", type=FilePath(), metavar="MODEL", help="The same as 'harken models check MODEL'."
+)
 @click.pass_context
-def command(context: click.Context) -> None:
+def command(context: click.Context, checked: str | None) -> None:
     """List the models that have a short name, and where they are on this machine.
 
     Besides these, every command takes the path of a checkpoint, or owner/name of a Whisper model on Hugging
     Face.
     """
-    if context.invoked_subcommand is None:
+    if checked is not None:
+        context.invoke(check, model=checked)
+    elif context.invoked_subcommand is None:
         rows = [(name, SHORT_NAMES[name], _location(name)) for name in SHORT_NAMES]
         write_stdout(format_table([("NAME", "REPOSITORY", "ON THIS MACHINE"), *rows]))
 
@@ -40,16 +47,81 @@ def show(model: str) -> None:
 @command.command()
 @click.argument("model", type=FilePath())
 def check(model: str) -> None:
-    """Read every weight of a model, and its vocabulary; fail if anything is damaged. Nothing is downloaded."""
+    """Read every weight of a model, and its vocabulary; fail if anything is damaged. Nothing is downloaded.
 
-    checkpoint = open_checkpoint(resolve_model(model, download=False))
+    Says what the file is, what it needs, and how it differs from the nearest of OpenAI's models.
+    """
+    checkpoint = open_checkpoint(resolve_model(model, download=False), assistant=True)
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
     for name in checkpoint.weights:
         checkpoint.weights[name]  # raises if a value is not finite
     weights = f"{len(checkpoint.weights)} weights, all finite"
     write_stdout(
         f"{model} is intact: {weights}; {tokenizer.n_vocab} tokens; digest {checkpoint.weights.digest}\n"
+        + format_table(
+            [
+                ("is", f"{checkpoint.format}, {checkpoint.stored_dtype}"),
+                ("needs", _needs(checkpoint)),
+                ("differs", _differences(checkpoint, tokenizer)),
+            ]
+        )
     )
+
+
+_SIZES = ("wide", "encoder layers", "decoder layers", "mel bands", "tokens")
+_PUBLISHED = {
+    "tiny.en": (384, 4, 4, 80, 51864),
+    "tiny": (384, 4, 4, 80, 51865),
+    "base.en": (512, 6, 6, 80, 51864),
+    "base": (512, 6, 6, 80, 51865),
+    "small.en": (768, 12, 12, 80, 51864),
+    "small": (768, 12, 12, 80, 51865),
+    "medium.en": (1024, 24, 24, 80, 51864),
+    "medium": (1024, 24, 24, 80, 51865),
+    "large-v2": (1280, 32, 32, 80, 51865),
+    "large-v3": (1280, 32, 32, 128, 51866),
+    "large-v3-turbo": (1280, 32, 4, 128, 51866),
+}
+"""Width, layers of encoder and decoder, mel bands and tokens of OpenAI's models."""
+
+
+def _needs(checkpoint: Checkpoint) -> str:
+    """Return what has to be there to use a model."""
+    if not checkpoint.has_encoder:
+        return "the model that it was made from, whose assistant it is"
+    packages = {"onnx": "onnx"} if checkpoint.format == "onnx" else {}
+    if checkpoint.stored_dtype.startswith(("iq", "tq", "mxfp")):
+        packages["gguf"] = "gguf"
+    return f"the extra {', '.join(packages)}, to be read" if packages else "nothing else"
+
+
+def _differences(checkpoint: Checkpoint, tokenizer: Tokenizer) -> str:
+    """Return how a model differs from the nearest of OpenAI's."""
+    dims, own = checkpoint.dims, checkpoint.vocabulary.arrangement
+    sizes = (dims.n_text_state, dims.n_audio_layer, dims.n_text_layer, dims.n_mels, dims.n_vocab)
+
+    def distance(name: str) -> tuple[bool, int]:
+        published = _PUBLISHED[name]
+        return published[0] != sizes[0], sum(a != b for a, b in zip(published, sizes, strict=True))
+
+    nearest = min(_PUBLISHED, key=distance)
+    found = [
+        f"{size} {kind} instead of {published}"
+        for size, published, kind in zip(sizes, _PUBLISHED[nearest], _SIZES, strict=True)
+        if size != published
+    ]
+    if own:
+        moved = [token for token, i in enumerate(own.ids) if token != i and token < tokenizer.eot]
+        if moved:
+            shown = ", ".join(tokenizer.describe_token(token) for token in moved[:MOST_SHOWN])
+            found.append(
+                f"{len(moved)} text tokens of its own ({shown}{', ...' if moved[MOST_SHOWN:] else ''})"
+            )
+        if added := [code for code in own.languages if code not in LANGUAGES]:
+            found.append(f"languages of its own ({', '.join(added)})")
+        if not own.has_timestamps:
+            found.append("no timestamps")
+    return f"from {nearest}: {'; '.join(found)}" if found else f"in no dimension from {nearest}"
 
 
 def _location(name: str) -> str:

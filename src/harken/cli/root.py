@@ -36,6 +36,7 @@ COMMANDS = {
     "finetune": "training:finetune_command",
     "adapt": "training:adapt_command",
     "models": "models:command",
+    "convert": "convert:command",
     "doctor": "doctor:command",
 }
 """The module and the function of each, in the order of the help."""

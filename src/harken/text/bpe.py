@@ -70,6 +70,30 @@ def pretokenize(text: str) -> list[str]:
     ]
 
 
+def merges_of(tokens: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the two parts that each token of more than a byte was merged of, in order of id.
+
+    Tokens that no merge of earlier ones makes, as those that were added later, are left out.
+    """
+    ranks = {token: i for i, token in enumerate(tokens)}
+    merges = []
+    for rank, token in enumerate(tokens):
+        parts = [*token]
+        while len(parts) > 2:
+            candidates = [
+                (earlier, i)
+                for i, (left, right) in enumerate(pairwise(parts))
+                if (earlier := ranks.get(left + right, rank)) < rank
+            ]
+            if not candidates:
+                break
+            _, i = min(candidates)
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        if len(parts) == 2 and all(ranks.get(part, rank) < rank for part in parts):
+            merges.append((parts[0], parts[1]))
+    return merges
+
+
 class BytePairEncoder:
     """Byte-pair encoder over tokens in GPT-2's alphabet, whose ids are the ranks of their merges.
 

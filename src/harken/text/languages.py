@@ -7,9 +7,17 @@ from collections.abc import Iterable
 
 from harken.errors import OptionError
 
+
+class _Names(dict[str, str]):
+    """Names by code; a language that a model has added is named by its code."""
+
+    def __missing__(self, code: str) -> str:
+        return code
+
+
 #: Code to name, in vocabulary order (openai-whisper tokenizer.py, `LANGUAGES`). Models before large-v3
 #: have the first 99; large-v3 added Cantonese.
-LANGUAGES = {
+LANGUAGES = _Names({
     "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian", "ko": "korean",
     "fr": "french", "ja": "japanese", "pt": "portuguese", "tr": "turkish", "pl": "polish", "ca": "catalan",
     "nl": "dutch", "ar": "arabic", "sv": "swedish", "it": "italian", "id": "indonesian", "hi": "hindi",
@@ -28,7 +36,7 @@ LANGUAGES = {
     "lb": "luxembourgish", "my": "myanmar", "bo": "tibetan", "tl": "tagalog", "mg": "malagasy",
     "as": "assamese", "tt": "tatar", "haw": "hawaiian", "ln": "lingala", "ha": "hausa", "ba": "bashkir",
     "jw": "javanese", "su": "sundanese", "yue": "cantonese",
-}  # fmt: skip
+})  # fmt: skip
 
 #: Other names of some languages (openai-whisper tokenizer.py, `TO_LANGUAGE_CODE`); `jv` is the ISO 639
 #: code of the vocabulary's `jw`.
@@ -65,6 +73,7 @@ ANY_LANGUAGE = frozenset({"", "*", "auto", "detect", "none", "null", "und", "mul
 #: (openai-whisper tokenizer.py, `Tokenizer.split_to_word_tokens`).
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
+LANGUAGE_TOKEN = re.compile(r"<\|([a-z]{2,3})\|>")
 _CODES = {code: code for code in LANGUAGES} | {name: code for code, name in LANGUAGES.items()} | ALIASES
 
 
@@ -74,20 +83,24 @@ def to_language_code(language: str, *, option: str = "language") -> str:
     Parameters
     ----------
     language : str
-        Such as ``"de"``, ``"German"`` or ``"castilian"``.
+        Such as ``"de"``, ``"German"`` or ``"castilian"``; or the token of a language that a model has added, such as
+        ``"<|gsw|>"``.
     option : str
         Name of the option that it comes from, for the error.
 
     Returns
     -------
     str
-        A key of `LANGUAGES`.
+        A key of `LANGUAGES`, or the code of the token.
 
     Raises
     ------
     OptionError
         If no language has that code or name; the message names the nearest ones.
     """
+    token = LANGUAGE_TOKEN.fullmatch(language.strip())
+    if token and token[1] not in _CODES:
+        return token[1]
     code = _CODES.get(language.strip().lower())
     if code is None:
         raise OptionError(option, language, _allowed_languages(language))

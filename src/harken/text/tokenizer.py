@@ -19,10 +19,9 @@ from typing import Protocol
 from harken.errors import CheckpointError, OptionError
 from harken.text.bpe import BYTE_ALPHABET, BytePairEncoder, bytes_to_unicode, unicode_to_bytes
 from harken.text.languages import LANGUAGES, LANGUAGES_WITHOUT_SPACES, to_language_code
-from harken.text.vocabulary import END_OF_TEXT, builtin_tokens, read_tokens
+from harken.text.vocabulary import END_OF_TEXT, N_TIMESTAMPS, Arrangement, builtin_tokens, read_tokens
 
 TIMESTAMPS_PER_S = 50
-N_TIMESTAMPS = 30 * TIMESTAMPS_PER_S + 1
 _N_SPECIALS_BESIDE_LANGUAGES = 8 + N_TIMESTAMPS
 _MIN_MULTILINGUAL_VOCAB = 51865
 _TASKS = ("transcribe", "translate")
@@ -57,6 +56,9 @@ class VocabularySource(Protocol):
     @property
     def path(self) -> Path | None: ...
 
+    @property
+    def arrangement(self) -> Arrangement | None: ...
+
 
 class Tokenizer:
     """Tokenizer of one Whisper vocabulary. Immutable, cheap to build, safe to share between threads.
@@ -70,6 +72,10 @@ class Tokenizer:
         follows from it.
     multilingual : bool, optional
         True if prompts contain a language and a task. The default is that of the reference: True from 51865 tokens on.
+    languages : sequence of str, optional
+        Codes of the languages in order of id; by default as many of `LANGUAGES` as `n_vocab` has room for.
+    has_timestamps : bool
+        False for a vocabulary from which the timestamps were removed.
 
     Attributes
     ----------
@@ -81,8 +87,10 @@ class Tokenizer:
         Id of the token of each language code.
     n_vocab : int
         As given.
-    multilingual : bool
+    multilingual, has_timestamps : bool
         As given.
+    model_ids : sequence of int
+        The id of each token in the files of the model, which are others if its vocabulary has tokens of its own.
 
     Raises
     ------
@@ -91,11 +99,19 @@ class Tokenizer:
         languages after the text tokens.
     """
 
-    def __init__(self, tokens: Sequence[str], n_vocab: int, *, multilingual: bool | None = None) -> None:
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        n_vocab: int,
+        *,
+        multilingual: bool | None = None,
+        languages: Sequence[str] | None = None,
+        has_timestamps: bool = True,
+    ) -> None:
         if {*tokens[:256]} != BYTE_ALPHABET:
             raise CheckpointError("the first 256 tokens of the vocabulary are not the single bytes")
-        n_languages = n_vocab - len(tokens) - _N_SPECIALS_BESIDE_LANGUAGES
-        if not 1 <= n_languages <= len(LANGUAGES):
+        n_languages = len(languages or ()) or n_vocab - len(tokens) - _N_SPECIALS_BESIDE_LANGUAGES
+        if languages is None and not 1 <= n_languages <= len(LANGUAGES):
             smallest = len(tokens) + _N_SPECIALS_BESIDE_LANGUAGES + 1
             raise CheckpointError(
                 f"a vocabulary of {len(tokens)} text tokens does not fit a model of n_vocab={n_vocab}; "
@@ -107,7 +123,7 @@ class Tokenizer:
         self.eot = len(tokens)
         self.sot = self.eot + 1
         self.language_tokens = {
-            code: self.sot + 1 + i for i, code in zip(range(n_languages), LANGUAGES, strict=False)
+            code: self.sot + 1 + i for i, code in zip(range(n_languages), languages or LANGUAGES, strict=False)
         }
         self.translate = self.sot + 1 + n_languages
         self.transcribe = self.translate + 1
@@ -116,6 +132,8 @@ class Tokenizer:
         self.no_speech = self.translate + 4
         self.no_timestamps = self.translate + 5
         self.timestamp_begin = self.translate + 6
+        self.has_timestamps = has_timestamps
+        self.model_ids: Sequence[int] = range(n_vocab)
 
     def has_same_vocabulary(self, other: Tokenizer) -> bool:
         """Return True if both have the same token for every id."""
@@ -123,7 +141,17 @@ class Tokenizer:
 
     @classmethod
     def from_source(cls, source: VocabularySource, n_vocab: int) -> Tokenizer:
-        """Build from the tokens or the file of a checkpoint, or from the built-in vocabulary if it has neither."""
+        """Build from the tokens or the file of a checkpoint, or from the built-in vocabulary if it has none."""
+        if own := source.arrangement:
+            tokenizer = cls(
+                own.tokens,
+                n_vocab,
+                multilingual=own.multilingual,
+                languages=own.languages,
+                has_timestamps=own.has_timestamps,
+            )
+            tokenizer.model_ids = own.ids
+            return tokenizer
         if source.tokens:
             return cls.from_tokens(source.tokens, n_vocab)
         if source.path is not None:
@@ -168,6 +196,14 @@ class Tokenizer:
         """Build the smallest vocabulary that can encode any text, the 256 bytes, for untrained models."""
         n_vocab = 256 + _N_SPECIALS_BESIDE_LANGUAGES + n_languages
         return cls.from_tokens((bytes([byte]) for byte in range(256)), n_vocab, multilingual=multilingual)
+
+    def vocabulary(self) -> list[str]:
+        """Return all tokens in order of id: the text tokens in GPT-2's alphabet, then names as ``<|en|>``."""
+        return [*self._tokens, *map(self.describe_token, range(self.eot, self.n_vocab))]
+
+    def text_bytes(self) -> list[bytes]:
+        """Return the bytes of each text token in order of id."""
+        return [*map(unicode_to_bytes, self._tokens)]
 
     def encode(self, text: str) -> list[int]:
         """Encode text into text tokens; a special token such as ``<|en|>`` in it is encoded as ordinary text."""

@@ -7,14 +7,26 @@ Ids of byte-level BPE tokens are in the order of their merges, so the list of to
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harken.errors import CheckpointError, CheckpointNotFound
-from harken.text.bpe import is_byte_level
+from harken.text.bpe import bytes_to_unicode, is_byte_level
+from harken.text.languages import LANGUAGE_TOKEN, LANGUAGES, TAGS
 
 #: The token after the last text token, in both vocabularies.
 END_OF_TEXT = "<|endoftext|>"
+N_TIMESTAMPS = 1501
+_ENGLISH_END_OF_TEXT = 50256
+_SPECIALS_IN_ORDER = (
+    *(END_OF_TEXT, "<|startoftranscript|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>"),
+    *("<|startofprev|>", "<|nospeech|> <|nocaptions|>", "<|notimestamps|>"),
+)
+"""The special tokens beside languages and timestamps, with their other names, in the order of their ids."""
+_TIMESTAMP = re.compile(r"<\|\d\d?\.\d\d\|>")
 
 _DATA = Path(__file__).parent / "data"
 
@@ -51,6 +63,92 @@ def read_tokens(path: Path) -> list[str]:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a Whisper vocabulary: {_reason(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """A vocabulary with tokens of its own, in the order in which `Tokenizer` has the kinds of tokens.
+
+    Models whose vocabulary was extended have their new tokens behind the timestamps, and often rows of padding.
+
+    Attributes
+    ----------
+    ids : tuple of int
+        The model's id for each id of the tokenizer; those of no token are left out.
+    tokens : tuple of str
+        The text tokens in GPT-2's alphabet.
+    languages : tuple of str
+        Codes of the languages.
+    has_timestamps : bool
+    multilingual : bool
+    """
+
+    ids: tuple[int, ...] = field(repr=False)
+    tokens: tuple[str, ...] = field(repr=False)
+    languages: tuple[str, ...]
+    has_timestamps: bool
+    multilingual: bool
+
+
+def arrange(path: Path, n_vocab: int) -> Arrangement | None:
+    """Arrange the vocabulary of a file; None if the file does not say where its special tokens are.
+
+    Parameters
+    ----------
+    path : Path
+        As for `read_tokens`.
+    n_vocab : int
+        Number of rows of the model's embedding.
+    """
+    try:
+        ids = {token: i for token, i in _all_ids(path).items() if 0 <= i < n_vocab}
+        specials = [
+            next(ids[name] for name in names if name in ids) for names in map(str.split, _SPECIALS_IN_ORDER)
+        ]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
+        return None
+    named = {i: token for token, i in ids.items()}
+    timestamps = [i for token, i in ids.items() if _TIMESTAMP.fullmatch(token)]
+    first = specials[-1] + 1
+    if not timestamps and not any(i in named for i in range(first, first + N_TIMESTAMPS)):
+        timestamps = [
+            i for i in range(first, first + N_TIMESTAMPS) if i < n_vocab
+        ]  # older files do not name them
+    codes = {i: code[1] for token, i in ids.items() if (code := LANGUAGE_TOKEN.fullmatch(token))}
+    languages = {i: code if code in LANGUAGES else TAGS.get(code, code) for i, code in codes.items()}
+    if len(timestamps) not in (0, N_TIMESTAMPS) or not languages:
+        return None
+    others = {*specials, *timestamps, *languages}
+    text = [i for i in sorted(named) if i not in others]
+    eot, sot, *rest = specials
+    return Arrangement(
+        ids=(*text, eot, sot, *sorted(languages), *rest, *sorted(timestamps)),
+        tokens=tuple(_in_alphabet(named[i]) for i in text),
+        languages=tuple(languages[i] for i in sorted(languages)),
+        has_timestamps=bool(timestamps),
+        multilingual=len(languages) > 1 and eot != _ENGLISH_END_OF_TEXT,
+    )
+
+
+def _all_ids(path: Path) -> dict[str, int]:
+    """Return the ids of all tokens that a vocabulary file, or one beside it, names."""
+    if path.name == "vocabulary.txt":
+        return {token: i for i, token in enumerate(path.read_text(encoding="utf-8").splitlines())}
+    content: Any = json.loads(path.read_bytes())
+    ids: dict[str, int]
+    if path.name == "vocabulary.json":
+        ids = {token: i for i, token in enumerate(content)}
+    elif path.name == "tokenizer.json":
+        ids = content["model"]["vocab"] | {each["content"]: int(each["id"]) for each in content["added_tokens"]}
+    else:
+        added = path.with_name("added_tokens.json")
+        ids = {**content, **(json.loads(added.read_bytes()) if added.is_file() else {})}
+    return ids
+
+
+def _in_alphabet(token: str) -> str:
+    """Return a token in GPT-2's alphabet; one that was added is written as it is read."""
+    return token if is_byte_level(token) else bytes_to_unicode(token.encode())
 
 
 def builtin_tokens(multilingual: bool) -> list[str]:
