@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads
+from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads, word_heads
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile
 from harken.checkpoints.weight_shapes import check_shapes, infer_dims
 from harken.errors import CheckpointError
-from harken.types import Dims
+from harken.types import Dims, WordHead
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml"]
 
@@ -172,6 +172,11 @@ class Checkpoint:
     stored_dtype: str
     encoder_sha256: str | None = None
     draft_vocabulary: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+
+    @property
+    def word_heads(self) -> tuple[WordHead, ...]:
+        """Cross-attention heads that attend to the bounds of words; none if they were not measured for this model."""
+        return word_heads(self.dims)
 
     @property
     def has_encoder(self) -> bool:
