@@ -168,7 +168,7 @@ def harken(args: Args) -> Any:
             events = [
                 event for at in range(0, len(samples), hop) for event in session.feed(samples[at : at + hop])
             ]
-            finals = [getattr(event, "segment", None) for event in [*events, *session.finish()]]
+            finals = [getattr(event, "segment", None) for event in [*events, *session.close()]]
             found = [word for segment in finals if segment for word in segment.words]
         else:
             transcript = recognizer.transcribe(spoken.path, language=spoken.language, word_timestamps=True)
