@@ -121,7 +121,9 @@ def _segment(
 
 def _word(committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer) -> Word:
     def time_s(position: int) -> float:
-        return (utterance.start_frame + FRAMES_PER_POSITION * max(0, position - ATTENDED_LATE)) / FRAMES_PER_SECOND
+        return (
+            utterance.start_frame + FRAMES_PER_POSITION * max(0, position - ATTENDED_LATE)
+        ) / FRAMES_PER_SECOND
 
     return Word(
         text=_text(committed, tokenizer),
