@@ -130,6 +130,7 @@ class BackendFactory:
         dims, weights = checkpoint.dims, checkpoint.weights
         parts: dict[str, Any] = {
             "alignment_heads": checkpoint.alignment_heads,
+            "word_heads": checkpoint.word_heads,
             "shares_encoder": shares_encoder,
             "vocab_subset": vocab_subset,
         }

@@ -27,7 +27,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.types import Dims
+from harken.types import Dims, WordHead
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -246,10 +246,16 @@ class Session(Protocol):
         """Replace the rows by the given ones, which permutes, copies or drops rows."""
         ...
 
-    def attention(self, row: int) -> Floats:
+    def attention(self, row: int, *, words: bool = False) -> Floats:
         """Return the cross-attention of the alignment heads for every token that a row has read.
 
         The session must have been opened with ``attention=True``.
+
+        Parameters
+        ----------
+        row : int
+        words : bool
+            That of `Backend.word_heads` instead.
 
         Returns
         -------
@@ -295,6 +301,11 @@ class Backend(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """Description of the device and the precision."""
+        ...
+
+    @property
+    def word_heads(self) -> tuple[WordHead, ...]:
+        """Heads that attend to the bounds of words; none where they are not known."""
         ...
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Features:

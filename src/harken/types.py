@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from harken.errors import OptionError
 
@@ -17,6 +18,24 @@ FRAMES_PER_POSITION = 2
 LEFT_CONTEXT_FRAMES = 2
 """Mel frames before a chunk of a stream that the two convolutions read: one for each of them."""
 TIMESTAMP_STEP_S = FRAMES_PER_POSITION / FRAMES_PER_SECOND
+
+
+class WordHead(NamedTuple):
+    """A head of the decoder's cross-attention that attends to one place while a token is picked.
+
+    Parameters
+    ----------
+    layer, head : int
+    lag : int
+        Positions from the start of the token, if it is the first of a word, to that place; negative before it.
+    tells_end : bool
+        The place lies as far from the end of the token before, in speech and at pauses.
+    """
+
+    layer: int
+    head: int
+    lag: int
+    tells_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

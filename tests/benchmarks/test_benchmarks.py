@@ -44,6 +44,7 @@ RUNS = {
     "stages": f"{LIMITED} --repeats 1",
     "start": "--repeats 1",
     "subtitles": "--limit 1 --style plain",
+    "word_times": f"{LIMITED} --engines harken 'harken live' 'harken align'",
     "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300",
     "diarization peers": "--folder {conversations} --engine harken --speaker-model {speakers}",
     "diarization live": "--folder {conversations} --delay 2 --speaker-model {speakers}",
@@ -52,6 +53,7 @@ NEEDS = {
     "parity": ("whisper", "torch"),
     "gpu": ("torch",),
     "hashing": ("torch",),
+    "word_times": ("espeakng_loader",),
     "diarization": ("onnxruntime",),
 }
 BY_DAY = {"errors", "stages", "steps"}

@@ -12,7 +12,7 @@ import numpy as np
 from fakes.clock import FakeClock
 from harken.backends.host_logits import HostLogits
 from harken.contract import Capabilities, Floats, Ints, SparsePositions
-from harken.types import Dims
+from harken.types import Dims, WordHead
 from tiny_models import DIMS, TOKENIZER
 
 LogitsFunction = Callable[[Any, tuple[int, ...]], Sequence[float] | Floats]
@@ -86,6 +86,8 @@ class FakeSession:
 
 class FakeBackend:
     """The parts that all fake backends share: the dimensions of the tiny model, and a description."""
+
+    word_heads: tuple[WordHead, ...] = ()
 
     def __init__(self, n_text_ctx: int = DIMS.n_text_ctx) -> None:
         self.dims: Dims = replace(DIMS, n_text_ctx=n_text_ctx)

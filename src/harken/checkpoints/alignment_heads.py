@@ -1,8 +1,15 @@
-"""Alignment heads: the cross-attention heads whose attention gives word timestamps."""
+"""The cross-attention heads that are kept: alignment heads, whose attention is that of the published models' timing,
+and word heads, each of which attends to one place: just behind the start of a token, or at the end of the one before.
+"""
 
 from __future__ import annotations
 
-from harken.types import Dims
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harken.types import Dims, WordHead
 
 AlignmentHeads = tuple[tuple[int, int], ...]
 """Pairs of (layer, head)."""
@@ -21,6 +28,21 @@ _PUBLISHED_HEADS = {
     (51866, 1280, 32, 4): "2:4,11 3:3,6,11,14",  # large-v3-turbo
 }
 
+# fmt: off
+_WORD_HEADS: dict[tuple[int, int, int, int], tuple[WordHead, ...]] = {
+    (51864, 384, 4, 4): (WordHead(2, 1, 3), WordHead(2, 4, -1, tells_end=True)),  # tiny.en
+    (51865, 384, 4, 4): (WordHead(3, 1, 3), WordHead(2, 5, 4), WordHead(2, 0, -2, tells_end=True)),  # tiny
+    (51864, 512, 6, 6): (  # base.en
+        WordHead(4, 7, 1), WordHead(5, 7, 4), WordHead(3, 1, -4, tells_end=True), WordHead(3, 3, 2, tells_end=True),
+    ),
+    (51865, 512, 6, 6): (WordHead(3, 1, 3), WordHead(4, 2, 0, tells_end=True)),  # base
+    (51865, 768, 12, 12): (  # small
+        WordHead(8, 8, 2), WordHead(8, 4, 5), WordHead(7, 4, -2, tells_end=True), WordHead(5, 3, -1, tells_end=True),
+    ),
+}
+# fmt: on
+"""By the same dimensions, found as docs/decisions/words.md says; other models are timed by their alignment heads."""
+
 
 def published_heads(dims: Dims) -> AlignmentHeads | None:
     """Look up the heads of a published model by its dimensions.
@@ -30,9 +52,18 @@ def published_heads(dims: Dims) -> AlignmentHeads | None:
     tuple of (layer, head), or None
         None if the dimensions do not identify a published model: large-v1 and large-v2 have the same.
     """
-    text = _PUBLISHED_HEADS.get((dims.n_vocab, dims.n_text_state, dims.n_audio_layer, dims.n_text_layer), "")
+    text = _PUBLISHED_HEADS.get(_key(dims), "")
     layers = (layer.split(":") for layer in text.split())
     return tuple((int(layer), int(head)) for layer, heads in layers for head in heads.split(",")) or None
+
+
+def word_heads(dims: Dims) -> tuple[WordHead, ...]:
+    """Look up the word heads of a published model by its dimensions; none if they were not measured."""
+    return _WORD_HEADS.get(_key(dims), ())
+
+
+def _key(dims: Dims) -> tuple[int, int, int, int]:
+    return dims.n_vocab, dims.n_text_state, dims.n_audio_layer, dims.n_text_layer
 
 
 def default_heads(dims: Dims) -> AlignmentHeads:
@@ -58,3 +89,35 @@ def declared_heads(value: object, dims: Dims) -> AlignmentHeads | None:
         return None
     chosen = tuple(head for head in heads if list(head) in value)
     return chosen if len(chosen) == len(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHeads:
+    """The heads of a backend's `Session.attention`.
+
+    Parameters
+    ----------
+    alignment : tuple of (layer, head)
+    words : tuple of WordHead
+    """
+
+    alignment: AlignmentHeads
+    words: tuple[WordHead, ...]
+
+    @classmethod
+    def of(cls, alignment: AlignmentHeads | None, words: tuple[WordHead, ...], dims: Dims) -> KeptHeads:
+        """Return the heads of a model of these dimensions; without alignment heads they are the default ones."""
+        return cls(tuple(sorted(alignment or default_heads(dims))), words)
+
+    @property
+    def all(self) -> AlignmentHeads:
+        """Each head once: the alignment heads, then the word heads that are not among them."""
+        return tuple(dict.fromkeys((*self.alignment, *((word.layer, word.head) for word in self.words))))
+
+    def select(self, attention: NDArray[np.float32], *, words: bool) -> NDArray[np.float32]:
+        """Return the attention of the word heads or of the alignment heads, given that of all heads."""
+        if not words:
+            return attention[: len(self.alignment)]
+        rows = [self.all.index((word.layer, word.head)) for word in self.words]
+        selected: NDArray[np.float32] = attention[rows]
+        return selected

@@ -12,12 +12,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads
+from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads, word_heads
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, watch
 from harken.checkpoints.weight_shapes import check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.text.vocabulary import Arrangement, arrange
-from harken.types import Dims
+from harken.types import Dims, WordHead
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
 
@@ -180,6 +180,11 @@ class Checkpoint:
     stored_dtype: str
     encoder_sha256: str | None = None
     draft_vocabulary: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+
+    @property
+    def word_heads(self) -> tuple[WordHead, ...]:
+        """Cross-attention heads that attend to the bounds of words; none if they were not measured for this model."""
+        return word_heads(self.dims)
 
     @property
     def has_encoder(self) -> bool:

@@ -8,8 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from harken.contract import Floats, Logits, Session
-from harken.decoding.hypothesis import AttentionCapture, Hypothesis, Observer, Step, no_attention
+from harken.contract import Logits, Session
+from harken.decoding.hypothesis import (
+    NO_ATTENTION,
+    AttentionCapture,
+    CapturedAttention,
+    Hypothesis,
+    Observer,
+    Step,
+    no_attention,
+)
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.loops import CHECK_EVERY, LoopRule
 from harken.decoding.strategies import Beam
@@ -23,7 +31,7 @@ class _BeamHypothesis:
     logprobs: tuple[float, ...]
     sum_logprob: float
     parent_row: int
-    attention: Floats | None = None
+    attention: CapturedAttention = NO_ATTENTION
 
     def extend(self, token: int, logprob: float, parent_row: int) -> _BeamHypothesis:
         return _BeamHypothesis(

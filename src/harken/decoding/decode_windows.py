@@ -171,7 +171,7 @@ def decode(
     session = backend.open_session(
         features, [window.window_index for window in windows], n_ctx, attention=attention
     )
-    capture = capture_attention(session) if attention else no_attention
+    capture = capture_attention(session, words=bool(backend.word_heads)) if attention else no_attention
     sot_offsets = [len(prompt) - 1 - prompt.index(tokenizer.sot) for prompt in prompts]
     logits, no_speech_probs = prefill(session, prompts, [()] * len(prompts), tokenizer.no_speech, sot_offsets)
 

@@ -15,7 +15,15 @@ import numpy as np
 
 from harken.contract import Floats, GreedyRules, GreedySession, Ints, Logits, PickedSoFar, Session
 from harken.decoding.candidate_generator import common_prefix_length
-from harken.decoding.hypothesis import AttentionCapture, Hypothesis, Observer, Step, no_attention
+from harken.decoding.hypothesis import (
+    NO_ATTENTION,
+    AttentionCapture,
+    CapturedAttention,
+    Hypothesis,
+    Observer,
+    Step,
+    no_attention,
+)
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.loops import CHECK_EVERY, LoopRule
 from harken.decoding.speculation import DraftSession
@@ -157,7 +165,7 @@ class Row:
         Number of draft tokens that were right.
     stop : Stop or None
         None until the row has ended.
-    attention : ndarray of shape (heads, tokens, positions), float32, or None
+    attention : tuple of ndarray or None
         Cross-attention that picked each token, if it was captured.
     """
 
@@ -171,7 +179,7 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     n_matched: int = 0
     stop: Stop | None = None
-    attention: Floats | None = None
+    attention: CapturedAttention = NO_ATTENTION
 
     @property
     def max_draft(self) -> int:

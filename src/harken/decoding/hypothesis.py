@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 from harken.contract import Floats, Session
 
+CapturedAttention = tuple[Floats | None, Floats | None]
+"""Attention of the alignment heads and of the word heads."""
+NO_ATTENTION: CapturedAttention = (None, None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
@@ -20,24 +24,39 @@ class Hypothesis:
         Log-probability of each at temperature 1, under the logit rules; one more for the end of text if it was reached.
     attention : ndarray of shape (heads, len(logprobs), positions), or None
         Cross-attention that picked each token: softmax weights of the alignment heads; None unless captured.
+    word_attention : ndarray of shape (word heads, len(logprobs), positions), or None
+        That of the word heads; None unless captured, or where the backend has none.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     attention: Floats | None = field(default=None, compare=False, repr=False)
+    word_attention: Floats | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def from_picked(
-        cls, tokens: Sequence[int], logprobs: Sequence[float], eot: int, attention: Floats | None
+        cls, tokens: Sequence[int], logprobs: Sequence[float], eot: int, captured: CapturedAttention
     ) -> Hypothesis:
         """Make a hypothesis of the tokens that were picked, of which the last may be the end of text."""
         text_tokens = tokens[:-1] if tokens[-1] == eot else tokens
-        return cls(tokens=tuple(text_tokens), logprobs=tuple(logprobs), attention=attention)
+        attention, word_attention = captured
+        return cls(
+            tokens=tuple(text_tokens),
+            logprobs=tuple(logprobs),
+            attention=attention,
+            word_attention=word_attention,
+        )
 
     def first(self, n_tokens: int) -> Hypothesis:
         """Return the first tokens of it, as if it had run out of tokens there."""
-        attention = None if self.attention is None else self.attention[:, :n_tokens]
-        return Hypothesis(tokens=self.tokens[:n_tokens], logprobs=self.logprobs[:n_tokens], attention=attention)
+        captured = (self.attention, self.word_attention)
+        attention, word_attention = (each if each is None else each[:, :n_tokens] for each in captured)
+        return Hypothesis(
+            tokens=self.tokens[:n_tokens],
+            logprobs=self.logprobs[:n_tokens],
+            attention=attention,
+            word_attention=word_attention,
+        )
 
     @property
     def sum_logprob(self) -> float:
@@ -56,19 +75,28 @@ class Hypothesis:
         return self.sum_logprob / divisor
 
 
-AttentionCapture = Callable[[int, int], Floats | None]
+AttentionCapture = Callable[[int, int], CapturedAttention]
 """Return the attention that picked the last tokens of a row, given the row of the session and the number of tokens."""
 
 
-def no_attention(row: int, n_tokens: int) -> None:
+def no_attention(row: int, n_tokens: int) -> CapturedAttention:
     """Return no attention: an `AttentionCapture` for sessions that keep none."""
+    return NO_ATTENTION
 
 
-def capture_attention(session: Session) -> AttentionCapture:
-    """Return a function that copies the attention out of a session, while the session still holds the row."""
+def capture_attention(session: Session, *, words: bool) -> AttentionCapture:
+    """Return a function that copies the attention out of a session, while the session still holds the row.
 
-    def capture(row: int, count: int) -> Floats:
-        return session.attention(row)[:, -count:].copy()
+    Parameters
+    ----------
+    session : Session
+    words : bool
+        Whether its backend has word heads.
+    """
+
+    def capture(row: int, count: int) -> CapturedAttention:
+        of_words = session.attention(row, words=True)[:, -count:].copy() if words else None
+        return session.attention(row)[:, -count:].copy(), of_words
 
     return capture
 

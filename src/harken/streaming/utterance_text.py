@@ -22,6 +22,10 @@ REPLACEMENT_CHARACTER = "�"
 """The decoded form of bytes that are not a whole character yet."""
 
 
+ATTENDED_LATE = 10
+"""Positions from where a word is spoken to where its tokens attend to most: 0.2 s."""
+
+
 def display_text(utterance: ActiveUtterance, tokenizer: Tokenizer) -> tuple[str, str]:
     """Return the committed text of an utterance and the tentative text after it."""
     committed = tokenizer.decode([token.token for token in utterance.committed]).rstrip(REPLACEMENT_CHARACTER)
@@ -117,7 +121,9 @@ def _segment(
 
 def _word(committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer) -> Word:
     def time_s(position: int) -> float:
-        return (utterance.start_frame + FRAMES_PER_POSITION * max(0, position)) / FRAMES_PER_SECOND
+        return (
+            utterance.start_frame + FRAMES_PER_POSITION * max(0, position - ATTENDED_LATE)
+        ) / FRAMES_PER_SECOND
 
     return Word(
         text=_text(committed, tokenizer),

@@ -304,7 +304,7 @@ class GapFilling:
         else:
             self._filled.append((gap, GapFilling(self._maker, text, n_frames, self._depth + 1)))
 
-    def segments(self) -> tuple[list[ScoredSegment], float]:
+    def segments(self) -> tuple[list[ScoredSegment], float | None]:
         """Return the segments of the window and of its gaps in order, and the median duration of the window's words."""
         window, gaps = self.window, [gap for gap, _ in self._filled]
         if not gaps:

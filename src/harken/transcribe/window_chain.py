@@ -293,7 +293,7 @@ class WindowChain:
         if self._options.word_timestamps:
             segments, self._context.last_speech_s = refine_word_boundaries(
                 segments,
-                median_duration_s=median_duration * TIMESTAMP_STEP_S,
+                median_duration_s=None if median_duration is None else median_duration * TIMESTAMP_STEP_S,
                 last_speech_s=self._context.last_speech_s,
                 speech=self._word_regions_s(filling.window),
             )

@@ -184,10 +184,10 @@ class SegmentMaker:
                 drop_reason=(verdict.reason or f"score {verdict.score:.2f}") if dropped else None,
             )
 
-    def segments(self, window: WindowText) -> tuple[list[Segment], float]:
+    def segments(self, window: WindowText) -> tuple[list[Segment], float | None]:
         """Return the segments of a window, with words if they are asked for, and the words' median duration."""
         segments = [self._make_segment(scored, window) for scored in window.scored]
-        return self._add_words(segments, window) if self._options.word_timestamps else (segments, 0.0)
+        return self._add_words(segments, window) if self._options.word_timestamps else (segments, None)
 
     def _make_segment(self, scored: ScoredText, window: WindowText) -> Segment:
         source, result = self.frame_source, window.result
@@ -209,7 +209,7 @@ class SegmentMaker:
             hallucination_score=round(scored.score, 4),
         )
 
-    def _add_words(self, segments: Iterable[Segment], window: WindowText) -> tuple[list[Segment], float]:
+    def _add_words(self, segments: Iterable[Segment], window: WindowText) -> tuple[list[Segment], float | None]:
         """Add the words to segments, with the times of the alignment."""
         options = self._options
         words, median_duration = words_by_segment(
@@ -241,7 +241,11 @@ class SegmentMaker:
         decoder, result = self.decoder, window.result
         if not decoder.exact:
             return align_decoded(
-                result.decoded.hypothesis, window.scored, decoder.tokenizer, window.n_positions
+                result.decoded.hypothesis,
+                window.scored,
+                decoder.tokenizer,
+                window.n_positions,
+                decoder.backend.word_heads,
             )
         return align_tokens(
             decoder.backend,

@@ -26,7 +26,7 @@ that speech may be from the words of a window to be used for them."""
 def refine_word_boundaries(
     segments: Sequence[Segment],
     *,
-    median_duration_s: float,
+    median_duration_s: float | None,
     last_speech_s: float,
     speech: Sequence[SpeechInterval] | None = None,
 ) -> tuple[list[Segment], float]:
@@ -36,8 +36,9 @@ def refine_word_boundaries(
     ----------
     segments : sequence of Segment
         Segments of one window with their words, in order, all times in seconds of the recording.
-    median_duration_s : float
-        Median duration of the window's words, in seconds (from `words_by_segment`).
+    median_duration_s : float or None
+        Median duration of the window's words, in seconds (from `words_by_segment`); None leaves their lengths as they
+        are, but for silence.
     last_speech_s : float
         End of the last word before this window, as returned for the window before; 0 for the first window.
     speech : sequence of (float, float), optional
@@ -69,6 +70,9 @@ def refine_word_boundaries(
         if regions
         else partial(_without_overlaps, not_before_s=last_speech_s)
     )
+    if median_duration_s is None:
+        fitted = _replace_words(segments, fit(words))
+        return [_fit_to_words(segment) for segment in fitted], _words(fitted)[-1].end_s
     # Silence is cut out first: a word that is still too long then is so for another reason.
     corrected = list(_correct_segments(_replace_words(segments, fit(words)), median_duration_s, last_speech_s))
     words = fit(_words(corrected))

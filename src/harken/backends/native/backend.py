@@ -19,11 +19,11 @@ from harken.backends.native.packed_file import PackedContents, load_packed
 from harken.backends.native.session import NativeSession
 from harken.backends.native.weights import DecoderWeights, EncoderWeights
 from harken.backends.store import FileStore, default_store_directory
-from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
+from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.errors import OptionError, install_hint
 from harken.processors import usable_processors
-from harken.types import Dims
+from harken.types import Dims, WordHead
 
 PRECISIONS = ("auto", "fp32", "int16", "int8")
 BITS = {"auto": 8, "fp32": 32, "int16": 8, "int8": 8, "int4": 4}
@@ -56,6 +56,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         Directory of packed weights; by default in the user's cache directory.
     alignment_heads : tuple of (layer, head), or None
         Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
+    word_heads : tuple of WordHead
+        Its other heads.
     shares_encoder : bool
         Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
     vocab_subset : ndarray of int64, or None
@@ -89,6 +91,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         threads: int | None = None,
         cache: Path | None = None,
         alignment_heads: AlignmentHeads | None = None,
+        word_heads: tuple[WordHead, ...] = (),
         shares_encoder: bool = False,
         vocab_subset: Ints | None = None,
         check_unchanged: Callable[[], None] = lambda: None,
@@ -99,7 +102,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             raise OptionError("backend", "native", _other_dims(dims))
         chosen_instruction_set()  # if it cannot be had, say so before anything is built
         self.dims = dims.without_encoder() if shares_encoder else dims
-        self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
+        self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
         self.threads = threads or usable_processors()
         store = FileStore(cache or default_store_directory())
         load = partial(load_packed, digest=digest, store=store, check_unchanged=check_unchanged)
@@ -116,7 +119,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         parts = (decoder_weights, encoder_weights) if self.dims.has_encoder else (decoder_weights,)
         arrays = load_parts(weights, *(partial(load, contents=contents) for contents in parts))
         self._decoder = NativeDecoder(
-            arrays[0], contents=decoder_weights, alignment_heads=self.alignment_heads, threads=self.threads
+            arrays[0], contents=decoder_weights, heads=self.heads, threads=self.threads
         )
         self._encoder = (
             NativeEncoder(arrays[1], encoder_weights, self._decoder, load_padding)

@@ -28,7 +28,7 @@ from harken.backends.native.library import (
 from harken.backends.native.matrices import GROUP, padded_rows
 from harken.backends.native.packed_file import ALIGNMENT_BYTES
 from harken.backends.native.weights import DecoderWeights
-from harken.checkpoints.alignment_heads import AlignmentHeads
+from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.contract import Floats, SparsePositions
 from harken.errors import OutOfMemory
 
@@ -105,7 +105,7 @@ class NativeDecoder:
         Packed weights.
     contents : DecoderWeights
         Their contents.
-    alignment_heads : tuple of (layer, head)
+    heads : KeptHeads
     threads : int
         Threads of one call.
 
@@ -124,18 +124,18 @@ class NativeDecoder:
         arrays: Mapping[str, NDArray[Any]],
         *,
         contents: DecoderWeights,
-        alignment_heads: AlignmentHeads,
+        heads: KeptHeads,
         threads: int,
     ) -> None:
         self.library = load_library()
         self.instruction_set = chosen_instruction_set()
         self.dims, self.vocab_subset = contents.dims, contents.vocab_subset
-        self.n_alignment_heads = len(alignment_heads)
+        self.heads = heads
         self.n_columns, self.stride = contents.n_logits, padded_rows(contents.n_logits)
         self._lock = Lock()
         self._abandoned: deque[int] = deque()  # sessions to close
         head_tokens = None if self.vocab_subset is None else self.vocab_subset.astype(np.int32)
-        self._model = _make_model(arrays, contents, alignment_heads, head_tokens)
+        self._model = _make_model(arrays, contents, heads.all, head_tokens)
         self._arrays = arrays, head_tokens  # the model points to them
         self.handle = self.library.harken_decoder_open(
             byref(self._model), threads, self.instruction_set.encode("ascii")

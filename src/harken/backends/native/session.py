@@ -111,14 +111,14 @@ class NativeSession:
         self._call(self._decoder.library.harken_session_reorder, order.buffer_info()[0], len(order))
         self._lengths = lengths
 
-    def attention(self, row: int) -> Floats:
+    def attention(self, row: int, *, words: bool = False) -> Floats:
         assert self._attention, "attention is kept in sessions that were opened with attention=True"
         decoder, positions = self._decoder, self._features.positions
-        weights = np.empty((decoder.n_alignment_heads, self._lengths[row], positions), np.float32)
+        weights = np.empty((len(decoder.heads.all), self._lengths[row], positions), np.float32)
         decoder.call(
             decoder.library.harken_session_attention, self._handle, row, weights.ctypes.data, positions
         )
-        return weights
+        return decoder.heads.select(weights, words=words)
 
     def _call(self, function: Callable[..., int], *arguments: Any) -> int:
         """Call a function on this session that can run out of memory, and return its result."""

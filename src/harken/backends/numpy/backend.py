@@ -11,9 +11,9 @@ from harken.backends.encoding import NO_ENCODER, own_states
 from harken.backends.host_logits import HostLogits
 from harken.backends.numpy import model
 from harken.backends.numpy.model import Mask, Weights
-from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
+from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.types import Dims
+from harken.types import Dims, WordHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class NumpyBackend:
         By the names of the original state dict, any float dtype.
     alignment_heads : tuple of (layer, head), or None
         Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
+    word_heads : tuple of WordHead
+        Its other heads.
     shares_encoder : bool
         Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
     vocab_subset : ndarray of int64, or None
@@ -70,11 +72,12 @@ class NumpyBackend:
         weights: Mapping[str, Floats],
         *,
         alignment_heads: AlignmentHeads | None = None,
+        word_heads: tuple[WordHead, ...] = (),
         shares_encoder: bool = False,
         vocab_subset: Ints | None = None,
     ) -> None:
         self.dims = dims.without_encoder() if shares_encoder else dims
-        self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
+        self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
         self.vocab_subset = vocab_subset
         names = [name for name in weights if self.dims.has_encoder or not name.startswith("encoder.")]
         self.weights = {name: np.asarray(weights[name], np.float32) for name in names}
@@ -157,12 +160,12 @@ class NumpySession:
     def reorder(self, rows: Sequence[int]) -> None:
         self._rows = [self._rows[row] for row in rows]
 
-    def attention(self, row: int) -> Floats:
+    def attention(self, row: int, *, words: bool = False) -> Floats:
         assert self._captures_attention, "attention is kept in sessions that were opened with attention=True"
-        layers, heads = zip(*self._backend.alignment_heads, strict=True)
+        layers, heads = zip(*self._backend.heads.all, strict=True)
         weights: Floats = self._decode(row)[1][list(layers), list(heads)]
         missing = self._features.encoder_output.shape[1] - weights.shape[-1]
-        return np.pad(weights, ((0, 0), (0, 0), (0, missing)))
+        return self._backend.heads.select(np.pad(weights, ((0, 0), (0, 0), (0, missing))), words=words)
 
     def _decode(self, row: int) -> tuple[Floats, Floats]:
         """Compute logits and attention at every token of a row."""

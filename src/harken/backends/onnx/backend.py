@@ -13,10 +13,10 @@ from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState,
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.store import FileStore, default_store_directory
-from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
+from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.processors import usable_processors
-from harken.types import Dims
+from harken.types import Dims, WordHead
 
 
 class OnnxBackend(EncodingBackend[OnnxFeatures]):
@@ -37,6 +37,8 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
         Directory of stored graphs; by default in the user's cache directory.
     alignment_heads : tuple of (layer, head), or None
         Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
+    word_heads : tuple of WordHead
+        Its other heads.
     shares_encoder : bool
         Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
     vocab_subset : ndarray of int64, or None
@@ -71,12 +73,13 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
         threads: int | None = None,
         cache: Path | None = None,
         alignment_heads: AlignmentHeads | None = None,
+        word_heads: tuple[WordHead, ...] = (),
         shares_encoder: bool = False,
         vocab_subset: Ints | None = None,
         check_unchanged: Callable[[], None] = lambda: None,
     ) -> None:
         self.dims = dims.without_encoder() if shares_encoder else dims
-        self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
+        self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
         self.vocab_subset = vocab_subset
         self.threads = threads or usable_processors()
         loader = GraphLoader(
@@ -87,7 +90,7 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
             precision=precision,
             threads=self.threads,
             store=FileStore(cache or default_store_directory()),
-            alignment_heads=self.alignment_heads,
+            alignment_heads=self.heads.all,
             vocab_subset=vocab_subset,
         )
         names = EncoderGraphs.names(self.dims)
@@ -117,7 +120,7 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
             features,
             row_windows,
             capacity,
-            n_alignment_heads=len(self.alignment_heads) if attention else 0,
+            heads=self.heads if attention else None,
             vocab_subset=self.vocab_subset,
         )
 

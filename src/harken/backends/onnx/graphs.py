@@ -184,7 +184,9 @@ def decoder(
     head_name = LM_HEAD if f"{LM_HEAD}.weight" in weights else "decoder.token_embedding"
     logits = layer.linear(x, head_name, rows=vocab_subset)
     graph.output(logits, "logits", ("P", dims.n_vocab if vocab_subset is None else len(vocab_subset)))
-    layer_weights = graph.op("Concat", *attention, axis=1)
+    by_layer = sorted(alignment_heads, key=lambda pair: pair[0])  # stable, as the loop above takes them
+    order = [by_layer.index(pair) for pair in alignment_heads]
+    layer_weights = graph.op("Gather", graph.op("Concat", *attention, axis=1), graph.constant(order), axis=1)
     graph.output(layer_weights, "alignment_weights", ("A", len(alignment_heads), "N", "M", "T"))
     return graph.build()
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from harken.backends.encoding import EncodedWindows
 from harken.backends.host_logits import HostLogits
 from harken.backends.onnx.runtimes import BindableGraph, BoundGraph
+from harken.checkpoints.alignment_heads import KeptHeads
 from harken.contract import Floats, Ints, SparsePositions
 from harken.types import Dims
 
@@ -101,8 +102,8 @@ class OnnxSession:
         Window of each row.
     capacity : int
         Most tokens of a row.
-    n_alignment_heads : int
-        Number of alignment heads of the graph, if their cross-attention is to be cached; else 0.
+    heads : KeptHeads or None
+        Those of the graph, if their cross-attention is to be cached.
     vocab_subset : ndarray of int64, or None
         Ids of the tokens that the graph computes logits of; None is all.
     """
@@ -115,11 +116,11 @@ class OnnxSession:
         row_windows: Sequence[int],
         capacity: int,
         *,
-        n_alignment_heads: int = 0,
+        heads: KeptHeads | None = None,
         vocab_subset: Ints | None = None,
     ) -> None:
         self._graph, self._dims, self._features, self._capacity = graph, dims, features, capacity
-        self._n_alignment_heads, self._vocab_subset = n_alignment_heads, vocab_subset
+        self._heads, self._vocab_subset = heads, vocab_subset
         self._windows = list(dict.fromkeys(row_windows))
         self._cross_kv = features.decoder_inputs(self._windows)
         self._cache_windows = [self._windows.index(window) for window in row_windows]
@@ -153,10 +154,10 @@ class OnnxSession:
         new_slots = self._reserve_slots(rows_by_window, tokens)
         inputs = self._decoder_inputs(rows_by_window, tokens, last_n, new_slots)
         outputs = {"logits": np.empty((len(inputs["logit_positions"]), columns), np.float32)}
-        if self._n_alignment_heads:
+        if self._heads:
             shape = (
                 len(rows_by_window),
-                self._n_alignment_heads,
+                len(self._heads.all),
                 *inputs["self_attention_mask"].shape[2:4],
                 self._features.positions,
             )
@@ -211,7 +212,7 @@ class OnnxSession:
             "logit_positions": np.array(
                 [query for row in sorted(logit_positions) for query in logit_positions[row]], np.int64
             ),
-            "alignment_queries": np.array([width if self._n_alignment_heads else 0]),
+            "alignment_queries": np.array([width if self._heads else 0]),
         }
 
     def rewind(self, lengths: Sequence[int]) -> None:
@@ -229,12 +230,12 @@ class OnnxSession:
         if 2 * len(live_windows) <= len(self._windows):
             self._drop_idle_windows(live_windows)
 
-    def attention(self, row: int) -> Floats:
-        assert self._n_alignment_heads, "attention is kept in sessions that were opened with attention=True"
+    def attention(self, row: int, *, words: bool = False) -> Floats:
+        assert self._heads, "attention is kept in sessions that were opened with attention=True"
         weights: Floats = self._kv_cache[ATTENTION_CACHE][
             self._cache_windows[row], :, 0, self._row_slots[row]
         ].transpose(1, 0, 2)
-        return weights
+        return self._heads.select(weights, words=words)
 
     @property
     def _n_slots(self) -> int:
@@ -249,8 +250,8 @@ class OnnxSession:
             for i in range(self._dims.n_text_layer)
             for part in "kv"
         }
-        if self._n_alignment_heads:
-            shape = (len(self._windows), self._n_alignment_heads, 1, n_slots, self._features.positions)
+        if self._heads:
+            shape = (len(self._windows), len(self._heads.all), 1, n_slots, self._features.positions)
             cache[ATTENTION_CACHE] = np.empty(shape, np.float32)
         return cache
 
@@ -323,7 +324,7 @@ class OnnxSession:
         new_slots: list[list[int]],
     ) -> None:
         """Append the slots of the new tokens to their rows, and cache the alignment weights of these tokens."""
-        if self._n_alignment_heads:
+        if self._heads:
             for window_cache, new_weights, window_slots in zip(
                 self._kv_cache[ATTENTION_CACHE], outputs["alignment_weights"], new_slots, strict=True
             ):

@@ -17,9 +17,9 @@ from harken.backends.torch.model import AttentionFunction, WhisperModel, attend
 from harken.backends.torch.session import LogitVocabulary, TorchFeatures, TorchSession
 from harken.backends.torch.static_cache import CudaGraphCapture, GraphCapture, StaticCachePool
 from harken.backends.torch.streaming_encoder import PAD_MULTIPLE, TorchEncoderState
-from harken.checkpoints.alignment_heads import AlignmentHeads, default_heads
+from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.types import FRAMES_PER_POSITION, Dims
+from harken.types import FRAMES_PER_POSITION, Dims, WordHead
 
 MAX_IDLE_CACHES = {"cuda": 8, "mps": 2, "cpu": 2}
 """Static caches that are kept for later sessions; most on CUDA, where a new one has to capture its graphs again."""
@@ -45,6 +45,8 @@ class TorchBackend:
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
     alignment_heads : tuple of (layer, head), or None
         Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
+    word_heads : tuple of WordHead
+        Its other heads.
     threads : int, optional
         Threads of PyTorch on the CPU, in the whole process; by default PyTorch's own choice.
     graph_capture : callable, "auto" or None
@@ -69,6 +71,7 @@ class TorchBackend:
         shares_encoder: bool = False,
         vocab_subset: Ints | None = None,
         alignment_heads: AlignmentHeads | None = None,
+        word_heads: tuple[WordHead, ...] = (),
         threads: int | None = None,
         graph_capture: Callable[[], GraphCapture] | Literal["auto"] | None = "auto",
         attention: AttentionFunction = attend,
@@ -79,12 +82,12 @@ class TorchBackend:
         if graph_capture == "auto":
             graph_capture = partial(CudaGraphCapture, torch_device) if torch_device.type == "cuda" else None
         self.dims = dims.without_encoder() if shares_encoder else dims
-        self.alignment_heads = tuple(sorted(alignment_heads or default_heads(dims)))
+        self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
         self._model = WhisperModel(
             self.dims,
             weights,
             vocab_subset=vocab_subset,
-            alignment_heads=self.alignment_heads,
+            heads=self.heads,
             device=torch_device,
             dtype=DTYPES[precision],
         )

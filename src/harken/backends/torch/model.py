@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harken.backends.torch.device import upload
-from harken.checkpoints.alignment_heads import AlignmentHeads
+from harken.checkpoints.alignment_heads import KeptHeads
 from harken.contract import Ints
 from harken.types import Dims
 
@@ -124,7 +124,7 @@ class WhisperModel:
         By the names of the original state dict; read once, one at a time.
     vocab_subset : ndarray of shape (columns,), int64, or None
         Ids that `logits` covers; None is all.
-    alignment_heads : tuple of (layer, head)
+    heads : KeptHeads
         Heads of `alignment_weights`.
     device : torch.device
     dtype : torch.dtype
@@ -136,13 +136,13 @@ class WhisperModel:
         weights: Mapping[str, NDArray[Any]],
         *,
         vocab_subset: Ints | None,
-        alignment_heads: AlignmentHeads,
+        heads: KeptHeads,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
         self.dims, self.device, self.dtype = dims, device, dtype
-        self.alignment_heads = alignment_heads
-        self.alignment_layers = tuple(sorted({layer for layer, _ in alignment_heads}))
+        self.heads = heads
+        self.alignment_layers = tuple(sorted({layer for layer, _ in heads.all}))
         self._weights = _load_weights(weights, dims, device, dtype)
         embedding = self._weights["decoder.token_embedding.weight"]
         self._lm_head = prepack(embedding if vocab_subset is None else embedding[upload(vocab_subset, device)])
@@ -309,7 +309,7 @@ class WhisperModel:
         return linear(x, self._lm_head).float()
 
     def alignment_weights(self, queries: Tensor, keys: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Compute the cross-attention of the alignment heads.
+        """Compute the cross-attention of the heads that are kept.
 
         Parameters
         ----------
@@ -323,7 +323,7 @@ class WhisperModel:
         Tensor of shape (heads, tokens, positions), float32
         """
         heads = self.dims.n_text_head
-        layers, head_indices = [list(column) for column in zip(*self.alignment_heads, strict=True)]
+        layers, head_indices = [list(column) for column in zip(*self.heads.all, strict=True)]
         query_indices = [self.alignment_layers.index(layer) for layer in layers]
         q = queries.unflatten(-1, (heads, -1))[query_indices, :, head_indices].float()
         k = keys.unflatten(-1, (heads, -1))[layers, :, head_indices].float()

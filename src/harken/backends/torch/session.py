@@ -132,7 +132,7 @@ class TorchSession:
         else:
             self._move_to_new_cache(parents, new_shape)
 
-    def attention(self, row: int) -> Floats:
+    def attention(self, row: int, *, words: bool = False) -> Floats:
         cached_row, model, shape = self._rows[row], self._cache.model, self._cache.shape
         assert shape.attention, "attention is kept in sessions that were opened with attention=True"
         queries = self._cache.kv_cache.kv[
@@ -145,7 +145,7 @@ class TorchSession:
             .cpu()
             .numpy()
         )
-        return weights
+        return model.heads.select(weights, words=words)
 
     @property
     def _cross_kv(self) -> Tensor:

@@ -62,7 +62,7 @@ struct harken_model {
     struct harken_matrix head;   /* rows are the tokens that get logits */
     const int32_t *head_tokens; /* their ids, ascending, or NULL for those of all tokens */
     int32_t n_alignment_heads;
-    const int32_t *alignment_heads; /* pairs of layer and head, sorted */
+    const int32_t *alignment_heads; /* pairs of layer and head, each once */
 };
 
 /* The layers of one block of the encoder, with 7, 16 or 32 bits; keys and then values are one matrix. Normalisations and

@@ -1,0 +1,312 @@
+"""Word times: how far starts and ends are from known ones, offline, live and of a known text, beside other engines.
+
+The words are spoken by eSpeak NG, which reports the sample at which every phoneme begins: references of a set as
+sentences, joined with pauses of 0.1 to 1.5 s and some noise. Words that an engine wrote otherwise are left out of the
+errors, and count against F1, for which start and end have to be within 50 ms.
+
+    pip install espeakng-loader
+    python benchmarks/word_times.py --engines harken 'harken live' 'harken align' faster-whisper --save word-times
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import re
+import tempfile
+import wave
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engines import PACKAGES, model_directory
+from program import Args, Program, Row, add, main, note, require
+from recordings import SAMPLE_RATE, read_set
+
+if TYPE_CHECKING:
+    from harken.contract import Floats
+
+Words = list[tuple[str, float | None, float | None]]
+"""Text, start and end in seconds; None where it is not known."""
+VOICES = {"en": ("en-us", "en-gb-x-rp")}
+"""Voices of a language; for others the one that has its code."""
+JOINED, PAUSES_S, NOISE = 4, (0.1, 0.2, 0.4, 0.8, 1.5), 10 ** (-65 / 20)
+WITHIN_MS = (20, 50, 100)
+F1_S = 0.05
+SYNCHRONOUS, UTF8, PHONEME_EVENTS, WORD_EVENT, PHONEME_EVENT = 2, 1, 1, 1, 7
+
+
+class Event(ctypes.Structure):
+    """`espeak_EVENT` of speak_lib.h."""
+
+    _fields_ = (
+        ("type", ctypes.c_int), ("identifier", ctypes.c_uint), ("text_position", ctypes.c_int),
+        ("length", ctypes.c_int), ("audio_ms", ctypes.c_int), ("sample", ctypes.c_int),
+        ("user_data", ctypes.c_void_p), ("phoneme", ctypes.c_char * 8),
+    )  # fmt: skip
+
+
+class Synthesizer:
+    """eSpeak NG's library, which speaks texts and tells when."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        loader: Any = importlib.import_module("espeakng_loader")
+        self._library = ctypes.CDLL(loader.get_library_path())
+        data = loader.get_data_path().encode()
+        self._rate = self._library.espeak_Initialize(SYNCHRONOUS, 0, data, PHONEME_EVENTS)
+        self._events: list[tuple[int, int, float, bytes]] = []
+        self._blocks: list[Floats] = []
+
+        def callback(samples: Any, count: int, events: Any) -> int:
+            if samples and count:
+                self._blocks.append(np.ctypeslib.as_array(samples, (count,)).astype(np.float32) / 32768)
+            for event in iter_events(events):
+                self._events.append((event.type, event.text_position, event.audio_ms / 1000, event.phoneme))
+            return 0
+
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(Event)
+        )
+        self._callback = kind(callback)
+        self._library.espeak_SetSynthCallback(self._callback)
+
+    def speak(self, text: str, voice: str) -> tuple[Floats, Words]:
+        """Return samples at 16 kHz, and the words with their times; words spoken as one are one."""
+        import numpy as np
+
+        self._blocks.clear()
+        self._events.clear()
+        if self._library.espeak_SetVoiceByName(voice.encode()):
+            raise SystemExit(f"word_times.py: eSpeak NG has no voice {voice!r}")
+        data = text.encode()
+        self._library.espeak_Synth(data, len(data) + 1, 0, 1, 0, UTF8, None, None)
+        samples = np.concatenate(self._blocks)
+        length_s = len(samples) / self._rate
+        phonemes = [event for event in self._events if event[0] == PHONEME_EVENT]
+        ends = dict(zip(map(id, phonemes), [*(each[2] for each in phonemes[1:]), length_s], strict=True))
+        begun: list[tuple[int, list[tuple[float, float]]]] = []
+        for event in self._events:
+            if event[0] == WORD_EVENT:
+                begun.append((event[1] - 1, []))
+            elif event[0] == PHONEME_EVENT and begun and not event[3].startswith(b"_"):  # _ is a pause
+                begun[-1][1].append((event[2], ends[id(event)]))
+        words: Words = [
+            (text[position:following], spans[0][0], spans[-1][1])
+            for (position, spans), (following, _) in pairwise([*begun, (len(text), [])])
+            if spans
+        ]
+        positions = np.arange(0, len(samples), self._rate / SAMPLE_RATE)
+        return np.interp(positions, np.arange(len(samples)), samples).astype(np.float32), words
+
+
+def iter_events(events: Any) -> Iterator[Event]:
+    """Yield the events of a callback, which end with one of type 0."""
+    index = 0
+    while events[index].type:
+        yield events[index]
+        index += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A recording with the times of its words."""
+
+    path: Path
+    words: Words
+    language: str
+    voice: str
+
+
+def speak(texts: Sequence[str], language: str, voice: str, folder: Path) -> Iterator[Spoken]:
+    """Yield recordings of some sentences each."""
+    import numpy as np
+
+    synthesizer, random = Synthesizer(), np.random.default_rng(0)
+    for first in range(0, len(texts), JOINED):
+        parts: list[Floats] = []
+        words: Words = []
+        for text in texts[first : first + JOINED]:
+            parts.append(np.zeros(round(float(random.choice(PAUSES_S)) * SAMPLE_RATE), np.float32))
+            before_s = sum(map(len, parts)) / SAMPLE_RATE
+            samples, spoken = synthesizer.speak(text, voice)
+            words += [(word, before_s + (start or 0), before_s + (end or 0)) for word, start, end in spoken]
+            parts.append(samples)
+        joined = np.concatenate([*parts, np.zeros(SAMPLE_RATE // 2, np.float32)])
+        joined += NOISE * random.standard_normal(len(joined)).astype(np.float32)
+        path = folder / f"{voice}-{first}.wav"
+        with wave.open(str(path), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(SAMPLE_RATE)
+            file.writeframes((joined.clip(-1, 1) * 32767).astype("<i2").tobytes())
+        yield Spoken(path, words, language, voice)
+
+
+# Engines: words of a recording with their times.
+
+
+def harken(args: Args) -> Any:
+    """Return the words of `Recognizer.transcribe`, of a live session's final segments, or of `Recognizer.align`."""
+    from harken import load
+    from harken.audio import load_audio
+
+    recognizer = load(args.model, precision="int8", threads=args.threads)
+
+    def words(spoken: Spoken, way: str) -> Words:
+        if way == "align":
+            text = " ".join(word.strip() for word, _, _ in spoken.words)
+            found = list(recognizer.align(spoken.path, text, language=spoken.language))
+        elif way == "live":
+            session = recognizer.stream(language=spoken.language, word_timestamps=True)
+            samples, hop = load_audio(spoken.path), SAMPLE_RATE // 10
+            events = [
+                event for at in range(0, len(samples), hop) for event in session.feed(samples[at : at + hop])
+            ]
+            finals = [getattr(event, "segment", None) for event in [*events, *session.close()]]
+            found = [word for segment in finals if segment for word in segment.words]
+        else:
+            transcript = recognizer.transcribe(spoken.path, language=spoken.language, word_timestamps=True)
+            found = [word for segment in transcript for word in segment.words]
+        return [(word.text, word.start_s, word.end_s) for word in found]
+
+    return words
+
+
+def faster_whisper(args: Args) -> Any:
+    """Return the words of faster-whisper, greedy as all engines here."""
+    module: Any = importlib.import_module("faster_whisper")
+    model = module.WhisperModel(
+        model_directory(args.model), device="cpu", compute_type="int8", cpu_threads=args.threads
+    )
+
+    def words(spoken: Spoken, way: str) -> Words:
+        segments, _ = model.transcribe(
+            str(spoken.path), language=spoken.language, beam_size=1, word_timestamps=True
+        )
+        return [(word.word, word.start, word.end) for segment in segments for word in segment.words]
+
+    return words
+
+
+def openai_whisper(args: Args, module: str = "whisper") -> Any:
+    """Return the words of openai-whisper or of stable-ts, whose model is `--pt`."""
+    from harken.audio import load_audio
+
+    model = importlib.import_module(module).load_model(args.pt, device="cpu")
+
+    def words(spoken: Spoken, way: str) -> Words:
+        result = model.transcribe(
+            load_audio(spoken.path), language=spoken.language, fp16=False, word_timestamps=True, verbose=None
+        )
+        result = result if isinstance(result, dict) else result.to_dict()
+        return [
+            (word["word"], word["start"], word["end"])
+            for segment in result["segments"]
+            for word in segment["words"]
+        ]
+
+    return words
+
+
+ENGINES = {
+    "harken": (harken, "harken"),
+    "faster-whisper": (faster_whisper, "faster_whisper"),
+    "openai-whisper": (openai_whisper, "whisper"),
+    "stable-ts": (lambda args: openai_whisper(args, "stable_whisper"), "stable_whisper"),
+}
+LABELS = ("harken", "harken live", "harken align", "faster-whisper", "openai-whisper", "stable-ts")
+
+
+# Errors.
+
+
+def units(words: Words) -> Words:
+    """Return the parts of words that spaces and hyphens separate, without marks and capitals."""
+    parts: Words = []
+    for text, start, end in words:
+        names = [re.sub(r"[^\w']", "", name.lower()) for name in re.split(r"[\s-]+", text.strip())]
+        names = [name for name in names if name.strip("'")]
+        last = len(names) - 1
+        parts += [(name, None if i else start, end if i == last else None) for i, name in enumerate(names)]
+    return parts
+
+
+def errors(spoken: Words, found: Words) -> tuple[list[float], list[float], int]:
+    """Return the errors of starts and of ends in seconds, and the number of words with both within F1_S."""
+    one, other = units(spoken), units(found)
+    names = [name for name, _, _ in one], [name for name, _, _ in other]
+    starts, ends, right = [], [], 0
+    for block in SequenceMatcher(None, *names, autojunk=False).get_matching_blocks():
+        for (_, start, end), (_, found_start, found_end) in zip(
+            one[block.a : block.a + block.size], other[block.b : block.b + block.size], strict=True
+        ):
+            at_start = None if start is None or found_start is None else found_start - start
+            at_end = None if end is None or found_end is None else found_end - end
+            starts += [] if at_start is None else [at_start]
+            ends += [] if at_end is None else [at_end]
+            right += None not in (at_start, at_end) and max(abs(at_start or 0), abs(at_end or 0)) <= F1_S
+    return starts, ends, right
+
+
+def figures(name: str, values: Sequence[float]) -> Row:
+    """Return mean and median error in ms, and the shares within some bounds in percent."""
+    import numpy as np
+
+    ms = 1000 * np.abs(values)
+    shares = {
+        f"{name}_within_{bound}_percent": round(100 * float((ms <= bound).mean()), 1) for bound in WITHIN_MS
+    }
+    return {
+        f"{name}_mean_ms": round(float(ms.mean()), 1),
+        f"{name}_median_ms": round(float(np.median(ms)), 1),
+    } | shares
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    add(parser, "--engines", ("harken",), ", ".join(LABELS), choices=LABELS)
+    add(parser, "--language", "en", "of the set's references that are spoken")
+    parser.add_argument("--pt", metavar="FILE", help="the same model for openai-whisper and stable-ts")
+
+
+def rows(args: Args) -> Iterator[Row]:
+    """Yield a row for each set, voice and engine."""
+    require(*(ENGINES[label.partition(" ")[0]][1] for label in args.engines))
+    loaded = {kind: ENGINES[kind][0](args) for kind in {label.partition(" ")[0] for label in args.engines}}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.set:
+            entries = read_set(args.audio, name, args.limit, model=args.model, language=args.language)
+            texts = [entry.text for entry in entries]
+            for voice in VOICES.get(args.language, (args.language,)):
+                spoken = list(speak(texts, args.language, voice, Path(folder)))
+                for label in args.engines:
+                    kind, _, way = label.partition(" ")
+                    starts: list[float] = []
+                    ends: list[float] = []
+                    right = count = 0
+                    for each in spoken:
+                        found = loaded[kind](each, way)
+                        of_starts, of_ends, of_right = errors(each.words, found)
+                        starts, ends, right = starts + of_starts, ends + of_ends, right + of_right
+                        count += len(units(found)) + len(each.words)
+                    note(f"{name}, {voice}: {label}")
+                    yield {
+                        "set": name, "voice": voice, "engine": label, "words": len(starts),
+                        **figures("start", starts), **figures("end", ends),
+                        "f1_percent": round(200 * right / count, 1),
+                    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(
+        Program(
+            doc=__doc__, name="word-times", rows=rows, options=options, model="tiny.en", sets=("arctic",),
+            needs=("harken", "espeakng_loader"), packages=(*PACKAGES, "espeakng-loader", "stable-ts"),
+            settings=("language",),
+        )
+    )  # fmt: skip
