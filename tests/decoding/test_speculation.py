@@ -433,7 +433,8 @@ def test_drafts_do_not_change_whole_transcripts(
     )
     assert comparable(drafted) == comparable(plain)
     assert drafted.stats.sampled_tokens == plain.stats.sampled_tokens
-    assert drafted.stats.forwards <= plain.stats.forwards
+    # The tokens of an earlier attempt are a draft without any speculator too.
+    assert drafted.stats.forwards <= plain.stats.forwards + plain.stats.accepted
 
 
 # --- the fallback schedule, and partly encoded windows -----------------------------------------------------
