@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 Words = list[tuple[str, float | None, float | None]]
 """Text, start and end in seconds; None where it is not known."""
-VOICES = {"en": ("en-us", "en-gb-x-rp")}
-"""Voices of a language; for others the one that has its code."""
+VOICES = {"en": ("en-gb-scotland", "en-us-nyc")}
+"""Voices of a language, others than word heads were chosen with; for other languages the one that has its code."""
 JOINED, PAUSES_S, NOISE = 4, (0.1, 0.2, 0.4, 0.8, 1.5), 10 ** (-65 / 20)
 WITHIN_MS = (20, 50, 100)
 F1_S = 0.05
