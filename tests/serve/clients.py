@@ -310,14 +310,14 @@ class WyomingClient(Client):
 class FileClient(Client):
     """A client of the REST API, which sends all that it says as a file."""
 
-    path, query = "/v1/audio/transcriptions", b""
+    method, path, query = "POST", "/v1/audio/transcriptions", b""
     fields: ClassVar = {"model": "tiny.en"}
     _headers: dict[bytes, bytes]
 
     async def serve(self, stage: Stage) -> None:
         headers = [(b"host", b"localhost"), (b"content-type", FORM_TYPE.encode())]
         address = {"path": self.path, "query_string": self.query}
-        scope = {"type": "http", "method": "POST", "headers": headers} | address
+        scope = {"type": "http", "method": self.method, "headers": headers} | address
         await stage.app(scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
@@ -355,6 +355,15 @@ class FileClient(Client):
 
     def error_codes(self) -> list[str | None]:
         return [message["error"]["code"] for message in self.messages if "error" in message]
+
+
+class CaptionViewer(FileClient):
+    """Who watches the captions of the name ``talk``; its messages are captions."""
+
+    method, path = "GET", "/v1/captions/talk"
+
+    async def open(self) -> None:
+        await until(lambda: self.close_code)
 
 
 class DeepgramFileClient(FileClient):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from clients import (
+    CaptionViewer,
     Client,
     DeepgramClient,
     DeepgramFileClient,
@@ -317,6 +318,40 @@ async def test_a_bad_message_is_answered_in_a_line(
     if protocol is OwnClient:  # it has ended for good
         assert (await client.resumed(0)).errors == ["session_not_found"]
         assert stage.n_held == 0
+
+
+def sharing(protocol: type[Client]) -> type[Client]:
+    """Return a protocol whose clients share what they say as captions."""
+    return type(protocol.__name__, (protocol,), {"query": protocol.query + b"&captions=talk"})
+
+
+@only(OwnClient, RealtimeClient, VoskClient, DeepgramClient)
+@played()
+async def test_captions_show_what_is_said_and_a_slow_viewer_holds_up_nobody(
+    stage: Stage, protocol: type[Client]
+) -> None:
+    early, slow = await stage.connect(CaptionViewer), await stage.connect(CaptionViewer)
+    slow.reads.clear()
+    earlier = await stage.connect(sharing(OwnClient))
+    client = await stage.connect(sharing(protocol))
+    earlier.say(12)  # is shown no longer: the name is that of the later session
+    client.say(303)
+    await until(lambda: early.messages[-1]["committed"])
+    client.finish()
+    await until(lambda: client.text == words_said(303) and earlier.text == words_said(10))
+    if protocol is RealtimeClient:  # which goes on until its client goes
+        late = await stage.connect(CaptionViewer)
+        await until(lambda: late.messages)
+        assert late.messages[0]["lines"] == early.messages[-1]["lines"]
+        client.vanish()
+    slow.reads.set()
+    for viewer in (early, slow):
+        await until(lambda seen=viewer.messages: len(seen) > 1 and not seen[-1]["live"])
+        assert words_said(303).endswith(" ".join(viewer.messages[-1]["lines"]))
+    assert len(slow.messages) < 5
+    late = await stage.connect(CaptionViewer)
+    await until(lambda: late.messages)
+    assert late.messages == [{"lines": [], "committed": "", "tentative": "", "live": False}]
 
 
 @played()

@@ -99,7 +99,7 @@ def test_a_key_opens_the_door_and_without_one_it_is_closed(guarded: Serving) -> 
     assert asked(guarded, **{"x-api-key": "another"}) == (200, None)
     wrong = ("x-api-key", KEY[:-1]), ("x-api-key", ""), ("authorization", f"Basic {KEY}")
     for headers in ({}, {"authorization": "Bearer wrong"}, *({name: value} for name, value in wrong)):
-        for path in ("/v1/models", "/metrics", "/v1/harken/info", "/nothing"):
+        for path in ("/v1/models", "/metrics", "/v1/harken/info", "/v1/captions/talk", "/nothing"):
             assert asked(guarded, path, **headers) == (401, "invalid_api_key")
     assert KEY not in httpx.get(f"{guarded.url}/v1/models").text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from websockets.sync.client import connect
 
 from harken.audio import load_audio
 from harken.cli import main
@@ -18,7 +20,7 @@ from harken.serve.options import ServeOptions
 from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE, recognizer
 from serve.browser import Page, find_browser, open_page
-from serve.served_audio import wav
+from serve.served_audio import pcm, wav
 from serve.serving import Serving, serving
 
 pytestmark = pytest.mark.real
@@ -41,6 +43,12 @@ CONTROLS_WITHOUT_A_NAME = """
 CONTROLS = """
 [...document.querySelectorAll("button, input, select, a[href]")]
   .filter((e) => e.checkVisibility({ visibilityProperty: true }) && !e.disabled && e.tabIndex >= 0)
+"""
+FIRST_CAPTION = """
+import("/page/api.js").then(async ({ events, request }) => {
+  const name = new URL(document.querySelector("#captions-link").href).searchParams.get("name");
+  for await (const caption of events(await request(`v1/captions/${name}`))) return caption;
+})
 """
 TEXT = "[...document.querySelectorAll('.text p')].map((p) => p.textContent.trim()).join(' ')"
 
@@ -129,11 +137,14 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(
 @needs_browser
 def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page: Page) -> None:
     page.resize(1240, 700)
+    page.click("#captions")
+    assert "/captions?name=" in page.run("document.querySelector('#captions-link').href")
     page.click("#record")
     page.wait("document.querySelector('.live .committed')?.textContent.includes('fellow')")
     page.wait("document.querySelector('.live .status').textContent.includes('settled after')")
     assert "fellow" in page.run("document.querySelector('[role=log]').textContent")
     picture(page, "page.png")
+    assert page.run(FIRST_CAPTION)["live"]
     page.wait("document.querySelector('.live .segment')")
     page.click("#record")
     page.wait("document.querySelector('button[aria-label$=\".wav\"]')")
@@ -144,6 +155,27 @@ def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page: 
     assert "my fellow Americans" in text
     assert b"my fellow Americans" in page.download(".foot button[aria-label$='.vtt']")
     assert page.run("document.querySelector('#record').getAttribute('aria-pressed')") == "false"
+    assert page.problems == []
+
+
+@needs_browser
+def test_captions_are_seen_as_the_address_says_and_go_with_their_session(server: Serving, page: Page) -> None:
+    captions, style = (
+        "document.querySelector('#captions')",
+        "getComputedStyle(document.querySelector('#captions'))",
+    )
+    page.open(f"{server.url}/captions?name=talk&lines=12")
+    assert "lines=12: allowed is 1 to 10" in page.run("document.querySelector('#problem').textContent")
+    page.open(f"{server.url}/captions?name=talk&lines=1&size=40&color=ffe97a&align=left")
+    with connect(f"{server.socket_url}/v1/stream?captions=talk", ping_interval=None) as socket:
+        socket.send(json.dumps({"type": "hello"}))
+        socket.send(pcm(load_audio(EXAMPLE)[: round(SPEECH_S * SAMPLE_RATE)]))
+        page.wait(f"{captions}.textContent.includes('fellow') && {style}.opacity === '1'")
+        picture(page, "captions.png")
+        assert page.run(f"{captions}.clientHeight") == 52  # a line of letters of 40 pixels
+        assert page.run(f"[{style}.color, {style}.textAlign]") == ["rgb(255, 233, 122)", "left"]
+        socket.send('{"type": "end"}')
+        page.wait(f"{captions}.className === 'over'")
     assert page.problems == []
 
 
@@ -194,6 +226,8 @@ def test_it_asks_for_a_key_where_one_is_wanted_and_says_why_there_is_no_micropho
                 return connection.closed;
             })"""
         )
+        page.open(f"http://{FAR_NAME}:{locked.port}/captions?name=talk#key={KEY}")
+        page.wait("location.hash === '' && document.querySelector('#captions p')")
         page.open("about:blank")
     assert all("401" in problem or "insecure" in problem for problem in page.problems), page.problems
 

@@ -5,22 +5,38 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
 from clients import DeepgramClient, Stage, VoskClient, played, until
 from leaping import leap
 from realtime_script import final, interim, speech_ended, speech_started
 from starlette.datastructures import QueryParams
 from talking import words_said
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from harken.serve.live.deepgram import DeepgramTranslator, parse_query
 from harken.serve.live.translator import HangUp, Mark
 from harken.serve.work.live_job import Flushed
+from serving import Serving
 
 RAW = "encoding=linear16&sample_rate=16000"
 
 
 def told(outputs: Any) -> list[dict[str, Any]]:
     return [json.loads(output) for output in outputs if isinstance(output, str)]
+
+
+def test_another_name_of_captions_is_refused_in_a_line(tones: Serving) -> None:
+    line = "captions='a.b': allowed are 1 to 64 letters"
+    assert line in httpx.get(f"{tones.url}/v1/captions/a.b").json()["error"]["message"]
+    for path in ("realtime", f"listen?{RAW}"):
+        with pytest.raises(InvalidStatus) as refused:
+            connect(f"{tones.socket_url}/v1/{path}{'&' if '?' in path else '?'}captions=a.b").close()
+        assert refused.value.response.status_code == 400
+        assert line in (refused.value.response.body or b"").decode()
+    with connect(f"{tones.socket_url}/v1/stream?captions=a.b") as socket:
+        assert line in json.loads(socket.recv())["message"]
 
 
 @played()

@@ -16,7 +16,7 @@ from harken.serve.errors import RequestError
 from harken.serve.guard import Guard, Tickets
 from harken.serve.live import deepgram as live_deepgram
 from harken.serve.live import realtime, stream
-from harken.serve.rest import about, asr_webservice, deepgram, files, openapi, ovos, render
+from harken.serve.rest import about, asr_webservice, captions, deepgram, files, openapi, ovos, render
 from harken.serve.rest.whisper_cpp import WhisperCpp
 from harken.serve.service import Service
 
@@ -41,6 +41,7 @@ def make_app(service: Service) -> Starlette:
         load,
         *about.routes(service),
         *render.routes(service),
+        *captions.routes(service),
         *stream.routes(service),
         *realtime.routes(service, tickets),
         *live_deepgram.routes(service),

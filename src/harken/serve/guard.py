@@ -27,7 +27,7 @@ from harken.serve.options import ServeOptions
 
 log = getLogger("harken.serve")
 
-PUBLIC_PATHS = ("/healthz", "/health", "/readyz", "/", "/docs", "/openapi.json")
+PUBLIC_PATHS = ("/healthz", "/health", "/readyz", "/", "/captions", "/docs", "/openapi.json")
 PUBLIC_FOLDER = "/page/"
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 """Prefix of the WebSocket subprotocol in which browsers send a key, as they cannot set headers."""

@@ -69,6 +69,7 @@ def routes(service: Service, api: Mapping[str, Any]) -> list[BaseRoute]:
     return [
         description,
         route("/", assets[INDEX]),
+        route("/captions", assets["captions.html"]),
         route("/docs", _asset(openapi.page(api).encode(), ".html")),
         *(route(f"/page/{name}", asset) for name, asset in assets.items()),
     ]

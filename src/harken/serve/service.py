@@ -16,6 +16,7 @@ from harken.serve.metrics import Metrics
 from harken.serve.options import ServeOptions
 from harken.serve.waiting import LoadOnce, in_daemon_thread
 from harken.serve.work.admission import Admission
+from harken.serve.work.captions import Captions
 from harken.serve.work.engine import Job
 from harken.serve.work.file_job import FileJob, Work
 from harken.serve.work.live_job import Failed, LiveJob
@@ -61,6 +62,8 @@ class Service:
 
     Attributes
     ----------
+    captions : Captions
+        What live sessions say, for viewers.
     draining : asyncio.Event
         Set once the server is about to end: no further work is taken, and live streams are to be closed.
     """
@@ -74,6 +77,7 @@ class Service:
         load_diarizer: Callable[[], Diarizer] | None = None,
     ) -> None:
         self.options = options
+        self.captions = Captions()
         self.draining = asyncio.Event()
         self.admission = Admission(
             max_queue_s=options.max_queue_s, max_streams=options.max_streams, max_load=options.max_load
@@ -235,6 +239,7 @@ class Service:
     async def close(self) -> None:
         """Abandon what is in progress, and end the engines."""
         self.draining.set()
+        self.captions.close()
         if self._diarizer:
             self._diarizer.forget()
         await self.models.close("the server has ended")

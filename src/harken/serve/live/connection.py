@@ -82,6 +82,8 @@ class Session:
         Seconds that it may last; 0 for no limit.
     outlives : bool
         True if it goes on when its connection ends.
+    captions : str, optional
+        Name under which viewers see what is said.
     """
 
     def __init__(
@@ -92,9 +94,11 @@ class Session:
         *,
         limit_s: float = 0.0,
         outlives: bool = False,
+        captions: str | None = None,
     ) -> None:
         self._service, self._translator, self._outlives = service, translator, outlives
         self._outgoing = outgoing or Outgoing()
+        self._captions = service.captions.share(captions) if captions else None
         self._hang_up: HangUp | None = None
         self._stream = AsyncExitStack()
         self._job: LiveJob | None = None
@@ -159,7 +163,7 @@ class Session:
         await cancelled(*filter(None, (self._handling, self._ending, self._watching, self._updates)))
         self._abandon_input()
         await self._stream.aclose()
-        self._outgoing.close()
+        self._close()
 
     @property
     def over(self) -> bool:
@@ -221,9 +225,15 @@ class Session:
     def _hang(self, hang_up: HangUp) -> None:
         """Note how the session ends; the first time counts."""
         self._hang_up = self._hang_up or hang_up
-        self._outgoing.close()
+        self._close()
         if self._job:
             self._job.cancel()
+
+    def _close(self) -> None:
+        """Note that nothing more is said."""
+        self._outgoing.close()
+        if self._captions:
+            self._captions.close()
 
     async def _handle(self, message: Any) -> None:
         await self._perform(self._translator.received(message))
@@ -274,6 +284,8 @@ class Session:
         async for update in job.updates:
             if isinstance(update, Failed):
                 log_unforeseen(update.failure)
+            if self._captions:
+                self._captions.update(update)
             await self._perform(self._translator.updated(update))
             if isinstance(update, Flushed) and update.token is self._flush_token:
                 self._flushed.set()

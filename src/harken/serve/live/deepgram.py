@@ -45,6 +45,7 @@ from harken.serve.rest.deepgram import (
 )
 from harken.serve.rest.forms import Form, bad_field, missing_field
 from harken.serve.service import Service
+from harken.serve.work.captions import shared_as
 from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
 from harken.transcribe import TranscribeOptions
@@ -103,13 +104,15 @@ def routes(service: Service) -> list[BaseRoute]:
         request_id = str(uuid4())
         try:
             asked = parse_query(socket.query_params, service)
+            captions = shared_as(socket.query_params)
         except HarkenError as error:
             await _refuse(socket, request_error(error))
             return
         await accept(socket)
-        translator = DeepgramTranslator(asked, service.options.session_limit_s, request_id)
+        limit_s = service.options.session_limit_s
+        translator = DeepgramTranslator(asked, limit_s, request_id)
         line = WebSocketLine(socket, MAX_TEXT_BYTES, MAX_AUDIO_BYTES)
-        await Session(service, translator, limit_s=service.options.session_limit_s).run(line)
+        await Session(service, translator, limit_s=limit_s, captions=captions).run(line)
 
     return [WebSocketRoute("/v1/listen", serve)]
 

@@ -39,6 +39,7 @@ from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, Open
 from harken.serve.live.turns import Turns
 from harken.serve.rest.forms import bounded_body
 from harken.serve.service import Service
+from harken.serve.work.captions import shared_as
 from harken.serve.work.live_job import Failed, LiveUpdate
 
 BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
@@ -64,6 +65,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
     """Return the routes of Realtime transcription."""
 
     async def realtime(socket: WebSocket) -> None:
+        captions = shared_as(socket.query_params)
         await accept(socket)
         limit_s, offered = service.options.session_limit_s, socket.scope["subprotocols"]
         session = RealtimeSession(
@@ -74,7 +76,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
             query=socket.query_params,
         )
         line = WebSocketLine(socket, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
-        await Session(service, session, limit_s=limit_s).run(line)
+        await Session(service, session, limit_s=limit_s, captions=captions).run(line)
 
     async def client_secrets(request: Request) -> Response:
         """Make a short-lived key for a browser: OpenAI's Realtime API."""

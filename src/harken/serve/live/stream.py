@@ -28,6 +28,7 @@ from harken.serve.live.outgoing import ReplayLog
 from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, OpenStream, Output, StreamClosed
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
+from harken.serve.work.captions import shared_as
 from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
 from harken.streaming import StreamOptions
 from harken.streaming.latency import LatencyPlan
@@ -101,7 +102,7 @@ def routes(service: Service) -> list[BaseRoute]:
         line = _StreamLine(websocket, MAX_TEXT_BYTES, MAX_AUDIO_BYTES)
         try:
             try:
-                await streams.serve(line)
+                await streams.serve(line, shared_as(websocket.query_params))
             except RequestError as problem:
                 await line.send(_error_fields(problem))
                 await line.close(problem.close_code, problem.code or "")
@@ -135,8 +136,8 @@ class _Streams:
         self._service = service
         self._streams: dict[str, ResumableStream] = {}
 
-    async def serve(self, line: _StreamLine) -> None:
-        """Serve a connection.
+    async def serve(self, line: _StreamLine, captions: str | None) -> None:
+        """Serve a connection; a stream that it opens is shared under a name, if there is one.
 
         Raises
         ------
@@ -152,7 +153,7 @@ class _Streams:
         if isinstance(wanted, Resume):
             stream, seq = self._find(wanted), wanted.seq
         else:
-            stream, seq = await self._open(wanted), 0
+            stream, seq = await self._open(wanted, captions), 0
         try:
             await stream.serve(line, seq)
         except RequestError as problem:
@@ -163,7 +164,7 @@ class _Streams:
             if stream.refused:
                 await self._forget(stream)
 
-    async def _open(self, hello: Hello) -> ResumableStream:
+    async def _open(self, hello: Hello, captions: str | None) -> ResumableStream:
         """Open a stream. Of those that hold no slot and nobody, the oldest cannot be resumed when there are many."""
         idle = [stream for stream in self._streams.values() if stream.idle]
         for stream in idle[: max(0, len(idle) - self._service.options.max_streams)]:
@@ -174,7 +175,7 @@ class _Streams:
         except Exception as error:
             log_unforeseen(error)
             raise request_error(error, PARAMS) from error
-        stream = ResumableStream(self._service, hello, model, plan, self._forget)
+        stream = ResumableStream(self._service, hello, model, plan, self._forget, captions)
         self._streams[stream.id] = stream
         return stream
 
@@ -208,6 +209,8 @@ class ResumableStream:
         What its client is told of its latency.
     on_expiry : coroutine function
         Called with it once it has not been resumed in time.
+    captions : str, optional
+        As for `Session`.
 
     Attributes
     ----------
@@ -225,6 +228,7 @@ class ResumableStream:
         model: str,
         plan: LatencyPlan,
         on_expiry: Callable[[ResumableStream], Coroutine[Any, Any, None]],
+        captions: str | None = None,
     ) -> None:
         self.id, self.token = token_hex(8), token_urlsafe(24)
         self.refused = False
@@ -236,7 +240,8 @@ class ResumableStream:
         self._turn, self._taken_over, self._n_waiting = asyncio.Lock(), asyncio.Event(), 0
         self._on_expiry = on_expiry
         self._expiry: asyncio.Task[None] | None = None
-        self.session = Session(service, self, self._log, limit_s=service.options.session_limit_s, outlives=True)
+        limit_s = service.options.session_limit_s
+        self.session = Session(service, self, self._log, limit_s=limit_s, outlives=True, captions=captions)
 
     @property
     def idle(self) -> bool:

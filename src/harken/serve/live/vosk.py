@@ -36,6 +36,7 @@ from harken.serve.live.translator import (
 )
 from harken.serve.rest.files import plain_error
 from harken.serve.service import Service
+from harken.serve.work.captions import shared_as
 from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, StreamOptions
 from harken.text import from_language_tag
@@ -60,10 +61,12 @@ def make_vosk_app(service: Service) -> Starlette:
     """
 
     async def serve(socket: WebSocket) -> None:
+        captions = shared_as(socket.query_params)
         await accept(socket)
         translator = VoskTranslator(service, socket.path_params["language"])
         line = WebSocketLine(socket, MAX_TEXT_BYTES, MAX_AUDIO_BYTES)
-        await Session(service, translator, limit_s=service.options.session_limit_s).run(line)
+        limit_s = service.options.session_limit_s
+        await Session(service, translator, limit_s=limit_s, captions=captions).run(line)
 
     options = replace(service.options, api_key=(), auth=False)
     guard = Middleware(

@@ -22,6 +22,11 @@ export function setKey(key) {
 
 const key = () => sessionStorage.getItem(KEY);
 
+/** Return the address of the captions of a name; with the key, behind its # and so for the page alone. */
+export function captionsAddress(name) {
+  return new URL(`captions?name=${name}${key() ? `#key=${encodeURIComponent(key())}` : ""}`, ROOT).href;
+}
+
 /** Send a request; throw the server's one line if it refuses. */
 export async function request(path, options = {}) {
   const headers = { ...options.headers, ...(key() ? { Authorization: `Bearer ${key()}` } : {}) };

@@ -1,5 +1,6 @@
 // What the user chooses: model, language, translation, words to expect, delay. The browser remembers it.
 
+import { captionsAddress } from "./api.js";
 import { $, make } from "./dom.js";
 
 const STORED = "harken.choices";
@@ -64,7 +65,7 @@ export function offerDevices(devices) {
 export function chosen() {
   const hotwords = $("hotwords").value.split(",").map((word) => word.trim()).filter(Boolean);
   const [model, language, task, delay, device] = ["model", "language", "task", "delay", "device"].map((id) => $(id).value);
-  return { model, language, task, delay, device, hotwords };
+  return { model, language, task, delay, device, hotwords, captions: $("captions").checked ? wanted.captions : "" };
 }
 
 /** Remember every choice from now on, and what was typed before. */
@@ -72,14 +73,26 @@ export function remember() {
   $("hotwords").value = wanted.hotwords ?? "";
   for (const id of FIELDS) {
     $(id).addEventListener("change", () => {
-      wanted = { ...wanted, [id]: $(id).value };
-      try {
-        localStorage.setItem(STORED, JSON.stringify(wanted));
-      } catch {
-        // A browser that keeps nothing still uses it.
-      }
+      keep({ [id]: $(id).value });
       if (id === "model") offerAbilities();
     });
   }
+  $("captions").addEventListener("change", nameCaptions);
   $("choices").addEventListener("submit", (event) => event.preventDefault());
+}
+
+function keep(choice) {
+  wanted = { ...wanted, ...choice };
+  try {
+    localStorage.setItem(STORED, JSON.stringify(wanted));
+  } catch {
+    // A browser that keeps nothing still uses it.
+  }
+}
+
+/** Show where captions are to be seen, always at the same address, or that there are none. */
+function nameCaptions() {
+  if (!wanted.captions) keep({ captions: crypto.randomUUID().slice(0, 8) });
+  $("captions-link").href = captionsAddress(wanted.captions);
+  $("captions-note").hidden = !$("captions").checked;
 }

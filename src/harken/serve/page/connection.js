@@ -8,8 +8,8 @@ const ACK_EVERY = 50;
 
 export class Connection {
   /** `on` has functions for `message`, `lost` and `back`; the promise `closed` tells how it ended. */
-  constructor(hello, on) {
-    Object.assign(this, { hello, on, ready: null, seq: 0, ending: false, tries: 0 });
+  constructor(hello, on, captions = "") {
+    Object.assign(this, { hello, on, path: captions ? `v1/stream?captions=${captions}` : "v1/stream", ready: null, seq: 0, ending: false, tries: 0 });
     this.bytesPerS = hello.audio.rate * 2;
     this.kept = []; // the last blocks, which may have to be sent again
     this.sent = 0; // bytes, in all connections together
@@ -32,7 +32,7 @@ export class Connection {
 
   async connect() {
     try {
-      this.socket = await openSocket("v1/stream");
+      this.socket = await openSocket(this.path);
     } catch (error) {
       this.lost(error);
       return;

@@ -87,7 +87,7 @@ class LiveSheet {
   }
 
   async open() {
-    const { model, language, task, delay, device, hotwords } = this.choices;
+    const { model, language, task, delay, device, hotwords, captions } = this.choices;
     this.microphone = await Microphone.open(device, (block, rms) => this.take(block, rms), () => this.stop());
     nameDevices(); // the browser tells their names from now on
     const audio = { format: "s16le", rate: this.microphone.rate, channels: 1 };
@@ -96,7 +96,7 @@ class LiveSheet {
       message: (event) => this.show(event),
       lost: () => this.sheet.tell("The connection was lost; trying to go on", { trouble: true }),
       back: () => this.tell(),
-    });
+    }, captions);
     this.connection.closed.then(() => this.finish(), (error) => this.finish(error));
     navigator.wakeLock?.request("screen").then((lock) => (this.wakeLock = lock), () => {});
     this.sheet.offer({ Stop: () => this.stop() });
