@@ -176,6 +176,18 @@ TABLES = {
             "too fast": "{only_too_fast:d}",
         }
     ),
+    "word-times": Table(
+        {
+            "voice": "{voice}",
+            "engine": "{engine}",
+            "words": "{words:d}",
+            "start, end: mean, ms": "{start_mean_ms:.0f}, {end_mean_ms:.0f}",
+            "median, ms": "{start_median_ms:.0f}, {end_median_ms:.0f}",
+            "starts within 20, 50, 100 ms, %": "{start_within_20_percent:.0f}, {start_within_50_percent:.0f}, "
+            "{start_within_100_percent:.0f}",
+            "F1 at 50 ms, %": "{f1_percent:.1f}",
+        }
+    ),
     "parity": Table(_PARITY),
     "parity-base": Table(_PARITY),
     "parity-small": Table(_PARITY),
