@@ -130,13 +130,7 @@ TABLES = {
             )
         }
     ),
-    "errors-tiny-en": Table(
-        _ERRORS
-        | {
-            "harken with whole windows, %": "{harken exact:.2f}",
-            "95 % interval of the difference": "{to harken exact, low:+.2f} to {to harken exact, high:+.2f}",
-        }
-    ),
+    "errors-tiny-en": Table(_ERRORS),
     "hashing-cost": Table(
         {
             "positions": "{positions:d}",
