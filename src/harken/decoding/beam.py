@@ -19,7 +19,7 @@ from harken.decoding.hypothesis import (
     no_attention,
 )
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.loops import CHECK_EVERY, LoopRule
+from harken.decoding.loops import LoopRule
 from harken.decoding.strategies import Beam
 
 
@@ -82,8 +82,8 @@ class _BeamState:
                 self.unfinished.append(candidate)
                 if len(self.unfinished) == self.beam.width:
                     break
-        if self.loop_rule and self.unfinished and not len(self.unfinished[0].tokens) % CHECK_EVERY:
-            self.loops = self.loop_rule.begins(self.unfinished[0].tokens) is not None
+        if self.loop_rule and self.unfinished:
+            self.loops = self.loop_rule.stops(self.unfinished[0].tokens)
         self._finish(ended[: max(0, self.max_finished - len(self.finished))])
         if self.done:
             self._finish(self.unfinished[: max(0, self.beam.width - len(self.finished))])

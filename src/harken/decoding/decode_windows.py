@@ -130,6 +130,7 @@ def decode(
     strategy: Strategy,
     observe: Observer = lambda step: None,
     attention: bool = False,
+    word_attention: bool = False,
     draft_context: DraftContext | None = None,
     max_compression_ratio: float | None = None,
 ) -> tuple[list[DecodingResult], DecodeStats]:
@@ -148,6 +149,8 @@ def decode(
         Called with every `Step`; decoding stops at once with whatever it raises.
     attention : bool
         Whether to capture the cross-attention of each hypothesis.
+    word_attention : bool
+        Whether that of the word heads is captured with it, if the backend has some.
     draft_context : DraftContext or None
         Source of drafts for these windows, which change the cost of decoding but not the tokens. Beam search does
         without: its hypotheses diverge at every step, and a draft fits only one of them
@@ -171,7 +174,8 @@ def decode(
     session = backend.open_session(
         features, [window.window_index for window in windows], n_ctx, attention=attention
     )
-    capture = capture_attention(session, words=bool(backend.word_heads)) if attention else no_attention
+    of_words = word_attention and bool(backend.word_heads)
+    capture = capture_attention(session, words=of_words) if attention else no_attention
     sot_offsets = [len(prompt) - 1 - prompt.index(tokenizer.sot) for prompt in prompts]
     logits, no_speech_probs = prefill(session, prompts, [()] * len(prompts), tokenizer.no_speech, sot_offsets)
 

@@ -25,7 +25,7 @@ from harken.decoding.hypothesis import (
     no_attention,
 )
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.loops import CHECK_EVERY, LoopRule
+from harken.decoding.loops import LoopRule
 from harken.decoding.speculation import DraftSession
 
 
@@ -131,11 +131,9 @@ class WindowEnd:
     def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
         if token == self.eot:
             return _EOT
-        n_tokens = len(row.tokens) + 1
-        if n_tokens == row.limit:
+        if len(row.tokens) + 1 == row.limit:
             return _LIMIT
-        loops = self.loop_rule and not n_tokens % CHECK_EVERY and self.loop_rule.begins([*row.tokens, token])
-        return _LOOP if loops else None
+        return _LOOP if self.loop_rule and self.loop_rule.stops([*row.tokens, token]) else None
 
 
 _EOT, _LIMIT, _LOOP = (Stop(reason, include_token=True) for reason in ("eot", "limit", "loop"))

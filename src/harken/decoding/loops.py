@@ -57,6 +57,10 @@ class LoopRule:
     eot: int
     max_ratio: float
 
+    def stops(self, tokens: Sequence[int]) -> bool:
+        """Return whether a row ends here: every `CHECK_EVERY` tokens it is looked at, and ends in a loop."""
+        return not len(tokens) % CHECK_EVERY and self.begins(tokens) is not None
+
     def begins(self, tokens: Sequence[int]) -> int | None:
         """Return the index of the first token that only repeats those before it up to the end; None without a loop."""
         text = [index for index, token in enumerate(tokens) if token < self.eot]

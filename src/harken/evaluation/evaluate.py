@@ -96,7 +96,7 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What makes hypotheses.
+    """A maker of hypotheses: a model with its options, or a file of another engine's texts.
 
     Parameters
     ----------

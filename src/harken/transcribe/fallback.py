@@ -64,6 +64,7 @@ def decode_with_fallback(
             strategy=strategy,
             observe=observe,
             attention=attention,
+            word_attention=options.word_timestamps,
             draft_context=draft_context,
             max_compression_ratio=options.compression_ratio_threshold,
         )

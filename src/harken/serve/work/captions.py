@@ -54,7 +54,7 @@ def shared_as(query: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caption:
-    """What is to be seen at a time.
+    """The lines that viewers see, until the next caption takes their place.
 
     Parameters
     ----------
