@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from results import FOLDER, ROOT, Result, read, read_machines
+from results import FOLDER, PACKAGES, ROOT, Result, read, read_machines
 
 BEGIN = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 PLACE = re.compile(r"^<!-- table: (\S+) -->\n(.*?)^<!-- end table -->$", re.MULTILINE | re.DOTALL)
@@ -36,8 +36,9 @@ class Table:
     Parameters
     ----------
     columns : mapping of str to str
-        Heading and cell of each column. A cell is a format string over a row; ``{x~:.2f}`` is a median with its range,
-        ``x_low`` to ``x_high``. Columns whose numbers have a format are aligned to the right.
+        Heading and cell of each column. A cell is a format string over a row and the settings of its result;
+        ``{x~:.2f}`` is a median with its range, ``x_low`` to ``x_high``. Columns whose numbers have a format are
+        aligned to the right.
     results : tuple of str
         Results whose rows it shows, one after the other; by default that of its name.
     """
@@ -75,8 +76,6 @@ class Spread:
 _ERRORS = {
     "recordings": "{group}",
     "number": "{recordings:d}",
-    "beam": "{beam_size:d}",
-    "language": "{language}",
     "harken, %": "{harken:.2f}",
     "faster-whisper, %": "{faster-whisper:.2f}",
     "difference": "{to faster-whisper:+.2f}",
@@ -107,19 +106,10 @@ _HOURS = {
     "processor time a minute of audio, s": "{cpu_s_a_minute:.2f}",
     "memory, MB": "{resident_mb:.0f}",
 }
-_PARITY = {
-    "search": "{search}",
-    "set": "{set}",
-    "recordings": "{recordings:d}",
-    "with the same tokens": "{equal:d}",
-}
 TABLES = {
-    "engines": Table(_ENGINES),
-    "engines-base": Table(_ENGINES),
+    "engines": Table({"model": "{model}"} | _ENGINES, results=("engines", "engines-base")),
     "engines-small": Table(_ENGINES),
-    "engines-long": Table(
-        _ENGINES | {"minutes": "{minutes:.1f}", "CPU seconds": "{cpu_s:.1f}", "loading, s": "{load_s:.2f}"}
-    ),
+    "engines-long": Table(_ENGINES | {"loading, s": "{load_s:.2f}"}),
     "errors-base": Table(_ERRORS),
     "errors-base-beam": Table(_ERRORS),
     "errors-base-detected": Table(
@@ -182,9 +172,16 @@ TABLES = {
             "F1 at 50 ms, %": "{f1_percent:.1f}",
         }
     ),
-    "parity": Table(_PARITY),
-    "parity-base": Table(_PARITY),
-    "parity-small": Table(_PARITY),
+    "parity": Table(
+        {
+            "model": "{model}",
+            "search": "{search}",
+            "set": "{set}",
+            "recordings": "{recordings:d}",
+            "with the same tokens": "{equal:d}",
+        },
+        results=("parity", "parity-base", "parity-small"),
+    ),
     "memory": Table(
         {
             "recording": "{recording}",
@@ -243,9 +240,7 @@ TABLES = {
             "kind": "{kind}",
             "engine": "{engine}",
             "DER": "{der_percent:.1f}",
-            "missed, false, confused": "{missed_percent:.1f}, {false_alarm_percent:.1f}, {confused_percent:.1f}",
             "DER, collar": "{collar_der_percent:.1f}",
-            "JER": "{jer_percent:.1f}",
             "speakers right": "{counted_right:d} of {recordings:d}",
             "difference in DER": "{der_difference_percent:+.1f}",
             "95 % interval": "{low:+.1f} to {high:+.1f}",
@@ -404,7 +399,7 @@ def names(page: str) -> list[str]:
 def render(table: Table, results: Sequence[Result]) -> str:
     """Return a table as Markdown, with a line after it for each result: when, where and by what it was measured."""
     rule = ["---:" if re.search(r":[^}]*[dfg]}", cell) else "---" for cell in table.columns.values()]
-    rows = [cells(table, row) for result in results for row in result.rows]
+    rows = [cells(table, {**result.settings, **row}) for result in results for row in result.rows]
     lines = [f"| {' | '.join(row)} |" for row in ([*table.columns], rule, *rows)]
     return "\n".join(["", *lines, *(line for result in results for line in ("", source(result))), ""])
 
@@ -415,14 +410,21 @@ def cells(table: Table, row: Mapping[str, Any]) -> list[str]:
 
 
 def source(result: Result) -> str:
-    """Return a line that says when, where, with what and how a result was measured."""
-    settings = ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in result.settings.items())
+    """Return a line that says when, where, with what and how a result was measured.
+
+    The file of the result has the time of day, and the versions of what takes part in every measurement.
+    """
+    settings = [f"{key.replace('_', ' ')} {_plain(value)}" for key, value in result.settings.items() if value is not None]
     load = "" if result.load is None else f", load {result.load}"
-    versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
+    versions = [
+        f"{package} {version}"
+        for package, version in result.versions.items()
+        if package not in ("Python", *PACKAGES)
+    ]
     parts = [
-        f"Measured {result.date} UTC, commit {result.commit}, on `{result.machine.name}`{load}",
-        *([settings] if settings else []),
-        versions,
+        f"Measured {result.date.split()[0]}, commit {result.commit}, on `{result.machine.name}`{load}",
+        *([", ".join(settings)] if settings else []),
+        *([", ".join(versions)] if versions else []),
         f"`{result.command}`",
     ]
     return "; ".join(parts) + "."
