@@ -241,7 +241,7 @@ TABLES = {
             "engine": "{engine}",
             "DER": "{der_percent:.1f}",
             "DER, collar": "{collar_der_percent:.1f}",
-            "speakers right": "{counted_right:d} of {recordings:d}",
+            "speakers right": "{counted_right:d}/{recordings:d}",
             "difference in DER": "{der_difference_percent:+.1f}",
             "95 % interval": "{low:+.1f} to {high:+.1f}",
             "seconds a second of audio": "{real_time_factor:.3f}",
