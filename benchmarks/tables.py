@@ -415,7 +415,9 @@ def source(result: Result) -> str:
     The file of the result has the time of day, and the versions of what takes part in every measurement.
     """
     settings = [
-        f"{key.replace('_', ' ')} {_plain(value)}" for key, value in result.settings.items() if value is not None
+        f"{key.replace('_', ' ')} {_plain(value)}"
+        for key, value in result.settings.items()
+        if value is not None
     ]
     load = "" if result.load is None else f", load {result.load}"
     versions = [
