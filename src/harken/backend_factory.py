@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from harken.checkpoints import Checkpoint, open_checkpoint, resolve_model, shares_encoder
+from harken.checkpoints import Checkpoint, find_assistant, open_checkpoint, resolve_model, shares_encoder
 from harken.contract import Backend, Ints
 from harken.decoding import Assistant, SpeculativeDecoder
 from harken.errors import BackendUnavailable, CheckpointNotFound, OptionError, install_hint
@@ -204,7 +204,8 @@ class BackendFactory:
         ----------
         assistant : str or path
             A model, ``"ngram"``, or ``"auto"``: a model of `DEFAULT_ASSISTANTS` that is on this machine, has the same
-            vocabulary and is much smaller than `model`, else ``"ngram"``.
+            vocabulary and is much smaller than `model`, changed to use its encoder output if there is such a change
+            (`find_assistant`), else ``"ngram"``.
         model : Checkpoint
         tokenizer : Tokenizer
             Tokenizer of the model.
@@ -245,7 +246,9 @@ class BackendFactory:
 
 
 def _find_smaller_model(model_name: str, model: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | None:
-    """Return a model on this machine that is much smaller and can draft for another, or None."""
+    """Return a model on this machine that is much smaller and can draft for another, or None; changed for it if that
+    comes with harken.
+    """
     for candidate in DEFAULT_ASSISTANTS:
         try:
             checkpoint = open_checkpoint(resolve_model(candidate, download=False))
@@ -253,7 +256,7 @@ def _find_smaller_model(model_name: str, model: Checkpoint, tokenizer: Tokenizer
         except (CheckpointNotFound, OptionError):
             continue
         if 2 * _weights_per_step(checkpoint.dims) <= _weights_per_step(model.dims):
-            return checkpoint
+            return find_assistant(checkpoint, candidate, model) or checkpoint
     return None
 
 

@@ -89,20 +89,21 @@ def test_assistant_is_distilled_from_a_folder_of_speech(
     assert (again.code, again.out) == (0, outcome.out)
 
 
+@pytest.mark.parametrize("rank", [(), ("--rank", 4)], ids=["whole", "low rank"])
 def test_assistant_is_initialized_from_a_smaller_model(
-    cli: CliRunner, data_folder: Path, tmp_path: Path
+    rank: tuple[object, ...], cli: CliRunner, data_folder: Path, tmp_path: Path
 ) -> None:
     narrow = replace(DIMS, n_audio_state=32, n_text_state=32)
     if not (data_folder / "narrow").exists():
         (data_folder / "narrow").mkdir()
         export(data_folder / "narrow", narrow, random_weights(narrow, 3), TOKENIZER)
         shutil.copy(data_folder / "model" / "vocab.json", data_folder / "narrow")
-    outcome = distilled(cli, tmp_path / "out", "--init-from", "narrow")
+    outcome = distilled(cli, tmp_path / "out", "--init-from", "narrow", *rank)
     assert outcome.code == 0, outcome.err
     made = open_checkpoint(tmp_path / "out", assistant=True)
     assert (made.dims.n_audio_state, made.dims.n_text_state, made.dims.n_text_layer) == (64, 32, 2)
     assert_assists(data_folder, tmp_path / "out")
-    assert distilled(cli, tmp_path / "out", "--init-from", "narrow").out == outcome.out
+    assert distilled(cli, tmp_path / "out", "--init-from", "narrow", *rank).out == outcome.out
     assert "allowed is the same command" in distilled(cli, tmp_path / "out").err
 
 

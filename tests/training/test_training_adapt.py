@@ -26,7 +26,7 @@ from harken.errors import OptionError  # noqa: E402
 from harken.streaming import SpeechEnded, SpeechStarted  # noqa: E402
 from harken.streaming.config import PRESETS  # noqa: E402
 from harken.streaming.utterance import TRAILING_SILENCE_FRAMES  # noqa: E402
-from harken.training.adapt import Adaptation, cut_windows, initial_factors  # noqa: E402
+from harken.training.adapt import Adaptation, cut_windows  # noqa: E402
 from harken.training.examples import (  # noqa: E402
     Example,
     TrainingSequence,
@@ -38,7 +38,7 @@ from harken.training.hearing import (  # noqa: E402
     hear_whole,
     run_streaming_encoder,
 )
-from harken.training.network import as_tensors, run_decoder, run_encoder  # noqa: E402
+from harken.training.network import as_tensors, initial_factors, run_decoder, run_encoder  # noqa: E402
 from harken.training.objective import Distillation  # noqa: E402
 from harken.training.options import AdaptDataOptions, AdaptOptions  # noqa: E402
 from harken.training.run_directory import snapshot  # noqa: E402
@@ -190,7 +190,7 @@ class AdapterTraining(SmallTraining):
         return Adaptation(
             dims=SHORT_DIMS,
             weights=self.weights,
-            trainable=initial_factors(self.weights, self.options.rank, 0),
+            trainable=initial_factors(self.weights, adapted_names(self.weights), self.options.rank, 0),
             distillation=Distillation(
                 dims=SHORT_DIMS,
                 weights=self.weights,

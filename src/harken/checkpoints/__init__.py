@@ -6,7 +6,15 @@ import os
 from pathlib import Path
 
 from harken.checkpoints import ctranslate2, ggml, gguf, huggingface, mlx, onnx_graph, openvino_ir, torch_file
-from harken.checkpoints.adapter import NO_ADAPTER, PEFT_CONFIG, Adapters, with_adapters
+from harken.checkpoints.adapter import (
+    ASSISTANT_FILE,
+    NO_ADAPTER,
+    PEFT_CONFIG,
+    Adapters,
+    find_assistant,
+    read_assistant,
+    with_adapters,
+)
 from harken.checkpoints.checkpoint import (
     Checkpoint,
     Format,
@@ -29,6 +37,7 @@ __all__ = [
     "Vocabulary",
     "Weights",
     "encoder_digest",
+    "find_assistant",
     "open_checkpoint",
     "resolve_model",
     "shares_encoder",
@@ -92,7 +101,8 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
     path : str or path-like
         A file, or the directory of a model.
     assistant : bool
-        True to accept a decoder without an encoder, which is useful only together with a whole model.
+        True to accept a decoder without an encoder, which is useful only together with a whole model; also one that is
+        stored as changes of a small model's, which then has to be on this machine.
 
     Raises
     ------
@@ -101,6 +111,8 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
     CheckpointError
         If it is damaged, truncated, malicious or not a Whisper model, or has no encoder.
     """
+    if assistant and os.path.isfile(file := Path(path) / ASSISTANT_FILE):
+        return read_assistant(file, lambda name: open_checkpoint(resolve_model(name, download=False)))
     file = _weight_file(Path(path))
     checkpoint = _READERS[_detect_format(file)](file)
     if not (checkpoint.has_encoder or assistant):

@@ -1,4 +1,4 @@
-"""Adapters: changes of low rank to a model's weights, in files of their own, of harken and of peft.
+"""Changes of low rank to a model's weights, in files of their own: adapters of harken and of peft, and assistants.
 
 A file of harken is in the safetensors format. For each changed matrix W of an encoder's attention, under the name of
 its weight, it holds the factors ``A`` (rank, columns) and ``B`` (rows, rank); the matrix becomes W + B A. Its metadata
@@ -7,6 +7,14 @@ name what it belongs to::
     {"format": "harken-adapter-1", "encoder_sha256": "...", "hears": "live"}
 
 `encoder_sha256` is `harken.checkpoints.encoder_digest` of the model that it was made for.
+
+An assistant is the decoder of a small model, changed so that it attends to the encoder output of a larger one and
+drafts for it. Its file holds factors too, and whole vectors. Where a weight takes the encoder output, which is wider
+than the small model's own, the matrix is B A alone. Its metadata::
+
+    {"format": "harken-assistant-1", "encoder_sha256": "...", "decoder": "tiny"}
+
+`decoder` is the name or path of the small model.
 
 A folder of peft has ``adapter_config.json`` and ``adapter_model.safetensors`` or ``.bin``. Of its kinds LoRA is read
 (peft/tuners/lora), which may change any matrix, also with magnitudes (DoRA), and whole weights (`modules_to_save`).
@@ -24,17 +32,23 @@ from pathlib import Path
 
 import numpy as np
 
-from harken.checkpoints.checkpoint import Checkpoint, encoder_digest
+from harken.checkpoints.checkpoint import Checkpoint, Weights, encoder_digest
 from harken.checkpoints.huggingface import openai_name_of, read_shard
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, read_object, watch
 from harken.checkpoints.safetensors import read_metadata, read_tensors, serialize_tensors
+from harken.checkpoints.weight_shapes import check_shapes
 from harken.errors import CheckpointError, CheckpointNotFound
 
 ADAPTER_FILE = "adapter.safetensors"
 FORMAT = "harken-adapter-1"
+ASSISTANT_FILE = "assistant.safetensors"
+ASSISTANT_FORMAT = "harken-assistant-1"
+ASSISTANTS = Path(__file__).with_name("assistants")
+"""Those that come with harken."""
 PEFT_CONFIG = "adapter_config.json"
 _PEFT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 _ADAPTED = re.compile(r"encoder\.blocks\.\d+\.attn\.(query|key|value|out)\.weight")
+_TAKES_ENCODER_OUTPUT = (".cross_attn.key.weight", ".cross_attn.value.weight")
 _LORA = re.compile(r"(.+)\.lora_(embedding_)?(A|B|magnitude_vector)(\.\w+?)??(\.weight)?")
 _SAVED = re.compile(r"\.(modules_to_save|original_module)(\.default)?(?=\.)")
 _PLAIN_PATTERN = re.compile(r"[\w.]+")
@@ -64,6 +78,96 @@ def serialize_adapter(factors: Mapping[str, Array], encoder_sha256: str, *, hear
         Windows that it was trained for.
     """
     yield from serialize_tensors(factors, {"format": FORMAT, "encoder_sha256": encoder_sha256, "hears": hears})
+
+
+def is_stitched_weight(name: str) -> bool:
+    """Return whether a weight, or a factor of it, takes the encoder's output as input."""
+    return name.removesuffix(".A").removesuffix(".B").endswith(_TAKES_ENCODER_OUTPUT)
+
+
+def serialize_assistant(changes: Mapping[str, Array], encoder_sha256: str, decoder: str) -> Iterator[bytes]:
+    """Yield the content of the file of an assistant.
+
+    Parameters
+    ----------
+    changes : mapping of str to ndarray
+        Factors, by the name of the matrix with ``.A`` or ``.B`` behind it, and vectors; written as float16.
+    encoder_sha256 : str
+        Digest of the encoder whose output it attends to.
+    decoder : str
+        Name or path of the small model.
+    """
+    metadata = {"format": ASSISTANT_FORMAT, "encoder_sha256": encoder_sha256, "decoder": decoder}
+    yield from serialize_tensors(changes, metadata)
+
+
+def read_assistant(file: Path, open_model: Callable[[str], Checkpoint]) -> Checkpoint:
+    """Read the changed decoder of a small model.
+
+    Parameters
+    ----------
+    file : Path
+    open_model : callable
+        Opens the small model by its name or path.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If the small model is not on this machine.
+    CheckpointError
+        If one of the files is damaged, or they do not fit.
+    """
+    watched, metadata = watch(file), read_metadata(file)
+    if metadata.get("format") != ASSISTANT_FORMAT:
+        found = json.dumps(metadata.get("format"))[:80]
+        raise CheckpointError(f"{file}: no assistant: its format is {found}, allowed is {ASSISTANT_FORMAT!r}")
+    small = open_model(str(metadata.get("decoder")))
+    decoder = small.weights.tensors("decoder.")
+    changes = read_tensors(file)
+    tensors = dict(decoder)
+    for name in sorted({re.sub(r"\.[AB]$", "", change) for change in changes}):
+        if name not in decoder:
+            raise _no_such_weight(file, small, name)
+        if name in changes:
+            tensors[name] = changes[name]
+            continue
+        a, b = changes.get(f"{name}.A"), changes.get(f"{name}.B")
+        if is_stitched_weight(name) and a and b and len(a.shape) == len(b.shape) == 2:
+            tensors[name] = a.combined(lambda a, b: b @ a, b, shape=(b.shape[0], a.shape[1]))
+        else:
+            tensors[name] = decoder[name].combined(_low_rank(file, small, name, a, b))
+    width = tensors["decoder.blocks.0.cross_attn.key.weight"].shape[1]
+    dims = replace(small.dims.without_encoder(), n_audio_state=width, n_audio_head=1)
+    check_shapes(file, {name: tensor.shape for name, tensor in tensors.items()}, dims)
+    return replace(
+        small,
+        dims=dims,
+        weights=Weights(file, tensors, [*small.weights.files, watched]),
+        path=file,
+        alignment_heads=None,
+        encoder_sha256=metadata.get("encoder_sha256"),
+    )
+
+
+def find_assistant(small: Checkpoint, name: str, main: Checkpoint) -> Checkpoint | None:
+    """Return a small model's decoder as it comes with harken for a larger model; None if there is none for the two.
+
+    Parameters
+    ----------
+    small : Checkpoint
+    name : str
+        Its name.
+    main : Checkpoint
+        The larger model; its encoder is only read if it is as wide as one that there is an assistant for.
+    """
+    for file in sorted(ASSISTANTS.glob("*.safetensors")):
+        if read_metadata(file).get("decoder") != name:
+            continue
+        assistant = read_assistant(file, lambda name: small)
+        as_wide = assistant.dims.n_audio_state == main.dims.n_audio_state
+        if as_wide and assistant.encoder_sha256 == encoder_digest(main):
+            return assistant
+    return None
 
 
 def with_adapters(checkpoint: Checkpoint, adapters: Adapters) -> Checkpoint:

@@ -44,7 +44,7 @@ class Weights(Mapping[str, Array]):
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, LazyTensor], files: Sequence[WatchedFile]) -> None:
-        self._path, self._tensors, self._files = path, tensors, files
+        self._path, self._tensors, self.files = path, tensors, files
 
     def __getitem__(self, name: str) -> Array:
         try:
@@ -80,6 +80,10 @@ class Weights(Mapping[str, Array]):
         """Return the shape of one weight without reading it."""
         return self._tensors[name].shape
 
+    def tensors(self, prefix: str) -> dict[str, LazyTensor]:
+        """Return the weights whose names begin so, not read yet."""
+        return {name: tensor for name, tensor in self._tensors.items() if name.startswith(prefix)}
+
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hex, of every file that the weights and the dimensions come from.
@@ -92,7 +96,7 @@ class Weights(Mapping[str, Array]):
         CheckpointError
             If a file cannot be read any more, or changed since the checkpoint was opened.
         """
-        return hashlib.sha256("\n".join(file.sha256() for file in self._files).encode()).hexdigest()
+        return hashlib.sha256("\n".join(file.sha256() for file in self.files).encode()).hexdigest()
 
     def changed(
         self, changes: Mapping[str, Callable[[Array], Array]], files: Sequence[WatchedFile] = ()
@@ -110,7 +114,7 @@ class Weights(Mapping[str, Array]):
             name: tensor.combined(changes[name]) if name in changes else tensor
             for name, tensor in self._tensors.items()
         }
-        return Weights(self._path, tensors, [*self._files, *files])
+        return Weights(self._path, tensors, [*self.files, *files])
 
     def check_unchanged(self) -> None:
         """Check that no file has changed since the checkpoint was opened; call this after weights have been read.
@@ -120,7 +124,7 @@ class Weights(Mapping[str, Array]):
         CheckpointError
             If one has: what was read may be a mixture of two models.
         """
-        for file in self._files:
+        for file in self.files:
             file.check_unchanged()
 
 

@@ -267,7 +267,11 @@ def distill_command(model: str, layers: int, init_from: str | None, **params: An
     from harken.training.distill import InitialModel, distill
 
     initial_decoder = (
-        InitialModel(checkpoint=find_model(init_from, params), load_recognizer=model_loader(init_from, params))
+        InitialModel(
+            name=str(Path(init_from).resolve()) if os.path.exists(init_from) else init_from,
+            checkpoint=find_model(init_from, params),
+            load_recognizer=model_loader(init_from, params),
+        )
         if init_from
         else None
     )

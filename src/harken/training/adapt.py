@@ -7,8 +7,8 @@ matrices of the encoder's attention; the audio-context fine-tuning of FUTO's whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from harken.training.examples import Example, ExampleStore
 from harken.training.hearing import HEARINGS, max_live_s, run_streaming_encoder
 from harken.training.labelling import Teacher
 from harken.training.loop import TrainingCallbacks
-from harken.training.network import as_arrays, as_tensors, fastest_matmul_dtype
+from harken.training.network import as_arrays, as_tensors, fastest_matmul_dtype, initial_factors, with_changes
 from harken.training.objective import Acceptance, Distillation, autocast
 from harken.training.options import AdaptDataOptions, AdaptOptions
 from harken.training.run import TrainingTask, prepare_examples, run_training
@@ -84,7 +84,7 @@ def adapt(
     objective = Adaptation(
         dims=checkpoint.dims,
         weights=weights,
-        trainable=initial_factors(weights, options.rank, task.data.seed),
+        trainable=initial_factors(weights, adapted_names(weights), options.rank, task.data.seed),
         distillation=Distillation(
             dims=checkpoint.dims,
             weights=weights,
@@ -132,17 +132,6 @@ def _shortened(window: TrainingWindow, length_s: float) -> TrainingWindow:
     return replace(window, spans=tuple(spans))
 
 
-def initial_factors(weights: Mapping[str, Tensor], rank: int, seed: int) -> dict[str, Tensor]:
-    """Return the factors of no change yet: A random, B zero, for each matrix of the encoder's attention."""
-    generator = torch.Generator().manual_seed(seed)
-    factors = {}
-    for name in adapted_names(weights):
-        rows, columns = weights[name].shape
-        factors[f"{name}.A"] = torch.randn(rank, columns, generator=generator) / columns**0.5
-        factors[f"{name}.B"] = torch.zeros(rows, rank)
-    return {name: values.requires_grad_() for name, values in factors.items()}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
     """Self-distillation of an encoder.
@@ -164,10 +153,6 @@ class Adaptation:
     trainable: dict[str, Tensor]
     distillation: Distillation
     options: AdaptOptions
-    _names: tuple[str, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_names", tuple(name[:-2] for name in self.trainable if name.endswith(".A")))
 
     def learning_rate_scale(self, name: str) -> float:
         return 1.0
@@ -195,9 +180,6 @@ class Adaptation:
         chunks = hearing(np.asarray(example.audio_features, np.float32), self.dims, self.options)
         history_frames = PRESETS[self.options.delay].history_frames
         with autocast(self.distillation.dtype):
-            changed = {
-                name: self.weights[name] + self.trainable[f"{name}.B"] @ self.trainable[f"{name}.A"]
-                for name in self._names
-            }
-            encoded = run_streaming_encoder(self.weights | changed, self.dims, chunks, history_frames)
+            weights = with_changes(self.weights, self.trainable)
+            encoded = run_streaming_encoder(weights, self.dims, chunks, history_frames)
         return encoded.float()

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, encoder_digest
+from harken.checkpoints.adapter import ASSISTANT_FILE, is_stitched_weight, serialize_assistant
 from harken.checkpoints.huggingface import export
+from harken.files import write_atomic
 from harken.text import frequent_token_ids
 from harken.training.examples import ExampleStore, StateMatchedStore
 from harken.training.labelling import Labeller, Teacher, label_windows
@@ -23,13 +25,14 @@ from harken.training.objective import Distillation
 from harken.training.options import DistillOptions
 from harken.training.run import TrainingTask, prepare_examples, run_training
 from harken.training.student import (
+    FACTOR_LEARNING_RATE_SCALE,
     OTHER_LEARNING_RATE_SCALE,
     TOKEN_EMBEDDING,
     check_stitchable,
     copy_decoder_layers,
     evenly_spaced_layers,
     fit_stitching_map,
-    is_stitched_weight,
+    low_rank_changes,
     scored_token_ids,
     small_model_labeller,
     stitch_decoder,
@@ -50,11 +53,14 @@ class InitialModel:
 
     Parameters
     ----------
+    name : str
+        Its name or path, under which the assistant finds it.
     checkpoint : Checkpoint
     load_recognizer : callable
         Loads the same model on the CPU engine.
     """
 
+    name: str
     checkpoint: Checkpoint
     load_recognizer: Callable[[], Recognizer]
 
@@ -94,7 +100,7 @@ def distill(
     OutputError
         If ``task.out`` holds something else.
     """
-    main_checkpoint = task.checkpoint
+    main_checkpoint, rank = task.checkpoint, task.options.rank
     layer_indices = evenly_spaced_layers(layers, main_checkpoint.dims.n_text_layer)
     if initial_model:
         check_stitchable(initial_model.checkpoint, main_checkpoint)
@@ -117,7 +123,11 @@ def distill(
     objective = Distillation(
         dims=dims,
         weights=weights,
-        trainable=trainable_weights(weights),
+        trainable=(
+            low_rank_changes(weights, rank, task.data.seed)
+            if initial_model and rank
+            else trainable_weights(weights)
+        ),
         scored_ids=scored_token_ids(task.tokenizer, texts),
         teacher_embedding=torch.tensor(main_checkpoint.weights[TOKEN_EMBEDDING]).float(),
         dtype=fastest_matmul_dtype(),
@@ -130,14 +140,19 @@ def distill(
         harken_config["draft_vocabulary"] = draft_vocabulary.tolist()
 
     def export_best() -> None:
-        export(
-            task.out,
-            dims,
-            as_arrays(weights),
-            task.tokenizer,
-            source_folder=task.source_folder,
-            harken_config=harken_config,
-        )
+        if initial_model and rank:
+            changes, digest = as_arrays(objective.trainable), harken_config["encoder_sha256"]
+            content = serialize_assistant(changes, digest, initial_model.name)
+            write_atomic(task.out / ASSISTANT_FILE, content)
+        else:
+            export(
+                task.out,
+                dims,
+                as_arrays(weights),
+                task.tokenizer,
+                source_folder=task.source_folder,
+                harken_config=harken_config,
+            )
 
     return run_training(task, objective, windows, held_out, store, export_best, callbacks)
 
@@ -179,7 +194,9 @@ def _stitched_student(
 
 
 def _stitched_learning_rate_scale(name: str) -> float:
-    return 1.0 if is_stitched_weight(name) else OTHER_LEARNING_RATE_SCALE
+    if is_stitched_weight(name):
+        return 1.0
+    return FACTOR_LEARNING_RATE_SCALE if name.endswith((".A", ".B")) else OTHER_LEARNING_RATE_SCALE
 
 
 def _uniform_learning_rate_scale(name: str) -> float:

@@ -7,7 +7,7 @@ checkpoints, the optimiser and exports need no translation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from time import perf_counter
 from typing import Any
@@ -35,6 +35,29 @@ def as_tensors(weights: Mapping[str, NDArray[Any]], prefix: str = "") -> dict[st
 def as_arrays(weights: NamedWeights) -> dict[str, NDArray[np.float16]]:
     """Return weights as they are exported, float16."""
     return {name: values.detach().half().numpy() for name, values in weights.items()}
+
+
+def with_changes(weights: NamedWeights, factors: NamedWeights) -> NamedWeights:
+    """Return the weights with changes of low rank: W + B A for each name with factors ``.A`` and ``.B``.
+
+    Source: Hu et al. 2021, "LoRA: Low-rank adaptation of large language models".
+    """
+    changed = [name[:-2] for name in factors if name.endswith(".A")]
+    return {
+        **weights,
+        **{name: weights[name] + factors[f"{name}.B"] @ factors[f"{name}.A"] for name in changed},
+    }
+
+
+def initial_factors(weights: NamedWeights, names: Iterable[str], rank: int, seed: int) -> dict[str, Tensor]:
+    """Return the factors of no change yet to some matrices: A random, B zero."""
+    generator = torch.Generator().manual_seed(seed)
+    factors = {}
+    for name in names:
+        rows, columns = weights[name].shape
+        factors[f"{name}.A"] = torch.randn(rank, columns, generator=generator) / columns**0.5
+        factors[f"{name}.B"] = torch.zeros(rows, rank)
+    return {name: values.requires_grad_() for name, values in factors.items()}
 
 
 def run_encoder(weights: NamedWeights, dims: Dims, mel: Tensor) -> Tensor:

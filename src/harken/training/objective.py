@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harken.contract import Ints
 from harken.training.examples import Example, TrainingSequence
-from harken.training.network import run_decoder, run_encoder
+from harken.training.network import NamedWeights, run_decoder, run_encoder, with_changes
 from harken.training.options import AdaptOptions, DistillOptions, FineTuneOptions
 from harken.training.student import TOKEN_EMBEDDING
 from harken.types import Dims
@@ -140,7 +140,7 @@ class Distillation:
     weights : dict of str to Tensor
         All of its weights.
     trainable : dict of str to Tensor
-        The weights that are trained.
+        The weights that are trained, or factors of changes to them (see `with_changes`).
     scored_ids : ndarray of int64
         Ascending ids that the loss scores, which saves most of its time; evaluation scores all ids.
     teacher_embedding : Tensor of shape (n_vocab, n_text_state of the main model)
@@ -177,7 +177,7 @@ class Distillation:
         batch = SequenceBatch.from_sequences(example.sequences)
         with autocast(self.dtype):
             states = batch.select_states(
-                run_decoder(self.weights, self.dims, batch.tokens, masked, self.options.dropout)
+                run_decoder(self._changed(), self.dims, batch.tokens, masked, self.options.dropout)
             )
             student_logits = F.linear(states, self._scored_student_embedding)
             teacher_logits = F.linear(batch.teacher_states.to(self.dtype), self._scored_teacher_embedding)
@@ -200,9 +200,12 @@ class Distillation:
         """Measure the prediction of the first text of an example with this output of the encoder."""
         batch = SequenceBatch.from_sequences(example.sequences[:1])
         with torch.inference_mode(), autocast(self.dtype):
-            states = run_decoder(self.weights, self.dims, batch.tokens, encoder_output)
+            states = run_decoder(self._changed(), self.dims, batch.tokens, encoder_output)
             logits = F.linear(batch.select_states(states), self.weights[TOKEN_EMBEDDING].to(self.dtype))
         return score_predictions(logits, batch.labels)
+
+    def _changed(self) -> NamedWeights:
+        return with_changes(self.weights, self.trainable)
 
     def _scored_columns(self, ids: Tensor) -> Tensor:
         """Return the indices of ids in the scored ids; -1 for ids that are not scored."""

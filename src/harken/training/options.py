@@ -110,6 +110,13 @@ class DistillOptions(TrainOptions):
         "Weight at the start, 0 at the end, of the loss between its hidden states and the model's, or those of the "
         "model it is initialized from."
     )
+    rank: int | None = _training_option(
+        None,
+        "Train changes of this rank to the decoder of --init-from, and write only these: some MB, used with that "
+        "model; none trains and writes all of it.",
+        low=1,
+        high=MAX_RANK,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints import Checkpoint, Weights
+from harken.checkpoints.adapter import is_stitched_weight
 from harken.contract import Floats, Ints
 from harken.errors import OptionError
 from harken.text import Tokenizer
 from harken.training.examples import Example, ExampleStore, HalfFloats
 from harken.training.labelling import Labeller, window_log_mel
-from harken.training.network import as_tensors, run_decoder
+from harken.training.network import as_tensors, initial_factors, run_decoder
 from harken.training.options import MAX_DECODER_LAYERS
 from harken.training.windows import TrainingWindow
 from harken.types import Dims
@@ -94,6 +95,12 @@ RIDGE_PENALTY = 1.0
 OTHER_LEARNING_RATE_SCALE = 0.1
 """Learning rate of all but the stitched weights, relative to theirs: these are trained already."""
 
+STITCHED_RANK_RATIO = 8
+"""Rank of the stitched weights, which begin at nothing, over that of changes."""
+
+FACTOR_LEARNING_RATE_SCALE = 0.3
+"""Learning rate of the factors of all other changes, relative to the stitched weights'."""
+
 StitchingMap = NDArray[np.float64]
 
 
@@ -144,9 +151,24 @@ def stitch_decoder(weights: Weights, stitching_map: StitchingMap) -> dict[str, T
     return stitched
 
 
-def is_stitched_weight(name: str) -> bool:
-    """Return whether a weight takes the encoder's output as input."""
-    return name.endswith((".cross_attn.key.weight", ".cross_attn.value.weight"))
+def low_rank_changes(weights: dict[str, Tensor], rank: int, seed: int) -> dict[str, Tensor]:
+    """Return what is trained of a stitched decoder if its changes are of low rank: factors and vectors.
+
+    The stitched weights, which the smaller model has not, become products altogether, of `STITCHED_RANK_RATIO` times
+    the rank: they are replaced in `weights` by zeros.
+    """
+    matrices = [
+        name for name, values in weights.items() if name.startswith("decoder.blocks.") and values.ndim == 2
+    ]
+    trained = initial_factors(weights, matrices, rank, seed)
+    for name in filter(is_stitched_weight, matrices):
+        left, sizes, right = torch.linalg.svd(weights[name], full_matrices=False)
+        roots = sizes[: STITCHED_RANK_RATIO * rank].sqrt()
+        trained[f"{name}.A"] = (roots[:, None] * right[: len(roots)]).requires_grad_()
+        trained[f"{name}.B"] = (left[:, : len(roots)] * roots).requires_grad_()
+        weights[name] = torch.zeros_like(weights[name])
+    vectors = {name: values.requires_grad_() for name, values in weights.items() if values.ndim == 1}
+    return trained | vectors
 
 
 def small_model_labeller(recognizer: Recognizer, weights: Weights, store: ExampleStore) -> Labeller:
