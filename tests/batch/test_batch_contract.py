@@ -10,9 +10,9 @@ from batch_files import write_lines
 
 import harken
 from fakes.archive_recognizer import GO, read_rows, transcribed, use_in_workers, write_archive
-from harken.batch import BatchOptions, BatchState, run_batch
+from harken.batch import BatchOptions, BatchState, run_batch, worker
 from harken.checkpoints.hub import embedded_model
-from harken.errors import BackendUnavailable, PlanError
+from harken.errors import BackendUnavailable, OptionError, PlanError
 
 JFK = Path(__file__).resolve().parents[2] / "examples" / "jfk.flac"
 NIGHTLY = [
@@ -104,6 +104,21 @@ def test_other_options_are_refused_by_their_names(
         run_batch(manifest, tmp_path / "out", make_options(), harken.TranscribeOptions(beam_size=2))
     assert "\n" not in str(caught.value)
     assert run_batch(manifest, tmp_path / "out", make_options()).new_rows == 0
+
+
+@pytest.mark.parametrize("make_options", NIGHTLY[:1], indirect=True)
+def test_rows_name_the_speakers_where_they_are_told_apart(
+    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_in_workers(monkeypatch)
+    monkeypatch.setattr(worker, "load_diarizer", lambda *, num_speakers, threads: ("Ann",) * num_speakers)
+    manifest = write_archive(tmp_path, {"a.wav": "a"})
+    run_batch(manifest, tmp_path / "out", make_options(), speakers={"num_speakers": 1})
+    assert [each["speaker"] for each in read_rows(tmp_path / "out")["a.wav"]["segments"]] == ["Ann"]
+    with pytest.raises(PlanError, match=r"speakers was .*1.*, now is .*2"):
+        run_batch(manifest, tmp_path / "out", make_options(), speakers={"num_speakers": 2})
+    with pytest.raises(OptionError, match="rttm"):
+        run_batch(manifest, tmp_path / "other", make_options(formats=("rttm",)))
 
 
 @pytest.mark.nightly

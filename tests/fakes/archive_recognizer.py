@@ -77,9 +77,15 @@ class ArchiveRecognizer:
         return options
 
     def transcribe_many(
-        self, audios: Sequence[FetchedFile], options: TranscribeOptions, *, callbacks: Mapping[int, Callbacks]
+        self,
+        audios: Sequence[FetchedFile],
+        options: TranscribeOptions,
+        *,
+        callbacks: Mapping[int, Callbacks],
+        diarizer: tuple[str, ...] | None = None,
     ) -> list[ArchiveTranscription]:
-        return [ArchiveTranscription(audio, callbacks[index]) for index, audio in enumerate(audios)]
+        speakers = diarizer or ()
+        return [ArchiveTranscription(audio, callbacks[index], speakers) for index, audio in enumerate(audios)]
 
 
 class ArchiveTranscription:
@@ -87,8 +93,8 @@ class ArchiveTranscription:
 
     read_s = 1.0
 
-    def __init__(self, audio: FetchedFile, callbacks: Callbacks) -> None:
-        self._audio, self._callbacks = audio, callbacks
+    def __init__(self, audio: FetchedFile, callbacks: Callbacks, speakers: tuple[str, ...]) -> None:
+        self._audio, self._callbacks, self._speakers = audio, callbacks, speakers
 
     def result(self) -> Transcript:
         content = self._audio.read().decode()
@@ -116,7 +122,7 @@ class ArchiveTranscription:
                 assert time.monotonic() < end_s
                 time.sleep(0.01)
         self._callbacks.on_progress(self.read_s, True)
-        segments = (segment(0.0, 1.0, content),)
+        segments = (segment(0.0, 1.0, content, speakers=self._speakers),)
         return Transcript(segments=segments, language="en", duration_s=1.0, model=ArchiveRecognizer.model)
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from harken.audio import audio_duration
@@ -18,6 +19,7 @@ from harken.batch.locations import is_url, size_bytes
 from harken.batch.recordings import BatchRecording, Json, digest_of
 from harken.batch.store import Store
 from harken.checkpoints import open_checkpoint, resolve_model, with_adapters
+from harken.checkpoints.model_files import file_sha256
 from harken.errors import AudioError, PlanError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
@@ -62,6 +64,9 @@ class Recipe:
     formats : tuple of str
         Files beside the rows.
     parquet : bool
+    speakers : mapping or None
+        Arguments of `harken.load_diarizer`, with ``voices``, a file of `harken.speakers.voices`, among them; None does
+        not tell speakers apart.
     """
 
     name: str
@@ -71,6 +76,7 @@ class Recipe:
     layout: Layout
     formats: tuple[str, ...] = ()
     parquet: bool = False
+    speakers: Mapping[str, Any] | None = None
 
     def as_json(self) -> Json:
         """Return all that counts, by names that people know."""
@@ -83,7 +89,14 @@ class Recipe:
             **(asdict(self.layout) if self.formats else {}),
             "formats": sorted({*self.formats}),
             "parquet": self.parquet,
+            **({"speakers": self._speakers_that_count()} if self.speakers is not None else {}),
         }
+
+    def _speakers_that_count(self) -> Json:
+        """Return the arguments that decide who is told apart, the voices by their content."""
+        counted = {name: value for name, value in (self.speakers or {}).items() if name != "download"}
+        voices = counted.get("voices")
+        return counted | ({"voices": file_sha256(Path(voices))} if voices else {})
 
     @cached_property
     def digest(self) -> str:

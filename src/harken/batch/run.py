@@ -34,7 +34,7 @@ from harken.batch.rows import (
 from harken.batch.store import Store
 from harken.batch.worker import Task, WorkerSettings
 from harken.batch.workers import InProcessWorkers, ProcessWorkers, Workers
-from harken.errors import HarkenError
+from harken.errors import HarkenError, OptionError
 from harken.formats import FORMATS, Layout
 from harken.keywords import options_or_default
 from harken.option_types import check, option
@@ -46,7 +46,7 @@ _workers = partial(option, section="Workers")
 BATCH_SIZE = 8
 """Windows of the recordings of a shard that are decoded together, unless another number is asked for."""
 MAX_WORKERS = 100_000
-SIDE_FORMATS = tuple(name for name in FORMATS if name not in ("json", "rttm"))
+SIDE_FORMATS = tuple(name for name in FORMATS if name != "json")
 """Formats of the files beside the rows, which have all of json themselves."""
 
 
@@ -91,6 +91,8 @@ class BatchOptions:
 
 PATHS = {"model", "assistant", "adapter", "cache"}
 """Arguments of `harken.load` that may be paths, which workers in other folders must find."""
+SPEAKER_PATHS = {"model", "voices"}
+"""Arguments of those that tell speakers apart that may be paths."""
 NO_PATHS = {"none", "ngram", "auto"}
 """Values of them that are words."""
 
@@ -111,6 +113,7 @@ def plan_batch(
     transcribe_options: TranscribeOptions | None = None,
     *,
     load: Mapping[str, Any] | None = None,
+    speakers: Mapping[str, Any] | None = None,
     layout: Layout | None = None,
     note: Note = lambda text: None,
 ) -> Plan:
@@ -119,7 +122,7 @@ def plan_batch(
     Parameters and errors are those of `run_batch`.
     """
     store = Store(os.fspath(folder))
-    return _prepare(store, source, options, transcribe_options, load, layout, note, write=False).plan
+    return _prepare(store, source, options, transcribe_options, load, speakers, layout, note, write=False).plan
 
 
 def run_batch(
@@ -129,6 +132,7 @@ def run_batch(
     transcribe_options: TranscribeOptions | None = None,
     *,
     load: Mapping[str, Any] | None = None,
+    speakers: Mapping[str, Any] | None = None,
     layout: Layout | None = None,
     on_state: Callable[[BatchState], None] = lambda state: None,
     note: Note = lambda text: None,
@@ -147,6 +151,8 @@ def run_batch(
         By default windows of eight recordings are decoded together, which changes no text.
     load : mapping, optional
         Arguments of `harken.load`, the model among them.
+    speakers : mapping, optional
+        Arguments of `harken.load_diarizer`, to tell speakers apart; ``voices`` may name a file of known voices.
     layout : Layout, optional
         Layout of files beside the rows.
     on_state : callable, optional
@@ -182,7 +188,7 @@ def run_batch(
         require_pyarrow()
     store = Store(os.fspath(folder))
     with store.locked():
-        batch = _prepare(store, source, options, transcribe_options, load, layout, note, write=True)
+        batch = _prepare(store, source, options, transcribe_options, load, speakers, layout, note, write=True)
         reports = read_reports(store, batch.plan.finished)
         run = _Run(batch, reports, began_s)
         try:
@@ -283,6 +289,7 @@ def _prepare(
     options: BatchOptions | None,
     transcribe_options: TranscribeOptions | None,
     load: Mapping[str, Any] | None,
+    speakers: Mapping[str, Any] | None,
     layout: Layout | None,
     note: Note,
     *,
@@ -293,8 +300,15 @@ def _prepare(
     if transcribe_options is None:
         transcribe_options = TranscribeOptions(batch_size=BATCH_SIZE)
     transcribe_options = options_or_default("transcribe_options", transcribe_options, TranscribeOptions)
+    if "rttm" in options.formats and speakers is None and transcribe_options.channels != "apart":
+        raise OptionError("formats", "rttm", "it only where speakers or channels are told apart")
     recordings = [_with_whole_path(recording) for recording in read_recordings(os.fspath(source), note)]
     load = {"model": "tiny.en", **(load or {})}
+    if speakers is not None:
+        speakers = {
+            **speakers,
+            **{key: _with_whole_paths(speakers[key]) for key in SPEAKER_PATHS & speakers.keys()},
+        }
     name = os.fspath(load["model"])
     load |= {key: _with_whole_paths(load[key]) for key in PATHS & load.keys()}
     recipe = Recipe(
@@ -305,6 +319,7 @@ def _prepare(
         layout=layout or Layout(),
         formats=options.formats,
         parquet=options.parquet,
+        speakers=speakers,
     )
     plan = make_plan(
         recordings,

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from harken.api import Recognizer, load
+from harken.api import Recognizer, load, load_diarizer
 from harken.batch.plan import Recipe, Shard, weights_digest
 from harken.batch.read_ahead import FetchedFile, reading_ahead
 from harken.batch.recordings import BatchRecording, Json
@@ -30,6 +30,8 @@ from harken.batch.rows import (
 )
 from harken.batch.store import Store
 from harken.errors import AudioError, Cancelled, CheckpointError, OptionError
+from harken.speakers.diarizer import Diarizer
+from harken.speakers.voices import read_voices
 from harken.transcribe import Callbacks
 from harken.transcription import Transcription
 from harken.types import WINDOW_S
@@ -113,6 +115,7 @@ class Worker:
         self._settings = settings
         self._store = Store(settings.folder)
         self._recognizer = _load_once_a_node(settings)
+        self._diarizer = _load_diarizer(settings)
 
     def transcribe(self, task: Task, report: Report = lambda progress: None) -> ShardReport:
         """Transcribe a shard and publish its rows.
@@ -173,6 +176,7 @@ class Worker:
                         index: Callbacks(on_progress=progress.of_next(), is_cancelled=limit.is_over)
                         for index, limit in enumerate(limits)
                     },
+                    diarizer=self._diarizer,
                 )
             )
         except OptionError as error:  # a language that does not exist, or that the model does not know
@@ -284,6 +288,17 @@ def _load_once_a_node(settings: WorkerSettings) -> Recognizer:
         recognizer = load(**load_arguments)
     recognizer.resolve_options(settings.recipe.options)  # refused here, and not once for every recording
     return recognizer
+
+
+def _load_diarizer(settings: WorkerSettings) -> Diarizer | None:
+    """Load what tells speakers apart, where the recipe wants it."""
+    if settings.recipe.speakers is None:
+        return None
+    arguments = {**settings.recipe.speakers}
+    voices = arguments.pop("voices", None)
+    with _only_loader():
+        diarizer = load_diarizer(**arguments, threads=settings.threads)
+    return diarizer.with_voices(read_voices(voices)) if voices else diarizer
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from harken.batch import BatchOptions, BatchState, BatchSummary, plan_batch, run
 from harken.batch.plan import Plan
 from harken.batch.run import BATCH_SIZE
 from harken.cli.exits import EPILOGUE, SOME_FAILED
-from harken.cli.model_options import model_options, model_params
+from harken.cli.model_options import batch_speaker_options, model_options, model_params, speaker_params
 from harken.cli.options import (
     Command,
     FilePath,
@@ -118,6 +118,7 @@ output_option = partial(single_option, section="Output")
 @dataclass_options(BatchOptions, exclude=("formats",))
 @layout_options
 @model_options
+@batch_speaker_options
 @decoding_options
 def command(manifest: str, out: str, **params: Any) -> int:
     """Transcribe an archive into rows of JSON.
@@ -130,7 +131,14 @@ def command(manifest: str, out: str, **params: Any) -> int:
     """
     options = options_from(BatchOptions, params)
     transcribe_options = _with_defaults_of_batches(options_from(TranscribeOptions, params))
-    settings: dict[str, Any] = {"load": model_params(params), "layout": options_from(Layout, params)}
+    speakers = speaker_params(params)
+    if speakers is not None and params["voices"]:
+        speakers["voices"] = params["voices"]
+    settings: dict[str, Any] = {
+        "load": model_params(params),
+        "speakers": speakers,
+        "layout": options_from(Layout, params),
+    }
     with BatchProgress(enabled=not params["quiet"]) as progress:
         settings["note"] = progress.note
         if params["dry_run"]:

@@ -203,6 +203,7 @@ speaker_model_option = partial(
 
 
 max_speakers_option = partial(dependent_option, "--max-speakers", type=click.INT, help="Most speakers.")
+voices_option = partial(dependent_option, "--voices", type=FilePath(), metavar="FILE")
 voice_options = (
     dependent_option(
         "--speaker-sample",
@@ -212,30 +213,47 @@ voice_options = (
         metavar="NAME=FILE",
         help="Some seconds of the speech of somebody who may be in the recording; may be given repeatedly.",
     ),
-    dependent_option(
-        "--voices",
-        type=FilePath(),
-        metavar="FILE",
-        help="File of known voices, without sound; those of --speaker-sample are added to it.",
-    ),
+    voices_option(help="File of known voices, without sound; those of --speaker-sample are added to it."),
     speaker_model_option(no_effect=without_flag("speakers")),
+)
+recording_speaker_options = (
+    speaker_option(
+        "--speakers",
+        is_flag=True,
+        help="Tell speakers apart, and write who said each word. Then the transcript comes at the end.",
+    ),
+    dependent_option("--num-speakers", type=click.INT, help="Number of speakers, if it is known."),
+    dependent_option("--min-speakers", type=click.INT, help="Fewest speakers."),
+    max_speakers_option(),
 )
 
 
 def speaker_options(command: Any) -> Any:
     """Add the options of diarization of whole recordings."""
+    return add_options((*recording_speaker_options, *voice_options), command)
+
+
+def batch_speaker_options(command: Any) -> Any:
+    """Add the options of diarization of many recordings."""
     decorators = (
-        speaker_option(
-            "--speakers",
-            is_flag=True,
-            help="Tell speakers apart, and write who said each word. Then the transcript comes at the end.",
-        ),
-        dependent_option("--num-speakers", type=click.INT, help="Number of speakers, if it is known."),
-        dependent_option("--min-speakers", type=click.INT, help="Fewest speakers."),
-        max_speakers_option(),
-        *voice_options,
+        *recording_speaker_options,
+        voices_option(help="File of known voices, as `harken transcribe --voices` writes it."),
+        speaker_model_option(no_effect=without_flag("speakers")),
     )
     return add_options(decorators, command)
+
+
+def speaker_params(params: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of `harken.load_diarizer` that the options choose; None without --speakers."""
+    if not params["speakers"]:
+        return None
+    return {
+        "model": params["speaker_model"],
+        "num_speakers": params.get("num_speakers"),
+        "min_speakers": params.get("min_speakers"),
+        "max_speakers": params["max_speakers"],
+        "download": params["download"],
+    }
 
 
 def live_speaker_options(command: Any) -> Any:
@@ -257,18 +275,13 @@ def live_speaker_options(command: Any) -> Any:
 
 def load_diarizer_with_status(screen: Screen, params: Mapping[str, Any]) -> Diarizer | None:
     """Load what tells speakers apart, with a status line if the screen shows progress; None without --speakers."""
-    if not params["speakers"]:
+    arguments = speaker_params(params)
+    if arguments is None:
         return None
     screen.show_status("loading the models of speakers ...")
     try:
         with keeping_stop():
-            diarizer = chosen_loader("load_diarizer", load_diarizer)(
-                params["speaker_model"],
-                num_speakers=params.get("num_speakers"),
-                min_speakers=params.get("min_speakers"),
-                max_speakers=params["max_speakers"],
-                download=params["download"],
-            )
+            diarizer = chosen_loader("load_diarizer", load_diarizer)(**arguments)
             return _with_voices(diarizer, params)
     finally:
         screen.show_status("")
