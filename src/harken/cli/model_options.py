@@ -12,7 +12,7 @@ import click
 
 from harken.api import Recognizer, load, load_diarizer
 from harken.backend_factory import ATTENTIONS, AUTO, BACKENDS, LSH_BUCKET_SIZE, LSH_ROUNDS, PRECISIONS
-from harken.cli.options import FilePath, Text, add_options, single_option, without_flag
+from harken.cli.options import Decorator, FilePath, Text, add_options, single_option, without_flag
 from harken.cli.signals import keeping_stop
 from harken.cli.terminal import Screen
 from harken.errors import OptionError
@@ -35,120 +35,83 @@ _MODEL_FILE_PATTERNS = (
 )
 """Names of the files of a model in its folder."""
 
-# Arguments of `harken.load`, each with the names and the settings of its option.
-_MODEL_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "model": (
-        ("-m", "--model"),
-        {
-            "default": "tiny.en",
-            "type": FilePath(),
-            "metavar": "TEXT",
-            "help": "Name (see 'harken models'), path, or owner/name on Hugging Face.",
-        },
+model_option = partial(single_option, section="Model")
+adapter_option = model_option(
+    "--adapter",
+    type=FilePath(),
+    metavar="PATH|none",
+    multiple=True,
+    callback=lambda context, option, paths: paths[0] if len(paths) == 1 else paths or None,
+    help="Adapter of the model, from 'harken adapt' or peft (LoRA); may be given repeatedly; none gives the stock "
+    "weights.",
+)
+# By the arguments of `harken.load` that they give.
+_MODEL_OPTIONS: dict[str, Decorator] = {
+    "model": model_option(
+        *("-m", "--model"),
+        default="tiny.en",
+        type=FilePath(),
+        metavar="TEXT",
+        help="Name (see 'harken models'), path, or owner/name on Hugging Face.",
     ),
-    "assistant": (
-        ("--assistant",),
-        {
-            "type": FilePath(),
-            "metavar": "MODEL|ngram|auto",
-            "help": "Draft model for speculative decoding: the same text in less time.",
-        },
+    "assistant": model_option(
+        "--assistant",
+        type=FilePath(),
+        metavar="MODEL|ngram|auto",
+        help="Draft model for speculative decoding: the same text in less time.",
     ),
-    "adapter": (
-        ("--adapter",),
-        {
-            "type": FilePath(),
-            "metavar": "PATH|none",
-            "multiple": True,
-            "callback": lambda context, option, paths: paths[0] if len(paths) == 1 else paths or None,
-            "help": (
-                "Adapter of the model, from 'harken adapt' or peft (LoRA); may be given repeatedly; none gives the "
-                "stock weights."
-            ),
-        },
+    "adapter": adapter_option,
+    "precision": model_option(
+        "--precision",
+        default="auto",
+        type=click.Choice((*PRECISIONS[AUTO], "fp16")),
+        help="Number format to compute in; auto is int8, int16 has an encoder in 16 bits where int8 has not, bf16 "
+        "needs the extra onnx; with torch fp16 on a GPU and fp32 on the CPU.",
     ),
-    "precision": (
-        ("--precision",),
-        {
-            "default": "auto",
-            "type": click.Choice((*PRECISIONS[AUTO], "fp16")),
-            "help": (
-                "Number format to compute in; auto is int8, int16 has an encoder in 16 bits where int8 has not, bf16 "
-                "needs the extra onnx; with torch fp16 on a GPU and fp32 on the CPU."
-            ),
-        },
+    "threads": model_option(
+        "--threads", type=int, help="CPU threads; by default the processors that harken may use."
     ),
-    "threads": (
-        ("--threads",),
-        {"type": int, "help": "CPU threads; by default the processors that harken may use."},
+    "backend": model_option(
+        "--backend",
+        default="auto",
+        type=click.Choice(BACKENDS),
+        help="Compiled CPU engine or the one on OpenVINO and ONNX Runtime, PyTorch for a GPU, or the slow numpy "
+        "reference; auto is native where it was built and fits, else onnx.",
     ),
-    "backend": (
-        ("--backend",),
-        {
-            "default": "auto",
-            "type": click.Choice(BACKENDS),
-            "help": (
-                "Compiled CPU engine or the one on OpenVINO and ONNX Runtime, PyTorch for a GPU, or the slow numpy "
-                "reference; auto is native where it was built and fits, else onnx."
-            ),
-        },
+    "device": model_option(
+        "--device",
+        default="auto",
+        type=Text(empty=False),
+        help="Device of torch: cuda, cuda:1, mps, cpu, or auto for the first that is available.",
     ),
-    "device": (
-        ("--device",),
-        {
-            "default": "auto",
-            "type": Text(empty=False),
-            "help": "Device of torch: cuda, cuda:1, mps, cpu, or auto for the first that is available.",
-        },
+    "attention": model_option(
+        "--attention",
+        default="full",
+        type=click.Choice(ATTENTIONS),
+        help="Attention of torch's encoder: full, or lsh, an approximation by hashing.",
     ),
-    "attention": (
-        ("--attention",),
-        {
-            "default": "full",
-            "type": click.Choice(ATTENTIONS),
-            "help": "Attention of torch's encoder: full, or lsh, an approximation by hashing.",
-        },
+    "lsh_rounds": model_option(
+        "--lsh-rounds", default=LSH_ROUNDS, type=int, help="Hashes of --attention lsh, 0 to 64."
     ),
-    "lsh_rounds": (
-        ("--lsh-rounds",),
-        {"default": LSH_ROUNDS, "type": int, "help": "Hashes of --attention lsh, 0 to 64."},
+    "lsh_bucket_size": model_option(
+        "--lsh-bucket-size",
+        default=LSH_BUCKET_SIZE,
+        type=int,
+        help="Bucket size of --attention lsh, 1 to 1500.",
     ),
-    "lsh_bucket_size": (
-        ("--lsh-bucket-size",),
-        {"default": LSH_BUCKET_SIZE, "type": int, "help": "Bucket size of --attention lsh, 1 to 1500."},
+    "revision": model_option(
+        "--revision", type=Text(empty=False), help="Branch, tag or commit of a Hugging Face repository."
     ),
-    "revision": (
-        ("--revision",),
-        {"type": Text(empty=False), "help": "Branch, tag or commit of a Hugging Face repository."},
-    ),
-    "download": (
-        ("--download/--no-download",),
-        {"default": True, "help": "Download a model that is not on this machine."},
+    "download": model_option(
+        "--download/--no-download", default=True, help="Download a model that is not on this machine."
     ),
 }
-
-
-def model_options(command: Any) -> Any:
-    """Add the options that choose the model and its engine: the arguments of `harken.load`."""
-    return add_options(
-        (single_option(*names, section="Model", **settings) for names, settings in _MODEL_OPTIONS.values()),
-        command,
-    )
-
-
-adapter_option = single_option(*_MODEL_OPTIONS["adapter"][0], section="Model", **_MODEL_OPTIONS["adapter"][1])
-
-
-def engine_options(command: Any) -> Any:
-    """Add the options that choose the engine of models that are named by another option."""
-    names = (
-        *("precision", "threads", "backend", "device"),
-        *("attention", "lsh_rounds", "lsh_bucket_size", "download"),
-    )
-    return add_options(
-        (single_option(*_MODEL_OPTIONS[name][0], section="Model", **_MODEL_OPTIONS[name][1]) for name in names),
-        command,
-    )
+model_options = add_options(_MODEL_OPTIONS.values())
+"""The options that choose the model and its engine: the arguments of `harken.load`."""
+engine_options = add_options(
+    _MODEL_OPTIONS[name] for name in _MODEL_OPTIONS if name not in ("model", "assistant", "adapter", "revision")
+)
+"""Those that choose the engine of models that are named by another option."""
 
 
 def load_model(params: Mapping[str, Any]) -> Recognizer:
@@ -193,17 +156,14 @@ def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) ->
 speaker_option = partial(single_option, section="Speakers")
 dependent_option = partial(speaker_option, no_effect=without_flag("speakers"))
 
-speaker_model_option = partial(
-    speaker_option,
+max_speakers_option = dependent_option("--max-speakers", type=click.INT, help="Most speakers.")
+voices_option = partial(dependent_option, "--voices", type=FilePath(), metavar="FILE")
+speaker_model_option = dependent_option(
     "--speaker-model",
     type=FilePath(),
     metavar="DIR",
     help="Folder with segmentation-3.0.onnx and campplus_cn_en_common.pt; by default they are downloaded once.",
 )
-
-
-max_speakers_option = partial(dependent_option, "--max-speakers", type=click.INT, help="Most speakers.")
-voices_option = partial(dependent_option, "--voices", type=FilePath(), metavar="FILE")
 voice_options = (
     dependent_option(
         "--speaker-sample",
@@ -214,7 +174,7 @@ voice_options = (
         help="Some seconds of the speech of somebody who may be in the recording; may be given repeatedly.",
     ),
     voices_option(help="File of known voices, without sound; those of --speaker-sample are added to it."),
-    speaker_model_option(no_effect=without_flag("speakers")),
+    speaker_model_option,
 )
 recording_speaker_options = (
     speaker_option(
@@ -224,23 +184,33 @@ recording_speaker_options = (
     ),
     dependent_option("--num-speakers", type=click.INT, help="Number of speakers, if it is known."),
     dependent_option("--min-speakers", type=click.INT, help="Fewest speakers."),
-    max_speakers_option(),
+    max_speakers_option,
 )
-
-
-def speaker_options(command: Any) -> Any:
-    """Add the options of diarization of whole recordings."""
-    return add_options((*recording_speaker_options, *voice_options), command)
-
-
-def batch_speaker_options(command: Any) -> Any:
-    """Add the options of diarization of many recordings."""
-    decorators = (
+speaker_options = add_options([*recording_speaker_options, *voice_options])
+"""The options of diarization of whole recordings."""
+batch_speaker_options = add_options(
+    [
         *recording_speaker_options,
         voices_option(help="File of known voices, as `harken transcribe --voices` writes it."),
-        speaker_model_option(no_effect=without_flag("speakers")),
-    )
-    return add_options(decorators, command)
+        speaker_model_option,
+    ]
+)
+"""Those of many recordings."""
+live_speaker_options = add_options(
+    [
+        speaker_option("--speakers", is_flag=True, help="Tell speakers apart, and show who speaks."),
+        dependent_option(
+            "--speaker-delay",
+            type=click.FLOAT,
+            default=DEFAULT_DELAY_S,
+            metavar="SECONDS",
+            help=f"Time after which the speakers of a word do not change any more, from 1 to {MAX_DELAY_S:.0f}.",
+        ),
+        max_speakers_option,
+        *voice_options,
+    ]
+)
+"""Those of live streams."""
 
 
 def speaker_params(params: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -254,23 +224,6 @@ def speaker_params(params: Mapping[str, Any]) -> dict[str, Any] | None:
         "max_speakers": params["max_speakers"],
         "download": params["download"],
     }
-
-
-def live_speaker_options(command: Any) -> Any:
-    """Add the options of diarization of live streams."""
-    decorators = (
-        speaker_option("--speakers", is_flag=True, help="Tell speakers apart, and show who speaks."),
-        dependent_option(
-            "--speaker-delay",
-            type=click.FLOAT,
-            default=DEFAULT_DELAY_S,
-            metavar="SECONDS",
-            help=f"Time after which the speakers of a word do not change any more, from 1 to {MAX_DELAY_S:.0f}.",
-        ),
-        max_speakers_option(),
-        *voice_options,
-    )
-    return add_options(decorators, command)
 
 
 def load_diarizer_with_status(screen: Screen, params: Mapping[str, Any]) -> Diarizer | None:

@@ -1,18 +1,22 @@
-"""``harken models``: lists the models, shows the contents of one, and checks its integrity."""
+"""``harken models`` and ``harken convert``: models listed, shown, checked, and written for other programs."""
 
 from __future__ import annotations
 
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
-from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve_model
+from harken.audio import mel_filters
+from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve_model, with_adapters
+from harken.checkpoints.convert import TARGETS, convert
 from harken.cli.exits import EPILOGUE
-from harken.cli.options import FilePath
+from harken.cli.model_options import adapter_option, model_files
+from harken.cli.options import FilePath, single_option
 from harken.cli.terminal import format_table, human_size, write_stdout
-from harken.errors import CheckpointError, CheckpointNotFound
+from harken.errors import CheckpointError, CheckpointNotFound, OptionError
 from harken.text import LANGUAGES, Tokenizer
 
 MOST_SHOWN = 5
@@ -168,3 +172,35 @@ def _size_bytes(path: Path) -> int:
         return os.path.getsize(path)
     files = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
     return sum(map(os.path.getsize, filter(os.path.isfile, files)))
+
+
+@click.command("convert", epilog=EPILOGUE)
+@click.argument("model", type=FilePath())
+@click.argument("folder", type=FilePath(path_type=Path))
+@single_option(
+    "--to",
+    "target",
+    section="Files",
+    type=click.Choice(TARGETS),
+    default=TARGETS[0],
+    help="Format: a folder of Hugging Face or of CTranslate2, or a file of ggml for whisper.cpp.",
+)
+@adapter_option
+@single_option(
+    "--download/--no-download",
+    section="Files",
+    default=True,
+    help="Download a model that is not on this machine.",
+)
+def convert_command(model: str, folder: Path, target: str, adapter: Any, download: bool) -> None:
+    """Write MODEL in another format into FOLDER, with weights in float16.
+
+    MODEL is a name or a path, of any format that harken reads; adapters are merged into it.
+    """
+    checkpoint = with_adapters(open_checkpoint(resolve_model(model, download=download)), adapter)
+    sources = {os.path.realpath(path.parent) for path in model_files(str(checkpoint.path), adapter)}
+    if os.path.realpath(folder) in sources:
+        raise OptionError("folder", str(folder), "another folder than those of the model and its adapters")
+    result = convert(checkpoint, folder, target, mel_filters(checkpoint.dims.n_mels))
+    size = sum(file.stat().st_size for file in ([result] if result.is_file() else result.iterdir()))
+    write_stdout(f"{result}: {target}, float16, {human_size(size)}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from functools import reduce
 from itertools import chain
@@ -346,29 +346,15 @@ def single_option(*names: str, section: str, **settings: Any) -> Decorator:
     return click.option(*names, cls=Option, section=section, show_default=True, **settings)
 
 
-def decoding_options(command: Any) -> Any:
-    """Add an option for every field of `TranscribeOptions`."""
-    return add_options(_options_from_fields(TranscribeOptions), command)
-
-
-def layout_options(command: Any) -> Any:
-    """Add an option for every field of `Layout`, except `speakers`, which belongs to diarization."""
-    return add_options(_options_from_fields(Layout, exclude=("speakers",)), command)
-
-
 def dataclass_options(options_class: type[Any], *, exclude: Collection[str] = ()) -> Decorator:
     """Add an option for every field of a dataclass of options, except those excluded."""
-    return lambda command: add_options(_options_from_fields(options_class, exclude), command)
-
-
-def _options_from_fields(options_class: type[Any], exclude: Collection[str] = ()) -> Iterator[Decorator]:
-    """Yield an option for every field, except those excluded."""
     hints = get_type_hints(options_class)
-    return (
+    added = [
         _option_from_field(field, hints[field.name])
         for field in fields(options_class)
         if field.name not in exclude
-    )
+    ]
+    return add_options(added)
 
 
 def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
@@ -433,6 +419,12 @@ def optional_number_parser(value_type: type) -> Parse:
     return parse
 
 
-def add_options(decorators: Iterable[Decorator], command: Any) -> Any:
+def add_options(decorators: Iterable[Decorator]) -> Decorator:
     """Add options to a command, in the order in which the help shows them."""
-    return reduce(lambda command, decorate: decorate(command), reversed([*decorators]), command)
+    last_first = [*decorators][::-1]
+    return lambda command: reduce(lambda command, decorate: decorate(command), last_first, command)
+
+
+decoding_options = dataclass_options(TranscribeOptions)
+layout_options = dataclass_options(Layout, exclude=("speakers",))
+"""All of a layout but `speakers`, which belongs to diarization."""

@@ -26,7 +26,7 @@ COMMANDS = {
     "listen": "listen:command",
     "batch": "batch:command",
     "serve": "serve:command",
-    "mcp": "mcp:command",
+    "mcp": "serve:mcp_command",
     "decode": "decode:command",
     "eval": "eval:command",
     "bench": "bench:command",
@@ -36,7 +36,7 @@ COMMANDS = {
     "finetune": "training:finetune_command",
     "adapt": "training:adapt_command",
     "models": "models:command",
-    "convert": "convert:command",
+    "convert": "models:convert_command",
     "doctor": "doctor:command",
 }
 """The module and the function of each, in the order of the help."""

@@ -1,35 +1,41 @@
-"""``harken serve``: files and live speech for clients on the network."""
+"""``harken serve`` and ``harken mcp``: files and live speech for clients on the network, recordings for agents."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-import harken
-from harken.api import Recognizer, load
+from harken.api import Recognizer, load, load_diarizer
 from harken.cli.exits import EPILOGUE, TERMINATED, Stop
 from harken.cli.model_options import engine_options, model_params
-from harken.cli.options import Command, dataclass_options, list_option, parse_text
+from harken.cli.options import (
+    NO_EFFECT,
+    Command,
+    FilePath,
+    dataclass_options,
+    list_option,
+    parse_text,
+    single_option,
+)
 from harken.cli.signals import handling_signals, keeping_stop
 from harken.cli.terminal import write_stderr
 from harken.errors import BackendUnavailable, OptionError, install_hint
 from harken.option_types import options_from
 from harken.serve.options import ServeOptions
 
-if TYPE_CHECKING:  # the packages of the server come with an extra
-    from harken.speakers.diarizer import Diarizer
-
 KEYS_VARIABLE, HOSTS_VARIABLE = "HARKEN_API_KEY", "HARKEN_ALLOWED_HOST"
+MCP_OPTIONS = {field.name for field in fields(ServeOptions)} & {*NO_EFFECT, "speaker_model"}
+"""Those of the server that are options of the other command, too."""
 
-
-offered_models = list_option(
+_offered_models = list_option(
     "-m",
     "--model",
     parse_item=parse_text,
@@ -42,7 +48,7 @@ offered_models = list_option(
 
 
 @click.command("serve", cls=Command, epilog=EPILOGUE)
-@offered_models
+@_offered_models
 @list_option(
     "--alias",
     parse_item=parse_text,
@@ -59,29 +65,73 @@ def command(**params: Any) -> int:
     examples. It prints the address of its page, and ends when it is told to by Ctrl-C or SIGTERM: streams get their
     last words, files are finished. A second signal ends it at once.
     """
-    options = options_from(ServeOptions, with_environment(params))
+    options = options_from(ServeOptions, _with_environment(params))
     ids = tuple(dict.fromkeys(params["model"]))
     aliases = dict(_parse_alias(alias, ids) for alias in params["alias"])
-    run = _import_server()
+    with _extra("serve", "the server needs"):
+        from harken.serve.server import run
     with keeping_stop():
-        load_diarizer = partial(_load_diarizer, params)
+        speaker_models = partial(load_diarizer, params["speaker_model"])
         finished = asyncio.run(
-            run(partial(_load, params), ids, aliases, options, announce, on_signals, load_diarizer)
+            run(partial(_load, params), ids, aliases, options, _announce, _on_signals, speaker_models)
         )
     if not finished:
         raise Stop(TERMINATED, "ended before all work was done")
     return 0
 
 
-def _import_server() -> Callable[..., Any]:
-    """Return `harken.serve.server.run`; its packages come with an extra."""
+@click.command("mcp", cls=Command, epilog=EPILOGUE)
+@single_option(
+    "--root",
+    "roots",
+    section="Folders",
+    type=FilePath(exists=True, file_okay=False),
+    multiple=True,
+    required=True,
+    metavar="DIR",
+    help="Folder whose recordings may be read, and in which transcripts may be saved; may be given repeatedly.",
+)
+@_offered_models
+@engine_options
+@single_option(
+    "--http",
+    section="Server",
+    is_flag=True,
+    help="Serve at http://HOST:PORT/mcp, and not by standard input and output.",
+)
+@dataclass_options(ServeOptions, exclude={field.name for field in fields(ServeOptions)} - MCP_OPTIONS)
+def mcp_command(roots: tuple[str, ...], **params: Any) -> int:
+    """Let agents, such as Claude or Cursor, transcribe recordings by the Model Context Protocol.
+
+    A client starts it itself, with a line such as 'harken mcp --root ~/Recordings'; docs/clients.md has their settings.
+    It reads and writes nothing outside the folders of --root, links followed, and overwrites nothing. A model is loaded
+    when it is first needed, and kept.
+    """
+    with _extra("mcp", "agents need"):
+        from harken.serve.mcp import make_server, serve_http
+    server = make_server(
+        lambda name: load(**model_params(params | {"model": name})),
+        tuple(dict.fromkeys(params["model"])),
+        roots,
+        partial(load_diarizer, params["speaker_model"]),
+    )
+    if params["http"]:
+        options = options_from(ServeOptions, _with_environment(params))
+        asyncio.run(serve_http(server, options, _announce, _on_signals))
+    else:
+        server.run()
+    return 0
+
+
+@contextmanager
+def _extra(name: str, need: str) -> Iterator[None]:
+    """Import modules of an extra inside this block."""
     try:
-        from harken.serve.server import run
+        yield
     except ImportError as error:
         raise BackendUnavailable(
-            f"{error.name} is missing, which the server needs; {install_hint('serve')} installs it"
+            f"{error.name} is missing, which {need}; {install_hint(name)} installs it"
         ) from error
-    return run
 
 
 def _load(params: dict[str, Any], model: str) -> Recognizer:
@@ -91,12 +141,7 @@ def _load(params: dict[str, Any], model: str) -> Recognizer:
     return recognizer
 
 
-def _load_diarizer(params: dict[str, Any]) -> Diarizer:
-    """Load the models that tell speakers apart."""
-    return harken.load_diarizer(params["speaker_model"])
-
-
-def with_environment(params: dict[str, Any]) -> dict[str, Any]:
+def _with_environment(params: dict[str, Any]) -> dict[str, Any]:
     """Return parameters with the keys of the environment, one a line, and the names of the server, one a word."""
     keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").splitlines()]
     hosts = os.environ.get(HOSTS_VARIABLE, "").replace(",", " ").split()
@@ -113,12 +158,12 @@ def _parse_alias(alias: str, ids: tuple[str, ...]) -> tuple[str, str]:
     return name, model
 
 
-def announce(address: str) -> None:
+def _announce(address: str) -> None:
     """Say where the server is."""
     write_stderr(f"harken: serving at {address}")
 
 
-def on_signals(handle: Callable[[], object]) -> AbstractContextManager[None]:
+def _on_signals(handle: Callable[[], object]) -> AbstractContextManager[None]:
     """Return a block in which a function is called for every signal that ends the process."""
 
     def handle_signal(number: int, frame: FrameType | None) -> None:

@@ -102,7 +102,7 @@ def training_options(
         dataclass_options(data_class),
         dataclass_options(options_class),
     )
-    return lambda command: add_options(decorators, command)
+    return add_options(decorators)
 
 
 def make_task(
