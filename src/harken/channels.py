@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from harken.decoding import DecodeStats
 from harken.errors import HarkenError
-from harken.results import DroppedSegment, Segment, Speaker, SpeakerTurn, Transcript, Word
+from harken.results import DroppedSegment, Segment, SpeakerTurn, Transcript, Word, speakers_of
 from harken.transcribe.options import ProgressCallback
 from harken.transcription import DecodingTurn, Transcription
 
@@ -187,7 +187,7 @@ class ChannelsTranscription(Transcription):
             unwritten=tuple(
                 sorted(chain.from_iterable(each.unwritten for each in transcripts), key=attrgetter("start_s"))
             ),
-            speakers=tuple(_speakers(turns)),
+            speakers=speakers_of(turns),
             turns=tuple(sorted(turns, key=attrgetter("start_s"))),
         )
 
@@ -213,15 +213,6 @@ def _turns(transcript: Transcript, channel: int, named: Iterable[Segment]) -> It
             yield SpeakerTurn(start_s=segment.start_s, end_s=segment.end_s, speaker=_name(channel))
     for turn in transcript.turns:
         yield replace(turn, speaker=_name(channel, turn.speaker))
-
-
-def _speakers(turns: Iterable[SpeakerTurn]) -> Iterator[Speaker]:
-    """Yield the speakers of turns, channel by channel."""
-    seconds: dict[str, float] = {}
-    for turn in turns:
-        seconds[turn.speaker] = seconds.get(turn.speaker, 0.0) + turn.end_s - turn.start_s
-    for name, of_name in seconds.items():
-        yield Speaker(name=name, seconds=round(of_name, 3))
 
 
 def _renumbered(dropped: Iterable[DroppedSegment], segments: Sequence[Segment]) -> Iterator[DroppedSegment]:

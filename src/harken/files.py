@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
+from unicodedata import normalize
 
 from harken.errors import OutputError
 
@@ -125,6 +126,25 @@ def temporary_folder(parent: Path, *, mode: int = 0o777) -> Iterator[Path]:
         _remove(folder)
         lock_file.close()  # before it is removed, which Windows does not do with an open file
         _remove(lock_path)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents if they do not exist.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be created.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be made a folder: {error.strerror or error}") from error
+
+
+def folded_name(name: str) -> str:
+    """Return a name as disks that ignore case compare it; they also ignore how accents are encoded."""
+    return normalize("NFC", normalize("NFC", name).casefold())
 
 
 def remove_own() -> None:

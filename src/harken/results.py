@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harken.errors import OptionError
@@ -234,6 +235,14 @@ class Transcript:
     def text(self) -> str:
         """Text of all segments, without leading and trailing spaces."""
         return "".join(segment.text for segment in self.segments).strip()
+
+
+def speakers_of(turns: Iterable[SpeakerTurn]) -> tuple[Speaker, ...]:
+    """Return the speakers of turns, in order of appearance."""
+    seconds: dict[str, float] = {}
+    for turn in turns:
+        seconds[turn.speaker] = seconds.get(turn.speaker, 0.0) + (turn.end_s - turn.start_s)
+    return tuple(Speaker(name=name, seconds=round(of_name, 3)) for name, of_name in seconds.items())
 
 
 def _check_span(start_s: float, end_s: float) -> None:

@@ -13,13 +13,13 @@ import pytest
 from harken.cli import inputs
 from harken.cli.inputs import (
     expand_patterns,
-    make_folder,
     output_paths,
     recording_duration_s,
     recording_reference,
     refuse_overwriting,
 )
 from harken.errors import AudioError, AudioNotFound, OutputError
+from harken.files import make_folder
 
 links = pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
 pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

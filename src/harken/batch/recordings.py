@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -13,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
+
+from harken.files import folded_name
 
 DURATION_KEYS = ("duration", "seconds")
 """Keys for a length in seconds, of NeMo and of harken's own manifests."""
@@ -141,8 +142,7 @@ def with_side_names(recordings: Sequence[BatchRecording]) -> list[BatchRecording
 
 def _as_some_disks_do(name: str) -> str:
     """Return a name as disks compare it that ignore case, how accents are encoded, and dots and spaces at the end."""
-    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-    return "/".join(part.rstrip(". ") for part in folded.split("/"))
+    return "/".join(part.rstrip(". ") for part in folded_name(name).split("/"))
 
 
 def _side_name(recording: BatchRecording) -> str:

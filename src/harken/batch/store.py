@@ -14,7 +14,7 @@ from typing import Any
 
 from harken.batch.locations import file_system, is_url, join, one_line, read_bytes, without_file_scheme
 from harken.errors import HarkenError, OutputError, PlanError
-from harken.files import write_atomic
+from harken.files import make_folder, write_atomic
 
 LOCK_FILE = "_lock"
 LEASE_FILE = "_driver.json"
@@ -53,12 +53,7 @@ class Store:
         location = join(self.folder, name)
         if not is_url(location):
             path = Path(location)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise OutputError(
-                    f"{path.parent}: cannot be made a folder: {error.strerror or error}"
-                ) from error
+            make_folder(path.parent)
             write_atomic(path, chunks, durable=True)
             return
         content = b"".join(
@@ -164,10 +159,7 @@ class Store:
             return
         from filelock import FileLock, Timeout
 
-        try:
-            os.makedirs(self.folder, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"{self.folder}: cannot be made a folder: {one_line(error)}") from error
+        make_folder(Path(self.folder))
         # The lock makes its file itself: one that a rename puts in its place has another lock.
         lock = FileLock(os.path.join(self.folder, LOCK_FILE), timeout=0)
         try:

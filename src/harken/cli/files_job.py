@@ -10,10 +10,11 @@ from typing import Any
 
 from harken.api import Recognizer
 from harken.cli.file_transcriber import FileTranscriber
-from harken.cli.inputs import make_folder, output_paths, refuse_overwriting
+from harken.cli.inputs import output_paths, refuse_overwriting
 from harken.cli.model_options import load_diarizer_with_status, load_model_with_status, model_files
 from harken.cli.terminal import Screen, pluralize
 from harken.cli.transcript_files import TranscriptFiles, all_exist
+from harken.files import make_folder
 from harken.formats import Layout, TranscriptFormat
 from harken.speakers.diarizer import Diarizer
 from harken.transcribe import TranscribeOptions

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
-import unicodedata
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from glob import glob
-from itertools import chain
 from pathlib import Path
 
 import click
 
 from harken.audio import audio_duration
-from harken.errors import OutputError
+from harken.files import folded_name
 from harken.formats import RecordingLink
+from harken.formats.cue_check import parse_cues
 
 STDIN = "-"
 FILES_READ = "harken.files_read"
@@ -87,14 +85,7 @@ def read_draft(path: str) -> str:
         if not isinstance(transcript, dict) or not isinstance(transcript.get("text"), str):
             raise click.UsageError(f"--draft {path}: has no text; allowed is a transcript that harken wrote")
         return str(transcript["text"])
-    if "-->" not in content:
-        return content
-    blocks = (block.splitlines() for block in content.replace("\r\n", "\n").split("\n\n"))
-    cues = (next((lines[i + 1 :] for i, line in enumerate(lines) if "-->" in line), []) for lines in blocks)
-    return _TAG.sub("", "\n".join(chain.from_iterable(cues)))
-
-
-_TAG = re.compile(r"<[^>]*>|\{\\[^}]*\}")
+    return "\n".join(cue.text for cue in parse_cues(content)) or content
 
 
 def recording_duration_s(source: str) -> float | None:
@@ -111,20 +102,6 @@ def recording_duration_s(source: str) -> float | None:
 def recording_reference(source: str, folder: Path) -> RecordingLink | None:
     """Return the link from a transcript in a folder to its recording; None for a pipe, which cannot be played again."""
     return None if _is_pipe(source) else RecordingLink(path=Path(source), transcript_folder=folder)
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder and its parents if they do not exist.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be created.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be made a folder: {error.strerror or error}") from error
 
 
 def _is_pipe(source: str) -> bool:
@@ -228,7 +205,7 @@ def _keys_of_stdin() -> frozenset[Hashable]:
 def _name_keys(path: Path) -> frozenset[Hashable]:
     """Return the keys of a name on the disk: its path, and its folder with the name as the disk compares names."""
     folder = _status(path.parent)
-    name = _folded(path.name) if folder and _ignores_case(path.parent) else path.name
+    name = folded_name(path.name) if folder and _ignores_case(path.parent) else path.name
     return frozenset([os.path.normcase(path), *([(_identity(folder), name)] if folder else [])])
 
 
@@ -253,11 +230,6 @@ def _ignores_case(folder: Path) -> bool:
     """Return whether an existing folder is found by its name in the other case too."""
     other = folder.with_name(folder.name.swapcase()) if folder.name else folder
     return other != folder and other.exists() and other.samefile(folder)
-
-
-def _folded(name: str) -> str:
-    """Return a name as disks that ignore case compare it; they also ignore how accents are encoded."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def _pair(target: str, other: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +17,7 @@ from harken.cli.signals import StopDeferral
 from harken.cli.terminal import format_time, write_stderr
 from harken.contract import Floats
 from harken.formats import RecordingLink, Writer
-from harken.results import Segment, Speaker, SpeakerTurn, Transcript
+from harken.results import Segment, SpeakerTurn, Transcript, speakers_of
 from harken.speakers.attribution import cut_at_changes
 from harken.types import SAMPLE_RATE
 
@@ -351,7 +350,11 @@ class SettlingSegments:
 
 def make_transcript(segments: tuple[Segment, ...], duration_s: float, params: Mapping[str, Any]) -> Transcript:
     """Return the transcript of a session with these parameters of the command line."""
-    turns = _turns(segments)
+    turns = tuple(
+        SpeakerTurn(start_s=segment.start_s, end_s=segment.end_s, speaker=name)
+        for segment in segments
+        for name in segment.speakers
+    )
     languages = [segment.language for segment in segments if segment.language]
     return Transcript(
         segments=segments,
@@ -359,23 +362,6 @@ def make_transcript(segments: tuple[Segment, ...], duration_s: float, params: Ma
         duration_s=duration_s,
         model=params["model"],
         task=params["task"],
-        speakers=_speakers(turns) if params["speakers"] else None,
+        speakers=speakers_of(turns) if params["speakers"] else None,
         turns=turns,
     )
-
-
-def _turns(segments: Sequence[Segment]) -> tuple[SpeakerTurn, ...]:
-    """Return a turn for each segment and speaker."""
-    return tuple(
-        SpeakerTurn(start_s=segment.start_s, end_s=segment.end_s, speaker=name)
-        for segment in segments
-        for name in segment.speakers
-    )
-
-
-def _speakers(turns: Sequence[SpeakerTurn]) -> tuple[Speaker, ...]:
-    """Return the speakers of turns, in order of appearance."""
-    seconds: dict[str, float] = defaultdict(float)
-    for turn in turns:
-        seconds[turn.speaker] += turn.end_s - turn.start_s
-    return tuple(Speaker(name=name, seconds=round(of_name, 3)) for name, of_name in seconds.items())

@@ -14,7 +14,7 @@ import click
 
 from harken.api import Recognizer, load
 from harken.cli.exits import EPILOGUE, Stop, signal_stop
-from harken.cli.inputs import make_folder, refuse_writing_into
+from harken.cli.inputs import refuse_writing_into
 from harken.cli.model_options import chosen_loader, model_files
 from harken.cli.options import (
     Command,
@@ -28,6 +28,7 @@ from harken.cli.options import (
 )
 from harken.cli.signals import finishing_calls, handling_signals
 from harken.cli.terminal import ProgressBar, write_stderr, write_stdout
+from harken.files import make_folder
 from harken.option_types import options_from
 from harken.training.options import (
     MAX_DECODER_LAYERS,

@@ -18,8 +18,9 @@ from typing import NoReturn
 import click
 
 from harken.cli.files_job import FilesJob
-from harken.cli.inputs import expand_patterns, make_folder
+from harken.cli.inputs import expand_patterns
 from harken.cli.transcript_files import all_exist
+from harken.files import make_folder
 from harken.manifests import RECORDING_SUFFIXES
 
 POLL_S = 2.0

@@ -12,7 +12,7 @@ from harken.audio import AudioSource, stream_audio
 from harken.contract import Floats
 from harken.errors import OptionError
 from harken.option_types import check, checked_value, option
-from harken.results import Segment, Speaker, SpeakerTurn
+from harken.results import Segment, Speaker, SpeakerTurn, speakers_of
 from harken.speakers.attribution import SpeakerAttribution
 from harken.speakers.clustering import find_turns, find_voices
 from harken.speakers.embedding import EmbeddingModel
@@ -214,14 +214,7 @@ class Diarization:
     @property
     def speakers(self) -> tuple[Speaker, ...]:
         """Speakers in order of appearance."""
-        names = dict.fromkeys(turn.speaker for turn in self.turns)
-        return tuple(
-            Speaker(
-                name=name,
-                seconds=round(sum(turn.end_s - turn.start_s for turn in self.turns if turn.speaker == name), 3),
-            )
-            for name in names
-        )
+        return speakers_of(self.turns)
 
     @property
     def main_voice(self) -> tuple[Floats, float]:

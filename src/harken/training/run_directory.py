@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from harken.errors import OutputError
-from harken.files import remove_abandoned, write_atomic
+from harken.files import make_folder, remove_abandoned, write_atomic
 from harken.training.objective import Acceptance
 from harken.training.windows import TrainingWindow
 
@@ -115,7 +115,7 @@ class RunDirectory:
             raise OutputError(f"{out}: is there, and is no training; allowed is a new or an empty folder")
         else:
             for folder in (self.examples_folder, self.small_model_folder):
-                _make_folder(folder)
+                make_folder(folder)
             write_atomic(config_path, [json.dumps(dict(config), indent=1) + "\n"])
 
     def discard(self) -> None:
@@ -193,13 +193,6 @@ def _naming(path: Path) -> Iterator[None]:
         raise OutputError(
             f"{path}: cannot be read: {reason}; allowed is another folder, or this file as it was"
         ) from error
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be made a folder: {error.strerror or error}") from error
 
 
 def snapshot(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
