@@ -399,6 +399,21 @@ async def accept(socket: WebSocket) -> None:
     await socket.accept(next((known for known in SUBPROTOCOLS if known in offered), None))
 
 
+async def serve_socket(
+    service: Service,
+    socket: WebSocket,
+    translator: Translator,
+    max_text: int,
+    max_bytes: int,
+    captions: str | None,
+) -> None:
+    """Accept a WebSocket, and serve a session that ends with it; the numbers are the largest messages of its client."""
+    await accept(socket)
+    line = WebSocketLine(socket, max_text, max_bytes)
+    limit_s = service.options.session_limit_s
+    await Session(service, translator, limit_s=limit_s, captions=captions).run(line)
+
+
 async def received(line: Line, idle_s: float, is_busy: Callable[[], bool] = lambda: False) -> Any:
     """Return the next message of a client, None once it has gone.
 

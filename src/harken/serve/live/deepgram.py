@@ -21,7 +21,7 @@ from harken.errors import HarkenError, OptionError
 from harken.results import Segment, Word
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import CONTAINER, AudioFormat
-from harken.serve.live.connection import Session, WebSocketLine, accept
+from harken.serve.live.connection import serve_socket
 from harken.serve.live.translator import (
     Audio,
     CloseStream,
@@ -31,6 +31,7 @@ from harken.serve.live.translator import (
     OpenStream,
     Output,
     StreamClosed,
+    Translator,
 )
 from harken.serve.rest.deepgram import (
     MULTILINGUAL,
@@ -108,11 +109,8 @@ def routes(service: Service) -> list[BaseRoute]:
         except HarkenError as error:
             await _refuse(socket, request_error(error))
             return
-        await accept(socket)
-        limit_s = service.options.session_limit_s
-        translator = DeepgramTranslator(asked, limit_s, request_id)
-        line = WebSocketLine(socket, MAX_TEXT_BYTES, MAX_AUDIO_BYTES)
-        await Session(service, translator, limit_s=limit_s, captions=captions).run(line)
+        translator = DeepgramTranslator(asked, service.options.session_limit_s, request_id)
+        await serve_socket(service, socket, translator, MAX_TEXT_BYTES, MAX_AUDIO_BYTES, captions)
 
     return [WebSocketRoute("/v1/listen", serve)]
 
@@ -173,7 +171,7 @@ async def _refuse(socket: WebSocket, problem: RequestError) -> None:
         await socket.close(problem.close_code, problem.code)
 
 
-class DeepgramTranslator:
+class DeepgramTranslator(Translator):
     """A client as a translator.
 
     Parameters
@@ -192,9 +190,6 @@ class DeepgramTranslator:
         self._segments: list[Segment] = []  # final ones that have not been told
         self._start_s = self._end_s = 0.0  # of the present result
         self._last_word_s = inf  # end of the last word before silence
-
-    def opened(self) -> Iterator[Output]:
-        yield from ()
 
     def received(self, message: str | bytes) -> Iterator[Output]:
         if isinstance(message, bytes):
@@ -238,9 +233,6 @@ class DeepgramTranslator:
                 yield _message("UtteranceEnd", channel=CHANNELS, last_word_end=round(last_word_s, 3))
             case Failed(failure=failure):
                 yield from self._hang_up(request_error(failure))
-
-    def failed(self, error: Exception) -> Iterator[Output]:
-        yield from self.ended(request_error(error))
 
     def ended(self, problem: RequestError) -> Iterator[Output]:
         yield from self._close_stream()

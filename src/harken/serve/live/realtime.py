@@ -16,10 +16,11 @@ from starlette.websockets import WebSocket
 
 from harken.serve.errors import NORMAL, RESTART, SERVER_FAULT, TRY_LATER, RequestError, request_error
 from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
-from harken.serve.live.connection import IDLE, SESSION_LIMIT, Session, WebSocketLine, accept
-from harken.serve.live.realtime_config import OF_WORDS, SessionConfig
-from harken.serve.live.realtime_dialects import (
+from harken.serve.live.connection import IDLE, SESSION_LIMIT, serve_socket
+from harken.serve.live.realtime_config import (
     MAX_NAME_CHARS,
+    OF_WORDS,
+    SessionConfig,
     invalid_value,
     option_paths,
     shown_beta_config,
@@ -35,7 +36,16 @@ from harken.serve.live.realtime_events import (
     new_id,
     read_json,
 )
-from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, OpenStream, Output, StreamClosed
+from harken.serve.live.translator import (
+    Audio,
+    CloseStream,
+    Flush,
+    HangUp,
+    OpenStream,
+    Output,
+    StreamClosed,
+    Translator,
+)
 from harken.serve.live.turns import Turns
 from harken.serve.rest.forms import bounded_body
 from harken.serve.service import Service
@@ -66,7 +76,6 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
 
     async def realtime(socket: WebSocket) -> None:
         captions = shared_as(socket.query_params)
-        await accept(socket)
         limit_s, offered = service.options.session_limit_s, socket.scope["subprotocols"]
         session = RealtimeSession(
             _first_config(tickets, socket.headers),
@@ -75,8 +84,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
             beta=BETA_SUBPROTOCOL in offered or socket.headers.get(BETA_HEADER) == BETA_VERSION,
             query=socket.query_params,
         )
-        line = WebSocketLine(socket, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
-        await Session(service, session, limit_s=limit_s, captions=captions).run(line)
+        await serve_socket(service, socket, session, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES, captions)
 
     async def client_secrets(request: Request) -> Response:
         """Make a short-lived key for a browser: OpenAI's Realtime API."""
@@ -149,7 +157,7 @@ def _checked_body(value: Any, known: tuple[str, ...], path: str = "") -> dict[st
     return value
 
 
-class RealtimeSession:
+class RealtimeSession(Translator):
     """The translator of a session.
 
     Parameters

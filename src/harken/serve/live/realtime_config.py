@@ -1,13 +1,21 @@
-"""The configuration of a session, and the options of the engine that it stands for."""
+"""The configuration of a session: the options of the engine that it stands for, and how two dialects write it.
+
+An update is read with every key and value checked, and may have the shape of either dialect, whatever the event:
+clients mix them. The shapes are tables of readers by key. A reader takes a value, its dotted path for errors, and the
+configuration so far.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
-from harken.serve.live.audio import AudioFormat
+from harken.errors import OptionError
+from harken.serve.errors import RequestError, request_error
+from harken.serve.live.audio import RATES_HZ, AudioFormat
 from harken.streaming import StreamOptions
 from harken.text import from_language_tag, from_language_tags
 from harken.transcribe import TranscribeOptions
@@ -118,3 +126,292 @@ class SessionConfig:
             return StreamOptions(delay=DELAYS[self.delay])
         sentence_pause_s, pause_s = self.turns.pauses_s
         return StreamOptions(delay=DELAYS[self.delay], sentence_pause_s=sentence_pause_s, pause_s=pause_s)
+
+
+BETA_FORMATS = {"pcm16": PCM, "g711_ulaw": MU_LAW, "g711_alaw": A_LAW}
+MAX_NAME_CHARS, MAX_PROMPT_CHARS = 200, 10_000
+MAX_ITEMS = 500
+MAX_SHOWN_CHARS = 60
+
+Reader = Callable[[Any, str, SessionConfig], SessionConfig]
+
+
+def updated_config(config: SessionConfig, session: Any) -> SessionConfig:
+    """Return a configuration with the changes of an update; what it does not name stays.
+
+    Raises
+    ------
+    RequestError
+        If a key is unknown or a value not allowed; it names the dotted path. Nothing is changed then.
+    """
+    changed = _read_group(_SESSION, session, "session", config)
+    try:
+        changed.transcribe_options()
+        changed.stream_options()
+    except OptionError as error:
+        raise request_error(error, option_paths(session)) from None
+    return changed
+
+
+def option_paths(session: Any) -> Mapping[str, str]:
+    """Return the dotted paths of a format, a model and the engine's options, in the shape of an update."""
+    is_beta = isinstance(session, dict) and any(key.startswith("input_audio") for key in session)
+    transcription = "session.input_audio_transcription" if is_beta else "session.audio.input.transcription"
+    turns = "session.turn_detection" if is_beta else "session.audio.input.turn_detection"
+    return {
+        "format": "session.input_audio_format" if is_beta else "session.audio.input.format",
+        "model": f"{transcription}.model",
+        "language": f"{transcription}.language",
+        "languages": f"{transcription}.languages",
+        "initial_prompt": f"{transcription}.prompt",
+        "hotwords": f"{transcription}.keywords",
+        "vad_threshold": f"{turns}.threshold",
+        "vad_speech_pad_s": f"{turns}.prefix_padding_ms",
+        "pause_s": f"{turns}.silence_duration_ms",
+    }
+
+
+def shown_config(config: SessionConfig, session_id: str, expires_at: int | None) -> dict[str, Any]:
+    """Return the whole effective configuration in the present dialect."""
+    rate = {"rate": config.rate_hz} if config.format == PCM else {}
+    audio_input = {
+        "format": {"type": config.format} | rate,
+        "noise_reduction": None,
+        "transcription": _shown_transcription(config)
+        | {"languages": [*config.languages], "keywords": [*config.keywords], "delay": config.delay},
+        "turn_detection": _shown_turns(config.turns),
+    }
+    return {
+        "id": session_id,
+        "object": "realtime.transcription_session",
+        "type": "transcription",
+        "audio": {"input": audio_input},
+        "include": [*config.include] or None,
+        "expires_at": expires_at,
+    }
+
+
+def shown_beta_config(config: SessionConfig, session_id: str, expires_at: int | None) -> dict[str, Any]:
+    """Return the whole effective configuration in the beta dialect."""
+    formats = {format: name for name, format in BETA_FORMATS.items()}
+    return {
+        "id": session_id,
+        "object": "realtime.transcription_session",
+        "input_audio_format": formats[config.format],
+        "input_audio_transcription": _shown_transcription(config),
+        "input_audio_noise_reduction": None,
+        "turn_detection": _shown_turns(config.turns),
+        "include": [*config.include] or None,
+        "expires_at": expires_at,
+    }
+
+
+def invalid_value(path: str, value: Any, allowed: str, code: str = "invalid_value") -> RequestError:
+    """Return the error for a value of an event that is not allowed; it holds little of a long one."""
+    shown = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
+    if len(shown) > MAX_SHOWN_CHARS:
+        shown = f"{shown[:MAX_SHOWN_CHARS]}..."
+    return RequestError(f"{path}={shown}: allowed is {allowed}", code=code, param=path)
+
+
+def unknown_parameter(path: str, key: str, allowed: str = "") -> RequestError:
+    """Return the error for a key that is not known, behind the path of what it is in."""
+    unknown = f"{path}{key[:MAX_SHOWN_CHARS]}"
+    return RequestError(f"unknown parameter: {unknown}{allowed}", code="unknown_parameter", param=unknown)
+
+
+def _shown_transcription(config: SessionConfig) -> dict[str, Any]:
+    return {"model": config.model, "language": config.language, "prompt": config.prompt}
+
+
+def _shown_turns(turns: TurnDetection | None) -> dict[str, Any] | None:
+    if turns is None:
+        return None
+    if turns.type == "semantic_vad":
+        return {"type": turns.type, "eagerness": turns.eagerness}
+    names = ("type", "threshold", "prefix_padding_ms", "silence_duration_ms", "idle_timeout_ms")
+    return {name: getattr(turns, name) for name in names if getattr(turns, name) is not None}
+
+
+def _read_group(readers: Mapping[str, Reader], value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    """Read an object key by key."""
+    for key, item in _as_object(value, path, readers).items():
+        config = readers[key](item, f"{path}.{key}", config)
+    return config
+
+
+def _as_object(value: Any, path: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise invalid_value(path, value, "an object", "invalid_type")
+    for key in value:
+        if key not in known:
+            raise unknown_parameter(f"{path}.", key, f"; allowed is {', '.join(known)}")
+    return value
+
+
+def _one_of(value: Any, path: str, allowed: Mapping[str, Any] | tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise invalid_value(path, value, ", ".join(map(repr, allowed)))
+    return value
+
+
+def _text(value: Any, path: str, max_chars: int = MAX_NAME_CHARS) -> str | None:
+    """Return a text, or None for an empty one."""
+    if value is not None and not (isinstance(value, str) and len(value) <= max_chars):
+        raise invalid_value(path, value, f"a text of up to {max_chars} characters, or null", "invalid_type")
+    return value or None
+
+
+def _texts(value: Any, path: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > MAX_ITEMS:
+        raise invalid_value(path, value, f"an array of up to {MAX_ITEMS} texts, or null", "invalid_type")
+    return tuple(_text(item, f"{path}[{i}]") or "" for i, item in enumerate(value))
+
+
+def _number(value: Any, path: str, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise invalid_value(path, value, f"a number from {low:g} to {high:g}")
+    return value
+
+
+def _integer(value: Any, path: str, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise invalid_value(path, value, f"an integer from {low} to {high}")
+    return value
+
+
+def _flag(value: Any, path: str) -> None:
+    if not isinstance(value, bool | None):
+        raise invalid_value(path, value, "true or false", "invalid_type")
+
+
+def _ignored(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    """Leave out what a transcription session has no use for, or what the server itself has set."""
+    return config
+
+
+def _type(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    _one_of(value, path, ("transcription",))
+    return config
+
+
+def _include(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    texts = _texts(value, path)
+    for i, text in enumerate(texts):
+        _one_of(text, f"{path}[{i}]", INCLUDES)
+    return replace(config, include=tuple(dict.fromkeys(texts)))
+
+
+def _format(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    given = _as_object(value, path, {"type": None, "rate": None})
+    format = _one_of(given.get("type", PCM), f"{path}.type", (PCM, MU_LAW, A_LAW))
+    if format == PCM:
+        rate_hz = _integer(given.get("rate", PCM_RATE_HZ), f"{path}.rate", RATES_HZ[0], RATES_HZ[-1])
+    else:
+        rate_hz = _integer(
+            given.get("rate", TELEPHONE_RATE_HZ), f"{path}.rate", TELEPHONE_RATE_HZ, TELEPHONE_RATE_HZ
+        )
+    return replace(config, format=format, rate_hz=rate_hz)
+
+
+def _beta_format(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    format = BETA_FORMATS[_one_of(value, path, BETA_FORMATS)]
+    if format == config.format:
+        return config  # at the rate that it has
+    return replace(config, format=format, rate_hz=PCM_RATE_HZ if format == PCM else TELEPHONE_RATE_HZ)
+
+
+def _rate(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    return replace(config, rate_hz=_integer(value, path, RATES_HZ[0], RATES_HZ[-1]))
+
+
+def _channels(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    _integer(value, path, 1, 1)
+    return config
+
+
+def _noise_reduction(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    """Check what is not done: the models are trained on noisy speech, and the effective configuration says null."""
+    if value is not None:
+        given = _as_object(value, path, {"type": None, "strength": None})
+        _one_of(given.get("type", "near_field"), f"{path}.type", ("near_field", "far_field"))
+    return config
+
+
+def _model(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    return replace(config, model=_text(value, path) or SessionConfig().model)
+
+
+def _delay(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    return replace(config, delay=_one_of("low" if value is None else value, path, DELAYS))
+
+
+def _set(field: str, read: Callable[[Any, str], Any]) -> Reader:
+    """Return the reader of a field that is set as it is."""
+
+    def read_field(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+        return replace(config, **{field: read(value, path)})
+
+    return read_field
+
+
+def _transcription(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    if value is None:
+        names = ("model", "language", "languages", "prompt", "keywords", "delay")
+        return replace(config, **{name: getattr(SessionConfig(), name) for name in names})
+    return _read_group(_TRANSCRIPTION, value, path, config)
+
+
+def _turn_detection(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+    if value is None:
+        return replace(config, turn_detection=None)
+    given = _as_object(value, path, _TURN_DETECTION)
+    checked = {key: _TURN_DETECTION[key](item, f"{path}.{key}") for key, item in given.items()}
+    turns = config.turns or TurnDetection()
+    if checked.get("type", turns.type) != turns.type:
+        turns = TurnDetection()
+    names = {field.name for field in fields(TurnDetection)} & checked.keys()
+    return replace(config, turn_detection=replace(turns, **{name: checked[name] for name in names}))
+
+
+_TURN_DETECTION: dict[str, Callable[[Any, str], Any]] = {
+    "type": partial(_one_of, allowed=("server_vad", "semantic_vad")),
+    "threshold": partial(_number, low=0, high=1),
+    "prefix_padding_ms": partial(_integer, low=0, high=5_000),
+    "silence_duration_ms": partial(_integer, low=100, high=10_000),
+    "idle_timeout_ms": lambda value, path: None if value is None else _integer(value, path, 1_000, 300_000),
+    "eagerness": partial(_one_of, allowed=tuple(PAUSES_S)),
+    "create_response": _flag,
+    "interrupt_response": _flag,
+}
+_TRANSCRIPTION: dict[str, Reader] = {
+    "model": _model,
+    "language": _set("language", _text),
+    "languages": _set("languages", _texts),
+    "prompt": _set("prompt", partial(_text, max_chars=MAX_PROMPT_CHARS)),
+    "keywords": _set("keywords", _texts),
+    "delay": _delay,
+}
+_INPUT: dict[str, Reader] = {
+    "format": _format,
+    "noise_reduction": _noise_reduction,
+    "transcription": _transcription,
+    "turn_detection": _turn_detection,
+}
+_SESSION: dict[str, Reader] = {
+    "type": _type,
+    "audio": partial(_read_group, {"input": partial(_read_group, _INPUT)}),
+    "include": _include,
+    "input_audio_format": _beta_format,
+    "input_audio_params": partial(_read_group, {"sample_rate_hz": _rate, "num_channels": _channels}),
+    "input_audio_noise_reduction": _noise_reduction,
+    "input_audio_transcription": _transcription,
+    "turn_detection": _turn_detection,
+    "modalities": _ignored,
+    "client_secret": _ignored,
+    "id": _ignored,
+    "object": _ignored,
+    "expires_at": _ignored,
+}

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Any, NoReturn
 
 from harken.serve.errors import RequestError, object_in
-from harken.serve.live.realtime_dialects import invalid_value, unknown_parameter
+from harken.serve.live.realtime_config import invalid_value, unknown_parameter
 
 APPEND = "input_audio_buffer.append"
 FIELDS: Mapping[str, tuple[str, ...]] = {

@@ -25,7 +25,16 @@ from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import IDLE, Session, WebSocketLine, accept, log_unforeseen, received
 from harken.serve.live.outgoing import ReplayLog
-from harken.serve.live.translator import Audio, CloseStream, Flush, HangUp, OpenStream, Output, StreamClosed
+from harken.serve.live.translator import (
+    Audio,
+    CloseStream,
+    Flush,
+    HangUp,
+    OpenStream,
+    Output,
+    StreamClosed,
+    Translator,
+)
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.captions import shared_as
@@ -196,7 +205,7 @@ class _Streams:
         await stream.session.aclose()
 
 
-class ResumableStream:
+class ResumableStream(Translator):
     """A stream as its translator, and who is connected to it.
 
     Parameters
@@ -266,9 +275,6 @@ class ResumableStream:
                 first = await first_of(self.session.serve(line, seq), taken_over.wait())
             if first == 1:
                 raise RequestError("another connection has resumed this session", code=TAKEN_OVER)
-
-    def opened(self) -> Iterator[Output]:
-        yield from ()
 
     def received(self, message: dict[str, Any] | bytes) -> Iterator[Output]:
         match message:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from harken.serve.errors import RequestError
+from harken.serve.errors import RequestError, request_error
 from harken.serve.live.audio import AudioFormat
 from harken.serve.work.live_job import LiveUpdate
 from harken.streaming import StreamOptions
@@ -111,8 +111,8 @@ class Translator(Protocol):
     """
 
     def opened(self) -> Iterable[Output]:
-        """Return what to do once the client is connected."""
-        ...
+        """Return what to do once the client is connected, by default nothing."""
+        return ()
 
     def received(self, message: Any) -> Iterable[Output]:
         """Take a message of the client."""
@@ -123,8 +123,11 @@ class Translator(Protocol):
         ...
 
     def failed(self, error: Exception) -> Iterable[Output]:
-        """Take the reason why a command could not be obeyed, before the output behind it is asked for."""
-        ...
+        """Take the reason why a command could not be obeyed, before the output behind it is asked for.
+
+        By default it ends the session.
+        """
+        return self.ended(request_error(error))
 
     def ended(self, problem: RequestError) -> Iterable[Output]:
         """Return what to do so that the client gets its last results: the server ends the session for a reason."""

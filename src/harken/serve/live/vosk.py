@@ -23,7 +23,7 @@ from harken.results import Segment, Word
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.guard import Guard, Tickets
 from harken.serve.live.audio import AudioFormat
-from harken.serve.live.connection import Session, WebSocketLine, accept
+from harken.serve.live.connection import serve_socket
 from harken.serve.live.translator import (
     Audio,
     CloseStream,
@@ -33,6 +33,7 @@ from harken.serve.live.translator import (
     OpenStream,
     Output,
     StreamClosed,
+    Translator,
 )
 from harken.serve.rest.files import plain_error
 from harken.serve.service import Service
@@ -62,11 +63,8 @@ def make_vosk_app(service: Service) -> Starlette:
 
     async def serve(socket: WebSocket) -> None:
         captions = shared_as(socket.query_params)
-        await accept(socket)
         translator = VoskTranslator(service, socket.path_params["language"])
-        line = WebSocketLine(socket, MAX_TEXT_BYTES, MAX_AUDIO_BYTES)
-        limit_s = service.options.session_limit_s
-        await Session(service, translator, limit_s=limit_s, captions=captions).run(line)
+        await serve_socket(service, socket, translator, MAX_TEXT_BYTES, MAX_AUDIO_BYTES, captions)
 
     options = replace(service.options, api_key=(), auth=False)
     guard = Middleware(
@@ -79,7 +77,7 @@ def make_vosk_app(service: Service) -> Starlette:
     return Starlette(routes=[WebSocketRoute("/{language:path}", serve)], middleware=[guard])
 
 
-class VoskTranslator:
+class VoskTranslator(Translator):
     """A client as a translator. The protocol has no errors: what is wrong is the reason of the end of the connection.
 
     Parameters
@@ -100,9 +98,6 @@ class VoskTranslator:
         self._partial = ""
         self._segments: list[Segment] = []  # of the utterance that ends
         self._results: list[list[Segment]] = []  # of utterances that have ended, and have not been told
-
-    def opened(self) -> Iterator[Output]:
-        yield from ()
 
     def received(self, message: str | bytes) -> Iterator[Output]:
         try:
@@ -132,9 +127,6 @@ class VoskTranslator:
                 )
             case Failed(failure=failure):
                 yield self._hang_up(request_error(failure))
-
-    def failed(self, error: Exception) -> Iterator[Output]:
-        yield from self.ended(request_error(error))
 
     def ended(self, problem: RequestError) -> Iterator[Output]:
         if self._is_open:

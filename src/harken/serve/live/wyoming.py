@@ -29,6 +29,7 @@ from harken.serve.live.translator import (
     OpenStream,
     Output,
     StreamClosed,
+    Translator,
 )
 from harken.serve.service import Service
 from harken.serve.work.live_job import Failed, LiveUpdate
@@ -67,7 +68,7 @@ class WyomingEvent:
     payload: bytes = b""
 
 
-class WyomingTranslator:
+class WyomingTranslator(Translator):
     """A client with any number of utterances one after another, as a translator.
 
     Home Assistant waits for a transcript and takes nothing else for an answer but the end of the connection. So
@@ -86,9 +87,6 @@ class WyomingTranslator:
         self._is_open = self._has_failed = False
         self._texts: list[str] = []
         self._language: str | None = None
-
-    def opened(self) -> Iterator[Output]:
-        yield from ()
 
     def received(self, message: WyomingEvent) -> Iterator[Output]:
         try:

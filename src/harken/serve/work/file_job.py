@@ -13,8 +13,7 @@ from harken.api import Recognizer
 from harken.audio import AudioSource, stream_audio
 from harken.results import Segment, Transcript
 from harken.serve.errors import ended, too_long
-from harken.serve.work.engine import Engine
-from harken.serve.work.outbox import Outbox
+from harken.serve.work.engine import Engine, Outbox
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 

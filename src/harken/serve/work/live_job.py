@@ -14,8 +14,7 @@ import numpy as np
 from harken.contract import Floats
 from harken.serve.errors import ended
 from harken.serve.waiting import call_soon
-from harken.serve.work.engine import Engine
-from harken.serve.work.outbox import Outbox
+from harken.serve.work.engine import Engine, Outbox
 from harken.streaming import Event, FinalSegment, Interim, LiveSession
 from harken.types import SAMPLE_RATE
 
