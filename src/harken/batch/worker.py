@@ -101,10 +101,6 @@ Report = Callable[[Progress], None]
 class Worker:
     """A loaded model that transcribes shards.
 
-    Parameters
-    ----------
-    settings : WorkerSettings
-
     Raises
     ------
     HarkenError
@@ -211,12 +207,7 @@ class Worker:
 
 
 class _ProgressSum:
-    """The progress of a shard, of that of its recordings.
-
-    Parameters
-    ----------
-    report : callable
-    """
+    """The progress of a shard, of that of its recordings."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

@@ -108,12 +108,7 @@ class Workers(Protocol):
 
 
 class InProcessWorkers:
-    """One worker, which works while the driver waits for it.
-
-    Parameters
-    ----------
-    settings : WorkerSettings
-    """
+    """One worker, which works while the driver waits for it."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings

@@ -154,10 +154,6 @@ class SpeakerMark:
 class LiveDisplay:
     """A renderer of events that stops showing them once standard output cannot be written.
 
-    Parameters
-    ----------
-    renderer : EventRenderer
-
     Attributes
     ----------
     problem : str

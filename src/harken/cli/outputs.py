@@ -31,10 +31,6 @@ _SAMPLE_BYTES = 2
 class Recording:
     """A WAV file (16 bits, 16 kHz, mono), which can be played while it grows.
 
-    Parameters
-    ----------
-    path : Path
-
     Raises
     ------
     OutputError

@@ -76,12 +76,7 @@ def watch(job: FilesJob, names: Sequence[str]) -> NoReturn:
 
 
 class Looks:
-    """Looks at folders and patterns.
-
-    Parameters
-    ----------
-    names : sequence of str
-    """
+    """Looks at folders and patterns."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names

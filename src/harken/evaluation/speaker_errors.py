@@ -28,13 +28,7 @@ Said = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Errors(Summed):
-    """Errors, and the number of what could be wrong.
-
-    Attributes
-    ----------
-    errors : float
-    reference_length : int
-    """
+    """Errors, and the number of what could be wrong."""
 
     errors: float = 0
     reference_length: int = 0

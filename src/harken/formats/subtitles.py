@@ -59,13 +59,7 @@ class SubtitleSyntax:
 
 
 class SubtitleFormat(TranscriptFormat):
-    """The format of a subtitle syntax.
-
-    Parameters
-    ----------
-    syntax : SubtitleSyntax
-    layout : Layout
-    """
+    """The format of a subtitle syntax."""
 
     def __init__(self, syntax: SubtitleSyntax, layout: Layout) -> None:
         self._syntax, self._layout = syntax, layout

@@ -61,12 +61,7 @@ async def in_daemon_thread(function: Callable[[], T], name: str) -> T:
 
 
 class LoadOnce(Generic[T]):
-    """Something that is loaded when it is first asked for; after a failure the next request tries again.
-
-    Parameters
-    ----------
-    load : coroutine function
-    """
+    """Something that is loaded when it is first asked for; after a failure the next request tries again."""
 
     def __init__(self, load: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._load = load

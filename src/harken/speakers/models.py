@@ -69,13 +69,7 @@ _WAY_ON = f"give a directory with {SEGMENTATION.name} and {EMBEDDING.name} by --
 
 @dataclass(frozen=True, slots=True)
 class SpeakerModelFiles:
-    """The files of both models.
-
-    Attributes
-    ----------
-    segmentation : Path
-    embedding : Path
-    """
+    """The files of both models."""
 
     segmentation: Path
     embedding: Path

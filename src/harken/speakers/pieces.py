@@ -78,11 +78,6 @@ class Piece:
 class SpeechPieces:
     """The pieces of one recording, found while its samples are fed.
 
-    Parameters
-    ----------
-    segmentation : SegmentationModel
-    embedding : EmbeddingModel
-
     Attributes
     ----------
     found : list of Piece

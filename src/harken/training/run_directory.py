@@ -66,12 +66,7 @@ class EvalPoint:
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """The folder that holds everything needed to resume a training.
-
-    Parameters
-    ----------
-    folder : Path
-    """
+    """The folder that holds everything needed to resume a training."""
 
     folder: Path
 

@@ -122,10 +122,6 @@ Mark = Commit | Clear | SilenceCheck
 class Turns:
     """The turns of a session.
 
-    Parameters
-    ----------
-    writer : EventWriter
-
     Attributes
     ----------
     include : tuple of str

@@ -54,14 +54,7 @@ ENGLISH_ONLY_SUFFIX = ".en"
 
 @dataclass(frozen=True, slots=True)
 class WyomingEvent:
-    """An event.
-
-    Parameters
-    ----------
-    type : str
-    data : dict
-    payload : bytes
-    """
+    """An event."""
 
     type: str
     data: dict[str, Any]
@@ -74,10 +67,6 @@ class WyomingTranslator(Translator):
     Home Assistant waits for a transcript and takes nothing else for an answer but the end of the connection. So
     audio that could not be transcribed ends the connection when it stops, behind the event ``error``; after other
     errors the connection goes on.
-
-    Parameters
-    ----------
-    service : Service
     """
 
     def __init__(self, service: Service) -> None:

@@ -70,12 +70,7 @@ FIELDS: Mapping[str, Field] = OPTION_FIELDS | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenRequest(TranscriptionRequest):
-    """A client's request; what it wants in the answer beside the text.
-
-    Parameters
-    ----------
-    utterances, paragraphs, multilingual : bool
-    """
+    """A client's request; what it wants in the answer beside the text."""
 
     utterances: bool
     paragraphs: bool

@@ -125,13 +125,7 @@ def route(service: Service, dialect: Dialect) -> Route:
 
 
 class Files:
-    """Transcribes the files that the clients of a dialect send.
-
-    Parameters
-    ----------
-    service : Service
-    dialect : Dialect
-    """
+    """Transcribes the files that the clients of a dialect send."""
 
     def __init__(self, service: Service, dialect: Dialect) -> None:
         self.dialect = dialect

@@ -136,10 +136,6 @@ def _segment_json(segment: Segment, names: Sequence[str]) -> dict[str, Any]:
 class WhisperCpp:
     """The routes, and the model that one of them chooses for the other.
 
-    Parameters
-    ----------
-    service : Service
-
     Attributes
     ----------
     inference : Dialect
