@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import cache, partial
@@ -15,10 +15,18 @@ import click
 from click.core import ParameterSource
 
 from harken.api import load_diarizer
-from harken.cli.eval_report import format_differences, format_scores, format_totals
+from harken.cli.eval_report import (
+    SPEAKER_COLUMNS,
+    format_differences,
+    format_scores,
+    format_speaker_score,
+    format_speaker_totals,
+    format_totals,
+    render_page,
+)
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import refuse_overwriting
-from harken.cli.measuring import Measurement, Report, format_percent, format_rate, format_speed, measure
+from harken.cli.measuring import Measurement, Report, measure
 from harken.cli.model_options import (
     chosen_loader,
     load_model_with_status,
@@ -34,7 +42,7 @@ from harken.cli.options import (
     refuse_options_in_vain,
     single_option,
 )
-from harken.cli.terminal import Screen, format_table, pluralize, write_stderr
+from harken.cli.terminal import Screen, write_stderr
 from harken.evaluation.evaluate import (
     Engine,
     evaluate_entries,
@@ -42,10 +50,8 @@ from harken.evaluation.evaluate import (
     provenance,
     read_hypotheses,
 )
-from harken.evaluation.page import render_page
 from harken.evaluation.scoring import Failure, Score, report, report_differences, summarise, worst
 from harken.evaluation.speakers import (
-    SpeakerEvaluation,
     SpeakerScore,
     evaluate_speakers,
     reference_path,
@@ -55,9 +61,6 @@ from harken.evaluation.speakers import (
 from harken.manifests import Entry, manifest_path, read_manifests
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
-
-SPEAKER_COLUMNS = (("DER", 7), ("0.25 s", 7), ("JER", 7), ("speakers", 10), ("cpWER", 7))
-
 
 evaluation_option = partial(single_option, section="Evaluation")
 
@@ -325,59 +328,3 @@ def _speakers_measurement(
         measured_s=lambda score: score.entry.seconds or 0.0,
         shown=lambda score: "" if quiet else format_speaker_score(score),
     )
-
-
-def format_speaker_score(score: SpeakerScore) -> str:
-    """Format the error rates and the name of a recording, under `SPEAKER_COLUMNS`."""
-    words = score.cp_word_errors
-    cells = (
-        format_percent(score.errors.rate),
-        format_percent(score.collar_errors.rate),
-        format_percent(score.jaccard.rate),
-        f"{score.found_speakers} of {score.speakers}",
-        format_percent(words.rate if words else None),
-    )
-    row = "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, SPEAKER_COLUMNS, strict=True))
-    return f"{row}  {score.entry.name}\n"
-
-
-def format_speaker_totals(evaluation: SpeakerEvaluation) -> str:
-    """Format the rates over all recordings, each with its interval and what it is made of."""
-    count = len(evaluation.scores)
-    header = ("", "error %", "95 % interval", "missed", "false", "confused", "of")
-    parts = [f"\n{pluralize(count, 'recording')}", _speaker_speed(evaluation), "\n"]
-    parts.append(format_table([header, *_speaker_rows(evaluation)]))
-    parts.append(
-        f"Number of speakers right in {evaluation.counted_right} of {pluralize(count, 'recording')}.\n"
-    )
-    if count > 1:
-        parts.append("The intervals resample recordings.\n")
-    return "".join(parts)
-
-
-def _speaker_rows(evaluation: SpeakerEvaluation) -> Iterator[tuple[str, ...]]:
-    for label, rate, errors in (
-        ("DER", evaluation.der, evaluation.errors),
-        ("DER, collar 0.25 s", evaluation.collar_der, evaluation.collar_errors),
-    ):
-        if rate:
-            shares = (errors.missed_s, errors.false_alarm_s, errors.confused_s)
-            cells = (format_percent(seconds / errors.speech_s) for seconds in shares)
-            yield (label, *format_rate(rate), *cells, f"{errors.speech_s:.0f} s of speech")
-    speakers = sum(score.speakers for score in evaluation.scores)
-    words = sum(score.cp_word_errors.reference_length for score in evaluation.scores if score.cp_word_errors)
-    compared = sum(score.speaker_errors.reference_length for score in evaluation.scores if score.speaker_errors)
-    for label, rate, unit in (
-        ("JER", evaluation.jer, f"{speakers} speakers"),
-        ("cpWER", evaluation.cp_wer, f"{words} words"),
-        ("words of others", evaluation.wder, f"{compared} words"),
-    ):
-        if rate:
-            yield (label, *format_rate(rate), "", "", "", unit)
-
-
-def _speaker_speed(evaluation: SpeakerEvaluation) -> str:
-    timed = [score for score in evaluation.scores if score.wall_s and score.entry.seconds]
-    wall_s = sum(score.wall_s or 0.0 for score in timed)
-    audio_s = sum(score.entry.seconds or 0.0 for score in timed)
-    return f": {audio_s:.1f} s of audio{format_speed(audio_s, wall_s)}" if wall_s else ""

@@ -1,9 +1,11 @@
-"""The printed report of an evaluation: a line for each recording, a table of error rates, and differences of texts."""
+"""The report of an evaluation: printed lines, a table of error rates, differences of texts, and a page to listen to."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
 
 import click
 
@@ -11,12 +13,16 @@ from harken.cli.measuring import NOTHING, format_percent, format_rate, format_sp
 from harken.cli.terminal import format_table, pluralize
 from harken.evaluation.error_rate import AlignmentChunk, ErrorRate, difference
 from harken.evaluation.scoring import Evaluation, Score
+from harken.evaluation.speakers import SpeakerEvaluation, SpeakerScore
+from harken.formats import RecordingLink, printable, replace_controls
+from harken.formats.html_format import csp_hash
 
 CONTEXT_WORDS = 4
 """Number of correct words shown on either side of a difference."""
 KINDS = {"words": "WER", "characters": "CER"}
 """Error rates by their units."""
 CLASS_UNITS = {"names": "names", "numbers": "numbers", "language": "recordings"}
+SPEAKER_COLUMNS = (("DER", 7), ("0.25 s", 7), ("JER", 7), ("speakers", 10), ("cpWER", 7))
 Rates = dict[str, tuple[ErrorRate, str]]
 """Rows of the table by their labels: a rate, and the unit it counts."""
 
@@ -164,3 +170,145 @@ def _abridge(words: tuple[str, ...], *, first: bool, last: bool) -> list[str]:
 def _colour(text: str, colour: str) -> str:
     """Colour a text, unless NO_COLOR is set; writing to a file or a pipe removes the colours."""
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
+
+
+def format_speaker_score(score: SpeakerScore) -> str:
+    """Format the error rates and the name of a recording, under `SPEAKER_COLUMNS`."""
+    words = score.cp_word_errors
+    cells = (
+        format_percent(score.errors.rate),
+        format_percent(score.collar_errors.rate),
+        format_percent(score.jaccard.rate),
+        f"{score.found_speakers} of {score.speakers}",
+        format_percent(words.rate if words else None),
+    )
+    row = "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, SPEAKER_COLUMNS, strict=True))
+    return f"{row}  {score.entry.name}\n"
+
+
+def format_speaker_totals(evaluation: SpeakerEvaluation) -> str:
+    """Format the rates over all recordings, each with its interval and what it is made of."""
+    count = len(evaluation.scores)
+    header = ("", "error %", "95 % interval", "missed", "false", "confused", "of")
+    parts = [f"\n{pluralize(count, 'recording')}", _speaker_speed(evaluation), "\n"]
+    parts.append(format_table([header, *_speaker_rows(evaluation)]))
+    parts.append(
+        f"Number of speakers right in {evaluation.counted_right} of {pluralize(count, 'recording')}.\n"
+    )
+    if count > 1:
+        parts.append("The intervals resample recordings.\n")
+    return "".join(parts)
+
+
+def _speaker_rows(evaluation: SpeakerEvaluation) -> Iterator[tuple[str, ...]]:
+    for label, rate, errors in (
+        ("DER", evaluation.der, evaluation.errors),
+        ("DER, collar 0.25 s", evaluation.collar_der, evaluation.collar_errors),
+    ):
+        if rate:
+            shares = (errors.missed_s, errors.false_alarm_s, errors.confused_s)
+            cells = (format_percent(seconds / errors.speech_s) for seconds in shares)
+            yield (label, *format_rate(rate), *cells, f"{errors.speech_s:.0f} s of speech")
+    speakers = sum(score.speakers for score in evaluation.scores)
+    words = sum(score.cp_word_errors.reference_length for score in evaluation.scores if score.cp_word_errors)
+    compared = sum(score.speaker_errors.reference_length for score in evaluation.scores if score.speaker_errors)
+    for label, rate, unit in (
+        ("JER", evaluation.jer, f"{speakers} speakers"),
+        ("cpWER", evaluation.cp_wer, f"{words} words"),
+        ("words of others", evaluation.wder, f"{compared} words"),
+    ):
+        if rate:
+            yield (label, *format_rate(rate), "", "", "", unit)
+
+
+def _speaker_speed(evaluation: SpeakerEvaluation) -> str:
+    timed = [score for score in evaluation.scores if score.wall_s and score.entry.seconds]
+    wall_s = sum(score.wall_s or 0.0 for score in timed)
+    audio_s = sum(score.entry.seconds or 0.0 for score in timed)
+    return f": {audio_s:.1f} s of audio{format_speed(audio_s, wall_s)}" if wall_s else ""
+
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { max-width: 56rem; margin: 1rem auto; padding: 0 1rem; font: 1rem/1.6 system-ui, sans-serif; }
+pre { overflow-x: auto; line-height: 1.4; }
+article { border-top: 1px solid #8886; padding: .5rem 0; overflow-wrap: anywhere; }
+h2 { font-size: 1rem; margin: .25rem 0; }
+small, summary { color: GrayText; font-weight: normal; font-size: .875rem; }
+p { margin: .4rem 0; }
+audio { width: 100%; height: 2.5rem; }
+del { background: #e2582240; }
+ins { background: #2a9d3a40; text-decoration: none; border-bottom: 2px solid #2a9d3a; }
+"""
+
+
+def render_page(summary: str, recordings: Iterable[Mapping[str, Score]], folder: Path) -> str:
+    """Return the page as html, without a script; it needs neither server nor network.
+
+    Parameters
+    ----------
+    summary : str
+        The totals, as lines of text.
+    recordings : iterable of dict of str to Score
+        Those to show, in this order, each with the score of every engine by its name; that of one may be empty.
+    folder : Path
+        Folder of the page; it links to the recordings from there.
+    """
+    articles = "".join(_article(scores, folder) for scores in recordings)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; media-src * file:; style-src '{csp_hash(_STYLE)}'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Evaluation</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>Evaluation</h1>
+<pre>{_text(summary.strip())}</pre>
+<p><del>only in the reference</del> <ins>only in the transcript</ins></p>
+{articles}</body>
+</html>
+"""
+
+
+def _article(scores: Mapping[str, Score], folder: Path) -> str:
+    first = next(iter(scores.values()))
+    url = RecordingLink(path=first.entry.path, transcript_folder=folder).url
+    bodies = "".join(_body(name, scored) for name, scored in scores.items())
+    return f"""<article>
+<h2>{escape(printable(first.entry.name))}</h2>
+<audio controls preload="none" src="{escape(url)}"></audio>
+{bodies}<details><summary>Reference</summary>
+{_paragraph(_text(first.entry.text), first)}</details>
+</article>
+"""
+
+
+def _body(name: str, scored: Score) -> str:
+    """Return the differences of one engine, and its text."""
+    counts, separator = scored.error_counts, " " if scored.word_errors else ""
+    marked = separator.join(_chunk(chunk, separator) for chunk in scored.alignment)
+    engine = f"{escape(printable(name))}: " if name else ""
+    return f"""<p><small>{engine}{counts.errors} errors, of {counts.reference_length} {scored.unit}</small></p>
+{_paragraph(marked, scored)}<details><summary>Transcript</summary>
+{_paragraph(_text(scored.hypothesis.text), scored)}</details>
+"""
+
+
+def _paragraph(html: str, scored: Score) -> str:
+    language = f' lang="{escape(scored.language)}"' if scored.language else ""
+    return f'<p dir="auto"{language}>{html}</p>\n'
+
+
+def _chunk(chunk: AlignmentChunk, separator: str) -> str:
+    reference, hypothesis = (_text(separator.join(words)) for words in (chunk.reference, chunk.hypothesis))
+    if chunk.equal:
+        return reference
+    return " ".join(f"<{tag}>{text}</{tag}>" for tag, text in (("del", reference), ("ins", hypothesis)) if text)
+
+
+def _text(text: str) -> str:
+    return escape(replace_controls(text))

@@ -1,14 +1,17 @@
-"""Error rates: normalization of two texts, word and character errors, bootstrap confidence intervals."""
+"""Error rates: normalization of two texts, errors of words and characters and their classes, bootstrap intervals."""
 
 from __future__ import annotations
 
+import re
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache, reduce
+from itertools import pairwise, zip_longest
 from operator import add
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,8 +94,27 @@ class Summed:
         return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
+class Counted(Summed, ABC):
+    """Errors, and the length of the reference in the same unit: words, characters or seconds."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def errors(self) -> float: ...
+
+    @property
+    @abstractmethod
+    def reference_length(self) -> float: ...
+
+    @property
+    def rate(self) -> float | None:
+        """Errors divided by the length of the reference; None where that is 0."""
+        return self.errors / self.reference_length if self.reference_length else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorCounts(Summed):
+class ErrorCounts(Counted):
     """Numbers of correct, substituted, deleted and inserted units (words or characters)."""
 
     hits: int = 0
@@ -109,11 +131,6 @@ class ErrorCounts(Summed):
     def reference_length(self) -> int:
         """Number of units in the reference."""
         return self.hits + self.substitutions + self.deletions
-
-    @property
-    def rate(self) -> float | None:
-        """Errors divided by the length of the reference; None where that is 0."""
-        return self.errors / self.reference_length if self.reference_length else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +198,78 @@ def _jiwer() -> Any:
     return jiwer
 
 
+MIN_RUN = 3
+"""Fewest words one after another that are a passage, and not slips."""
+NOUNS_WITH_CAPITALS = {"de", "lb"}
+"""Languages in which a capital does not tell a name."""
+
+_WORD = re.compile(r"[^\W\d_]+")
+_INSIDE_A_SENTENCE = re.compile(r"[\s,;'\u2019-]*")
+
+
+def count_error_classes(reference: str, language: str | None, alignment: Alignment) -> dict[str, ErrorCounts]:
+    """Count the errors of each class; the words of names and numbers alone are the length of theirs.
+
+    Parameters
+    ----------
+    reference : str
+        The reference text with its capitals.
+    language : str or None
+        Code of its language.
+    alignment : sequence of AlignmentChunk
+        The normalized texts. In a language without spaces the units are letters.
+
+    Returns
+    -------
+    dict of str to ErrorCounts
+        ``deleted_in_runs`` and ``inserted_in_runs``: `MIN_RUN` words or more one after another. ``names``: words with
+        a capital and small letters inside a sentence of the reference; none where all nouns have one. A word that is
+        in small letters elsewhere in the text is none.
+        ``numbers``: words of the normalized reference with digits, so in English number words too.
+    """
+    names = frozenset(_find_names(reference, language))
+    length = count_errors(alignment).reference_length
+    runs = [chunk.error_counts for chunk in alignment if not (chunk.reference and chunk.hypothesis)]
+    deleted = sum(run.deletions for run in runs if run.deletions >= MIN_RUN)
+    inserted = sum(run.insertions for run in runs if run.insertions >= MIN_RUN)
+    return {
+        "deleted_in_runs": ErrorCounts(hits=length - deleted, deletions=deleted),
+        "inserted_in_runs": ErrorCounts(hits=length, insertions=inserted),
+        "names": _count_words(alignment, names.__contains__),
+        "numbers": _count_words(alignment, lambda word: any(map(str.isdigit, word))),
+    }
+
+
+def _count_words(alignment: Alignment, counts: Callable[[str], bool]) -> ErrorCounts:
+    """Count what became of those words of the reference that count."""
+    return count_errors(
+        [
+            AlignmentChunk((word,), (found,) if found else ())
+            for chunk in alignment
+            for word, found in zip_longest(chunk.reference, chunk.hypothesis, fillvalue="")
+            if counts(word)
+        ]
+    )
+
+
+def _find_names(text: str, language: str | None) -> Iterator[str]:
+    """Yield the normalized words that have a capital inside a sentence, and are nowhere in small letters."""
+    if language is None or language in NOUNS_WITH_CAPITALS or not is_spaced(language):
+        return
+    normalize = normalizer(language)
+    words = [*_WORD.finditer(text)]
+    small = {word[0] for word in words if word[0].islower()}
+    for before, word in pairwise(words):
+        inside = _INSIDE_A_SENTENCE.fullmatch(text, before.end(), word.start())
+        if inside and word[0][0].isupper() and not word[0].isupper() and word[0].lower() not in small:
+            yield from normalize(word[0]).split()
+
+
 SEED = 0
 RESAMPLES = 1000
 RESAMPLES_PER_BATCH = 100
 """Number of test sets drawn at once; all of them together would need much memory."""
 CONFIDENCE_LEVEL = 0.95
-
-
-class Counted(Protocol):
-    """Errors, and the length of the reference in the same unit: words, characters or seconds."""
-
-    @property
-    def errors(self) -> float: ...
-
-    @property
-    def reference_length(self) -> float: ...
 
 
 def bootstrap_error_rates(error_counts: Sequence[Counted]) -> NDArray[np.float64]:

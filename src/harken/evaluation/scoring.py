@@ -9,7 +9,6 @@ from operator import add, attrgetter
 from typing import Any
 
 from harken.errors import OptionError
-from harken.evaluation.error_classes import count_error_classes
 from harken.evaluation.error_rate import (
     Alignment,
     ErrorCounts,
@@ -17,6 +16,7 @@ from harken.evaluation.error_rate import (
     ErrorRateDifference,
     align_words,
     count_character_errors,
+    count_error_classes,
     count_errors,
     difference,
     error_rate_of,
@@ -87,7 +87,7 @@ class Score:
     character_errors : ErrorCounts
         Spaces count as characters; in a language without spaces only letters count.
     classes : dict of str to ErrorCounts
-        See `harken.evaluation.error_classes`; and ``language``, 1 if it is wrong, where it is known.
+        See `harken.evaluation.error_rate.count_error_classes`; and ``language``, 1 if it is wrong, where it is known.
     """
 
     entry: Entry

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.errors import BackendUnavailable, install_hint
-from harken.evaluation.error_rate import ErrorCounts, Summed, align_words, count_word_errors, normalizer
+from harken.evaluation.error_rate import Counted, ErrorCounts, align_words, count_word_errors, normalizer
 from harken.results import SpeakerTurn
 
 Turns = Sequence[SpeakerTurn]
@@ -27,21 +27,16 @@ Said = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Errors(Summed):
+class Errors(Counted):
     """Errors, and the number of what could be wrong."""
 
     errors: float = 0
     reference_length: int = 0
 
-    @property
-    def rate(self) -> float | None:
-        """Share of errors; None where nothing can be wrong."""
-        return self.errors / self.reference_length if self.reference_length else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiarizationErrors(Summed):
-    """Seconds of speech and of errors; where two speak at once, both count.
+class DiarizationErrors(Counted):
+    """Seconds of speech and of errors, whose rate is the DER; where two speak at once, both count.
 
     Attributes
     ----------
@@ -69,11 +64,6 @@ class DiarizationErrors(Summed):
     def reference_length(self) -> float:
         """Speech in the reference, in seconds."""
         return self.speech_s
-
-    @property
-    def rate(self) -> float | None:
-        """Diarization error rate (DER); None where the reference has no speech."""
-        return self.errors / self.speech_s if self.speech_s else None
 
 
 def count_diarization_errors(
