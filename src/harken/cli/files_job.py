@@ -1,23 +1,33 @@
-"""Recordings as the jobs of a command: where their transcripts go, the model that is loaded once, and what was done."""
+"""Recordings as the jobs of a command: each transcript is whole or absent, and no file ends a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from harken.api import Recognizer
-from harken.cli.file_transcriber import FileTranscriber
-from harken.cli.inputs import output_paths, refuse_overwriting
+from harken.cli.exits import SOME_FAILED, UNEXPECTED, describe_error, exit_code
+from harken.cli.inputs import output_paths, recording_duration_s, refuse_overwriting
 from harken.cli.model_options import load_diarizer_with_status, load_model_with_status, model_files
-from harken.cli.terminal import Screen, pluralize
+from harken.cli.remarks import no_speech, uncertain_language, verbose_lines
+from harken.cli.signals import StopDeferral, saving_on_stop
+from harken.cli.terminal import Screen, format_time, pluralize
 from harken.cli.transcript_files import TranscriptFiles, all_exist
+from harken.decoding import DecodingResult
+from harken.errors import AudioError
 from harken.files import make_folder
 from harken.formats import Layout, TranscriptFormat
+from harken.results import Attempt, Segment, Transcript
 from harken.speakers.diarizer import Diarizer
-from harken.transcribe import TranscribeOptions
+from harken.transcribe import Callbacks, TranscribeOptions
+from harken.transcribe.options import ProgressCallback
+from harken.transcription import Transcription
 
 MOST_NAMES = 10
 """Recordings that the last line names."""
@@ -44,8 +54,12 @@ class FilesJob:
         Text that a single recording is expected to have.
     skip_existing : bool
         Skip recordings whose files all exist.
-    keep_journals, verbose, quiet : bool
-        As for `TranscriptFiles` and `FileTranscriber`.
+    keep_journals : bool
+        As for `TranscriptFiles`.
+    verbose : bool
+        Report the engine, the speed, the language, what was rejected or dropped and why, and speech without words.
+    quiet : bool
+        Report only errors.
     """
 
     screen: Screen
@@ -87,22 +101,11 @@ class FilesJob:
         remaining = [
             source for source in sources if not (self.skip_existing and all_exist(files.paths[source]))
         ]
-        transcriber = FileTranscriber(
-            screen=self.screen,
-            load=lambda: self.recognizer,
-            load_diarizer=lambda: self.diarizer,
-            options=self.options,
-            files=files,
-            stdout_writer=self.stdout_writer,
-            verbose=self.verbose,
-            quiet=self.quiet,
-            is_single=is_single,
-            draft=self.draft,
-        )
-        code = transcriber.run(remaining)
+        run = _FilesRun(self, files, is_single)
+        code = run.run(remaining)
         n_skipped = len(sources) - len(remaining)
         if self.format_names and (n_skipped or not is_single) and not self.quiet:
-            self.screen.write_stderr(_summary(transcriber, n_skipped))
+            self.screen.write_stderr(_summary(run, n_skipped))
         return code
 
     def files(self, sources: Sequence[str], claimed: dict[str, str] | None = None) -> TranscriptFiles:
@@ -111,12 +114,285 @@ class FilesJob:
         return TranscriptFiles(paths=paths, layout=self.layout, keep_journals=self.keep_journals)
 
 
-def _summary(transcriber: FileTranscriber, n_skipped: int) -> str:
+@dataclass
+class _FilesRun:
+    """One run of a job; the model is loaded once a recording proves to be one.
+
+    Parameters
+    ----------
+    job : FilesJob
+    files : TranscriptFiles
+    is_single : bool
+        True if there is only one recording, whose error is the command's.
+
+    Attributes
+    ----------
+    done, refused, failed : list of str
+        Recordings that have been transcribed, those that are none, and those that failed for another reason.
+    """
+
+    job: FilesJob
+    files: TranscriptFiles
+    is_single: bool
+    done: list[str] = field(init=False, default_factory=list)
+    refused: list[str] = field(init=False, default_factory=list)
+    failed: list[str] = field(init=False, default_factory=list)
+    _unfinished: dict[str, Transcription] = field(init=False, default_factory=dict)
+    _printer: _TranscriptPrinter | None = field(init=False, default=None)
+
+    def run(self, sources: Iterable[str]) -> int:
+        """Transcribe every recording into its files; if one of several fails, continue with the others.
+
+        A transcript gets its name when it is whole. Of a recording that breaks off, or that is being transcribed when
+        the process is to end, the text so far is written beside it, under the name with ``.partial`` appended.
+
+        Returns
+        -------
+        int
+            Exit code.
+
+        Raises
+        ------
+        Exception
+            If there is only one recording, and it fails.
+        Stop
+            If the process is to end; the results so far have been written.
+        """
+        durations_s = {source: self._duration_or_error(source) for source in sources}
+        recordings = {
+            source: duration_s
+            for source, duration_s in durations_s.items()
+            if not isinstance(duration_s, AudioError)
+        }
+        self._unfinished = self._start_transcriptions(recordings)
+        with ExitStack() as stack:
+            stack.callback(self._stop_unfinished)
+            stack.enter_context(saving_on_stop(self._save_interrupted))
+            for source, probed in durations_s.items():
+                try:
+                    if isinstance(probed, AudioError):
+                        self.files.refuse(source, probed)
+                        raise probed
+                    self._transcribe_one(source, self._unfinished[source])
+                    self.done.append(source)
+                except Exception as error:
+                    self._save_broken_off(source, error)
+                    unexpected = exit_code(error) == UNEXPECTED
+                    if self.is_single or (unexpected and os.environ.get("HARKEN_DEBUG")):
+                        raise
+                    name = f"{source}: " if unexpected else ""
+                    self.job.screen.write_stderr(f"harken: {name}{describe_error(error)}")
+                    (self.refused if isinstance(error, AudioError) else self.failed).append(source)
+        return SOME_FAILED if self.refused or self.failed else 0
+
+    def _duration_or_error(self, source: str) -> float | AudioError | None:
+        """Return the duration of a recording, or the error for which it is refused, now or as before."""
+        if reason := self.files.refusal(source):
+            return AudioError(f"{reason}; it has not changed since")
+        try:
+            return recording_duration_s(source)
+        except AudioError as error:
+            return error
+
+    def _start_transcriptions(self, durations_s: Mapping[str, float | None]) -> dict[str, Transcription]:
+        """Make the transcription of every recording; none is decoded yet."""
+        if not durations_s:
+            return {}
+        progress = _BatchProgress(self.job.screen, durations_s, batched=self.job.options.batch_size > 1)
+        callbacks = {
+            index: Callbacks(
+                on_progress=partial(progress, source),
+                on_window_end=partial(self._log_rejected_attempts, source),
+            )
+            for index, source in enumerate(durations_s)
+        }
+        journals = {
+            index: journal
+            for index, source in enumerate(durations_s)
+            if (journal := self.files.journal(source))
+        }
+        transcriptions = self._recognizer.transcribe_many(
+            durations_s,
+            self.job.options,
+            callbacks=callbacks,
+            journals=journals,
+            diarizer=self.job.diarizer,
+            draft=self.job.draft,
+        )
+        return dict(zip(durations_s, transcriptions, strict=True))
+
+    def _transcribe_one(self, source: str, transcription: Transcription) -> None:
+        began_s = perf_counter()
+        self._printer = printer = _TranscriptPrinter(self.job.screen, self.job.stdout_writer(source))
+        with StopDeferral() as deferral:
+            # Opened first, so that a file that cannot be written fails before the work.
+            with self.files.open(source) as write:
+                try:
+                    transcript = _print_segments(transcription, printer)
+                except AudioError as error:
+                    self.files.refuse(source, error)
+                    raise
+                self._check_clips(source, transcript)
+                deferral.begin()
+                write(transcript)
+            del self._unfinished[source]
+        if transcript.speech == () and transcription.peak:
+            self._warn(f"{source}: {no_speech(transcript.duration_s, transcription.peak)}")
+        probability = transcript.language_probability
+        if (
+            transcript.segments
+            and probability is not None
+            and probability < self.job.options.language_threshold
+        ):
+            self._warn(f"{source}: {uncertain_language(transcript.language, probability)}")
+        for line in verbose_lines(transcription, transcript, perf_counter() - began_s):
+            self._log_verbose(f"{source}: {line}")
+
+    def _save_interrupted(self, message: str) -> str:
+        """Write the results so far of all recordings that are not finished, which may have been decoded together.
+
+        Returns
+        -------
+        str
+            The message with the place in the current recording, and the files.
+        """
+        transcripts = {source: transcription.so_far() for source, transcription in self._unfinished.items()}
+        saved = [
+            path
+            for source, transcript in transcripts.items()
+            for path in self.files.write_partial(source, transcript)
+        ]
+        for source, transcript in transcripts.items():
+            if transcript.segments:
+                if self._printer:
+                    self._printer.write_footer(transcript)
+                end = format_time(transcript.segments[-1].end_s)
+                return "; ".join([f"{source}: {message} at {end}", *([_saved_note(saved)] if saved else [])])
+        return message
+
+    def _save_broken_off(self, source: str, error: Exception) -> None:
+        """Write the result so far of a recording that failed, and note that in the error."""
+        if transcription := self._unfinished.pop(source, None):
+            transcription.stop()
+            if saved := self.files.write_partial(source, transcription.so_far()):
+                error.add_note(_saved_note(saved))
+
+    def _stop_unfinished(self) -> None:
+        for transcription in self._unfinished.values():
+            transcription.stop()
+
+    def _check_clips(self, source: str, transcript: Transcript) -> None:
+        """Report clips that lie behind the end of a recording; raise an AudioError if all do."""
+        starts_s = self.job.options.clip_timestamps[::2]
+        behind_s = [start_s for start_s in starts_s if start_s >= transcript.duration_s]
+        if not behind_s:
+            return
+        end, first = format_time(transcript.duration_s), format_time(behind_s[0])
+        message = f"{source}: ends at {end}, before the clip at {first}"
+        if behind_s == [*starts_s]:
+            raise AudioError(message)
+        self._warn(message)
+
+    def _warn(self, text: str) -> None:
+        if not self.job.quiet:
+            self.job.screen.write_stderr(f"harken: {text}")
+
+    @cached_property
+    def _recognizer(self) -> Recognizer:
+        began_s = perf_counter()
+        recognizer = self.job.recognizer
+        self._log_verbose(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
+        return recognizer
+
+    def _log_rejected_attempts(
+        self, source: str, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]
+    ) -> None:
+        for attempt in attempts:
+            if attempt.reason:
+                where = f"{source}: window at {format_time(start_s)}"
+                self._log_verbose(f"{where}: rejected at temperature {attempt.temperature:g}: {attempt.reason}")
+
+    def _log_verbose(self, text: str) -> None:
+        if self.job.verbose:
+            self.job.screen.write_stderr(text)
+
+
+class _TranscriptPrinter:
+    """The transcript on standard output; its header waits for the first segment, so that a failure prints nothing."""
+
+    def __init__(self, screen: Screen, writer: TranscriptFormat | None) -> None:
+        self._write, self._writer = screen.write_stdout, writer
+        self._header_written = self._footer_written = False
+
+    def write_segment(self, segment: Segment) -> None:
+        if self._writer:
+            self._write_header_once(self._writer)
+            self._write(self._writer.segment(segment))
+
+    def write_footer(self, transcript: Transcript) -> None:
+        if self._writer and not self._footer_written:
+            self._footer_written = True
+            self._write_header_once(self._writer)
+            self._write(self._writer.footer(transcript))
+
+    def _write_header_once(self, writer: TranscriptFormat) -> None:
+        if not self._header_written:
+            self._header_written = True
+            for chunk in writer.header_chunks():
+                self._write(chunk)
+
+
+class _BatchProgress:
+    """The progress callback: of one recording after another, or of all if they are decoded in one batch."""
+
+    def __init__(self, screen: Screen, durations_s: Mapping[str, float | None], *, batched: bool) -> None:
+        self._screen, self._durations_s = screen, durations_s
+        self._batched = batched and len(durations_s) > 1
+        self._done_s_by_source: dict[str, float] = {}
+        self._progress_callbacks: dict[str, ProgressCallback] = {}
+
+    def __call__(self, source: str, done_s: float, finished: bool) -> None:
+        self._done_s_by_source[source] = done_s
+        label, total_s = source, self._durations_s[source]
+        if self._batched:
+            known_durations_s = [
+                duration_s for duration_s in self._durations_s.values() if duration_s is not None
+            ]
+            label, total_s = f"{len(self._durations_s)} recordings", sum(known_durations_s) or None
+            done_s = sum(self._done_s_by_source.values())
+        if label not in self._progress_callbacks:
+            self._progress_callbacks[label] = self._screen.track(label, total_s)
+        self._progress_callbacks[label](done_s, finished)
+
+
+def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> Transcript:
+    """Print the segments as they come, and return the transcript.
+
+    What is printed is complete in its format even if the recording breaks off.
+    """
+    try:
+        for segment in transcription:
+            printer.write_segment(segment)
+    except BaseException:
+        transcript = transcription.so_far()
+        if transcript.segments:
+            printer.write_footer(transcript)
+        raise
+    transcript = transcription.so_far()
+    printer.write_footer(transcript)
+    return transcript
+
+
+def _saved_note(paths: Sequence[Path]) -> str:
+    return f"what was done is in {', '.join(map(str, paths))}"
+
+
+def _summary(run: _FilesRun, n_skipped: int) -> str:
     """Return the line that says what was done, skipped and refused, and what failed."""
-    parts = [f"{pluralize(len(transcriber.done), 'recording')} done"]
+    parts = [f"{pluralize(len(run.done), 'recording')} done"]
     if n_skipped:
         parts.append(f"{n_skipped} skipped, as the transcripts exist")
-    for outcome, names in {"refused": transcriber.refused, "failed": transcriber.failed}.items():
+    for outcome, names in {"refused": run.refused, "failed": run.failed}.items():
         if names:
             others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             parts.append(f"{len(names)} {outcome}: {', '.join(names[:MOST_NAMES])}{others}")
