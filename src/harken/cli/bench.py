@@ -17,7 +17,7 @@ from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_measurement, live_stream_options
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s, refuse_overwriting
-from harken.cli.measuring import Measurement, Report, Row, measure, table_rows
+from harken.cli.measuring import Measurement, Report, Row, json_option, limit_option, measure, table_rows
 from harken.cli.model_options import load_model_with_status, model_files, model_options, model_params
 from harken.cli.options import (
     Command,
@@ -25,6 +25,7 @@ from harken.cli.options import (
     NumberRange,
     dataclass_options,
     decoding_options,
+    progress_option,
     single_option,
     without_flag,
 )
@@ -270,19 +271,9 @@ bench_option = partial(single_option, section="Measuring")
     metavar="N",
     help="Number of passes; the result is their median.",
 )
-@bench_option(
-    "--limit",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Use only N recordings of each manifest, spread evenly over it.",
-)
-@bench_option(
-    *("--json", "json_file"),
-    metavar="FILE",
-    type=FilePath(),
-    help="Write all results to a file as one JSON object.",
-)
-@bench_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
+@limit_option(section="Measuring")
+@json_option(section="Measuring")
+@progress_option(section="Measuring")
 @dataclass_options(StreamOptions)
 @model_options
 @decoding_options

@@ -26,7 +26,7 @@ from harken.cli.eval_report import (
 )
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import refuse_overwriting
-from harken.cli.measuring import Measurement, Report, measure
+from harken.cli.measuring import Measurement, Report, json_option, limit_option, measure
 from harken.cli.model_options import (
     chosen_loader,
     load_model_with_status,
@@ -39,6 +39,7 @@ from harken.cli.options import (
     FilePath,
     abridged,
     decoding_options,
+    progress_option,
     refuse_options_in_vain,
     single_option,
 )
@@ -76,12 +77,7 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
     default=False,
     help="Detect the language, or take it from the manifest if it is given there.",
 )
-@evaluation_option(
-    "--limit",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Use only N recordings of each manifest, spread evenly over it.",
-)
+@limit_option(section="Evaluation")
 @evaluation_option(
     "--worst",
     type=click.IntRange(0),
@@ -102,12 +98,7 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
     type=FilePath(),
     help="Write a page with the recordings with errors, to listen to, and their differences, the worst first.",
 )
-@evaluation_option(
-    *("--json", "json_file"),
-    metavar="FILE",
-    type=FilePath(),
-    help="Write all results to a file as one JSON object.",
-)
+@json_option(section="Evaluation")
 @evaluation_option(
     "--hypotheses",
     metavar="FILE",
@@ -117,7 +108,7 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
 @evaluation_option(
     "-q", "--quiet", is_flag=True, help="Print only the totals and the worst, no line for each recording."
 )
-@evaluation_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
+@progress_option(section="Evaluation")
 @evaluation_option(
     "--speakers",
     is_flag=True,

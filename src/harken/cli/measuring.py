@@ -1,15 +1,19 @@
-"""What ``bench`` and ``eval`` share: one loop over recordings, its end by a signal too, and tables of figures."""
+"""What ``bench`` and ``eval`` share: options, one loop over recordings, its end by a signal too, tables of figures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import click
+
 from harken.cli.exits import SOME_FAILED
+from harken.cli.options import FilePath, single_option
 from harken.cli.signals import StopDeferral, saving_on_stop
 from harken.cli.terminal import Screen
 from harken.evaluation.error_rate import ErrorRate
@@ -17,6 +21,21 @@ from harken.evaluation.latency import Percentiles
 from harken.evaluation.scoring import Failure
 from harken.files import open_atomic
 from harken.formats import dump_json
+
+limit_option = partial(
+    single_option,
+    "--limit",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Use only N recordings of each manifest, spread evenly over it.",
+)
+json_option = partial(
+    single_option,
+    *("--json", "json_file"),
+    metavar="FILE",
+    type=FilePath(),
+    help="Write all results to a file as one JSON object.",
+)
 
 ResultT = TypeVar("ResultT")
 ColumnT = TypeVar("ColumnT")

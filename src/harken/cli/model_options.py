@@ -45,6 +45,18 @@ adapter_option = model_option(
     help="Adapter of the model, from 'harken adapt' or peft (LoRA); may be given repeatedly; none gives the stock "
     "weights.",
 )
+revision_option = partial(
+    single_option,
+    "--revision",
+    type=Text(empty=False),
+    help="Branch, tag or commit of a Hugging Face repository.",
+)
+download_option = partial(
+    single_option,
+    "--download/--no-download",
+    default=True,
+    help="Download a model that is not on this machine.",
+)
 # By the arguments of `harken.load` that they give.
 _MODEL_OPTIONS: dict[str, Decorator] = {
     "model": model_option(
@@ -99,12 +111,8 @@ _MODEL_OPTIONS: dict[str, Decorator] = {
         type=int,
         help="Bucket size of --attention lsh, 1 to 1500.",
     ),
-    "revision": model_option(
-        "--revision", type=Text(empty=False), help="Branch, tag or commit of a Hugging Face repository."
-    ),
-    "download": model_option(
-        "--download/--no-download", default=True, help="Download a model that is not on this machine."
-    ),
+    "revision": revision_option(section="Model"),
+    "download": download_option(section="Model"),
 }
 model_options = add_options(_MODEL_OPTIONS.values())
 """The options that choose the model and its engine: the arguments of `harken.load`."""

@@ -13,7 +13,7 @@ from harken.audio import mel_filters
 from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve_model, with_adapters
 from harken.checkpoints.convert import TARGETS, convert
 from harken.cli.exits import EPILOGUE
-from harken.cli.model_options import adapter_option, model_files
+from harken.cli.model_options import adapter_option, download_option, model_files
 from harken.cli.options import FilePath, single_option
 from harken.cli.terminal import format_table, human_size, write_stdout
 from harken.errors import CheckpointError, CheckpointNotFound, OptionError
@@ -186,12 +186,7 @@ def _size_bytes(path: Path) -> int:
     help="Format: a folder of Hugging Face or of CTranslate2, or a file of ggml for whisper.cpp.",
 )
 @adapter_option
-@single_option(
-    "--download/--no-download",
-    section="Files",
-    default=True,
-    help="Download a model that is not on this machine.",
-)
+@download_option(section="Files")
 def convert_command(model: str, folder: Path, target: str, adapter: Any, download: bool) -> None:
     """Write MODEL in another format into FOLDER, with weights in float16.
 

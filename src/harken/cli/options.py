@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from math import isfinite, isnan
 from pathlib import Path
@@ -425,6 +425,9 @@ def add_options(decorators: Iterable[Decorator]) -> Decorator:
     return lambda command: reduce(lambda command, decorate: decorate(command), last_first, command)
 
 
+progress_option = partial(
+    single_option, "--progress/--no-progress", default=True, help="Show a progress bar on a terminal."
+)
 decoding_options = dataclass_options(TranscribeOptions)
 layout_options = dataclass_options(Layout, exclude=("speakers",))
 """All of a layout but `speakers`, which belongs to diarization."""

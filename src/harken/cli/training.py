@@ -15,14 +15,14 @@ import click
 from harken.api import Recognizer, load
 from harken.cli.exits import EPILOGUE, Stop, signal_stop
 from harken.cli.inputs import refuse_writing_into
-from harken.cli.model_options import chosen_loader, model_files
+from harken.cli.model_options import chosen_loader, download_option, model_files, revision_option
 from harken.cli.options import (
     Command,
     FilePath,
-    Text,
     add_options,
     dataclass_options,
     list_option,
+    progress_option,
     single_option,
     with_option,
 )
@@ -86,7 +86,7 @@ def training_options(
             type=FilePath(path_type=Path),
             help="Folder for the result.",
         ),
-        files_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal."),
+        progress_option(section="Files"),
         files_option("--threads", type=click.IntRange(1, 1024), help="CPU threads."),
         files_option(
             "--time-limit",
@@ -94,12 +94,8 @@ def training_options(
             metavar="MINUTES",
             help="Stop after so long, with everything saved; the same command goes on.",
         ),
-        files_option(
-            "--revision", type=Text(empty=False), help="Branch, tag or commit of a Hugging Face repository."
-        ),
-        files_option(
-            "--download/--no-download", default=True, help="Download a model that is not on this machine."
-        ),
+        revision_option(section="Files"),
+        download_option(section="Files"),
         dataclass_options(data_class),
         dataclass_options(options_class),
     )

@@ -23,6 +23,7 @@ from harken.cli.options import (
     decoding_options,
     layout_options,
     list_option,
+    progress_option,
     single_option,
     with_option,
 )
@@ -93,7 +94,7 @@ output_option = partial(single_option, section="Output")
     help="Text that the recording is expected to have, which makes decoding faster and changes nothing: a script, an "
     "old transcript, subtitles (srt, vtt, json or text).",
 )
-@output_option("--progress/--no-progress", default=True, help="Show a progress bar on a terminal.")
+@progress_option(section="Output")
 @layout_options
 @speaker_options
 @model_options

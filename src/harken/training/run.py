@@ -104,32 +104,22 @@ def prepare_examples(
     ManifestError
         If either has no speech; the folder of the training is removed, so that it does not stand in the way.
     """
-    try:
-        return _prepare_examples(task, speech_finder, make_labeller, callbacks, edit)
-    except ManifestError:
-        task.run_directory.discard()
-        raise
-
-
-def _prepare_examples(
-    task: TrainingTask[Any],
-    speech_finder: SpeechFinder,
-    make_labeller: Callable[[], Labeller],
-    callbacks: TrainingCallbacks,
-    edit: WindowEdit,
-) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
-    windows = task.run_directory.load_windows()
-    if not windows:
-        windows = edit(_make_windows(task, speech_finder, callbacks))
-        _split(task, windows)  # fails before the windows are labelled
-        task.run_directory.save_windows(windows)
-    store = ExampleStore(task.run_directory.examples_folder)
 
     def progress(done: int, total: int) -> None:
         callbacks.on_progress("windows", done, total)
 
-    label_windows(windows, store, make_labeller, task.tokenizer.eot, progress)
-    return _split(task, [window for window in windows if store.first_text(window)])
+    store = ExampleStore(task.run_directory.examples_folder)
+    try:
+        windows = task.run_directory.load_windows()
+        if not windows:
+            windows = edit(_make_windows(task, speech_finder, callbacks))
+            _split(task, windows)  # fails before the windows are labelled
+            task.run_directory.save_windows(windows)
+        label_windows(windows, store, make_labeller, task.tokenizer.eot, progress)
+        return _split(task, [window for window in windows if store.first_text(window)])
+    except ManifestError:
+        task.run_directory.discard()
+        raise
 
 
 def _split(
