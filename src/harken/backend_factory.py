@@ -13,6 +13,7 @@ from harken.checkpoints import Checkpoint, find_assistant, open_checkpoint, reso
 from harken.contract import Backend, Ints
 from harken.decoding import Assistant, SpeculativeDecoder
 from harken.errors import BackendUnavailable, CheckpointNotFound, OptionError, install_hint
+from harken.option_types import check, option
 from harken.text import Tokenizer
 from harken.types import Dims
 
@@ -57,18 +58,17 @@ class BackendFactory:
         If a value is not allowed.
     """
 
-    backend: str = AUTO
+    backend: str = option(AUTO, choices=BACKENDS, allowed=" or ".join(BACKENDS))
     device: str = "auto"
     precision: str = "auto"
-    threads: int | None = None
+    threads: int | None = option(None, low=1, high=1024, allowed="an integer from 1 to 1024")
     cache: Path | None = None
-    attention: str = "full"
-    lsh_rounds: int = LSH_ROUNDS
-    lsh_bucket_size: int = LSH_BUCKET_SIZE
+    attention: str = option("full", choices=ATTENTIONS, allowed=" or ".join(ATTENTIONS))
+    lsh_rounds: int = option(LSH_ROUNDS, low=0, high=64)
+    lsh_bucket_size: int = option(LSH_BUCKET_SIZE, low=1, high=1500)
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise OptionError("backend", self.backend, " or ".join(BACKENDS))
+        check(self)
         if self.backend != "torch" and self.device not in ("auto", "cpu"):
             raise OptionError("device", self.device, f"auto or cpu with backend={self.backend!r}")
         precisions = PRECISIONS.get(self.backend, (self.precision,))
@@ -76,17 +76,10 @@ class BackendFactory:
             raise OptionError(
                 "precision", self.precision, f"{' or '.join(precisions)} with backend={self.backend!r}"
             )
-        if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise OptionError("threads", self.threads, "an integer from 1 to 1024")
         if self.threads is not None and self.backend == "numpy":
             raise OptionError("threads", self.threads, "None with backend='numpy', whose threads numpy chooses")
-        if self.attention not in ATTENTIONS:
-            raise OptionError("attention", self.attention, " or ".join(ATTENTIONS))
         if self.attention == "lsh" and self.backend != "torch":
             raise OptionError("attention", self.attention, f"full with backend={self.backend!r}; torch has lsh")
-        for name, low, high in (("lsh_rounds", 0, 64), ("lsh_bucket_size", 1, 1500)):
-            if not low <= getattr(self, name) <= high:
-                raise OptionError(name, getattr(self, name), f"an integer from {low} to {high}")
 
     def make_backend(
         self,
