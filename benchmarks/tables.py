@@ -82,7 +82,6 @@ _ERRORS = {
     "95 % interval": "{to faster-whisper, low:+.2f} to {to faster-whisper, high:+.2f}",
 }
 _ENGINES = {
-    "set": "{set}",
     "engine": "{engine}",
     "times real time": "{times_real_time:.1f}",
     "time over harken's": "{ratio~:.2f}",
@@ -98,7 +97,6 @@ _LIVE = {
     "errors, %": "{error_percent:.2f}",
     "of the offline pass": "{offline_error_percent:.2f}",
     "CPU seconds a second of audio": "{cpu_factor:.3f}",
-    "retractions": "{retractions:d}",
     "flicker": "{flicker:.2f}",
 }
 _HOURS = {
@@ -109,7 +107,7 @@ _HOURS = {
 TABLES = {
     "engines": Table({"model": "{model}"} | _ENGINES, results=("engines", "engines-base")),
     "engines-small": Table(_ENGINES),
-    "engines-long": Table(_ENGINES | {"loading, s": "{load_s:.2f}"}),
+    "engines-long": Table({"set": "{set}"} | _ENGINES | {"loading, s": "{load_s:.2f}"}),
     "errors-base": Table(_ERRORS),
     "errors-base-beam": Table(_ERRORS),
     "errors-base-detected": Table(
@@ -166,7 +164,6 @@ TABLES = {
             "engine": "{engine}",
             "words": "{words:d}",
             "start, end: mean, ms": "{start_mean_ms:.0f}, {end_mean_ms:.0f}",
-            "median, ms": "{start_median_ms:.0f}, {end_median_ms:.0f}",
             "starts within 20, 50, 100 ms, %": "{start_within_20_percent:.0f}, {start_within_50_percent:.0f}, "
             "{start_within_100_percent:.0f}",
             "F1 at 50 ms, %": "{f1_percent:.1f}",
@@ -177,8 +174,7 @@ TABLES = {
             "model": "{model}",
             "search": "{search}",
             "set": "{set}",
-            "recordings": "{recordings:d}",
-            "with the same tokens": "{equal:d}",
+            "with the same tokens": "{equal:d}/{recordings:d}",
         },
         results=("parity", "parity-base", "parity-small"),
     ),
@@ -244,7 +240,6 @@ TABLES = {
             "speakers right": "{counted_right:d}/{recordings:d}",
             "difference in DER": "{der_difference_percent:+.1f}",
             "95 % interval": "{low:+.1f} to {high:+.1f}",
-            "seconds a second of audio": "{real_time_factor:.3f}",
         }
     ),
     "speakers-live": Table(
@@ -267,7 +262,6 @@ TABLES = {
             "streams": "{streams:d}",
             "word shown, s: median, 95 %, 99 %": "{shown_50_s:.2f}, {shown_95_s:.2f}, {shown_99_s:.2f}",
             "committed, s": "{committed_50_s:.2f}, {committed_95_s:.2f}, {committed_99_s:.2f}",
-            "lag, s": "{lag_50_s:.2f}, {lag_95_s:.2f}, {lag_99_s:.2f}",
             "processor time a second of audio, s": "{cpu_s_a_second:.3f}",
             "highest load level": "{load_level:d}",
         }
@@ -299,7 +293,6 @@ TABLES = {
     "fleet-overhead": Table(
         {
             "way": "{way}",
-            "audio, minutes": "{audio_minutes:.0f}",
             "time, s": "{seconds:.1f}",
             "of it to start, s": "{start_s:.1f}",
             "overhead, %": "{overhead_percent~:.1f}",
@@ -414,24 +407,22 @@ def source(result: Result) -> str:
 
     The file of the result has the time of day, and the versions of what takes part in every measurement.
     """
-    settings = [
-        f"{key.replace('_', ' ')} {_plain(value)}"
-        for key, value in result.settings.items()
-        if value is not None
-    ]
     load = "" if result.load is None else f", load {result.load}"
-    versions = [
-        f"{package} {version}"
-        for package, version in result.versions.items()
-        if package not in ("Python", *PACKAGES)
-    ]
+    settings = {key: _plain(value) for key, value in result.settings.items() if value is not None}
+    versions = {
+        package: version for package, version in result.versions.items() if package not in ("Python", *PACKAGES)
+    }
     parts = [
         f"Measured {result.date.split()[0]}, commit {result.commit}, on `{result.machine.name}`{load}",
-        *([", ".join(settings)] if settings else []),
-        *([", ".join(versions)] if versions else []),
+        ", ".join(
+            f"{key.replace('_', ' ')} {value}"
+            for key, value in settings.items()
+            if f"--{key} {value} " not in f"{result.command} "
+        ),
+        ", ".join(f"{package} {version}" for package, version in versions.items()),
         f"`{result.command}`",
     ]
-    return "; ".join(parts) + "."
+    return "; ".join(filter(None, parts)) + "."
 
 
 def _plain(value: object) -> str:

@@ -18,7 +18,7 @@ MACHINE = Machine(
 )
 RESULT = Result(
     name="speed",
-    command="python benchmarks/speed.py --save speed",
+    command="python benchmarks/speed.py --threads 2 --save speed",
     date="2026-01-02 03:04",
     commit="0123abc",
     machine=MACHINE,
@@ -33,8 +33,8 @@ FILLED = """
 | harken | 14.48 |
 | another | - |
 
-Measured 2026-01-02, commit 0123abc, on `maker-1-2c`, load 0.1; model tiny.en, threads 2; faster-whisper 1.2.1; \
-`python benchmarks/speed.py --save speed`.
+Measured 2026-01-02, commit 0123abc, on `maker-1-2c`, load 0.1; model tiny.en; faster-whisper 1.2.1; \
+`python benchmarks/speed.py --threads 2 --save speed`.
 """
 
 
