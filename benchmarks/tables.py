@@ -27,6 +27,8 @@ from results import FOLDER, PACKAGES, ROOT, Result, read, read_machines
 BEGIN = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 PLACE = re.compile(r"^<!-- table: (\S+) -->\n(.*?)^<!-- end table -->$", re.MULTILINE | re.DOTALL)
 MISSING = "-"
+FOLDERS = re.compile(r" --(audio|save) \S+")
+"""Options of every program that only say where recordings and results are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,7 @@ _ENGINES = {
 }
 _LIVE = {
     "session": "{session}",
-    "planned wait for a word shown, s": "{wait_shown_s:.2f}",
     "shown, s: median, 95 %": "{shown_median_s:.2f}, {shown_95_s:.2f}",
-    "planned wait for a word committed, s": "{wait_committed_s:.2f}",
     "committed, s: median, 95 %": "{committed_median_s:.2f}, {committed_95_s:.2f}",
     "errors, %": "{error_percent:.2f}",
     "of the offline pass": "{offline_error_percent:.2f}",
@@ -405,7 +405,8 @@ def cells(table: Table, row: Mapping[str, Any]) -> list[str]:
 def source(result: Result) -> str:
     """Return a line that says when, where, with what and how a result was measured.
 
-    The file of the result has the time of day, and the versions of what takes part in every measurement.
+    The file of the result has the whole command, the time of day, and the versions of what takes part in every
+    measurement.
     """
     load = "" if result.load is None else f", load {result.load}"
     settings = {key: _plain(value) for key, value in result.settings.items() if value is not None}
@@ -420,7 +421,7 @@ def source(result: Result) -> str:
             if f"--{key} {value} " not in f"{result.command} "
         ),
         ", ".join(f"{package} {version}" for package, version in versions.items()),
-        f"`{result.command}`",
+        f"`{FOLDERS.sub('', result.command)}`",
     ]
     return "; ".join(filter(None, parts)) + "."
 

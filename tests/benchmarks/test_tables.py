@@ -34,7 +34,7 @@ FILLED = """
 | another | - |
 
 Measured 2026-01-02, commit 0123abc, on `maker-1-2c`, load 0.1; model tiny.en; faster-whisper 1.2.1; \
-`python benchmarks/speed.py --threads 2 --save speed`.
+`python benchmarks/speed.py --threads 2`.
 """
 
 
