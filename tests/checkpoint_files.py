@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -386,11 +387,14 @@ def _ggml_block(x: npt.NDArray[np.float32], kind: str) -> bytes:
 # --- GGUF --------------------------------------------------------------------------------------------------
 
 
-def write_gguf(
-    path: Path, weights: Arrays, metadata: Mapping[str, str | int | list[str]] | None = None
-) -> Path:
-    """Write a GGUF file of version 3 with the names of transformers; the heads are in `metadata`."""
-    entries = {"general.architecture": "whisper", **(metadata or {})}
+def write_gguf(path: Path, dims: Dims, weights: Arrays) -> Path:
+    """Write a GGUF file of version 3 with the names of transformers."""
+    entries: dict[str, str | int | list[str]] = {
+        "general.architecture": "whisper",
+        "whisper.encoder.attention.head_count": dims.n_audio_head,
+        "whisper.n_text_head": dims.n_text_head,
+        "tokens": ["a", "b"],
+    }
     data = b"GGUF" + struct.pack("<IQQ", 3, len(weights), len(entries))
     for key, value in entries.items():
         data += _gguf_text(key) + _gguf_value(value)
@@ -532,6 +536,30 @@ def _openvino_graph(weights: Arrays, side: str, quantised: bool) -> tuple[str, b
         else:
             add("Const", f"self.{name}", values=values)
     return f"<layers>{''.join(layers)}</layers><edges>{''.join(edges)}</edges>", bytes(data)
+
+
+# --- every format ------------------------------------------------------------------------------------------
+
+
+FORMATS: dict[str, Callable[[Path, Dims, Arrays], Path]] = {
+    "openai": lambda folder, dims, weights: write_openai(folder / "m.pt", dims, weights),
+    "safetensors": write_huggingface,
+    "sharded": partial(write_huggingface, shards=3),
+    "torch-bin": partial(write_huggingface, torch=True),
+    "torch-shards": partial(write_huggingface, torch=True, shards=2),
+    "ctranslate2": write_ctranslate2,
+    "ctranslate2-int8": partial(write_ctranslate2, precision="int8"),
+    "ggml": lambda folder, dims, weights: write_ggml(folder / "ggml.bin", dims, weights),
+    "ggml-q5_0": lambda folder, dims, weights: write_ggml(folder / "ggml.bin", dims, weights, "q5_0"),
+    "gguf": lambda folder, dims, weights: write_gguf(folder / "tiny.gguf", dims, weights),
+    "mlx": write_mlx,
+    "onnx": write_onnx,
+    "onnx-external": partial(write_onnx, external=True),
+    "onnx-int8": partial(write_onnx, quantised=True),
+    "openvino": write_openvino,
+    "openvino-int8": partial(write_openvino, quantised=True),
+}
+"""Writers of a model into an empty folder; each returns what is opened."""
 
 
 # --- adapters of peft --------------------------------------------------------------------------------------
