@@ -19,7 +19,6 @@ from harken.contract import Backend, Floats
 from harken.errors import BackendUnavailable, CheckpointError
 
 MEL = np.random.default_rng(1).standard_normal((1, files.TINY.n_mels, 2 * files.TINY.n_audio_ctx), np.float32)
-BACKENDS = ("onnx", "numpy", "torch")
 
 
 def make_backend(path: Path, cache: Path, name: str = "onnx") -> Backend:
@@ -70,11 +69,11 @@ def model(tmp_path: Path) -> Path:
 
 
 def during(monkeypatch: pytest.MonkeyPatch, graph_name: str, change: Callable[[], Any]) -> None:
-    """Have something happen while a graph is built, when its weights have been read in part."""
+    """Have something happen while a graph is built for the first time, when its weights have been read in part."""
     build = getattr(graphs, graph_name)
 
     def build_and_change(weights: Any, *options: Any) -> Any:
-        monkeypatch.undo()
+        monkeypatch.setattr(graphs, graph_name, build)
         weights["decoder.ln.weight"]
         change()
         return build(weights, *options)
@@ -82,28 +81,28 @@ def during(monkeypatch: pytest.MonkeyPatch, graph_name: str, change: Callable[[]
     monkeypatch.setattr(graphs, graph_name, build_and_change)
 
 
-@pytest.mark.parametrize(
-    ("graph_name", "change"),
-    [*(("encoder", change) for change in CHANGES), ("cross_kv", overwrite), ("decoder", overwrite)],
-    ids=lambda value: getattr(value, "__name__", value),
-)
+@pytest.mark.parametrize("graph_name", ["encoder", "cross_kv", "decoder"])
 def test_model_that_changes_while_graphs_are_built_is_refused_and_not_stored(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph_name: str, change: Callable[[Path], Any]
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph_name: str
 ) -> None:
-    expected, original = logits(make_backend(model, tmp_path / "clean")), model.read_bytes()
-    during(monkeypatch, graph_name, lambda: change(model))
+    original = model.read_bytes()
+    during(monkeypatch, graph_name, lambda: overwrite(model))
     with pytest.raises(CheckpointError, match=r"model\.safetensors: changed while it was read"):
         make_backend(model, tmp_path / "cache")
     for thread in threading.enumerate():  # the change may still be under way while another graph has noticed it
         if thread.name == "harken-loading":
             thread.join()
     model.write_bytes(original)
-    np.testing.assert_array_equal(logits(make_backend(model, tmp_path / "cache")), expected)
+    expected = logits(make_backend(model, tmp_path, "numpy"))
+    np.testing.assert_allclose(logits(make_backend(model, tmp_path / "cache")), expected, atol=1e-4)
 
 
-def test_model_that_changed_since_it_was_opened_is_refused(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_model_that_changed_since_it_was_opened_is_refused(
+    model: Path, tmp_path: Path, change: Callable[[Path], Any]
+) -> None:
     checkpoint = open_checkpoint(model)
-    overwrite(model)
+    change(model)
     for backend in ("onnx", "numpy"):
         with pytest.raises(CheckpointError, match="changed while it was read; load the model again"):
             BackendFactory(backend=backend, cache=tmp_path / "cache").make_backend(checkpoint)
@@ -126,23 +125,16 @@ def test_model_that_changes_while_it_is_hashed_is_refused(model: Path, monkeypat
         _ = checkpoint.weights.digest
 
 
-def link(path: Path) -> None:
-    """Make a hard link, as backups by ``cp -al`` and package managers do."""
-    path.with_name("backup").hardlink_to(path)
-
-
-def set_permissions(path: Path) -> None:
-    path.chmod(0o400)
-
-
-@pytest.mark.parametrize("change", [link, set_permissions], ids=lambda change: change.__name__)
 def test_model_of_which_only_attributes_change_is_unchanged(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any]
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = logits(make_backend(model, tmp_path / "clean"))
-    during(monkeypatch, "decoder", lambda: change(model))
+    """As a hard link does, by ``cp -al`` of backups and by package managers."""
+    expected = logits(make_backend(model, tmp_path, "numpy"))
+    during(monkeypatch, "encoder", lambda: model.with_name("backup").hardlink_to(model))
+    during(monkeypatch, "decoder", lambda: model.chmod(0o400))
     backend = make_backend(model, tmp_path / "cache")
-    np.testing.assert_array_equal(logits(backend), expected)
+    np.testing.assert_allclose(logits(backend), expected, atol=1e-4)
+    model.chmod(0o600)
     overwrite(model)
     with pytest.raises(CheckpointError, match="changed while it was read"):
         backend.encode_chunk([backend.open_encoder(8)], MEL[:, :, :12], 8)
@@ -159,16 +151,18 @@ def test_every_file_of_a_model_is_watched(tmp_path: Path, name: str) -> None:
         weights.check_unchanged()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["encoder.conv1.bias", "decoder.blocks.1.mlp.0.weight"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_weights_that_are_not_finite_are_refused(tmp_path: Path, backend: str, name: str, value: float) -> None:
-    weights = files.random_weights()
-    weights[name].flat[3] = value
-    path = files.write_openai(tmp_path / "model.pt", files.TINY, weights)
-    with pytest.raises(CheckpointError, match=rf"model\.pt: {name} holds values that are not finite") as caught:
-        make_backend(path, tmp_path / "cache", backend)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("backend", ["onnx", "numpy", "torch"])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, backend: str) -> None:
+    for name, value in (
+        ("encoder.conv1.bias", np.inf),
+        ("decoder.blocks.1.mlp.0.weight", np.nan),
+        ("decoder.blocks.1.mlp.0.weight", -np.inf),
+    ):
+        weights = files.random_weights()
+        weights[name].flat[3] = value
+        path = files.write_openai(tmp_path / "model.pt", files.TINY, weights)
+        with pytest.raises(CheckpointError, match=rf"model\.pt: {name} holds values that are not finite[^\n]*\Z"):
+            make_backend(path, tmp_path / "cache", backend)
 
 
 def test_device_is_no_model() -> None:
