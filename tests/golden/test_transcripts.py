@@ -10,26 +10,14 @@ from goldens import read_json
 from transcript_inputs import AS_REFERENCE, CASES, digest, need, samples
 
 from harken.results import Transcript, Word
-from harken.text import Tokenizer
 from real_models import larger_recognizer, recognizer, words
 
 GOLDEN = read_json("transcripts")
 WORD_S = 0.25
 """Median distance from the reference's words, which come 0.1 s late (docs/decisions/words.md)."""
 BY_DAY = {
-    "jfk",
-    "jfk, initial prompt",
-    "long, beam",
-    "long, no timestamps",
-    "long, clips",
-    "german",
-    "russian",
-    "german into English",
-    "chinese, words",
-    "jfk, words",
-    "long-form/kennedy_moon_21s.mp3, words",
-    "german/de_rhasspy-0802.flac, words",
-    "many-languages/leopard_test_ja.wav, words",
+    *("jfk", "jfk, initial prompt", "long, beam", "long, no timestamps", "long, clips"),
+    *("german into English", "russian", "chinese, words", "jfk, words", "german/de_rhasspy-0802.flac, words"),
 }
 """Every option and kind of script once; larger models, longer recordings and more pairs of options run at night."""
 pytestmark = pytest.mark.real
@@ -98,9 +86,5 @@ def test_known_text_is_aligned_like_its_transcript() -> None:
     assert np.median(np.abs(difference_s)) <= WORD_S
 
 
-def test_recorded_tokens_and_texts_belong_together() -> None:
-    for name, case in CASES.items():
-        tokenizer = Tokenizer.builtin(51864 if case.model == "tiny.en" else 51865)
-        recorded = GOLDEN["transcripts"][name]["segments"]
-        assert all(tokenizer.decode(segment["tokens"]) == segment["text"] for segment in recorded)
+def test_every_case_is_recorded() -> None:
     assert GOLDEN["transcripts"].keys() == CASES.keys()
