@@ -557,13 +557,10 @@ class Recognizer:
         >>> for event in session.close():
         ...     print(event)
         """
-        diarizer = checked_value("diarizer", diarizer, Diarizer | None)
-        given: dict[str, Any] = {**keywords}
-        if not diarizer:
-            return LiveSession(*self._prepare_streams(1, options, stream_options, clock, given))
-        diarization = diarizer.begin_live(speaker_delay)
-        prepared = self._prepare_streams(1, options, stream_options, clock, given | {"word_timestamps": True})
-        return LiveSession(*prepared, LiveSpeakers(diarization, self.tokenizer.encode))
+        speakers = self._listening_for_speakers(diarizer, speaker_delay)
+        return LiveSession(
+            *self._prepare_streams(1, options, stream_options, clock, {**keywords}, bool(speakers)), speakers
+        )
 
     def stream_many(
         self,
@@ -573,6 +570,8 @@ class Recognizer:
         *,
         stream_options: StreamOptions | None = None,
         clock: Callable[[], float] | None = perf_counter,
+        diarizer: Diarizer | None = None,
+        speaker_delay: float = DEFAULT_DELAY_S,
         **keywords: Unpack[StreamKeywords],
     ) -> LiveSessions:
         """Open several live sessions that share the passes of the model.
@@ -581,8 +580,8 @@ class Recognizer:
         ----------
         count : int
             Number of streams expected to speak at once; the delay that the machine can keep depends on it.
-        options, stream_options, clock, **keywords
-            As for `stream`.
+        options, stream_options, clock, diarizer, speaker_delay, **keywords
+            As for `stream`; the speakers of each stream are its own.
 
         Raises
         ------
@@ -592,7 +591,22 @@ class Recognizer:
         count = checked_value("count", count, int)
         if not 1 <= count <= 256:
             raise OptionError("count", count, "an integer from 1 to 256")
-        return LiveSessions(*self._prepare_streams(count, options, stream_options, clock, {**keywords}))
+        speakers = self._listening_for_speakers(diarizer, speaker_delay)
+        return LiveSessions(
+            *self._prepare_streams(count, options, stream_options, clock, {**keywords}, bool(speakers)),
+            speakers,
+        )
+
+    def _listening_for_speakers(
+        self, diarizer: Diarizer | None, delay_s: float
+    ) -> Callable[[], LiveSpeakers] | None:
+        """Return what makes the speakers of a stream; None without a diarizer."""
+        diarizer = checked_value("diarizer", diarizer, Diarizer | None)
+        if not diarizer:
+            return None
+        begin = partial(diarizer.begin_live, delay_s)
+        begin()  # refuses a delay that is not allowed
+        return lambda: LiveSpeakers(begin(), self.tokenizer.encode)
 
     def _prepare_streams(
         self,
@@ -601,11 +615,14 @@ class Recognizer:
         stream_options: StreamOptions | None,
         clock: Callable[[], float] | None,
         given: dict[str, Any],
+        with_words: bool,
     ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
         """Return the parts of a live session: its model worker, its options and its latency plan."""
         checked_value("clock", clock, Callable[[], float] | None)
         stream_options = options_or_default("stream_options", stream_options, StreamOptions)
         stream_options = replace(stream_options, **pop_fields(StreamOptions, given))
+        if with_words:  # to which speakers are given
+            given |= {"word_timestamps": True}
         options = self._resolve_options(options, given, others=(StreamOptions,))
         # Streamed tokens are the draft of the final text, also without an assistant.
         speculator = self.speculator or SpeculativeDecoder(clock or _stopped_clock)

@@ -42,12 +42,16 @@ class TalkingSession:
     ----------
     on_feed : callable
         Called with the number of samples before each block is heard, in the engine's thread.
+    speakers : sequence of str
+        Names of speakers who take turns with every segment.
     """
 
     plan = LatencyPlan(config=StreamingConfig(), bound=BOUND)
 
-    def __init__(self, on_feed: Callable[[int], object] = lambda samples: None) -> None:
-        self._on_feed, self._blocks = on_feed, [np.zeros(0, np.float32)]
+    def __init__(
+        self, on_feed: Callable[[int], object] = lambda samples: None, speakers: Sequence[str] = ()
+    ) -> None:
+        self._on_feed, self.speakers, self._blocks = on_feed, speakers, [np.zeros(0, np.float32)]
         self._samples = self._heard = self._first = self._segments = 0
 
     @property
@@ -89,9 +93,10 @@ class TalkingSession:
         )
 
     def _end(self, reason: str) -> list[Event]:
-        words = tuple(_word(i) for i in range(self._first, self._heard))
+        names = (self.speakers[self._segments % len(self.speakers)],) if self.speakers else ()
+        words = tuple(replace(_word(i), speakers=names) for i in range(self._first, self._heard))
         times = {"start_s": self._first / 10, "end_s": self._heard / 10}
-        segment = make_segment(*words, **times, index=self._segments, language="en")
+        segment = make_segment(*words, **times, index=self._segments, language="en", speakers=names)
         self._first = self._heard
         self._segments += 1
         stamp = self._stamp | {"audio_s": self._heard / 10}
@@ -101,11 +106,11 @@ class TalkingSession:
 class TalkingFile:
     """The transcription of a file in which a session hears its words, an utterance a step.
 
-    Speakers take turns with every segment, if their names are given; all segments then come at the end.
+    If speakers are told apart, all segments come at the end.
     """
 
-    def __init__(self, session: TalkingSession, samples: Floats, speakers: Sequence[str] = ()) -> None:
-        self._session, self._left, self._speakers = session, samples, speakers
+    def __init__(self, session: TalkingSession, samples: Floats) -> None:
+        self._session, self._left = session, samples
         self._segments: list[Segment] = []
 
     @property
@@ -124,17 +129,14 @@ class TalkingFile:
         events += self._session.close() if self.finished else []
         new = [event.segment for event in events if isinstance(event, FinalSegment)]
         self._segments += new
-        if self._speakers:
+        if self._session.speakers:
             return [*self.so_far().segments] if self.finished else []
         return new
 
     def so_far(self) -> Transcript:
-        names = self._speakers
+        names = self._session.speakers
         return Transcript(
-            segments=tuple(
-                replace(each, speakers=(names[each.index % len(names)],)) if names else each
-                for each in self._segments
-            ),
+            segments=tuple(self._segments),
             language="en",
             duration_s=self.read_s,
             model="talking",
@@ -176,16 +178,22 @@ class TalkingRecognizer:
             raise OptionError("language", options.language, f"one of {', '.join(self._languages)}")
         return options
 
-    def stream(self, options: TranscribeOptions, *, stream_options: StreamOptions) -> TalkingSession:
-        self.sessions.append(TalkingSession(self._on_feed))
+    def stream(
+        self,
+        options: TranscribeOptions,
+        *,
+        stream_options: StreamOptions,
+        diarizer: TurnsDiarizer | None = None,
+    ) -> TalkingSession:
+        self.sessions.append(TalkingSession(self._on_feed, diarizer.names if diarizer else ()))
         self.options.append(options)
         return self.sessions[-1]
 
     def transcribe(
         self, audio: Any, options: TranscribeOptions, diarizer: TurnsDiarizer | None = None
     ) -> TalkingFile:
-        speakers = diarizer.names if diarizer else ()
-        return TalkingFile(TalkingSession(self._on_feed), load_audio(audio), speakers)
+        session = TalkingSession(self._on_feed, diarizer.names if diarizer else ())
+        return TalkingFile(session, load_audio(audio))
 
 
 class TurnsDiarizer:

@@ -1,4 +1,4 @@
-"""Speakers in OpenAI's REST API, as OpenAI's own client asks for them, with a diarizer that takes turns."""
+"""Speakers in OpenAI's REST API, as OpenAI's own client asks for them, and of live streams; they take turns."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from clients import DeepgramClient, OwnClient, Stage, played, until
 from openai.types.audio import (
     TranscriptionDiarized,
     TranscriptionTextDeltaEvent,
@@ -24,6 +25,7 @@ from tone_server import check_refused, events_of, post
 
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound
+from harken.serve.app import make_app
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
@@ -167,12 +169,12 @@ def test_missing_models_are_said_without_their_path_and_loaded_when_they_come() 
         loader.missing = True
         for _ in range(2):
             with pytest.raises(RequestError, match="has no models to tell speakers apart") as refused:
-                await service.diarizer()
+                await service.diarizer("diarize")
             assert (refused.value.status, refused.value.code) == (400, "unsupported_value")
             assert "secret" not in str(refused.value)
         loader.missing = False
-        first, second = await asyncio.gather(service.diarizer(), service.diarizer())
-        assert first is second is await service.diarizer()
+        first, second = await asyncio.gather(service.diarizer("diarize"), service.diarizer("diarize"))
+        assert first is second is await service.diarizer("diarize")
 
     asyncio.run(use())
     assert loader.n_loads == 3
@@ -187,7 +189,7 @@ def test_the_end_of_the_server_does_not_wait_for_the_loading() -> None:
 
     async def use() -> None:
         service = Service(lambda id: None, ["tones"], ServeOptions(), {}, load)  # type: ignore[arg-type, return-value]
-        asking = asyncio.create_task(service.diarizer())
+        asking = asyncio.create_task(service.diarizer("diarize"))
         await asyncio.sleep(0)
         await service.close()
         with pytest.raises(asyncio.CancelledError):
@@ -195,3 +197,34 @@ def test_the_end_of_the_server_does_not_wait_for_the_loading() -> None:
 
     asyncio.run(use())
     loaded.set()
+
+
+@played()
+async def test_speakers_of_a_live_stream(stage: Stage, loader: Loader) -> None:
+    stage.service = Service(
+        lambda id: stage.model, ["tiny.en"], ServeOptions(preload=False), {}, load_diarizer=loader
+    )
+    stage.app = make_app(stage.service)
+    own = await stage.connect(OwnClient, speakers=True)
+    diarized = DeepgramClient.query + b"&diarize=true"
+    deepgram = await stage.connect(type("Diarizing", (DeepgramClient,), {"query": diarized}))
+    for client in (own, deepgram):
+        client.say(10)
+        client.finish()
+        await until(client.serving.done)
+    finals = [each["segment"] for each in own.messages if each.get("event") == "final_segment"]
+    assert [segment["speaker"] for segment in finals] == ["A", "B"]
+    words = [
+        word
+        for each in deepgram.messages
+        if each.get("is_final")
+        for word in each["channel"]["alternatives"][0]["words"]
+    ]
+    assert [word["speaker"] for word in words] == [0] * 5 + [1] * 5
+
+
+@played()
+async def test_live_stream_with_speakers_is_refused_by_a_server_without_their_models(stage: Stage) -> None:
+    client = await stage.connect(OwnClient, speakers=True)
+    await client.closed()
+    assert client.errors == ["unsupported_value"]

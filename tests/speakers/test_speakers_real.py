@@ -104,9 +104,15 @@ def test_live_session_says_who_speaks_and_corrects_it_within_the_delay(
     diarizer: Diarizer, talk: tuple[list[str], list[str], Floats]
 ) -> None:
     names, _, samples = talk
-    session = recognizer("int8").stream(clock=None, finals="streamed", diarizer=diarizer, speaker_delay=5.0)
+    sessions = recognizer("int8").stream_many(
+        2, clock=None, finals="streamed", diarizer=diarizer, speaker_delay=5.0
+    )
+    for name in ("talk", "silence"):
+        sessions.open(name)
+    told = sessions.feed({"silence": np.zeros(1600, np.float32), "talk": samples})
+    assert told["silence"] == sessions.close("silence") == []
     segments: dict[int, Segment] = {}
-    for event in [*session.feed(samples), *session.close()]:
+    for event in [*told["talk"], *sessions.close("talk")]:
         if isinstance(event, SpeakersChanged):
             before = segments[event.segment.index].words
             changed = [word for word, old in zip(event.segment.words, before, strict=True) if word != old]

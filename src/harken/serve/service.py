@@ -109,8 +109,13 @@ class Service:
             await asyncio.sleep(self.options.unload_after_s / UNLOAD_CHECKS)
             await self.models.unload_idle(self.options.unload_after_s)
 
-    async def diarizer(self) -> Diarizer:
+    async def diarizer(self, param: str) -> Diarizer:
         """Return what tells speakers apart, loaded if it is not in memory.
+
+        Parameters
+        ----------
+        param : str
+            What a client has asked for it by.
 
         Raises
         ------
@@ -123,9 +128,9 @@ class Service:
         except (CheckpointError, OptionError, BackendUnavailable) as error:
             log.error("speakers cannot be told apart: %s", error)
         raise RequestError(
-            "this server has no models to tell speakers apart; allowed are the formats without them",
+            "this server has no models to tell speakers apart; allowed are requests without them",
             code="unsupported_value",
-            param="response_format",
+            param=param,
         )
 
     @asynccontextmanager
@@ -176,9 +181,22 @@ class Service:
 
     @asynccontextmanager
     async def stream(
-        self, model_name: str, options: TranscribeOptions, stream_options: StreamOptions
+        self,
+        model_name: str,
+        options: TranscribeOptions,
+        stream_options: StreamOptions,
+        *,
+        speakers: bool = False,
     ) -> AsyncIterator[LiveJob]:
         """Open a live stream; leaving the block ends it, and what it has not yet said is lost.
+
+        Parameters
+        ----------
+        model_name : str
+        options : TranscribeOptions
+        stream_options : StreamOptions
+        speakers : bool
+            True to tell speakers apart.
 
         Raises
         ------
@@ -188,16 +206,25 @@ class Service:
             As for `file`.
         """
 
+        diarizer = await self.diarizer("speakers") if speakers else None
+
         def make_job(model: LoadedModel, on_end: Callable[[], None]) -> LiveJob:
             checked = model.recognizer.resolve_options(options)
-            open_session = partial(model.recognizer.stream, checked, stream_options=stream_options)
+            open_session = partial(
+                model.recognizer.stream, checked, stream_options=stream_options, diarizer=diarizer
+            )
             return LiveJob(model.engine, open_session, on_end)
 
         async with self._job(model_name, self.admission.stream(), make_job, ExitStack()) as job:
             yield job
 
     async def plan(
-        self, model_name: str, options: TranscribeOptions, stream_options: StreamOptions
+        self,
+        model_name: str,
+        options: TranscribeOptions,
+        stream_options: StreamOptions,
+        *,
+        speakers: bool = False,
     ) -> LatencyPlan:
         """Return the plan of a live stream, without holding room for it.
 
@@ -208,7 +235,7 @@ class Service:
         OptionError
             As for `stream`.
         """
-        async with self.stream(model_name, options, stream_options) as job:
+        async with self.stream(model_name, options, stream_options, speakers=speakers) as job:
             job.close()
             async for update in job.updates:
                 if isinstance(update, Failed):

@@ -39,8 +39,8 @@ class LiveSession:
     worker : ModelWorker
     options : StreamOptions
     plan : LatencyPlan
-    speakers : LiveSpeakers, optional
-        Tells who says the words.
+    listen_for_speakers : callable, optional
+        Makes what tells who says the words.
 
     Attributes
     ----------
@@ -53,11 +53,11 @@ class LiveSession:
         worker: ModelWorker,
         options: StreamOptions,
         plan: LatencyPlan,
-        speakers: LiveSpeakers | None = None,
+        listen_for_speakers: Callable[[], LiveSpeakers] | None = None,
     ) -> None:
         self.plan = plan
-        self._worker, self._speakers = worker, speakers
-        self._sessions = LiveSessions(worker, options, plan)
+        self._worker = worker
+        self._sessions = LiveSessions(worker, options, plan, listen_for_speakers)
         self._sessions.open(None)
 
     @property
@@ -94,20 +94,15 @@ class LiveSession:
         HarkenError
             If the session is closed, or in use: by another thread, or by the call that this one came from.
         """
-        events = self._sessions.feed({None: samples}, waited_s={None: waited_s})[None]
-        return self._speakers.follow(checked_samples(samples), events) if self._speakers else events
+        return self._sessions.feed({None: samples}, waited_s={None: waited_s})[None]
 
     def flush(self) -> list[Event]:
         """End the current utterance, as after a pause; the session goes on."""
-        events = self._sessions.flush(None)
-        return self._speakers.follow(_NO_SAMPLES, events) if self._speakers else events
+        return self._sessions.flush(None)
 
     def close(self) -> list[Event]:
         """End the stream and return its last events; closing again returns none."""
-        if not self._sessions.is_open(None):
-            return []
-        events = self._sessions.close(None)
-        return self._speakers.end(events) if self._speakers else events
+        return self._sessions.close(None) if self._sessions.is_open(None) else []
 
 
 class LiveSessions:
@@ -115,8 +110,8 @@ class LiveSessions:
 
     Parameters
     ----------
-    worker, options, plan
-        As for `LiveSession`.
+    worker, options, plan, listen_for_speakers
+        As for `LiveSession`; each stream has speakers of its own.
 
     Examples
     --------
@@ -125,10 +120,17 @@ class LiveSessions:
     >>> events = streams.feed({"door": samples})["door"]
     """
 
-    def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:
+    def __init__(
+        self,
+        worker: ModelWorker,
+        options: StreamOptions,
+        plan: LatencyPlan,
+        listen_for_speakers: Callable[[], LiveSpeakers] | None = None,
+    ) -> None:
         self.plan = plan
-        self._worker, self._options = worker, options
+        self._worker, self._options, self._listen_for_speakers = worker, options, listen_for_speakers
         self._streams: dict[Hashable, Stream] = {}
+        self._speakers: dict[Hashable, LiveSpeakers] = {}
         self._turns = [None]  # empty while a call works; taking from a list is atomic
 
     @property
@@ -153,6 +155,8 @@ class LiveSessions:
             if name in self._streams:
                 raise HarkenError(f"there is a stream {name!r} already")
             self._streams[name] = Stream(self._worker, self._options, self.plan)
+            if self._listen_for_speakers:
+                self._speakers[name] = self._listen_for_speakers()
 
     def is_open(self, name: Hashable) -> bool:
         """Tell whether a stream of that name is open."""
@@ -181,22 +185,24 @@ class LiveSessions:
             self._worker.run(
                 [stream.feed(blocks[name], waited_s.get(name, 0.0)) for name, stream in streams.items()]
             )
-            return {name: stream.pop_events() for name, stream in streams.items()}
+            return {name: self._pop_events(name, block) for name, block in blocks.items()}
 
     def flush(self, name: Hashable) -> list[Event]:
         """End the current utterance of a stream and return its events."""
         with self._turn():
             opened = self._opened_stream(name)
             self._worker.run([opened.flush()])
-            return opened.pop_events()
+            return self._pop_events(name, _NO_SAMPLES)
 
     def close(self, name: Hashable) -> list[Event]:
         """End a stream and return its last events."""
         with self._turn():
             closed = self._opened_stream(name)
             del self._streams[name]
+            speakers = self._speakers.pop(name, None)
             self._worker.run([closed.close()])
-            return closed.pop_events()
+            events = closed.pop_events()
+            return speakers.end(events) if speakers else events
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -212,6 +218,11 @@ class LiveSessions:
             yield
         finally:
             self._turns.append(turn)
+
+    def _pop_events(self, name: Hashable, samples: Floats) -> list[Event]:
+        """Return the new events of a stream that has taken samples, with speakers if they are told apart."""
+        events = self._streams[name].pop_events()
+        return self._speakers[name].follow(samples, events) if name in self._speakers else events
 
     def _opened_stream(self, name: Hashable) -> Stream:
         if name not in self._streams:

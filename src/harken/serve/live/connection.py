@@ -275,7 +275,9 @@ class Session:
     async def _open(self, wanted: OpenStream) -> None:
         if self._job:
             await self._close_stream(None)
-        opening = self._service.stream(wanted.model, wanted.options, wanted.stream_options)
+        opening = self._service.stream(
+            wanted.model, wanted.options, wanted.stream_options, speakers=wanted.speakers
+        )
         self._job = await self._stream.enter_async_context(opening)
         self._limit_s, self._left = wanted.limit_s, wanted.limit_s * SAMPLE_RATE or math.inf
         self._updates = self._start(self._take_updates(self._job))

@@ -83,6 +83,8 @@ class LiveRequest:
         True to tell when speech starts.
     multilingual : bool
         True to tell the languages.
+    speakers : bool
+        True to tell speakers apart.
     utterance_end_s : float or None
         Silence behind the last word that is told, in seconds; None if it is not.
     """
@@ -95,6 +97,7 @@ class LiveRequest:
     ends_speech: bool
     vad_events: bool
     multilingual: bool
+    speakers: bool
     utterance_end_s: float | None
 
 
@@ -134,6 +137,7 @@ def parse_query(query: QueryParams, service: Service) -> LiveRequest:
         ends_speech=form.text("endpointing") != OFF,
         vad_events=form.flag("vad_events"),
         multilingual=form.text("language") == MULTILINGUAL,
+        speakers=form.flag("diarize"),
         utterance_end_s=None if utterance_end_ms is None else utterance_end_ms / 1000,
     )
 
@@ -188,6 +192,7 @@ class DeepgramTranslator(Translator):
         self._n_bytes = 0
         self._words: list[Word] = []  # committed ones of the utterance in progress
         self._segments: list[Segment] = []  # final ones that have not been told
+        self._speakers: dict[str, int] = {}  # numbers by name, in the order in which they were first told
         self._start_s = self._end_s = 0.0  # of the present result
         self._last_word_s = inf  # end of the last word before silence
 
@@ -241,7 +246,8 @@ class DeepgramTranslator(Translator):
     def _take(self, audio: bytes) -> Iterator[Output]:
         if not self._is_open:
             self._is_open = True
-            yield OpenStream(self._asked.model, self._asked.options, self._asked.stream_options, self._limit_s)
+            asked = self._asked
+            yield OpenStream(asked.model, asked.options, asked.stream_options, self._limit_s, asked.speakers)
         self._n_bytes += len(audio)
         yield Audio(audio, self._asked.audio)
         silence_s, told_s = self._received_s - self._last_word_s, self._asked.utterance_end_s
@@ -282,7 +288,9 @@ class DeepgramTranslator(Translator):
         text = "".join(segment.text for segment in segments)
         if words:
             self._last_word_s = words[-1].end_s
-        alternative = alternative_json(text, words)
+        for name in (name for word in words for name in word.speakers):
+            self._speakers.setdefault(name, len(self._speakers))
+        alternative = alternative_json(text, words, self._speakers)
         if self._asked.multilingual:
             alternative["languages"] = languages_of(segments)
         message = self._results(

@@ -74,12 +74,15 @@ class Hello:
     options : TranscribeOptions
     stream_options : StreamOptions
     audio : AudioFormat
+    speakers : bool
+        True to tell speakers apart.
     """
 
     model: str | None = None
     options: TranscribeOptions = field(default_factory=TranscribeOptions)
     stream_options: StreamOptions = field(default_factory=StreamOptions)
     audio: AudioFormat = field(default_factory=AudioFormat)
+    speakers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +183,7 @@ class _Streams:
             await self._forget(stream)
         model = self._service.models.resolve(hello.model or self._service.models.ids[0])
         try:
-            plan = await self._service.plan(model, hello.options, hello.stream_options)
+            plan = await self._service.plan(model, hello.options, hello.stream_options, speakers=hello.speakers)
         except Exception as error:
             log_unforeseen(error)
             raise request_error(error, PARAMS) from error
@@ -292,6 +295,7 @@ class ResumableStream(Translator):
                         self._hello.options,
                         self._hello.stream_options,
                         self._service.options.session_limit_s,
+                        self._hello.speakers,
                     )
                 yield Audio(message, self._hello.audio)
             case {"type": "flush"}:
@@ -408,6 +412,7 @@ def parse_first_message(message: Mapping[str, Any]) -> Hello | Resume:
 
 def _hello(given: dict[str, Any]) -> Hello:
     model = checked_value("model", given.pop("model", None), str | None)
+    speakers = checked_value("speakers", given.pop("speakers", False), bool)
     audio = given.pop("audio", {})
     if not isinstance(audio, dict):
         raise OptionError("audio", audio, "an object such as {'format': 's16le', 'rate': 16000}")
@@ -415,13 +420,14 @@ def _hello(given: dict[str, Any]) -> Hello:
     options = {option: given.pop(name) for name, option in TRANSCRIBE_FIELDS.items() if name in given}
     stream_options = {name: given.pop(name) for name in STREAM_FIELDS if name in given}
     if given:
-        known = ("model", "language", "audio", *TRANSCRIBE_FIELDS, *STREAM_FIELDS)
+        known = ("model", "language", "audio", "speakers", *TRANSCRIBE_FIELDS, *STREAM_FIELDS)
         raise OptionError(next(iter(given)), next(iter(given.values())), f"one of {', '.join(known)}")
     return Hello(
         model=model,
         options=TranscribeOptions(language=language, **options),
         stream_options=StreamOptions(**stream_options),
         audio=AudioFormat(**_known(AudioFormat, audio)),
+        speakers=speakers,
     )
 
 

@@ -28,12 +28,15 @@ class OpenStream:
     stream_options : StreamOptions
     limit_s : float
         Longest audio, in seconds; 0 for no limit.
+    speakers : bool
+        True to tell speakers apart.
     """
 
     model: str
     options: TranscribeOptions
     stream_options: StreamOptions
     limit_s: float = 0.0
+    speakers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ class Files:
         if not asked.diarized:
             return transcribed
         voices = await asyncio.to_thread(read_voices, asked.known_speakers)
-        diarizer = await self._service.diarizer()
+        diarizer = await self._service.diarizer("response_format")
         if asked.speakers != ANY_SPEAKERS:
             diarizer = diarizer.with_options(asked.speakers)
 
