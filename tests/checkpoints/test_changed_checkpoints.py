@@ -161,7 +161,9 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, backend: str) -
         weights = files.random_weights()
         weights[name].flat[3] = value
         path = files.write_openai(tmp_path / "model.pt", files.TINY, weights)
-        with pytest.raises(CheckpointError, match=rf"model\.pt: {name} holds values that are not finite[^\n]*\Z"):
+        with pytest.raises(
+            CheckpointError, match=rf"model\.pt: {name} holds values that are not finite[^\n]*\Z"
+        ):
             make_backend(path, tmp_path / "cache", backend)
 
 

@@ -253,3 +253,13 @@ async def test_whatever_comes_is_answered_with_a_code_of_the_protocol(
         client.send(message)
     assert await client.closed() in (1000, 1008)
     assert all("event" in message or "type" in message for message in client.messages)
+
+
+@played(replace=("harkin = harken",))
+async def test_what_the_server_replaces_is_for_requests_that_replace_nothing(stage: Stage) -> None:
+    for hello in ({}, {"replace": ["word = sound"]}):
+        client = await stage.connect(OwnClient, **hello)
+        client.say(1)
+        client.finish()
+        await client.closed()
+    assert {options.replace for options in stage.model.options} == {("harkin = harken",), ("word = sound",)}

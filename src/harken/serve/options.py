@@ -8,6 +8,7 @@ from ipaddress import ip_address
 
 from harken.errors import OptionError
 from harken.option_types import check, option
+from harken.transcribe.replacement import Replacements
 
 _server = partial(option, section="Server")
 _access = partial(option, section="Access")
@@ -52,6 +53,11 @@ class ServeOptions:
     speaker_model: str | None = _server(
         None, "Folder of the models that tell speakers apart; by default they are found like any model."
     )
+    replace: tuple[str, ...] = _server(
+        (),
+        "File of names and spellings to replace, a line each: wrong = right; for requests that have none of their own.",
+        from_file=True,
+    )
     page: bool = _server(True, "Serve the page.")
     log_format: str = _server(
         "text", "Lines of the log on standard error: text, or json for machines.", choices=LOG_FORMATS
@@ -79,6 +85,7 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         check(self)
+        Replacements(self.replace)  # refuses lines that are none
         if (self.certfile is None) != (self.keyfile is None):
             given, missing = ("certfile", "keyfile") if self.keyfile is None else ("keyfile", "certfile")
             raise OptionError(given, getattr(self, given), f"a file together with {missing}")

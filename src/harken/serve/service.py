@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import BinaryIO, TypeVar
@@ -166,7 +167,7 @@ class Service:
         max_audio_s = self.options.max_audio_s
 
         def make_job(model: LoadedModel, on_end: Callable[[], None]) -> FileJob:
-            checked = model.recognizer.resolve_options(options)
+            checked = self._resolved(model, options)
 
             start = partial(begin, model.recognizer, audio, checked)
             return FileJob(model.engine, start, on_end, max_audio_s=max_audio_s)
@@ -209,7 +210,7 @@ class Service:
         diarizer = await self.diarizer("speakers") if speakers else None
 
         def make_job(model: LoadedModel, on_end: Callable[[], None]) -> LiveJob:
-            checked = model.recognizer.resolve_options(options)
+            checked = self._resolved(model, options)
             open_session = partial(
                 model.recognizer.stream, checked, stream_options=stream_options, diarizer=diarizer
             )
@@ -217,6 +218,12 @@ class Service:
 
         async with self._job(model_name, self.admission.stream(), make_job, ExitStack()) as job:
             yield job
+
+    def _resolved(self, model: LoadedModel, options: TranscribeOptions) -> TranscribeOptions:
+        """Return the options of a request, checked against a model, with those of the server that it leaves open."""
+        return model.recognizer.resolve_options(
+            replace(options, replace=options.replace or self.options.replace)
+        )
 
     async def plan(
         self,
