@@ -99,7 +99,8 @@ async def test_idle_models_are_unloaded_and_loaded_again(stage: Stage) -> None:
     for _ in range(2):
         client = await stage.connect(FileClient)
         client.say(6)
-        await until(lambda client=client: stage.n_held == 0 and client.text == words_said(6))
+        await until(client.serving.done)  # the model is idle from now on
+        assert client.text == words_said(6)
         await leap(70)
         assert [model.id for model in models.loaded] == ["tiny.en"]
         await leap(40)
