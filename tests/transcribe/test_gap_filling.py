@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio_files import AUDIO_FORMATS
 from fakes.backends import TranscriptBackend, WindowText, window_text
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken import Recognizer, Transcript
@@ -224,31 +222,6 @@ class TestReporting:
         dropped = {"hallucination_threshold": 1e-6}
         transcript, backend = transcribe(window_text(0, " one", 20, attended=(0, *[2] * 4, 20)), **dropped)
         assert (len(transcript.dropped), transcript.unwritten, len(backend.mels)) == (1, (), 1)
-
-
-@pytest.mark.usefixtures("small_numbers")
-def test_journal_keeps_what_gaps_gave_and_what_is_missing(tmp_path: Path) -> None:
-    talk = AUDIO_FORMATS["wav s16"].write(
-        tmp_path / "talk", samples=noise_and_silence(0.4, 0.6, 0.4, 0.6, 0.4, 0.6).astype(float)
-    )
-    texts = [JUMP, MIDDLE, JUMP, UNSURE, JUMP, MIDDLE]
-
-    def run(*windows: WindowText) -> tuple[Transcript, TranscriptBackend]:
-        backend = TranscriptBackend(*windows)
-        recognizer = Recognizer(backend, TOKENIZER, "fake", speech_detector=LoudIsSpeech)
-        made = TranscribeOptions(**OPTIONS)
-        (transcription,) = recognizer.transcribe_many([talk], made, journals={0: tmp_path / "journal"})
-        return transcription.result(), backend
-
-    whole, _ = run(*texts)
-    assert whole.text == "one and two one two one and two"
-    assert len(whole.unwritten) == 1
-    lines = (tmp_path / "journal").read_bytes().splitlines(keepends=True)
-    for done in range(1, len(lines) + 1):
-        (tmp_path / "journal").write_bytes(b"".join(lines[:done]))
-        again, backend = run(*texts[2 * (done - 1) :] or [JUMP])
-        assert again == whole
-        assert len(backend.mels) == len(texts) - 2 * (done - 1)
 
 
 @pytest.mark.usefixtures("small_numbers")

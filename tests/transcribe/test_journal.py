@@ -14,10 +14,8 @@ import pytest
 from audio_files import AUDIO_FORMATS
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, WindowText, window_text
 from harken import Recognizer, Transcript
-from harken.audio.io import load_audio
 from harken.errors import AudioError, OptionError, OutputError
 from harken.transcribe import TranscribeOptions
-from real_models import EXAMPLE, recognizer
 from tiny_models import TOKENIZER
 
 WORDS = ("one", "two", "three", "four")
@@ -145,29 +143,3 @@ def test_journal_keeps_what_was_decoded_before_the_recording_breaks_off(tmp_path
 def test_only_recordings_given_by_path_have_journals(journal: Path) -> None:
     with pytest.raises(OptionError, match="journals"):
         fake(TEXTS)[0].transcribe_many([np.zeros(16_000, np.float32)], journals={0: journal})
-
-
-@pytest.fixture(scope="module")
-def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Speech of 36 s, in two windows."""
-    samples = np.tile(np.append(load_audio(EXAMPLE), np.zeros(16_000)), 3)
-    return AUDIO_FORMATS["wav s16"].write(tmp_path_factory.mktemp("speech") / "speech", samples=samples)
-
-
-@pytest.mark.real
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"word_timestamps": True, "batch_size": 4, "temperatures": (0.0,)},
-        pytest.param({"word_timestamps": True, "condition_on_previous_text": True}, marks=pytest.mark.attack),
-        {"vad": False, "temperatures": (0.8,), "best_of": 2, "seed": 3},
-    ],
-    ids=str,
-)
-def test_speech_goes_on_to_the_same_transcript(speech: Path, journal: Path, options: dict[str, Any]) -> None:
-    options = {"vad": True, **options}
-    whole = transcribe(recognizer("int8"), speech, journal, **options)
-    cut_to_lines(journal, 2)
-    assert transcribe(recognizer("int8"), speech, journal, **options) == whole
-    assert len(whole.segments) > 2

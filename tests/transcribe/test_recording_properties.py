@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
+from audio_files import AUDIO_FORMATS
 from comparable import comparable
 from fakes.backends import WINDOW_S
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence, split_at
@@ -17,13 +19,7 @@ from harken.api import Recognizer
 from harken.contract import Backend, Floats
 from harken.errors import Cancelled
 from harken.results import Transcript
-from harken.transcribe import (
-    RecordingTranscriber,
-    Scheduler,
-    TranscribeOptions,
-    WindowDecoder,
-    gap_filling,
-)
+from harken.transcribe import RecordingTranscriber, Scheduler, TranscribeOptions, WindowDecoder, gap_filling
 from harken.types import SAMPLE_RATE
 from single_recording import SMALL_PADDING
 from tiny_models import DIMS, TOKENIZER
@@ -60,6 +56,7 @@ options = st.fixed_dictionaries(
 EVERYTHING = {
     "vad_min_silence_s": 0.3, "vad_speech_pad_s": 0.05, "word_timestamps": True, "temperatures": (0.0,)
 }  # fmt: skip
+CONDITIONED = {"vad": False, "condition_on_previous_text": True}
 
 
 @st.composite
@@ -84,7 +81,7 @@ def small_gaps() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
-    return Recognizer(open_backend("onnx-fp32"), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
+    return Recognizer(open_backend("native-int8"), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
 
 
 @settings(max_examples=25)
@@ -165,6 +162,36 @@ def test_transcripts_depend_neither_on_the_batch_nor_on_the_blocks_of_samples(
     alone = [result for samples in many for result in transcribe([[samples]], 1)]
     blocks = [split_at(samples, [round(p * len(samples)) for p in points]) for samples in many]
     assert transcribe(blocks, batch_size) == transcribe(blocks, batch_size, -1) == alone
+
+
+@settings(max_examples=8, phases=(Phase.explicit, Phase.generate))
+@given(samples=recordings(), options=options, share=st.floats(0, 1))
+@example(samples=noise_and_silence(0, 0.4, 0.2, 2.0, 1.3, 0.2), options=EVERYTHING, share=0.7)
+@example(samples=noise_and_silence(3), options=EVERYTHING | CONDITIONED, share=0.4)
+def test_a_transcription_cut_short_anywhere_goes_on_to_the_same_transcript(
+    recognizer: Recognizer,
+    samples: Floats,
+    options: dict[str, Any],
+    share: float,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """And decodes nothing that is in its journal, not even the gaps of its windows."""
+    folder = tmp_path_factory.mktemp("talk")
+    audio = AUDIO_FORMATS["wav s16"].write(folder / "talk", samples=samples.astype(float))
+    journal = folder / "talk.resume.jsonl"
+
+    def transcribe() -> tuple[Transcript, int]:
+        (work,) = recognizer.transcribe_many([audio], TranscribeOptions(**options), journals={0: journal})
+        return work.result(), work.stats.windows
+
+    whole, windows = transcribe()
+    assume(windows)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[: 1 + round(share * (len(lines) - 1))]))
+    again, windows_again = transcribe()
+    assert again == whole
+    assert windows_again < windows or round(share * (len(lines) - 1)) == 0
+    assert transcribe() == (whole, 0)
 
 
 def test_gaps_of_these_recordings_are_decoded_again_and_some_stay(recognizer: Recognizer) -> None:
