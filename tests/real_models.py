@@ -17,6 +17,10 @@ from harken.errors import CheckpointNotFound
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "jfk.flac"
+EXAMPLE_WORDS = [
+    *("and", "so", "my", "fellow", "americans", "ask", "not", "what", "your", "country", "can", "do"),
+    *("for", "you", "ask", "what", "you", "can", "do", "for", "your", "country"),
+]
 SHARED = Path(os.environ.get("HARKEN_SHARED", ROOT.parent / "shared"))
 """Folder with recordings under audio/."""
 

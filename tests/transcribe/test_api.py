@@ -134,6 +134,17 @@ class TestTranscription:
         with pytest.raises(HarkenError, match="a callback asked for segments"):
             works[0].result()
 
+    def test_every_kind_of_source_gives_the_same(self) -> None:
+        def first_mel(source: Any) -> bytes:
+            model = use_texts(ONE)
+            next(iter(model.transcribe(source, AS_IT_IS, language="en")))
+            return model.backend.mels[0].tobytes()
+
+        samples = load_audio(EXAMPLE)
+        pcm = (samples * 32768).astype(np.int16)
+        sources = (str(EXAMPLE), EXAMPLE, io.BytesIO(EXAMPLE.read_bytes()), samples, pcm)
+        assert len({first_mel(source) for source in sources}) == 1
+
     def test_blank_prompt_prefix_and_hotwords_are_none(self) -> None:
         models = use_texts(ONE, TWO), use_texts(ONE, TWO)
         plain = models[0].transcribe(NOISE, AS_IT_IS, language="en").result()
@@ -290,9 +301,9 @@ class TestTinyEnglish:
     def tiny(self) -> Recognizer:
         return recognizer("int8")
 
-    @pytest.mark.parametrize("shift_s", [0.0, 4.0])
-    def test_words_of_a_known_text(self, tiny: Recognizer, shift_s: float) -> None:
-        quiet = np.zeros(round(shift_s * 16_000), np.float32)
+    def test_words_of_a_known_text(self, tiny: Recognizer) -> None:
+        shift_s = 4
+        quiet = np.zeros(shift_s * 16_000, np.float32)
         said = "And so, my fellow Americans: ask not what your country can do for you."
         words = tiny.align(np.concatenate([quiet, load_audio(EXAMPLE)[: 8 * 16_000]]), said)
         assert "".join(word.text for word in words).split() == said.split()
@@ -305,16 +316,9 @@ class TestTinyEnglish:
         words = tiny.align(EXAMPLE, "And so my fellow walruses")
         assert words[-1].probability < 0.01 < words[-2].probability
 
-    def test_every_kind_of_source_gives_the_same(self, tiny: Recognizer) -> None:
-        samples = load_audio(EXAMPLE)
-        pcm = (samples * 32768).astype(np.int16)
-        sources = (str(EXAMPLE), EXAMPLE, io.BytesIO(EXAMPLE.read_bytes()), samples, pcm)
-        first, *others = (next(iter(tiny.transcribe(source))) for source in sources)
-        assert all(segment == first for segment in others)
-
     def test_one_recognizer_serves_several_threads(self, tiny: Recognizer) -> None:
         speech = load_audio(EXAMPLE)
-        recordings = [speech, speech[: 6 * 16_000], speech[3 * 16_000 :], speech[::-1].copy()]
+        recordings = [speech[second * 16_000 :][: 3 * 16_000] for second in (0, 3, 5, 8)]
 
         def transcribe(samples: Floats) -> Any:
             return tiny.transcribe(samples, temperatures=(0.0,)).result()

@@ -1,29 +1,23 @@
-"""What people rely on, shown on recordings: batches, quiet, silence, words, languages, translation, hotwords."""
+"""What people rely on, shown on recordings: batches, silence, words, languages, translation, levels."""
 
 from __future__ import annotations
 
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from comparable import comparable
 from harken.audio import load_audio, stream_audio
 from harken.audio.vad import RegionTracker, SpeechDetector
 from harken.contract import Floats
-from harken.decoding import DecodingResult
-from harken.transcribe import Callbacks
 from harken.transcribe.chunking import WORD_VAD_OPTIONS
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
-from real_models import EXAMPLE, larger_recognizer, recognizer, recordings, words
+from real_models import EXAMPLE, EXAMPLE_WORDS, larger_recognizer, recognizer, recordings, words
 from session_events import Utterance, check_events, run_session
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
-
-PARALLEL: dict[str, Any] = {"condition_on_previous_text": False}
-NEAR_TIE = {"fp32": 1e-3, "int8": 0.02}
-"""The most that the log-probabilities of two tokens may be apart where another batch decides for the other one."""
 
 
 def joined(paths: list[Path], pause_s: float = 0.3) -> Floats:
@@ -33,41 +27,28 @@ def joined(paths: list[Path], pause_s: float = 0.3) -> Floats:
 
 
 @pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.nightly), "int8"])
-def test_eight_windows_at_a_time_say_what_one_at_a_time_says(precision: str) -> None:
-    samples = joined(recordings("librispeech-train-clean")[:8])
-    results: dict[int, dict[float, DecodingResult]] = {1: {}, 8: {}}
-    texts: dict[int, str] = {}
-    for size, windows in results.items():
-        note = Callbacks(on_window_end=lambda start_s, decoded, _, to=windows: to.update({start_s: decoded}))
-        (work,) = recognizer(precision).transcribe_many(
-            [samples], **PARALLEL, batch_size=size, callbacks={0: note}
-        )
-        texts[size] = work.text
-    assert len(results[1]) > 3
-    assert results[1].keys() == results[8].keys()
-    near = 0
-    for start_s, alone in results[1].items():
-        together = results[8][start_s]
-        assert together.temperature == alone.temperature
-        pairs = zip(alone.hypothesis.tokens, together.hypothesis.tokens, strict=False)
-        parted = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-        if parted is not None:
-            margin = abs(alone.hypothesis.logprobs[parted] - together.hypothesis.logprobs[parted])
-            assert margin < NEAR_TIE[precision], f"window at {start_s} s, token {parted}"
-            near += 1
-    assert near <= 1
-    if not near:
-        assert texts[1] == texts[8]
+def test_windows_decoded_together_say_what_each_says_alone(precision: str) -> None:
+    paths = recordings("librispeech-train-clean")[7:10]
+    alone, together = (recognizer(precision).transcribe_many(paths, batch_size=size) for size in (1, 3))
+    assert [comparable(work) for work in together] == [comparable(work) for work in alone]
 
 
-def test_nothing_is_said_where_nobody_speaks() -> None:
-    model = recognizer("int8")
-    works = {path.name: model.transcribe(path) for path in recordings("non-speech")[::2]}
-    assert {name: work.text for name, work in works.items() if work.text} == {}
+@pytest.mark.parametrize(("factor", "every"), [(1, 2), (0.003, 3)])
+def test_nothing_is_said_where_nobody_speaks(factor: float, every: int) -> None:
+    said = {
+        path.name: recognizer("int8").transcribe(load_audio(path) * np.float32(factor)).text
+        for path in recordings("non-speech")[::every]
+    }
+    assert {name: text for name, text in said.items() if text} == {}
 
 
 @pytest.mark.parametrize(
-    "name", ["long-form/kennedy_moon_21s.mp3", "long-form/two_cities_44s.wav", "ljspeech/LJ001-0003.wav"]
+    "name",
+    [
+        pytest.param("long-form/kennedy_moon_21s.mp3", marks=pytest.mark.nightly),
+        "long-form/two_cities_44s.wav",
+        "ljspeech/LJ001-0003.wav",
+    ],
 )
 @pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.nightly), "int8"])
 def test_no_word_is_longer_than_the_speech_it_covers(name: str, precision: str) -> None:
@@ -107,7 +88,7 @@ def test_voice_activity_detection_and_guard_lose_no_words(folder: str) -> None:
     jiwer = pytest.importorskip("jiwer")
     model = recognizer("int8")
     spoken = missing = 0
-    for path in recordings(folder)[:4]:
+    for path in recordings(folder)[:3]:
         plain = words(model.transcribe(path, vad=False, hallucination_threshold=None).text)
         kept = words(model.transcribe(path).text)
         lost = jiwer.process_words(" ".join(plain), " ".join(kept) or "-")
@@ -167,50 +148,34 @@ def test_translation_is_in_english() -> None:
     assert {"der", "die", "das", "und", "ist", "nicht"} & set(words(spoken.text))
 
 
-@pytest.mark.parametrize("options", [{}, {"vad": False, "hallucination_threshold": None}])
-def test_hotwords_never_appear_where_nobody_speaks(options: dict[str, Any]) -> None:
-    model = recognizer("int8")
-    silent = [np.zeros(5 * SAMPLE_RATE, np.float32)]
-    silent += [
-        load_audio(path) for path in recordings("non-speech") if "silence" in path.name or "empty" in path.name
-    ]
-    for samples in silent:
-        text = model.transcribe(samples, hotwords=("Zebulon", "Kubernetes"), **options).text.lower()
-        assert "zebulon" not in text
-        assert "kubernetes" not in text
+# --- other levels, offline and live -------------------------------------------------------------------------
 
 
-# --- quiet speech, offline and live -------------------------------------------------------------------------
-
-TEXT = (
-    "and so my fellow americans ask not what your country can do for you ask what you can do for your country"
-)
-
-
-def scaled(factor: float) -> Floats:
+def in_16_bits(factor: float) -> Floats:
     """Return the example times a factor, in the steps of 16 bits, of which there are 24 at a thousandth."""
     return np.rint(load_audio(EXAMPLE) * factor * 32768).astype(np.float32) / np.float32(32768)
 
 
-@pytest.mark.parametrize("factor", [0.01, pytest.param(0.003, marks=pytest.mark.nightly), 0.001])
+@pytest.mark.parametrize("factor", [pytest.param(0.01, marks=pytest.mark.nightly), 0.001])
 def test_quiet_speech_is_transcribed_as_a_recording_and_live(factor: float) -> None:
-    samples = scaled(factor)
-    assert words(recognizer("int8").transcribe(samples).text) == words(TEXT)
+    samples = in_16_bits(factor)
+    assert words(recognizer("int8").transcribe(samples).text) == EXAMPLE_WORDS
     session = recognizer("int8").stream(clock=None)
     events = run_session(session, samples, range(SAMPLE_RATE // 2, len(samples), SAMPLE_RATE // 2))
     utterances: list[Utterance] = check_events(events, len(samples))
     assert sum(utterance.ended - utterance.began for utterance in utterances) > 10
     # Of few steps, "my" is understood as "am I" in an utterance of its own, in float32 as well.
-    known = 17 if factor < 0.01 else len(words(TEXT))
+    known = 17 if factor < 0.01 else len(EXAMPLE_WORDS)
     found = words(" ".join(utterance.text for utterance in utterances))
-    assert found[-known:] == words(TEXT)[-known:]
+    assert found[-known:] == EXAMPLE_WORDS[-known:]
     assert factor < 0.01 or len(found) == known
 
 
-def test_quiet_recordings_without_speech_have_no_more_words_than_loud_ones() -> None:
-    samples_of = [load_audio(path)[: 10 * SAMPLE_RATE] for path in recordings("non-speech")[::3]]
-    loud, quiet = (
-        sum(len(words(recognizer("int8").transcribe(samples * np.float32(by)).text)) for samples in samples_of)
-        for by in (1, 0.003)
-    )
-    assert quiet <= loud
+def test_samples_of_variance_one_or_with_a_wild_one_have_the_same_words() -> None:
+    """Preprocessors of other models make them; log-mel moves with the level, so punctuation may differ."""
+    samples = load_audio(EXAMPLE)
+    standardised = (samples - samples.mean()) / samples.std()
+    with_wild_sample = samples.copy()
+    with_wild_sample[5 * SAMPLE_RATE] = 1e20
+    for changed in (standardised, with_wild_sample):
+        assert words(recognizer("int8").transcribe(changed).text) == EXAMPLE_WORDS
