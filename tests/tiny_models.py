@@ -62,9 +62,9 @@ BACKENDS = {
 }
 
 
-def make_weights(seed: int = 0) -> dict[str, Floats]:
+def make_weights(seed: int = 0, *, dims: Dims = DIMS) -> dict[str, Floats]:
     """Draw weights with peaked attention, and with logits some units apart."""
-    weights = random_weights(DIMS, seed)
+    weights = random_weights(dims, seed)
     sharp = {name: 3 for name in weights if name.endswith("query.weight") or name == "decoder.ln.weight"}
     return {
         name: np.float32(sharp.get(name, 1)) * values.astype(np.float32) for name, values in weights.items()

@@ -31,7 +31,6 @@ from harken.transcribe import TranscribeOptions, WindowDecoder
 from tiny_models import DIMS, TOKENIZER
 
 TIMESTAMP_BEGIN, N_VOCAB = TOKENIZER.timestamp_begin, DIMS.n_vocab
-ENGINES = ["onnx-fp32", "onnx-int8"]
 
 lengths_s = st.lists(st.sampled_from([0.3 * WINDOW_S, 0.9 * WINDOW_S, 2.5 * WINDOW_S]), min_size=1, max_size=4)
 recordings = st.builds(
@@ -56,9 +55,9 @@ any_options = st.builds(
 )
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def recognizer(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend]) -> Recognizer:
-    return Recognizer(open_backend(request.param), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
+@pytest.fixture(scope="module")
+def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
+    return Recognizer(open_backend("native-int8"), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
 
 
 def make_draft(draft_kind: str, segments: tuple[Segment, ...], rng: np.random.Generator) -> tuple[int, ...]:

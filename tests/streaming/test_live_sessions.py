@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from checkpoint_files import random_weights
 from comparable import comparable
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_random_words, speak_words
@@ -19,7 +16,7 @@ from harken.api import Recognizer
 from harken.contract import Floats
 from harken.streaming import Event, LiveSessions
 from session_events import check_committed_text, check_events, final_text, run_session
-from tiny_models import DIMS, TOKENIZER, make_backend
+from tiny_models import DIMS, TOKENIZER, make_backend, make_weights
 
 TINY = replace(
     DIMS,
@@ -36,22 +33,13 @@ WITHOUT_PAUSES = silence(0.4) + speak_random_words(75, gap_s=0.12)
 RANDOM: dict[str, Any] = {"language": None, "hallucination_threshold": None, "temperatures": (0.0,)}
 
 
-@pytest.fixture(scope="module", params=[1, pytest.param(4, marks=pytest.mark.nightly)])
-def random_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
     """A random model that decodes noise to varied text."""
-    seed: int = request.param
-    sharp = {"query.weight": 3, "decoder.ln.weight": 3}
-    weights = {
-        name: np.float32(next((by for end, by in sharp.items() if name.endswith(end)), 1)) * values
-        for name, values in random_weights(TINY, seed, np.float32).items()
-    }
-    graphs: Path = tmp_path_factory.mktemp(f"graphs-{seed}")
-    return Recognizer(
-        make_backend("onnx-fp32", graphs, weights, dims=TINY),
-        TOKENIZER,
-        "tiny",
-        speech_detector=LoudIsSpeech,
+    backend = make_backend(
+        "native-int8", tmp_path_factory.mktemp("packed"), make_weights(1, dims=TINY), dims=TINY
     )
+    return Recognizer(backend, TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
 
 
 def word_recognizer(**changes: Any) -> Recognizer:
@@ -202,7 +190,7 @@ def events_together(
 steps = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 60_000)), min_size=4, max_size=12)
 
 
-@settings(max_examples=4, phases=QUICK)
+@settings(max_examples=3, phases=QUICK)
 @given(
     streams=st.lists(speeches(), min_size=3, max_size=3),
     order=steps,
@@ -236,7 +224,7 @@ def test_streams_of_a_random_model(
 ) -> None:
     """In any blocks, together and alone, and as recordings."""
     options = RANDOM | {"word_timestamps": times}
-    samples = noise_and_silence(2.0, 1.2, 6.0, 0.3, 2.5, seed=seed)
+    samples = noise_and_silence(2.0, 1.2, 3.0, 0.3, 1.5, seed=seed)
     check_exact(random_model, samples, {"delay": delay}, options)
     at_once, in_blocks = (
         run_session(random_model.stream(clock=None, finals=finals, **options), samples, points)
@@ -246,24 +234,13 @@ def test_streams_of_a_random_model(
     found = check_events(at_once, len(samples))
     if finals == "streamed":
         check_committed_text(found)
-    streams = [noise_and_silence(2.0, 1.2, 3.0, 0.3, seed=seed) for seed in range(3)]
-    check_together(random_model, streams, order, options | {"finals": finals}, exactly=False)
+    streams = [noise_and_silence(1.0, 1.2, 2.0, 0.3, seed=seed) for seed in range(3)]
+    check_together(random_model, streams, order, options | {"finals": finals})
 
 
 def check_together(
-    recognizer: Recognizer,
-    streams: list[Floats],
-    order: list[tuple[int, int]],
-    options: dict[str, Any],
-    *,
-    exactly: bool = True,
+    recognizer: Recognizer, streams: list[Floats], order: list[tuple[int, int]], options: dict[str, Any]
 ) -> None:
     sessions = recognizer.stream_many(3, clock=None, **options)
     for found, samples in zip(events_together(sessions, streams, order), streams, strict=True):
-        alone = run_session(recognizer.stream(clock=None, **options), samples)
-        assert final_text(found) == final_text(alone)
-        assert [(type(e), e.audio_s, e.emitted_samples) for e in found] == [
-            (type(e), e.audio_s, e.emitted_samples) for e in alone
-        ]
-        if exactly:  # else sums are rounded differently in another batch size
-            assert found == alone
+        assert found == run_session(recognizer.stream(clock=None, **options), samples)

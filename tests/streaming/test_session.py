@@ -185,16 +185,16 @@ def test_silence_gives_no_events_and_no_model_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    "speech",
-    [speak_random_words(12) + speak_words(9) + silence(6.0), speak_random_words(30, gap_s=0.12)],
+    ("speech", "times"),
+    [(speak_random_words(12) + speak_words(9) + silence(4.0), 4), (speak_random_words(30, gap_s=0.12), 6)],
     ids=["utterances", "without a pause"],
 )
-def test_memory_does_not_grow(speech: ToneSpeech) -> None:
+def test_memory_does_not_grow(speech: ToneSpeech, times: int) -> None:
     backend, held = ToneBackend(), []
-    session = open_session(backend)
+    session = open_session(backend, delay="high")
     tracemalloc.start()
     try:
-        for block in np.array_split(np.tile(speech.samples, 6), 72):
+        for block in np.array_split(np.tile(speech.samples, times), 72):
             session.feed(block)
             backend.stream_frames, backend.encoded_frames, backend.sessions = [], [], []
             held.append(tracemalloc.get_traced_memory()[0])
@@ -212,7 +212,7 @@ SMEAR_S = 0.04
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"delay": delay} for delay in ("minimal", "low", "medium", "high", "1500")),
+        *({"delay": delay} for delay in ("minimal", "medium")),
         {"hop_frames": 10, "commit_delay_frames": 0},
         {"hop_frames": 26, "commit_delay_frames": 31, "local_agreement": 3},
         {"hop_frames": 100, "window_frames": 100, "commit_delay_frames": 60, "local_agreement": 2},
@@ -221,7 +221,7 @@ SMEAR_S = 0.04
     ids=str,
 )
 def test_no_word_is_shown_or_committed_after_its_latency_bound(changes: dict[str, Any]) -> None:
-    speech = silence(0.83) + speak_random_words(60, gap_s=0.1) + silence(2.0)
+    speech = silence(0.83) + speak_random_words(40, gap_s=0.1) + silence(2.0)
     session = open_session(**changes)
     events, bound = run_session(session, speech.samples), session.plan.bound
     check_events(events, len(speech.samples))
@@ -292,11 +292,10 @@ def test_load_level_rises_on_a_slow_machine_and_falls_after_it() -> None:
     assert not load_changes(events_of(slow)), "without a clock nothing is late"
 
 
-@pytest.mark.parametrize("delay", ["low", "medium"])
-def test_session_on_a_busy_machine_says_its_level_first_and_climbs_back(delay: str) -> None:
+def test_session_on_a_busy_machine_says_its_level_first_and_climbs_back() -> None:
     clock = FakeClock()
     backend = ToneBackend(clock=clock, encode_s=0.7)
-    session = open_session(backend, clock=clock, delay=delay)
+    session = open_session(backend, clock=clock, delay="low")
     level = session.plan.level
     assert level > 0
     assert session.plan.bound.sustainable
