@@ -1,9 +1,10 @@
-"""Adapters: weights that a file changes, in every backend, and files that are refused."""
+"""Adapters and assistants: weights that a file changes, in every backend, and files that are refused."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,13 @@ import harken
 from checkpoint_files import huggingface_name, raises_checkpoint_error, random_weights, write_peft
 from harken.backend_factory import BackendFactory
 from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapters
-from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
+from harken.checkpoints.adapter import (
+    ADAPTER_FILE,
+    ASSISTANT_FILE,
+    adapted_names,
+    serialize_adapter,
+    serialize_assistant,
+)
 from harken.checkpoints.huggingface import export
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.contract import Floats
@@ -253,3 +260,71 @@ def test_an_adapter_of_peft_that_does_not_fit_is_refused(
         arrays = {peft_name(QUERY, part): np.zeros(shape, np.float32) for part, shape in factors.items()}
     with raises_checkpoint_error(f"{re.escape(str(tmp_path))}.*{re.escape(message)}"):
         with_adapters(stock, write_peft(tmp_path, arrays, **config))
+
+
+# --- Assistants --------------------------------------------------------------------------------------------
+
+NARROW = replace(DIMS, n_audio_state=32, n_text_state=32)
+CHANGED, STITCHED, VECTOR = "attn.query.weight", "cross_attn.value.weight", "mlp_ln.bias"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = tmp_path_factory.mktemp("small")
+    export(folder, NARROW, random_weights(NARROW, 3), TOKENIZER)
+    return open_checkpoint(folder)
+
+
+def assistant_changes() -> Factors:
+    """Draw a change, a vector, and what attends to the wider encoder, in every layer."""
+    rng = np.random.default_rng(0)
+    shapes = {VECTOR: (32,), f"{CHANGED}.A": (RANK, 32), f"{CHANGED}.B": (32, RANK)}
+    for name in ("cross_attn.key.weight", STITCHED):
+        shapes |= {f"{name}.A": (RANK, DIMS.n_audio_state), f"{name}.B": (32, RANK)}
+    return {
+        f"decoder.blocks.{layer}.{name}": rng.standard_normal(shape).astype(np.float16).astype(np.float32)
+        for layer in range(NARROW.n_text_layer)
+        for name, shape in shapes.items()
+    }
+
+
+def write_assistant(folder: Path, changes: Factors, small: Path) -> Path:
+    content = b"".join(serialize_assistant(changes, "0" * 64, str(small)))
+    (folder / ASSISTANT_FILE).write_bytes(content)
+    return folder
+
+
+def test_an_assistant_is_the_decoder_of_a_small_model_with_its_changes(
+    small: Checkpoint, tmp_path: Path
+) -> None:
+    changes = assistant_changes()
+    made = open_checkpoint(write_assistant(tmp_path, changes, small.path.parent), assistant=True)
+    assert (made.dims.n_audio_state, made.dims.has_encoder, made.encoder_sha256) == (64, False, "0" * 64)
+    assert {*made.weights} == {name for name in small.weights if name.startswith("decoder.")}
+    for name, values in made.weights.items():
+        expected = np.zeros(1) if name.endswith(("cross_attn.key.weight", STITCHED)) else small.weights[name]
+        if f"{name}.A" in changes:
+            expected = expected + changes[f"{name}.B"] @ changes[f"{name}.A"]
+        np.testing.assert_allclose(values, changes.get(name, expected), rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+FIRST = "decoder.blocks.0."
+ASSISTANTS_THAT_DO_NOT_FIT: list[tuple[Callable[[Factors], Factors], str]] = [
+    (lambda changes: changes | {"decoder.blocks.9.mlp_ln.bias": np.zeros(32)}, "which .* has not"),
+    (lambda changes: changes | {f"{FIRST}{VECTOR}": np.zeros(31)}, r"has shape \(31,\), allowed is \(32,\)"),
+    (lambda changes: changes | {f"{FIRST}{STITCHED}.A": np.zeros((RANK, 8))}, "has shape"),
+    (lambda changes: changes | {f"{FIRST}{STITCHED}.B": np.zeros((32, 9))}, "factors B and A have the shapes"),
+    (lambda changes: {name: changes[name] for name in changes if name != f"{FIRST}{CHANGED}.A"}, "None"),
+]
+
+
+def test_an_assistant_that_does_not_fit_is_refused(small: Checkpoint, tmp_path: Path) -> None:
+    for edit, message in ASSISTANTS_THAT_DO_NOT_FIT:
+        write_assistant(tmp_path, edit(assistant_changes()), small.path.parent)
+        with raises_checkpoint_error(f"{re.escape(str(tmp_path))}.*{message}"):
+            open_checkpoint(tmp_path, assistant=True)
+    with pytest.raises(CheckpointNotFound, match="nowhere"):
+        open_checkpoint(write_assistant(tmp_path, assistant_changes(), tmp_path / "nowhere"), assistant=True)
+    write_adapter(tmp_path / ASSISTANT_FILE, {}, "")
+    with raises_checkpoint_error("its format is .harken-adapter-1."):
+        open_checkpoint(tmp_path, assistant=True)

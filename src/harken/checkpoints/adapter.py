@@ -132,10 +132,14 @@ def read_assistant(file: Path, open_model: Callable[[str], Checkpoint]) -> Check
             tensors[name] = changes[name]
             continue
         a, b = changes.get(f"{name}.A"), changes.get(f"{name}.B")
-        if is_stitched_weight(name) and a and b and len(a.shape) == len(b.shape) == 2:
-            tensors[name] = a.combined(lambda a, b: b @ a, b, shape=(b.shape[0], a.shape[1]))
-        else:
+        if not is_stitched_weight(name):
             tensors[name] = decoder[name].combined(_low_rank(file, small, name, a, b))
+        elif a and b and len(a.shape) == len(b.shape) == 2 and b.shape[1] == a.shape[0]:
+            tensors[name] = a.combined(
+                lambda a, b: b.astype(np.float32) @ a.astype(np.float32), b, shape=(b.shape[0], a.shape[1])
+            )
+        else:
+            raise _bad_factors(file, name, a, b, (small.dims.n_text_state, "width"))
     width = tensors["decoder.blocks.0.cross_attn.key.weight"].shape[1]
     dims = replace(small.dims.without_encoder(), n_audio_state=width, n_audio_head=1)
     check_shapes(file, {name: tensor.shape for name, tensor in tensors.items()}, dims)
@@ -328,9 +332,15 @@ def _low_rank(
     shape = checkpoint.weights.shape(name)
     if a and b and (change := _LowRank(file, a, b, is_embedding=is_embedding)).fits(shape):
         return change
+    raise _bad_factors(file, name, a, b, shape[:2][::-1] if is_embedding else shape[:2])
+
+
+def _bad_factors(
+    file: Path, name: str, a: LazyTensor | None, b: LazyTensor | None, shape: tuple[object, ...]
+) -> CheckpointError:
     found = [factor.shape if factor else None for factor in (b, a)]
-    rows, columns = shape[:2][::-1] if is_embedding else shape[:2]
-    raise CheckpointError(
+    rows, columns = shape
+    return CheckpointError(
         f"{file}: {name}: factors B and A have the shapes {found[0]} and {found[1]}, "
         f"allowed are ({rows}, rank) and (rank, {columns})"
     )
