@@ -100,7 +100,7 @@ PRESETS: Mapping[str, StreamingConfig] = MappingProxyType(
         ),
     }
 )
-"""The configuration of each named delay, from the shortest to the most accurate (measured in docs/streaming.md)."""
+"""The configuration of each named delay, from the shortest to the most accurate (measured in docs/benchmarks.md)."""
 
 DELAYS = tuple(PRESETS)
 FINALS = ("exact", "streamed")

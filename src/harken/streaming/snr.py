@@ -18,7 +18,7 @@ from harken.types import SAMPLE_RATE
 
 NORMAL_WINDOW_FRAMES, NOISY_WINDOW_FRAMES = 200, 300
 NOISY_DB = 10.0
-"""Ratio below which a stream is noisy. In clean streams shorter windows cost words (docs/experiments/streaming.md)."""
+"""Ratio below which a stream is noisy. In clean streams shorter windows cost words."""
 HYSTERESIS_DB = 4.0
 """The ratio must exceed the limit by this much before the window changes back."""
 
