@@ -90,24 +90,10 @@ def test_silence_before_the_first_speech_counts_without_its_padding():
     assert regions(options, (44, QUIET), (50, SPEECH), (5, QUIET))[0][0] == 100  # 1.408 s
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("threshold", 0.0),
-        ("threshold", 1.0),
-        ("neg_threshold", 0.6),
-        ("neg_threshold", 0.0),
-        ("min_speech_s", -1.0),
-        ("min_silence_s", float("nan")),
-        ("speech_pad_s", 0.6),
-        ("speech_pad_s", -0.1),
-        ("max_speech_s", 31.0),
-        ("max_speech_s", 1.5),
-    ],
-)
-def test_option_out_of_range_is_rejected(option, value):
-    with pytest.raises(OptionError, match=f"{option}="):
-        VadOptions(**{option: value})
+def test_option_that_another_one_forbids_is_refused():
+    for option, value in (("neg_threshold", 0.6), ("speech_pad_s", 0.6), ("max_speech_s", 1.5)):
+        with pytest.raises(OptionError, match=f"{option}="):
+            VadOptions(**{option: value})
 
 
 def test_neg_threshold_defaults_to_below_threshold():

@@ -128,11 +128,8 @@ def test_error_names_the_option_that_is_not_allowed() -> None:
 @pytest.mark.parametrize(
     ("pauses", "name", "allowed"),
     [
-        ({"pause_s": 11.0}, "pause_s", "seconds from 0.1 to 10"),
-        ({"pause_s": float("nan")}, "pause_s", "a finite number"),
         ({"pause_s": 0.5}, "pause_s", "at least sentence_pause_s=0.8"),
         ({"sentence_pause_s": 2.0}, "sentence_pause_s", "pause_s=1.5"),
-        ({"sentence_pause_s": 11.0}, "sentence_pause_s", "seconds from 0.1 to 10"),
         ({"sentence_pause_s": 3.0, "pause_s": 2.0}, "pause_s", "at least sentence_pause_s=3"),
     ],
 )

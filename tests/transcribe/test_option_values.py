@@ -17,6 +17,7 @@ from harken.batch.run import BatchOptions
 from harken.decoding import Beam, Sample
 from harken.errors import OptionError
 from harken.formats import Layout
+from harken.option_types import Limits
 from harken.serve.options import ServeOptions
 from harken.speakers.diarizer import SpeakerOptions
 from harken.streaming import StreamOptions
@@ -83,7 +84,7 @@ def is_of(value: Any, hint: Any) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(value=values)
 def test_value_is_accepted_in_its_type_or_refused_by_its_name(kind: type[Any], name: str, value: Any) -> None:
     options, error = made(kind, {name: value})
@@ -96,7 +97,23 @@ def test_value_is_accepted_in_its_type_or_refused_by_its_name(kind: type[Any], n
     assert replace(options) == options
 
 
-@settings(max_examples=30)
+def test_limits_are_accepted_and_what_lies_beyond_is_refused_in_their_words() -> None:
+    for kind, name in FIELDS:
+        (limits,) = (field.metadata.get("limits") or Limits() for field in fields(kind) if field.name == name)
+        hint = get_type_hints(kind)[name]
+        allowed = limits.words(get_args(hint) or (hint,))
+        refused = [limits.above, limits.below, *([f"no {name}"] if limits.choices else [])]
+        refused += [bound + step for bound, step in ((limits.low, -1), (limits.high, 1)) if bound is not None]
+        for value in [value for value in refused if value is not None]:
+            _, error = made(kind, {name: (value,) if get_origin(hint) is tuple else value})
+            assert error is not None, (kind, name, value)
+            assert (error.field, error.allowed) == (name, allowed)
+        for bound in (limits.low, limits.high):
+            _, error = made(kind, {name: bound})
+            assert error is None or error.allowed != allowed, "another option may forbid it"
+
+
+@settings(max_examples=15)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_several_values_are_accepted_or_one_is_refused_by_its_name(

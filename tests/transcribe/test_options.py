@@ -16,36 +16,21 @@ from harken.transcribe import TranscribeOptions
 
 ENDLESS = ["(a+)+$", "(a|aa)*b", "(.*?,){20}x", "a?" * 30 + "a" * 30, ".*" * 9]
 REFUSED: dict[str, list[Any]] = {
-    "task": ["summarise", ""],
-    "fidelity": ["noise"],
-    "beam_size": [0, -1, 65],
     "patience": [0.0, nan],
     "length_penalty": [-0.1, 1.5],
-    "best_of": [0, 65],
-    "temperatures": [(), (0.0, -0.2), (11.0,), (nan,)],
-    "prompt_reset_temperature": [-1.0, nan],
-    "max_initial_timestamp_s": [-0.5, 30.5, nan],
+    "temperatures": [(), (0.0, 1e-308), (nan,)],
     "clip_timestamps": [
         *((-1.0,), (5.0, 1.0), (nan,), (1.0, inf), (1.0, 1e300)),
         *((3.0, 3.0), (0.0, 0.0), (0.0, 1.0, 2.001, 2.004)),
     ],
-    "suppress_tokens": [(-2,)],
     "language": ["klingon", ""],
     "languages": [("en", "xx"), "de"],
-    "language_threshold": [1.5],
-    "language_windows": [0],
-    "compression_ratio_threshold": [nan, 0.0, inf],
-    "logprob_threshold": [nan, 0.5, -inf],
-    "no_speech_threshold": [nan, 1.5],
-    "hallucination_threshold": [nan, 0.0, -1.0, 1.5],
     "suppress_regex": ["[", "x{1,99999999999}", "(" * 50_000, *ENDLESS],
     "hotwords": ["Ada", ("x" * 101,), ("fifty characters, as it seems to be" + "x" * 15,) * 1001, ("\udcff",)],
-    "seed": [-1, 2**128],
-    "vad_min_silence_s": [0.0, -1.0],
     "vad_threshold": [nan, 1.0],
-    "vad_min_speech_s": [-0.1],
     "vad_speech_pad_s": [14.5, -0.1],
 }
+"""Beside what their declared limits refuse, which test_option_values.py tries."""
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -129,18 +114,9 @@ def test_limits_are_worded_in_one_way(limits: dict[str, Any], kind: Any, words: 
     assert Limits(**limits).words(get_args(kind) or (kind,)) == words
 
 
-def test_values_at_the_limits_are_accepted() -> None:
+def test_values_that_come_close_to_those_refused_are_accepted() -> None:
     for options in (
-        {"task": "translate", "fidelity": "fast", "max_initial_timestamp_s": None, "suppress_tokens": ()},
-        {"beam_size": 64, "patience": 100.0, "length_penalty": 0.0, "max_initial_timestamp_s": 0.0},
-        {
-            "best_of": 1,
-            "temperatures": (10.0,),
-            "prompt_reset_temperature": 0.0,
-            "max_initial_timestamp_s": 30.0,
-        },
-        {"clip_timestamps": (0.0, 0.01, 3.0, 4.5, 4.5), "seed": 2**70},
-        {"compression_ratio_threshold": None, "logprob_threshold": None, "no_speech_threshold": None},
+        {"clip_timestamps": (0.0, 0.01, 3.0, 4.5, 4.5), "suppress_tokens": (), "length_penalty": 0.0},
         {"suppress_regex": r"^\s*(?:(?:um|uh)m*|[♪♫(\[].*[)\]]|\d{1,3}(?:[.,]\d+)?)$"},
     ):
         accepted = TranscribeOptions(**options)
