@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,16 @@ def tone(seconds: float, rate: int = 16_000) -> NDArray[np.float64]:
     """Make a 440 Hz tone that grows from silence to an amplitude of 0.5; shape (samples,)."""
     t = np.arange(round(seconds * rate)) / rate
     return 0.5 * t / seconds * np.sin(2 * np.pi * TONE_HZ * t)
+
+
+class Pipe(io.BytesIO):
+    """A file that cannot be sought, and gives little at a time."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(min(size or -1, 5000))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,4 +103,14 @@ AUDIO_FORMATS = {
     ),
     "mkv video": AudioFormat(suffix=".mkv", codec="aac", format="fltp", rate=48_000, video=True),
 }
+WITH_SIZES = {
+    "rf64": AudioFormat(suffix=".wav", codec="pcm_s16le", muxer_options=(("rf64", "always"),)),
+    "w64": AudioFormat(suffix=".w64", codec="pcm_s16le"),
+    "aiff": AudioFormat(suffix=".aiff", codec="pcm_s16be"),
+    "au": AudioFormat(suffix=".au", codec="pcm_s16be"),
+    "caf": AudioFormat(suffix=".caf", codec="pcm_s16le"),
+    "avi": AudioFormat(suffix=".avi", codec="pcm_s16le", video=True),
+    "wma": AudioFormat(suffix=".wma", codec="wmav2", format="fltp", bit_rate=32_000),
+}
+"""Further formats whose header says how long the sound is."""
 VIDEO_ONLY = AudioFormat(suffix=".mp4", codec=None, video=True)

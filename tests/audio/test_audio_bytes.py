@@ -8,20 +8,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from audio_files import AUDIO_FORMATS, AudioFormat
+from audio_files import AUDIO_FORMATS, WITH_SIZES
 from harken.audio import stream_audio
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
 
-ROUNDS = 60
+ROUNDS = 30
 LONGEST_S = 1000.0  # a header may claim 1000 Hz for 44.1 kHz samples, and mu-law for 24 bits; not more
 
 Damage = Callable[[bytearray, np.random.Generator], None]
-
-
-def flip_bytes(data: bytearray, rng: np.random.Generator) -> None:
-    for position in rng.integers(0, len(data), rng.integers(1, 30)):
-        data[position] = rng.integers(256)
 
 
 def flip_header(data: bytearray, rng: np.random.Generator) -> None:
@@ -61,25 +56,12 @@ def overwrite_with_noise(data: bytearray, rng: np.random.Generator) -> None:
 
 
 DAMAGES: list[Damage] = [
-    flip_bytes,
-    flip_header,
-    lie_about_a_size,
-    flip_tail,
-    cut,
-    drop_slice,
-    repeat_slice,
-    overwrite_with_noise,
+    *(flip_header, lie_about_a_size, flip_tail, cut, drop_slice, repeat_slice, overwrite_with_noise)
 ]
 FORMATS = {
     **{name: AUDIO_FORMATS[name] for name in ("wav s24 stereo", "flac", "mp3", "ogg opus", "mkv video")},
     "mp4": AUDIO_FORMATS["mp4 video, index in front"],
-    "rf64": AudioFormat(suffix=".wav", codec="pcm_s16le", muxer_options=(("rf64", "always"),)),
-    "w64": AudioFormat(suffix=".w64", codec="pcm_s16le"),
-    "aiff": AudioFormat(suffix=".aiff", codec="pcm_s16be"),
-    "au": AudioFormat(suffix=".au", codec="pcm_s16be"),
-    "caf": AudioFormat(suffix=".caf", codec="pcm_s16le"),
-    "avi": AudioFormat(suffix=".avi", codec="pcm_s16le", video=True),
-    "wma": AudioFormat(suffix=".wma", codec="wmav2", format="fltp", bit_rate=32_000),
+    **WITH_SIZES,
 }
 SIGNATURES = {
     "nothing": b"",

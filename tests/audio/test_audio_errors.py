@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audio_files import AUDIO_FORMATS, VIDEO_ONLY, AudioFormat, tone
+from audio_files import AUDIO_FORMATS, VIDEO_ONLY, AudioFormat, Pipe, tone
 from harken.audio import audio_duration, load_audio, stream_audio
 from harken.errors import AudioError, AudioNotFound
 from harken.types import SAMPLE_RATE
@@ -187,11 +187,6 @@ def test_mp4_with_index_at_the_end_is_rejected_in_a_pipe(tmp_path):
         "<Pipe>: an mp4 whose index (moov) is not in front cannot be read from a pipe; give the file itself"
     )
     assert len(load_audio(Pipe(MP4_FRONT.write(tmp_path / "front").read_bytes()))) > 1.9 * SAMPLE_RATE
-
-
-class Pipe(io.BytesIO):
-    def seekable(self) -> bool:
-        return False
 
 
 def test_empty_standard_input_is_explained():

@@ -13,7 +13,7 @@ import av
 import numpy as np
 import pytest
 
-from audio_files import AUDIO_FORMATS, AudioFormat, tone
+from audio_files import AUDIO_FORMATS, WITH_SIZES, AudioFormat, Pipe, tone
 from harken.audio import stream_audio
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
@@ -26,13 +26,7 @@ WITH_LENGTH = {
     "wav s24 stereo": AUDIO_FORMATS["wav s24 stereo"],
     "wav mu-law 8 kHz": AUDIO_FORMATS["wav mu-law 8 kHz"],
     "wav adpcm": AudioFormat(suffix=".wav", codec="adpcm_ima_wav", format="s16p"),
-    "rf64": AudioFormat(suffix=".wav", codec="pcm_s16le", muxer_options=(("rf64", "always"),)),
-    "w64": AudioFormat(suffix=".w64", codec="pcm_s16le"),
-    "aiff": AudioFormat(suffix=".aiff", codec="pcm_s16be"),
-    "au": AudioFormat(suffix=".au", codec="pcm_s16be"),
-    "caf": AudioFormat(suffix=".caf", codec="pcm_s16le"),
-    "avi": AudioFormat(suffix=".avi", codec="pcm_s16le", video=True),
-    "wma": AudioFormat(suffix=".wma", codec="wmav2", format="fltp", bit_rate=32_000),
+    **WITH_SIZES,
     "mp3": AUDIO_FORMATS["mp3"],
     "mp3 8 kHz": AudioFormat(suffix=".mp3", codec="libmp3lame", format="fltp", rate=8_000),
     "ogg opus": AUDIO_FORMATS["ogg opus"],
@@ -56,14 +50,6 @@ WITHOUT_LENGTH = {
     ),
     "mpeg-ts": AudioFormat(suffix=".ts", codec="mp2"),
 }
-
-
-class Pipe(io.BytesIO):
-    def seekable(self) -> bool:
-        return False
-
-    def read(self, size: int | None = -1) -> bytes:
-        return super().read(min(size or -1, 5000))
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from audio_files import Pipe
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_words
 from harken import Recognizer
 from harken.errors import AudioError
@@ -27,11 +28,6 @@ def model() -> Recognizer:
 def stereo(*channels: ToneSpeech) -> np.ndarray:
     length = max(len(channel.samples) for channel in channels)
     return np.stack([np.pad(each.samples, (0, length - len(each.samples))) for each in channels], axis=1)
-
-
-class Pipe(io.BytesIO):
-    def seekable(self) -> bool:
-        return False
 
 
 def wav(samples: np.ndarray, kind: type[io.BytesIO] = io.BytesIO, *, cut: int = 0) -> io.BytesIO:
