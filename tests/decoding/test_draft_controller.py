@@ -49,7 +49,7 @@ def decode(
     right: Callable[[int], Right],
     *,
     cost: Cost = cheap,
-    windows: int = 18,
+    windows: int = 12,
     rows: int = 1,
     step_s: float = 0.1,
     setup_s: float = 0.0,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from comparable import comparable
 from fakes.backends import (
     EOT,
     N_VOCAB,
-    WINDOW_S,
     FakeFeatures,
     FakeSession,
     LogitsFunction,
@@ -34,7 +32,7 @@ from fakes.drafts import (
     open_drafts,
     unrestricted_rules,
 )
-from fakes.speech_detector import LoudIsSpeech, noise_and_silence
+from fakes.speech_detector import LoudIsSpeech
 from harken.api import Recognizer
 from harken.contract import Backend, Features, Floats, SparsePositions
 from harken.decoding import (
@@ -58,6 +56,7 @@ from harken.decoding.generate import Row, WindowEnd, generate, pick_best
 from harken.decoding.speculation import MAX_DRAFT_TOKENS, NEAR_TIE
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from harken.transcribe.window_decoder import WindowResult
+from random_transcriptions import options, recordings
 from single_recording import SMALL_PADDING, audio_window, decode_windows
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_assistant_weights, make_backend, make_mel, make_weights
 
@@ -243,8 +242,6 @@ def decode_all(
     rules: LogitRules,
     strategy: Strategy,
     draft_context: DraftContext | None = None,
-    *,
-    attention: bool = False,
 ) -> Decoded:
     rows: dict[int, list[int]] = {}
 
@@ -255,7 +252,7 @@ def decode_all(
 
     decoded, stats = decode(
         backend, features, windows, tokenizer=TOKENIZER, logit_rules=rules, strategy=strategy,
-        observe=observe, attention=attention, draft_context=draft_context,
+        observe=observe, draft_context=draft_context,
     )  # fmt: skip
     return decoded, stats, rows
 
@@ -274,13 +271,13 @@ def batches(draw: st.DrawFn, most: int = 4) -> tuple[list[Window], LogitRules, i
     return draw(st.lists(windows(timestamps, n_text_ctx), min_size=1, max_size=most)), rules, n_text_ctx
 
 
-def assert_same(ours: Decoded, plain: Decoded, tolerance: float = 1e-4) -> None:
+def assert_same(ours: Decoded, plain: Decoded) -> None:
     """Compare all rows token for token; in models this small not even a near tie differs."""
     assert ours[2] == plain[2]
     for one, other in zip(ours[0], plain[0], strict=True):
         assert one.hypothesis.tokens == other.hypothesis.tokens
         assert one.text == other.text
-        assert one.hypothesis.logprobs == pytest.approx(other.hypothesis.logprobs, rel=0, abs=tolerance)
+        assert one.hypothesis.logprobs == pytest.approx(other.hypothesis.logprobs, rel=0, abs=1e-4)
         assert one.no_speech_prob == other.no_speech_prob
     assert ours[1].sampled_tokens == plain[1].sampled_tokens
     assert ours[1].forwards <= plain[1].forwards
@@ -352,78 +349,47 @@ def test_drafts_of_the_model_itself_are_all_accepted(
     assert stats.drafted or max(map(len, rows.values())) < 3
 
 
-TOLERANCES = {"onnx-fp32": 1e-4, "native-int8": 0.0}
-"""int8 adds integers, so that the number of tokens read at once changes no bit."""
-
-
-@pytest.mark.parametrize("shares_encoder", [True, False], ids=["sharing the encoder", "with its own"])
-@pytest.mark.parametrize("name", TOLERANCES)
-def test_real_assistant_does_not_change_the_text(
-    open_backend: Callable[[str], Backend], name: str, shares_encoder: bool, tmp_path_factory: Any
-) -> None:
-    # Mostly the main model, so that it is right now and then.
-    other = make_assistant_weights()
-    related = {key: np.float32(0.9) * own + np.float32(0.1) * other[key] for key, own in make_weights().items()}
-    options = {"shares_encoder": True, "vocab_subset": PART} if shares_encoder else {}
-    graphs: Path = tmp_path_factory.mktemp("drafting")
-    drafting = make_backend(name if shares_encoder else "numpy", graphs, related, **options)
-    backend = open_backend(name)
-    features = backend.encode(make_mel())
-
-    @settings(max_examples=4)
-    @given(batch=batches(most=2), strategy=st.sampled_from(STRATEGIES))
-    def compare(batch: tuple[list[Window], LogitRules, int], strategy: Strategy) -> None:
-        windows, rules, _ = batch
-        plain = decode_all(backend, features, windows, rules, strategy, attention=True)
-        assistant = Assistant(backend=drafting, shares_encoder=shares_encoder)
-        context = eager_decoder(assistant=assistant, ngram=True).prepare(make_mel(), features)
-        ours = decode_all(backend, features, windows, rules, strategy, context, attention=True)
-        assert_same(ours, plain, TOLERANCES[name])
-        if not shares_encoder and max(map(len, plain[2].values())) > 2:
-            assert ours[1].drafted
-        for one, expected in zip(ours[0], plain[0], strict=True):
-            np.testing.assert_allclose(
-                one.hypothesis.attention, expected.hypothesis.attention, atol=TOLERANCES[name]
-            )
-
-    compare()
-
-
 # --- transcripts -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=6)
+@pytest.fixture(scope="module")
+def assistants(tmp_path_factory: pytest.TempPathFactory) -> list[Assistant | None]:
+    """Models that are mostly the main one, so that they are right now and then: with its encoder, and their own."""
+    other = make_assistant_weights()
+    related = {key: np.float32(0.9) * own + np.float32(0.1) * other[key] for key, own in make_weights().items()}
+
+    def assistant(*, shares_encoder: bool, **options: Any) -> Assistant:
+        graphs = tmp_path_factory.mktemp("drafting")
+        backend = make_backend("native-int8", graphs, related, **options)
+        return Assistant(backend=backend, shares_encoder=shares_encoder)
+
+    sharing = assistant(shares_encoder=True, vocab_subset=PART)
+    return [None, sharing, assistant(shares_encoder=False)]
+
+
+@settings(max_examples=12)
 @given(
-    windows=st.lists(
-        st.tuples(st.sampled_from([0.3, 0.9, 2.5]), st.sampled_from([0.2, 1.0])), min_size=1, max_size=3
-    ),
-    options=st.fixed_dictionaries(
-        {
-            "temperatures": st.sampled_from([(0.0,), (0.0, 0.7, 1.0)]),
-            "logprob_threshold": st.sampled_from([-1.0, 0.0]),
-            "best_of": st.just(2),
-            "word_timestamps": st.booleans(),
-            "condition_on_previous_text": st.booleans(),
-            "fidelity": st.sampled_from(["exact", "fast"]),
-            "language": st.sampled_from([None, "en"]),
-            "vad": st.booleans(),
-            "batch_size": st.sampled_from([1, 4]),
-        }
-    ),
+    samples=recordings(),
+    options=options,
+    which=st.integers(0, 2),
+    strict=st.booleans(),
+    batch_size=st.sampled_from([1, 4]),
     seed=st.integers(0, 9),
 )
 def test_drafts_do_not_change_whole_transcripts(
     open_backend: Callable[[str], Backend],
-    windows: list[tuple[float, float]],
+    assistants: list[Assistant | None],
+    samples: Floats,
     options: dict[str, Any],
+    which: int,
+    strict: bool,
+    batch_size: int,
     seed: int,
 ) -> None:
-    backend, rng = open_backend("onnx-fp32"), np.random.default_rng(seed)
-    samples = noise_and_silence(*(WINDOW_S * length for window in windows for length in window), seed=seed)
+    backend, rng = open_backend("native-int8"), np.random.default_rng(seed)
+    options |= {"batch_size": batch_size} | ({"logprob_threshold": 0.0} if strict else {})
     decoder = eager_decoder(
-        (lambda: float(rng.exponential())) if seed % 3 else float,
-        assistant=Assistant(backend=backend, shares_encoder=True) if seed % 2 else None,
-        ngram=True,
+        (lambda: float(rng.exponential())) if seed % 3 else float, assistant=assistants[which], ngram=True
     )
     drafted, plain = (
         Recognizer(backend, TOKENIZER, "tiny", speculator, speech_detector=LoudIsSpeech).transcribe(

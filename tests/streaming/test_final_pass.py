@@ -23,36 +23,15 @@ from fakes.backends import (
 from fakes.drafts import eager_decoder
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken.api import Recognizer
-from harken.contract import Backend
+from harken.contract import Backend, Floats
 from harken.errors import AudioError, OptionError
 from harken.results import Segment
 from harken.streaming.worker import FinalRequest, final_pass
 from harken.transcribe import TranscribeOptions, WindowDecoder
+from random_transcriptions import options, recordings
 from tiny_models import DIMS, TOKENIZER
 
 TIMESTAMP_BEGIN, N_VOCAB = TOKENIZER.timestamp_begin, DIMS.n_vocab
-
-lengths_s = st.lists(st.sampled_from([0.3 * WINDOW_S, 0.9 * WINDOW_S, 2.5 * WINDOW_S]), min_size=1, max_size=4)
-recordings = st.builds(
-    lambda lengths, seed: noise_and_silence(*lengths, seed=seed), lengths_s, st.integers(0, 9)
-)
-any_options = st.builds(
-    TranscribeOptions,
-    language=st.sampled_from([None, "en"]),
-    multilingual=st.booleans(),
-    temperatures=st.sampled_from([(0.0,), (0.0, 0.7), (1.0,)]),
-    beam_size=st.sampled_from([1, 1, 3]),
-    best_of=st.just(2),
-    timestamps=st.booleans(),
-    condition_on_previous_text=st.booleans(),
-    word_timestamps=st.booleans(),
-    initial_prompt=st.sampled_from([None, "Ann, Bo"]),
-    fidelity=st.sampled_from(["exact", "fast"]),
-    vad=st.sampled_from([True, True, False]),
-    vad_min_silence_s=st.just(0.3),
-    vad_speech_pad_s=st.just(0.05),
-    hallucination_threshold=st.none(),
-)
 
 
 @pytest.fixture(scope="module")
@@ -77,35 +56,34 @@ def make_draft(draft_kind: str, segments: tuple[Segment, ...], rng: np.random.Ge
 
 @settings(max_examples=5)
 @given(
-    recordings_drawn=st.lists(recordings, min_size=1, max_size=3),
+    many=st.lists(recordings(), min_size=1, max_size=3),
     draft_kinds=st.lists(
         st.sampled_from(["all", "without times", "half", "wrong", "nothing"]), min_size=3, max_size=3
     ),
-    options=any_options,
+    options=options,
     starts_s=st.lists(st.sampled_from([0.0, 3.5, 36_000.0]), min_size=3, max_size=3),
     batch_size=st.integers(1, 4),
     seed=st.integers(0, 9),
 )
 def test_final_pass_equals_offline_transcription_for_any_draft(
     recognizer: Recognizer,
-    recordings_drawn: list[np.ndarray],
+    many: list[Floats],
     draft_kinds: list[str],
-    options: TranscribeOptions,
+    options: dict[str, Any],
     starts_s: list[float],
     batch_size: int,
     seed: int,
 ) -> None:
-    plain = [recognizer.transcribe(samples, options).result().segments for samples in recordings_drawn]
+    made = TranscribeOptions(**options)
+    plain = [recognizer.transcribe(samples, made).result().segments for samples in many]
     rng = np.random.default_rng(seed)
     requests = [
         FinalRequest(samples=samples, start_s=start_s, draft_tokens=make_draft(kind, segments, rng))
-        for samples, start_s, kind, segments in zip(
-            recordings_drawn, starts_s, draft_kinds, plain, strict=False
-        )
+        for samples, start_s, kind, segments in zip(many, starts_s, draft_kinds, plain, strict=False)
     ]
     for speculator in (eager_decoder(), None):
         window_decoder = WindowDecoder(
-            recognizer.backend, TOKENIZER, options, speculator, speech_detector=LoudIsSpeech
+            recognizer.backend, TOKENIZER, made, speculator, speech_detector=LoudIsSpeech
         )
         finals = final_pass(window_decoder, requests, batch_size)
         for found, segments, start_s in zip(finals, plain, starts_s, strict=False):

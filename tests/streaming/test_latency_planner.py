@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -13,16 +13,8 @@ from fakes.clock import FakeClock
 from harken.audio.mel import LogMel
 from harken.errors import OptionError
 from harken.streaming import StreamingConfig, StreamOptions
-from harken.streaming.config import (
-    DELAYS,
-    PRESETS,
-    with_overrides,
-)
-from harken.streaming.latency import (
-    LatencyPlanner,
-    UpdateCost,
-    measure_update_cost,
-)
+from harken.streaming.config import DELAYS, PRESETS, with_overrides
+from harken.streaming.latency import LatencyPlanner, UpdateCost, measure_update_cost
 from harken.streaming.load_shedding import LOAD_LEVELS, highest_level
 from harken.types import SAMPLE_RATE
 
@@ -31,11 +23,7 @@ LAPTOP = UpdateCost(base_s=0.02, per_frame_s=0.0002, per_token_s=0.003)
 
 
 def scaled(cost: UpdateCost, factor: float) -> UpdateCost:
-    return UpdateCost(
-        base_s=cost.base_s * factor,
-        per_frame_s=cost.per_frame_s * factor,
-        per_token_s=cost.per_token_s * factor,
-    )
+    return UpdateCost(**{name: factor * seconds for name, seconds in asdict(cost).items()})
 
 
 def planner(cost: UpdateCost = LAPTOP, **changes: object) -> LatencyPlanner:
@@ -111,18 +99,10 @@ def test_options_override_the_preset() -> None:
 
 
 def test_error_names_the_option_that_is_not_allowed() -> None:
-    refused = {
-        "window_frames": [0, 41, 2000],
-        "hop_frames": [0, 51, 251, 5000],
-        "history_frames": [3002],
-        "commit_delay_frames": [-1],
-        "local_agreement": [0],
-    }
-    for name, values in refused.items():
-        for value in values:
-            with pytest.raises(OptionError, match=f"^{name}={value}: allowed is ") as error:
-                with_overrides(FIXED, StreamOptions(**{name: value}))  # type: ignore[arg-type]
-            assert error.value.field == name
+    for name, value in (("window_frames", 41), ("hop_frames", 251), ("local_agreement", 0)):
+        with pytest.raises(OptionError, match=f"^{name}={value}: allowed is ") as error:
+            with_overrides(FIXED, StreamOptions(**{name: value}))  # type: ignore[arg-type]
+        assert error.value.field == name
 
 
 @pytest.mark.parametrize(

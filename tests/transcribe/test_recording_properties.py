@@ -20,52 +20,16 @@ from harken.errors import Cancelled
 from harken.results import Transcript
 from harken.transcribe import RecordingTranscriber, Scheduler, TranscribeOptions, WindowDecoder, gap_filling
 from harken.types import SAMPLE_RATE
+from random_transcriptions import BEYOND, clip_timestamps, options, recordings
 from single_recording import SMALL_PADDING
 from tiny_models import DIMS, TOKENIZER
 
 WINDOW_SAMPLES = 2 * DIMS.n_audio_ctx * 160
-# The tiny window has only so many timestamps; the others are beyond it, as none is in a model of 30 s.
-BEYOND = range(TOKENIZER.timestamp_begin + DIMS.n_audio_ctx + 1, DIMS.n_vocab)
-
-options = st.fixed_dictionaries(
-    {
-        "language": st.sampled_from([None, "en"]),
-        "multilingual": st.booleans(),
-        "temperatures": st.sampled_from([(0.0,), (0.0, 0.7), (1.0,)]),
-        "beam_size": st.sampled_from([1, 3]),
-        "best_of": st.just(2),
-        "timestamps": st.booleans(),
-        "word_timestamps": st.booleans(),
-        "condition_on_previous_text": st.booleans(),
-        "initial_prompt": st.sampled_from([None, "Ann, Bo"]),
-        "fidelity": st.sampled_from(["exact", "fast"]),
-        "suppress_tokens": st.sampled_from([(-1,), (-1, *BEYOND)]),
-        "max_initial_timestamp_s": st.sampled_from([0.1, 1.0, None]),
-        "clip_timestamps": st.sampled_from(
-            [(), (), (), (0.3,), (0.0, 0.7, 0.7), (0.3, 1.2, 1.3), (0.5, 0.6, 0.9, 9.0), (9.0,)]
-        ),
-        "seed": st.integers(0, 3),
-        "vad": st.sampled_from([True, True, False]),
-        "vad_min_silence_s": st.just(0.3),
-        "vad_speech_pad_s": st.just(0.05),
-        "hallucination_threshold": st.sampled_from([None, None, 0.5]),
-        "logprob_threshold": st.sampled_from([None, -1.0]),
-    }
-)
+any_options = st.tuples(options, clip_timestamps).map(lambda drawn: drawn[0] | {"clip_timestamps": drawn[1]})
 EVERYTHING = {
     "vad_min_silence_s": 0.3, "vad_speech_pad_s": 0.05, "word_timestamps": True, "temperatures": (0.0,)
 }  # fmt: skip
 CONDITIONED = {"vad": False, "condition_on_previous_text": True}
-
-
-@st.composite
-def recordings(draw: st.DrawFn) -> Floats:
-    """Draw noise and silence in turns, of parts of a window or several, and loud, soft or silent."""
-    lengths = st.tuples(st.sampled_from([0.3, 0.9, 2.5]), st.sampled_from([0.2, 1.0, 4.0]))
-    windows = [length for pair in draw(st.lists(lengths, min_size=1, max_size=4)) for length in pair]
-    noise = noise_and_silence(*(WINDOW_S * length for length in windows), seed=draw(st.integers(0, 9)))
-    scale = draw(st.sampled_from([1, 1, 1, 1e-3, 0]))
-    return np.float32(scale) * noise[: draw(st.sampled_from([None, None, 1, 400]))]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,7 +48,7 @@ def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
 
 
 @settings(max_examples=25)
-@given(samples=recordings(), options=options)
+@given(samples=recordings(), options=any_options)
 @example(samples=np.zeros(3 * WINDOW_SAMPLES, np.float32), options={})
 @example(samples=np.zeros(160, np.float32), options={})
 @example(samples=np.full(1, 0.5, np.float32), options={})
@@ -121,7 +85,7 @@ def test_segments_follow_one_another_inside_the_recording(
 @settings(max_examples=6)
 @given(
     many=st.lists(recordings(), min_size=2, max_size=3),
-    options=options,
+    options=any_options,
     batch_size=st.integers(2, 6),
     points=st.lists(st.floats(0, 1), max_size=6),
 )
@@ -164,7 +128,7 @@ def test_transcripts_depend_neither_on_the_batch_nor_on_the_blocks_of_samples(
 
 
 @settings(max_examples=8, phases=(Phase.explicit, Phase.generate))
-@given(samples=recordings(), options=options, share=st.floats(0, 1))
+@given(samples=recordings(), options=any_options, share=st.floats(0, 1))
 @example(samples=noise_and_silence(0, 0.4, 0.2, 2.0, 1.3, 0.2), options=EVERYTHING, share=0.7)
 @example(samples=noise_and_silence(3), options=EVERYTHING | CONDITIONED, share=0.4)
 def test_a_transcription_cut_short_anywhere_goes_on_to_the_same_transcript(
