@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 
 import numpy as np
@@ -88,12 +88,8 @@ def count_diarization_errors(
         If the extra ``harken[speakers]`` is not installed.
     """
     reference, hypothesis = join_touching(reference), join_touching(hypothesis)
-    edges = [edge for turn in reference for edge in (turn.start_s, turn.end_s)]
-    collars = [(edge - collar_s, edge + collar_s) for edge in edges] if collar_s else []
-    times = np.unique(
-        [time for turns in (reference, hypothesis) for t in turns for time in (t.start_s, t.end_s)]
-    )
-    times = np.unique(np.concatenate([times, np.array(collars, np.float64).ravel()]))
+    collars = [(edge - collar_s, edge + collar_s) for edge in edges(reference)] if collar_s else []
+    times = np.unique([*edges(reference), *edges(hypothesis), *chain.from_iterable(collars)])
     _, spoken = activity(reference, times)
     _, found = activity(hypothesis, times)
     seconds = np.diff(times)
@@ -126,9 +122,7 @@ def jaccard_errors(reference: Turns, hypothesis: Turns) -> dict[str, float]:
     BackendUnavailable
         If the extra ``harken[speakers]`` is not installed.
     """
-    times = np.unique(
-        [time for turns in (reference, hypothesis) for t in turns for time in (t.start_s, t.end_s)]
-    )
+    times = np.unique([*edges(reference), *edges(hypothesis)])
     names, spoken = activity(reference, times)
     _, found = activity(hypothesis, times)
     seconds = np.diff(times)
@@ -139,6 +133,11 @@ def jaccard_errors(reference: Turns, hypothesis: Turns) -> dict[str, float]:
     return dict.fromkeys(names, 1.0) | {
         names[row]: float(errors[row, column]) for row, column in zip(rows, columns, strict=True)
     }
+
+
+def edges(turns: Turns) -> list[float]:
+    """Return the starts and the ends of turns."""
+    return [edge for turn in turns for edge in (turn.start_s, turn.end_s)]
 
 
 def activity(turns: Turns, times: Matrix) -> tuple[list[str], Matrix]:

@@ -26,6 +26,10 @@ MAX_STEP_SAMPLES = SAMPLE_RATE
 """Samples to process in a step: other streams do not wait for a second of one that has fallen behind."""
 
 
+NO_SAMPLES: Floats = np.zeros(0, np.float32)
+Action = Literal["feed", "mark", "flush", "close"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed:
     """The end of what a mark, a flush or the close of a stream has brought.
@@ -55,7 +59,7 @@ class _Input:
 
     samples: Floats
     came_s: float
-    action: Literal["feed", "mark", "flush", "close"] = "feed"
+    action: Action = "feed"
     token: object = None
 
 
@@ -97,7 +101,7 @@ class LiveJob:
         self.service_s = self.lag_s = 0.0
         self.processed_samples = self.step_samples = self.step_segments = 0
         self._engine, self._open_session, self._on_end = engine, open_session, on_end
-        self._inputs: deque[_Input] = deque([_Input(np.zeros(0, np.float32), monotonic())])
+        self._inputs: deque[_Input] = deque([_Input(NO_SAMPLES, monotonic())])
         self._opened_s = self._inputs[0].came_s
         self._given_samples = self._taken_samples = 0  # each written by one thread alone
         self._loop, self._room = asyncio.get_running_loop(), asyncio.Event()
@@ -124,19 +128,19 @@ class LiveJob:
             self._room.clear()
             await self._room.wait()
         self._given_samples += len(samples)
-        self._add(_Input(samples, monotonic()))
+        self._add("feed", samples)
 
     def mark(self, token: object = None) -> None:
         """Have `Flushed` follow the events of the samples so far."""
-        self._add(_Input(np.zeros(0, np.float32), monotonic(), "mark", token))
+        self._add("mark", token=token)
 
     def flush(self, token: object = None) -> None:
         """End the current utterance behind the samples so far; its events end with `Flushed`."""
-        self._add(_Input(np.zeros(0, np.float32), monotonic(), "flush", token))
+        self._add("flush", token=token)
 
     def close(self) -> None:
         """End the stream behind the samples so far; `updates` ends behind its last events."""
-        self._add(_Input(np.zeros(0, np.float32), monotonic(), "close"))
+        self._add("close")
 
     def cancel(self) -> None:
         """End it before its next step, from any thread: nobody waits for it any more."""
@@ -148,10 +152,10 @@ class LiveJob:
             self.updates.put(Failed(failure=ended(reason)))
             self._end()
 
-    def _add(self, given: _Input) -> None:
+    def _add(self, action: Action, samples: Floats = NO_SAMPLES, token: object = None) -> None:
         if self.done:  # nobody would take it
             return
-        self._inputs.append(given)
+        self._inputs.append(_Input(samples, monotonic(), action, token))
         self._engine.wake()
 
     def _next_inputs(self) -> list[_Input]:
