@@ -369,19 +369,14 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     if hint is bool:
         return single_option(f"--{name}/--no-{name}", **settings)
     if get_origin(hint) is tuple:
-        return list_option(
-            f"--{name}", parse_item=_item_parser(get_args(hint)[0]), show_default=True, **settings
-        )
+        item = get_args(hint)[0]
+        parse_item = parse_text if item is str else _number_parser(item)
+        return list_option(f"--{name}", parse_item=parse_item, show_default=True, **settings)
     (value_type,) = (kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
     # "none" may be a text: an optional text is None only if the option is not given.
     optional = value_type is not hint and value_type is not str
     parse = optional_number_parser(value_type) if optional else _SINGLE_VALUE_TYPES[value_type]
     return single_option(f"--{name}", type=parse, **settings)
-
-
-def _item_parser(value_type: type) -> Parse:
-    """Return the parser of one of several values."""
-    return parse_text if value_type is str else _number_parser(value_type)
 
 
 def parse_text(value: str) -> str:

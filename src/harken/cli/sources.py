@@ -332,7 +332,9 @@ class Microphone:
     def __init__(self, device: str | None = None) -> None:
         self._portaudio = _portaudio()
         try:
-            device_info = self._portaudio.query_devices(_device_key(device), "input")
+            device_info = self._portaudio.query_devices(
+                int(device) if device and device.isdecimal() else device, "input"
+            )
         except (ValueError, self._portaudio.PortAudioError) as error:
             raise AudioError(_no_device_message(device, error)) from error
         self.name = str(device_info["name"])
@@ -438,10 +440,6 @@ def _portaudio() -> Any:
             "or what this system calls it"
         ) from error
     return sounddevice
-
-
-def _device_key(device: str | None) -> int | str | None:
-    return int(device) if device and device.isdecimal() else device
 
 
 def _no_device_message(device: str | None, error: Exception | None) -> str:

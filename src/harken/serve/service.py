@@ -15,7 +15,7 @@ from harken.errors import BackendUnavailable, CheckpointError, OptionError
 from harken.serve.errors import RequestError, draining, too_long
 from harken.serve.metrics import Metrics
 from harken.serve.options import ServeOptions
-from harken.serve.waiting import LoadOnce, in_daemon_thread
+from harken.serve.waiting import LoadOnce, call_soon, in_daemon_thread
 from harken.serve.work.admission import Admission
 from harken.serve.work.captions import Captions
 from harken.serve.work.engine import Job
@@ -294,7 +294,7 @@ class Service:
             taken = held.enter_context(room)
             model = await self.models.get(model_name)
             held.enter_context(model.in_use())
-            job = make_job(model, lambda: self._call_soon(held.close))
+            job = make_job(model, partial(call_soon, self._loop, held.close))
             self._rooms[job] = taken
             held.callback(self._rooms.pop, job)
             model.engine.add(job)
@@ -305,9 +305,6 @@ class Service:
             yield job
         finally:
             job.cancel()
-
-    def _call_soon(self, function: Callable[[], None]) -> None:
-        self._loop.call_soon_threadsafe(function)
 
     def _record_step(self, job: Job, seconds: float) -> None:
         """Record the cost of a step, in the engine's thread."""

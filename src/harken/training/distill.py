@@ -132,7 +132,7 @@ def distill(
         teacher_embedding=torch.tensor(main_checkpoint.weights[TOKEN_EMBEDDING]).float(),
         dtype=fastest_matmul_dtype(),
         options=task.options,
-        learning_rate_scale=_stitched_learning_rate_scale if initial_model else _uniform_learning_rate_scale,
+        learning_rate_scale=_stitched_learning_rate_scale if initial_model else lambda name: 1.0,
     )
     harken_config: dict[str, Any] = {"encoder_sha256": encoder_digest(main_checkpoint)}
     draft_vocabulary = frequent_token_ids(task.tokenizer, texts)
@@ -197,7 +197,3 @@ def _stitched_learning_rate_scale(name: str) -> float:
     if is_stitched_weight(name):
         return 1.0
     return FACTOR_LEARNING_RATE_SCALE if name.endswith((".A", ".B")) else OTHER_LEARNING_RATE_SCALE
-
-
-def _uniform_learning_rate_scale(name: str) -> float:
-    return 1.0

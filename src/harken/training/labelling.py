@@ -69,16 +69,15 @@ class Teacher:
         log_mel = (whole_log_mel if self._for_encoder else window_log_mel)(samples, self._dims)
         features = self._backend.encode(log_mel[None])
         (encoder_output,) = self._backend.encoder_output(features)
-        language = training_window.language or self._detect_language(features)
+        language = training_window.language or next(
+            iter(language_probabilities(self._backend, features, self._tokenizer)[0])
+        )
         prompted_texts = self._prompted_texts(training_window, features, language, previous_text)
         with torch.inference_mode():
             source = torch.from_numpy(encoder_output).to(self._dtype)
             sequences = tuple(self._make_sequence(source, prompt, text) for prompt, text in prompted_texts)
         audio_features = samples if self._for_encoder else encoder_output.astype(np.float16)
         return Example(audio_features=audio_features, sequences=sequences)
-
-    def _detect_language(self, features: Features) -> str:
-        return next(iter(language_probabilities(self._backend, features, self._tokenizer)[0]))
 
     def _prompted_texts(
         self, training_window: TrainingWindow, features: Features, language: str, previous_text: Sequence[int]
