@@ -99,15 +99,15 @@ class Workers(Protocol):
         ...
 
     def give_up(self, task: Task) -> None:
-        """End the worker of a task that takes too long, which is broken then; does nothing where that cannot be."""
-        ...
+        """End the worker of a task that takes too long, which is broken then; by default nothing: it minds the time."""
+        return
 
     def close(self) -> None:
-        """End all workers."""
-        ...
+        """End all workers; by default nothing, if they are in this process."""
+        return
 
 
-class InProcessWorkers:
+class InProcessWorkers(Workers):
     """One worker, which works while the driver waits for it."""
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -159,12 +159,6 @@ class InProcessWorkers:
             handle(broken_by(task, error))
         else:
             handle(Published(task, counts))
-
-    def give_up(self, task: Task) -> None:
-        """Do nothing: the worker minds the time itself."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 READY = "ready"
