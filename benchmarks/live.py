@@ -133,7 +133,7 @@ def summary(found: Any, plan: Any) -> Row:
         "words": len(" ".join(run.final_text for run in found.runs).split()),
         "cpu_factor": round(found.cost.cpu_real_time_factor, 4),
         "lag_s": round(max(run.lag_s for run in found.runs), 3),
-        "retractions": sum(run.retractions for run in found.runs),
+        "retractions": found.counts.retractions,
         "flicker": None if found.flicker is None else round(found.flicker, 4),
     }
 
@@ -204,7 +204,7 @@ def measure_case(case: Case, args: Args, session_options: dict[str, Any]) -> Row
         "committed_longest_s": committed and round(committed.max, 3),
         "cpu_factor": round(cost.cpu_real_time_factor, 4),
         "lag_s": round(max(run.lag_s for run in runs), 3),
-        "retractions": sum(run.retractions for run in runs),
+        "retractions": sum(run.counts.retractions for run in runs),
         "memory_quarter_mb": memory[len(memory) // 4] if memory else None,
         "memory_end_mb": memory[-1] if memory else None,
     }

@@ -26,7 +26,7 @@ from fakes.measured import (
     table_rows,
 )
 from harken import Recognizer, TranscribeOptions
-from harken.evaluation.live_runs import LiveRound, run_live, run_live_rounds, summarise_live
+from harken.evaluation.live_runs import LiveCounts, LiveRound, run_live, run_live_rounds, summarise_live
 from harken.evaluation.scoring import EvalRecording, Failure
 from harken.evaluation.simulation import JoinedStream, join_by_speaker, reference_word_times
 from harken.manifests import Entry
@@ -100,8 +100,7 @@ class TestLiveRuns:
     def test_run_has_texts_counts_and_latencies(self) -> None:
         run = run_live(ScriptedLiveSession(SCRIPT), np.zeros(24000, np.float32), 320, WORDS, language="english")
         assert (run.interim_text, run.final_text) == (" One dog.  A pig house", " One dog. A big house")
-        counts = (run.retractions, run.flickered, run.revised, run.updates, run.load_changes)
-        assert counts == (0, 1, 1, 5, 0)
+        assert run.counts == LiveCounts(updates=5, flickered=1, revised=1)
         found = run.latencies
         unmatched = (found.unmatched_hypothesis_words, found.unmatched_reference_words)
         assert (len(found.words), *unmatched) == (4, 1, 1)

@@ -38,15 +38,15 @@ LIVE_ROWS: tuple[Row[LiveSummary], ...] = (
     Row("computing, s per second of audio", lambda timing: timing.cost.real_time_factor, 3),
     Row("  of all processors", lambda timing: timing.cost.cpu_real_time_factor, 3),
     Row("  offline, of all processors", lambda timing: timing.offline_cost.cpu_real_time_factor, 3),
-    Row("committed text taken back", lambda timing: timing.retractions, 0),
+    Row("committed text taken back", lambda timing: timing.counts.retractions, 0),
     Row("words taken off the screen for one that stays", lambda timing: timing.flicker),
-    Row("committed words revised by the segments", lambda timing: timing.revised, 0),
+    Row("committed words revised by the segments", lambda timing: timing.counts.revised, 0),
     Row("words timed", lambda timing: len(timing.latencies.words), 0),
     Row("  not in the reference (insertions)", lambda timing: timing.latencies.unmatched_hypothesis_words, 0),
     Row(
         "  missing from the segments (deletions)", lambda timing: timing.latencies.unmatched_reference_words, 0
     ),
-    Row("changes of load", lambda timing: timing.load_changes, 0),
+    Row("changes of load", lambda timing: timing.counts.load_changes, 0),
 )
 
 SLOWEST_WORDS = 10
@@ -260,11 +260,7 @@ def _timing_json(timing: LiveSummary) -> dict[str, Any]:
         },
         "cost": _cost_json(timing.cost),
         "offline_cost": _cost_json(timing.offline_cost),
-        "updates": timing.updates,
-        "retractions": timing.retractions,
-        "flickered": timing.flickered,
-        "revised": timing.revised,
-        "load_changes": timing.load_changes,
+        **asdict(timing.counts),
         "lag_s": max(run.lag_s for run in timing.runs),
     }
 

@@ -63,6 +63,31 @@ class ComputeCost(Summed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveCounts(Summed):
+    """What happened how often while a stream ran.
+
+    Attributes
+    ----------
+    updates : int
+        Updates of the displayed text.
+    retractions : int
+        Times that committed text of an utterance was retracted.
+    flickered : int
+        Words that were displayed and then removed.
+    revised : int
+        Committed words that the segments replace or drop.
+    load_changes : int
+        Times that the session reduced or restored its work to keep up.
+    """
+
+    updates: int = 0
+    retractions: int = 0
+    flickered: int = 0
+    revised: int = 0
+    load_changes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
     """The result of one live run over a stream.
 
@@ -73,16 +98,7 @@ class LiveRun:
     final_text : str
         Text of the committed segments.
     latencies : Latencies
-    retractions : int
-        Number of times committed text of an utterance was retracted.
-    flickered : int
-        Number of words that were displayed and then removed.
-    revised : int
-        Number of committed words that the segments replace or drop.
-    updates : int
-        Number of updates of the displayed text.
-    load_changes : int
-        Number of times the session reduced or restored its work to keep up.
+    counts : LiveCounts
     lag_s : float
         Largest lag of the session behind the audio.
     cost : ComputeCost
@@ -91,11 +107,7 @@ class LiveRun:
     interim_text: str
     final_text: str
     latencies: Latencies
-    retractions: int
-    flickered: int
-    revised: int
-    updates: int
-    load_changes: int
+    counts: LiveCounts
     lag_s: float
     cost: ComputeCost
 
@@ -231,11 +243,13 @@ def run_live(
         interim_text=" ".join(display.interim_texts),
         final_text="".join(display.final_texts),
         latencies=measure_latencies(displayed_words, reference_words, split_units),
-        retractions=display.retractions,
-        flickered=display.flickered,
-        revised=display.revised(),
-        updates=updates,
-        load_changes=load_changes,
+        counts=LiveCounts(
+            updates=updates,
+            retractions=display.retractions,
+            flickered=display.flickered,
+            revised=display.revised(),
+            load_changes=load_changes,
+        ),
         lag_s=lag_s,
         cost=cost,
     )
@@ -262,6 +276,7 @@ class LiveSummary:
     commit_latency_unaware, commit_latency_aware : Percentiles or None
         The same until words were committed.
     latencies : Latencies
+    counts : LiveCounts
     interim_wer, final_wer, offline_wer : ErrorRate or None
         Word errors of the last text displayed before the segments, of the segments, and of the offline transcript.
     cost, offline_cost : ComputeCost
@@ -273,6 +288,7 @@ class LiveSummary:
     commit_latency_unaware: Percentiles | None
     commit_latency_aware: Percentiles | None
     latencies: Latencies
+    counts: LiveCounts
     interim_wer: ErrorRate | None
     final_wer: ErrorRate | None
     offline_wer: ErrorRate | None
@@ -294,32 +310,7 @@ class LiveSummary:
         end-to-end on-device speech recognizer".
         """
         words = len(self.latencies.words) + self.latencies.unmatched_hypothesis_words
-        return self.flickered / words if words else None
-
-    @property
-    def updates(self) -> int:
-        """Number of updates of the displayed text, over all streams."""
-        return sum(run.updates for run in self.runs)
-
-    @property
-    def retractions(self) -> int:
-        """Number of retractions of committed text, over all streams."""
-        return sum(run.retractions for run in self.runs)
-
-    @property
-    def flickered(self) -> int:
-        """Number of words that were displayed and then removed, over all streams."""
-        return sum(run.flickered for run in self.runs)
-
-    @property
-    def revised(self) -> int:
-        """Number of committed words that the segments replace or drop, over all streams."""
-        return sum(run.revised for run in self.runs)
-
-    @property
-    def load_changes(self) -> int:
-        """Number of times a session reduced or restored its work, over all streams."""
-        return sum(run.load_changes for run in self.runs)
+        return self.counts.flickered / words if words else None
 
 
 def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOptions) -> LiveSummary:
@@ -354,6 +345,7 @@ def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOp
         commit_latency_unaware=percentiles(lambda word: word.commit_latency.computation_unaware_s),
         commit_latency_aware=percentiles(lambda word: word.commit_latency.computation_aware_s),
         latencies=latencies,
+        counts=reduce(add, (run.counts for run in runs), LiveCounts()),
         interim_wer=wer(run.interim_text for run in runs),
         final_wer=wer(run.final_text for run in runs),
         offline_wer=wer(live_round.offline_text for live_round in rounds),
