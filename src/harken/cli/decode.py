@@ -257,9 +257,6 @@ def _describe_strategy(strategy: Strategy) -> str:
             return f"beam search of width {width}"
 
 
-EventFormatter = Callable[[TraceEvent], str]
-"""A function that returns the text of an event with its line ends; empty if the event is not shown."""
-
 _TOKEN_HEADER = "   index     id  kind       text                  probability        ms\n"
 _EVENT_NAMES: dict[type, str] = {
     WindowEncoded: "window",

@@ -21,17 +21,9 @@ from harken.speakers.live import DEFAULT_DELAY_S, MAX_DELAY_S
 from harken.speakers.voices import read_voices, write_voices
 
 _MODEL_FILE_PATTERNS = (
-    *(
-        "model*.bin",
-        "*.safetensors*",
-        "pytorch_model*.bin*",
-        "*.gguf",
-        "*.npz",
-        "*.onnx*",
-        "openvino_*",
-        "*config.json",
-    ),
-    *("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt", "adapter_model.bin"),
+    *("model*.bin", "*.safetensors*", "pytorch_model*.bin*", "adapter_model.bin"),
+    *("*.gguf", "*.npz", "*.onnx*", "openvino_*"),
+    *("*config.json", "tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt"),
 )
 """Names of the files of a model in its folder."""
 

@@ -15,10 +15,8 @@ from harken.errors import (
     OptionError,
 )
 
-NORMAL, ABNORMAL, POLICY_VIOLATION, TOO_BIG, SERVER_FAULT, RESTART, TRY_LATER = (
-    *(1000, 1006, 1008, 1009),
-    *(1011, 1012, 1013),
-)
+NORMAL, POLICY_VIOLATION, TOO_BIG = 1000, 1008, 1009
+SERVER_FAULT, RESTART, TRY_LATER = 1011, 1012, 1013
 """Codes with which a WebSocket is closed (RFC 6455, section 7.4.1, and the registry of IANA)."""
 CLOSE_CODES = {413: TOO_BIG, 429: TRY_LATER, 500: SERVER_FAULT, 503: TRY_LATER}
 """Close codes of errors, by their status; a client's own errors are violations of policy."""
