@@ -10,7 +10,7 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
-from harken.cli import watch
+from harken.cli import transcribe
 from harken.cli.exits import Stop
 
 DONE = "harken: 1 recording done\n"
@@ -34,7 +34,7 @@ def run(cli, monkeypatch):
             if step:
                 step()
 
-        monkeypatch.setattr(watch, "sleep", sleep)
+        monkeypatch.setattr(transcribe, "sleep", sleep)
         outcome = cli.run("transcribe", "--watch", *names, "--no-vad", "--language", "en", *options)
         assert outcome.code == 143
         assert outcome.err.startswith(f"harken: watching {', '.join(names)}\n")

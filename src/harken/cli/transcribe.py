@@ -1,13 +1,18 @@
-"""``harken transcribe``: transcribes recordings, to the screen or to files."""
+"""``harken transcribe``: transcribes recordings, to the screen or to files, and those that come into a folder."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from glob import escape
 from pathlib import Path
-from typing import Any
+from stat import S_ISREG
+from time import sleep
+from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -28,13 +33,20 @@ from harken.cli.options import (
     with_option,
 )
 from harken.cli.terminal import Screen, TimestampedLines, is_terminal
-from harken.cli.watch import watch
+from harken.cli.transcript_files import all_exist
+from harken.files import make_folder
 from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
+from harken.manifests import RECORDING_SUFFIXES
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
 SPEAKER_FORMATS = {"rttm"}
 """Formats that are empty without speakers."""
+POLL_S = 2.0
+"""Time between two looks; a file that did not change meanwhile is complete."""
+
+FileState = tuple[int, int]
+"""Size in bytes, and time of the last change in nanoseconds."""
 
 
 def _parse_format_name(text: str) -> str:
@@ -188,3 +200,82 @@ def _with_word_timestamps(
     if "words.tsv" in format_names:
         raise click.UsageError("--no-word-timestamps leaves words.tsv empty")
     return options
+
+
+def watch(job: FilesJob, names: Sequence[str]) -> NoReturn:
+    """Transcribe the recordings of folders, and those that come, until the process is to end.
+
+    Folders are read again and again, which works on network drives too. Nothing is kept between runs but what the
+    transcription itself leaves: whole transcripts, journals of those cut short, and refusals.
+
+    A recording that had its transcripts, or a refusal, when it was first seen is left alone. One that fails is
+    reported, and tried again only if it changes.
+
+    Parameters
+    ----------
+    job : FilesJob
+    names : sequence of str
+        Folders, and patterns of files.
+
+    Raises
+    ------
+    click.UsageError
+        If a name is neither.
+    Stop
+        At a signal.
+    """
+    for name in names:
+        if not (os.path.isdir(name) or any(character in name for character in "*?[")):
+            raise click.UsageError(f"--watch takes folders and patterns, and {name} is neither")
+    if job.folder:
+        make_folder(job.folder)
+    job.recognizer.resolve_options(job.options)  # what is wrong is known before the first recording comes
+    if not job.quiet:
+        job.screen.write_stderr(f"harken: watching {', '.join(names)}")
+    looks, claimed, seen = Looks(names), dict[str, str](), set[str]()
+    while True:
+        todo = []
+        for source in looks.complete():
+            try:
+                files = job.files([source], claimed)
+            except click.UsageError as error:
+                job.screen.write_stderr(f"harken: {error.message}")
+                continue
+            done = all_exist(files.paths[source]) or files.refusal(source) is not None
+            if source in seen or not done:
+                todo.append(source)
+            seen.add(source)
+        if todo:
+            job.run(todo, is_single=False)
+        sleep(POLL_S)
+
+
+class Looks:
+    """Looks at folders and patterns."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._latest: dict[str, FileState] = {}
+        self._returned: dict[str, FileState] = {}
+
+    def complete(self) -> list[str]:
+        """Return the recordings that have not changed since the look before, each once until it changes."""
+        states = dict(_recordings(self._names))
+        complete = {
+            source: state
+            for source, state in states.items()
+            if state == self._latest.get(source) and state != self._returned.get(source)
+        }
+        self._latest = states
+        self._returned |= complete
+        return [*complete]
+
+
+def _recordings(names: Sequence[str]) -> Iterator[tuple[str, FileState]]:
+    """Yield the recordings that names stand for, with their states; an empty file is one that is being made."""
+    patterns = [os.path.join(escape(name), "*") if os.path.isdir(name) else name for name in names]
+    for source in expand_patterns(patterns):
+        with suppress(OSError):  # it is gone, or the network drive is
+            status = os.stat(source)
+            if Path(source).suffix.lower() in RECORDING_SUFFIXES and S_ISREG(status.st_mode) and status.st_size:
+                yield source, (status.st_size, status.st_mtime_ns)
