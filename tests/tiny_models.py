@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,18 @@ def make_assistant_weights(seed: int = 1) -> dict[str, Floats]:
 
 
 def make_backend(
-    name: str, cache: Path, weights: dict[str, Floats] | None = None, *, dims: Dims = DIMS, **options: Any
+    name: str,
+    cache: Path,
+    weights: Mapping[str, Floats] | None = None,
+    *,
+    dims: Dims = DIMS,
+    digest: str = "",
+    **options: Any,
 ) -> Backend:
     """Build one of `BACKENDS` for the tiny model or other weights; graphs are stored under `cache`."""
     kind, _, precision = name.partition("-")
-    digest = "tiny" if weights is None else f"assistant-{dims.n_text_layer}"
-    weights = weights or make_weights()
+    digest = digest or ("tiny" if weights is None else f"assistant-{dims.n_text_layer}")
+    weights = make_weights(dims=dims) if weights is None else weights
     match kind:
         case "numpy":
             return NumpyBackend(dims, weights, **options)
@@ -111,7 +118,7 @@ def make_backend(
             return make_torch_backend(precision, dims, weights, **options)
 
 
-def make_torch_backend(precision: str, dims: Dims, weights: dict[str, Floats], **options: Any) -> Backend:
+def make_torch_backend(precision: str, dims: Dims, weights: Mapping[str, Floats], **options: Any) -> Backend:
     """Build the PyTorch backend on the CPU; "graphs" is float32 with its steps recorded and replayed."""
     from harken.backends.torch import TorchBackend
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import harken
-from checkpoint_files import decoder_of
 from harken.backends.numpy import NumpyBackend
 from harken.errors import OptionError
 from real_models import EXAMPLE, recognizer
@@ -55,11 +54,6 @@ def test_read_only_half_precision_weights_are_loaded() -> None:
         value.flags.writeable = False
     backend = TorchBackend(DIMS, weights, device="cpu", precision="fp16")
     assert backend.encode(make_mel(1)).cross_kv.dtype == torch.float16
-
-
-def test_weights_of_a_shared_encoder_are_not_read() -> None:
-    backend = make_torch_backend("fp32", DIMS, decoder_of(make_assistant_weights()), shares_encoder=True)
-    assert not backend.dims.has_encoder
 
 
 @pytest.mark.parametrize(("main_precision", "precision"), [("fp32", "bf16"), ("bf16", "fp32")])

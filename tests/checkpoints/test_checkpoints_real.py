@@ -1,13 +1,7 @@
-"""Published models: dimensions, vocabularies, and the same weights out of two formats.
-
-The embedded tiny.en is always there. The others are skipped unless the environment variable HARKEN_MODELS
-names a directory with a model in each subdirectory: tiny.en-pt (OpenAI), tiny and base.en (ggml), base
-(CTranslate2), small (Hugging Face).
-"""
+"""Published models: dimensions, vocabularies, and the same weights out of two formats."""
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from dataclasses import asdict
 from pathlib import Path
@@ -16,22 +10,15 @@ import numpy as np
 import pytest
 
 import checkpoint_files as files
-from harken.checkpoints import Checkpoint, open_checkpoint, resolve_model
-from harken.text.tokenizer import Tokenizer
+from harken.checkpoints import Checkpoint, open_checkpoint
+from harken.text import Tokenizer
+from real_models import model_path
 
 pytestmark = pytest.mark.real
 
 
 def model(name: str) -> Checkpoint:
-    if name == "tiny.en":
-        return open_checkpoint(resolve_model("tiny.en", download=False))
-    root = os.environ.get("HARKEN_MODELS")
-    if not root:
-        pytest.skip("HARKEN_MODELS does not name a directory of models")
-    path = Path(root) / name
-    if not path.is_dir():
-        pytest.skip(f"HARKEN_MODELS has no {name}")
-    return open_checkpoint(path)
+    return open_checkpoint(model_path(name))
 
 
 # format, precision, n_vocab, state, heads, layers, first alignment head
@@ -56,6 +43,11 @@ def test_published_models_open(name: str) -> None:
     assert dims.n_audio_layer == dims.n_text_layer == layers
     assert checkpoint.alignment_heads is not None
     assert checkpoint.alignment_heads[0] == alignment_head
+    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, n_vocab)
+    standard = Tokenizer.builtin(n_vocab)
+    text = " And so, my fellow Americans: ask not what your country can do for you — Übergröße, 大丈夫。"
+    assert tokenizer.encode(text) == standard.encode(text)
+    assert tokenizer.eot == standard.eot == (50257 if dims.multilingual else 50256)
 
 
 @pytest.mark.parametrize(
@@ -72,16 +64,6 @@ def test_published_weights_are_whisper(name: str) -> None:
     np.testing.assert_allclose(positions, np.concatenate([np.sin(phase), np.cos(phase)], 1), atol=5e-4)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_vocabularies_are_the_same(name: str) -> None:
-    checkpoint = model(name)
-    tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
-    standard = Tokenizer.builtin(checkpoint.dims.n_vocab)
-    text = " And so, my fellow Americans: ask not what your country can do for you — Übergröße, 大丈夫。"
-    assert tokenizer.encode(text) == standard.encode(text)
-    assert tokenizer.eot == standard.eot == (50257 if checkpoint.dims.multilingual else 50256)
-
-
 def test_two_formats_of_one_model_are_equal_bit_for_bit() -> None:
     original, converted = model("tiny.en-pt"), model("tiny.en")
     assert original.dims == converted.dims
@@ -90,16 +72,6 @@ def test_two_formats_of_one_model_are_equal_bit_for_bit() -> None:
     for name, values in original.weights.items():
         assert values.dtype == converted.weights[name].dtype == np.float16
         np.testing.assert_array_equal(values.view(np.uint16), converted.weights[name].view(np.uint16), name)
-
-
-def test_original_file_is_what_torch_reads() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    checkpoint = model("tiny.en-pt")
-    loaded = torch.load(checkpoint.path, map_location="cpu", weights_only=True)
-    assert loaded["dims"] == asdict(checkpoint.dims)
-    assert loaded["model_state_dict"].keys() == checkpoint.weights.keys()
-    for name, tensor in loaded["model_state_dict"].items():
-        np.testing.assert_array_equal(checkpoint.weights[name], tensor.numpy(), name)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -65,15 +65,6 @@ def test_short_windows_are_encoded_at_their_own_length(backends: BackendPair, fr
 # --- sessions ----------------------------------------------------------------------------------------------
 
 
-def test_logits_are_those_of_the_last_tokens(backends: BackendPair) -> None:
-    pair = backends.open_session([2, 0, 1, 3])
-    assert pair.lengths == (0,) * 4
-    assert pair.extend([PROMPT, PROMPT[:1], PROMPT[:4], []], last_n=3).shape == (3 + 1 + 3, DIMS.n_vocab)
-    assert len(pair.extend([[65], [66, 67], [], [68, 69]])) == 3
-    assert len(pair.extend([[]] * 4)) == 0
-    assert pair.lengths == (len(PROMPT) + 1, 3, 4, 2)
-
-
 MAX_ROWS = 5
 PER_ROW = st.lists(st.sampled_from([0, 1, 2, 3, 5, 8, 13, 20]), min_size=MAX_ROWS, max_size=MAX_ROWS)
 
@@ -125,18 +116,10 @@ class Program(RuleBasedStateMachine):
 
 def test_sessions_used_in_any_order_stay_in_step_with_the_reference(backends: BackendPair) -> None:
     # In float32 the tolerance is smallest, so it gets the most examples.
-    examples = 4 if backends.tolerance > 0.01 else 12
+    examples = 4 if backends.tolerance > 0.01 else 8
     run_state_machine_as_test(
         lambda: Program(backends), settings=settings(max_examples=examples, stateful_step_count=20)
     )
-
-
-def test_single_steps_have_the_logits_and_attention_of_one_prefill(backends: BackendPair) -> None:
-    one, steps = (backends.open_session([1], attention=True) for _ in range(2))
-    whole = one.extend([PROMPT], last_n=len(PROMPT))
-    for i, token in enumerate(PROMPT):
-        np.testing.assert_allclose(steps.extend([[token]])[0], whole[i], atol=2e-5 * whole.std(), rtol=0)
-    np.testing.assert_allclose(steps.attention(0), one.attention(0), atol=1e-5)
 
 
 def test_threads_can_share_a_backend(backends: BackendPair) -> None:
@@ -161,18 +144,6 @@ def test_suppressed_logits_do_not_change_the_session(backends: BackendPair) -> N
     np.testing.assert_array_equal(log_probabilities(session.extend([[65]])), expected.extend([[65]]))
 
 
-def test_rows_are_extended_to_their_capacity(backends: BackendPair) -> None:
-    pair = backends.open_session([0, 1, 2], attention=True)
-    nearly_full = np.random.default_rng(1).integers(0, 256, DIMS.n_text_ctx - 1).tolist()
-    pair.extend([nearly_full, [*nearly_full, 65], PROMPT], last_n=DIMS.n_text_ctx)
-    pair.extend([[66], [], [67, 68, 69]], last_n=3)
-    assert pair.lengths == (DIMS.n_text_ctx, DIMS.n_text_ctx, len(PROMPT) + 3)
-    for row in range(3):
-        pair.attention(row)
-    pair.rewind([DIMS.n_text_ctx - 1, 7, 3])
-    pair.extend([[70], [71], [72]])
-
-
 def test_use_against_the_contract_is_refused(backends: BackendPair) -> None:
     with pytest.raises(AssertionError, match="outgrown"):
         backends.tested.open_session(backends.features, [0], 4).extend([[65, 66, 67, 68, 69]])
@@ -180,16 +151,6 @@ def test_use_against_the_contract_is_refused(backends: BackendPair) -> None:
     session.extend([PROMPT])
     with pytest.raises(AssertionError, match="opened with attention=True"):
         session.attention(0)
-
-
-def test_attention_is_a_distribution_and_changes_no_logits(backends: BackendPair) -> None:
-    pair = backends.open_session([2, 0], attention=True)
-    with_attention = pair.extend([PROMPT, PROMPT[:3]])
-    np.testing.assert_array_equal(with_attention, backends.open_session([2, 0]).extend([PROMPT, PROMPT[:3]]))
-    for row, tokens in enumerate((len(PROMPT), 3)):
-        weights = pair.attention(row)
-        assert weights.shape == (HEADS, tokens, DIMS.n_audio_ctx)
-        np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
 
 
 def test_part_of_the_vocabulary_is_the_whole_with_all_other_tokens_suppressed(

@@ -67,11 +67,11 @@ def test_reused_output_gives_the_logits_of_the_same_encoder(assistant: BackendPa
     np.testing.assert_allclose(shared, own, atol=assistant.tolerance * own.std(), rtol=0)
 
 
-def test_shares_encoder_drops_the_encoder_of_a_whole_model(
-    backends: BackendPair, assistant: BackendPair, graphs: Path
+def test_shares_encoder_reads_no_encoder_of_a_whole_model(
+    backends: BackendPair, assistant: BackendPair, tmp_path: Path
 ) -> None:
     """Its features may be those of a decoder, and a model may reuse its own."""
-    backend = make_backend(backends.name, graphs, make_assistant_weights(), shares_encoder=True)
+    backend = make_backend(backends.name, tmp_path, WITHOUT_ENCODER, shares_encoder=True)
     assert backend.dims == DIMS.without_encoder()
     expected = decode(assistant.tested, assistant.features, [2])
     for features in (backends.features, assistant.features):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -199,7 +199,6 @@ def changes(draw: st.DrawFn, rows: int, width: int) -> list[tuple[str, Any]]:
     return [(name, draw(arguments[name])) for name in names]
 
 
-@settings(max_examples=80)
 @given(subsets(), st.data(), st.floats(0.05, 10), UNIFORMS)
 def test_rules_in_any_order_are_those_of_plain_numpy_over_the_whole_vocabulary(
     make_logits: MakeLogits,

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkpoint_files import random_weights
 from harken.audio import load_audio, log_mel
 from harken.backends.native import backend as native_backend
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
 from harken.backends.numpy import NumpyBackend
 from harken.contract import Floats
 from real_models import EXAMPLE, recognizer
-from tiny_models import DIMS, make_backend
+from tiny_models import DIMS, make_backend, make_weights
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=unavailable_reason() or "")
 
@@ -28,14 +27,6 @@ LARGEST_ERRORS = {"int8": (4e-2, 2e-1), "int16": (1e-3, 4e-3), "fp32": (2e-6, 1e
 """The norm of the error relative to that of the output, and the largest single one relative to the root mean square."""
 SETS = () if unavailable_reason() else instruction_sets()
 FRAMES = (2, 4, 30, 96, 98, 146, 2 * ENCODER_DIMS.n_audio_ctx)
-
-
-def make_encoder_weights() -> dict[str, Floats]:
-    """Draw weights with peaked attention."""
-    return {
-        name: np.float32(3 if name.endswith("query.weight") else 1) * values.astype(np.float32)
-        for name, values in random_weights(ENCODER_DIMS).items()
-    }
 
 
 def draw_mel(n_windows: int, frames: int, seed: int = 0) -> Floats:
@@ -56,7 +47,7 @@ def precision(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def open_native(cache: Path, precision: str, **options: Any) -> Any:
-    return make_backend(f"native-{precision}", cache, make_encoder_weights(), dims=ENCODER_DIMS, **options)
+    return make_backend(f"native-{precision}", cache, dims=ENCODER_DIMS, **options)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +57,7 @@ def backend(cache: Path, precision: str) -> Any:
 
 @pytest.fixture(scope="module")
 def reference() -> NumpyBackend:
-    return NumpyBackend(ENCODER_DIMS, make_encoder_weights())
+    return NumpyBackend(ENCODER_DIMS, make_weights(dims=ENCODER_DIMS))
 
 
 def check_errors(actual: Floats, expected: Floats, precision: str) -> None:

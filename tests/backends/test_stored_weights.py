@@ -1,0 +1,88 @@
+"""Weights and graphs on disk: whole, made once, and of the weights and options that were asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harken.backends.onnx.builder import GraphBuilder
+from harken.backends.onnx.graph_files import DATA_FILE, MODEL_FILE, BuiltGraph, write_graph
+from harken.contract import Backend
+from harken.errors import BackendUnavailable, CheckpointError
+from tiny_models import DIMS, make_backend, make_mel
+
+STORING = ("native-int8", "onnx-fp32")
+
+
+def open_stored(
+    name: str, folder: Path, weights: dict[str, np.ndarray] | None = None, **options: object
+) -> Backend:
+    try:
+        return make_backend(name, folder, weights, **{"digest": "d"} | options)
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+
+
+FEW = np.arange(0, DIMS.n_vocab, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("native-int8", {"vocab_subset": FEW}),
+        ("onnx-fp32", {"vocab_subset": FEW}),
+        ("onnx-fp32", {"alignment_heads": ((0, 1),)}),
+    ],
+)
+def test_weights_are_read_only_where_they_are_not_stored_for_the_same_options(
+    name: str, other: dict[str, object], tmp_path: Path
+) -> None:
+    open_stored(name, tmp_path)
+    assert open_stored(name, tmp_path, {}).encode(make_mel(1)).n_windows == 1
+    for options in ({"digest": "other"}, other):
+        with pytest.raises(KeyError):
+            open_stored(name, tmp_path, {}, **options)
+    open_stored(name, tmp_path, **other)
+    open_stored(name, tmp_path, {}, **other)
+    with pytest.raises(KeyError):
+        open_stored(name, tmp_path, {}, vocab_subset=FEW[1:])
+
+
+@pytest.mark.parametrize("name", STORING)
+def test_weights_that_changed_meanwhile_are_not_stored(name: str, tmp_path: Path) -> None:
+    def changed() -> None:
+        raise CheckpointError("changed")
+
+    with pytest.raises(CheckpointError, match="changed"):
+        open_stored(name, tmp_path, check_unchanged=changed)
+    assert [path for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
+
+
+def build() -> BuiltGraph:
+    """Build a graph that adds constants large enough to be stored beside it."""
+    graph = GraphBuilder("add")
+    y = graph.input("x", (4096,))
+    for _ in range(3):
+        y = graph.op("Add", y, graph.constant(np.ones(4096, np.float32)))
+    graph.output(y, "y", (4096,))
+    return graph.build()
+
+
+@pytest.mark.parametrize("name", [MODEL_FILE, DATA_FILE])
+def test_files_that_were_not_written_whole_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_bytes, model = Path.write_bytes, build().model
+    if name == MODEL_FILE:
+        model.graph.initializer[1].ClearField("external_data")
+    else:  # the disk loses the end of the weights between writing and checking
+        monkeypatch.setattr(
+            Path,
+            "write_bytes",
+            lambda path, data: (os.truncate(path.with_name(name), 3 * 4096), write_bytes(path, data)),
+        )
+    with pytest.raises(OSError, match="was not written whole"):
+        write_graph(BuiltGraph(model, build().weights), tmp_path)
