@@ -24,6 +24,7 @@ from harken.errors import BackendUnavailable, CheckpointError, CheckpointNotFoun
 from harken.text import Tokenizer
 from harken.text.bpe import bytes_to_unicode
 from harken.types import Dims
+from real_models import model_path
 from tiny_models import TOKENIZER
 
 BIG = replace(files.TINY, n_vocab=TOKENIZER.n_vocab, n_text_layer=12)
@@ -118,7 +119,7 @@ def test_auto_takes_the_first_small_local_model_of_the_same_vocabulary(
 
 def test_published_tiny_drafts_by_ngrams_where_it_is_asked_to_draft() -> None:
     for assistant in ("ngram", "auto"):
-        decoder = harken.load("tiny.en", assistant=assistant, backend="numpy").speculator
+        decoder = make_speculative_decoder(assistant, model_path("tiny.en"))
         assert described(decoder) == (True, None, None)
     assert harken.load("tiny.en", backend="numpy").speculator is None
 

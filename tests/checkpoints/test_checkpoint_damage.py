@@ -338,28 +338,6 @@ def test_damage_is_refused_with_its_reason_in_one_line_that_names_the_file(tmp_p
 # --- What no table shows -----------------------------------------------------------------------------------
 
 
-class Call:
-    """An object that is pickled as a function call."""
-
-    def __init__(self, function: object, *arguments: object) -> None:
-        self.call = (function, arguments)
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return self.call
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_pickle_that_opens_a_file_is_not_executed(tmp_path: Path, protocol: int) -> None:
-    victim = tmp_path / "victim"
-    data = pickle.dumps(Call(open, str(victim), "w"), protocol)
-    pickle.loads(data).close()
-    assert victim.exists(), "the pickle should open the file in Python itself"
-    victim.unlink()
-    with raises_checkpoint_error(r"m\.pt: data\.pkl is refused: it "):
-        open_checkpoint(pickled(data)(tmp_path))
-    assert not victim.exists()
-
-
 def test_imports_of_a_pickle_are_only_names_and_plain_data_and_tensors_are_parsed() -> None:
     assert parse_pickle(b"\x80\x02cos\nsystem\n.") == Global("os system")
     value = {"a": (1, 2.5, True, None), "b": [], "c": {3: "x"}, "d": [1, (2,), (3, 4), (5, 6, 7), ()]}

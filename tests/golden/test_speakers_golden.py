@@ -37,13 +37,6 @@ INPUTS: dict[str, Callable[[], Floats]] = {
 GOLDEN = read_arrays("speakers")
 
 
-@pytest.fixture(scope="module")
-def model():
-    return EmbeddingModel(
-        model_path("speakers") / "campplus_cn_en_common.pt", threads=1, cache=CACHE / "graphs"
-    )
-
-
 @pytest.mark.parametrize("name", INPUTS)
 def test_filter_bank_equals_the_recorded_one(name):
     wanted = GOLDEN[f"fbank {name}"]
@@ -56,18 +49,11 @@ def test_filter_bank_equals_the_recorded_one(name):
 
 
 @pytest.mark.real
-def test_embeddings_equal_the_recorded_ones(model):
+def test_embeddings_equal_the_recorded_ones():
+    weights = model_path("speakers") / "campplus_cn_en_common.pt"
+    model = EmbeddingModel(weights, threads=1, cache=CACHE / "graphs")
     embeddings = model.embed([make() for make in INPUTS.values()])
     wanted = np.stack([GOLDEN[f"embedding {name}"] for name in INPUTS])
     # The largest differences seen are 3e-6 and 1e-10.
     assert np.abs(embeddings - wanted).max() < 2e-5
     assert (np.sum((embeddings - wanted) ** 2, axis=1) / 2).max() < 1e-9  # the distance of the cosine
-
-
-@pytest.mark.real
-def test_halves_of_a_recording_are_closer_than_a_tone(model):
-    speech = INPUTS["jfk"]()
-    embeddings = model.embed([speech[:80_000], speech[-80_000:], INPUTS["high tone"]()])
-    same, *others = (embeddings @ embeddings.T)[np.triu_indices(3, 1)]
-    assert same > 0.5
-    assert max(others) < 0.25

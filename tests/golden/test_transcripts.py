@@ -80,10 +80,7 @@ def test_known_text_is_aligned_like_its_transcript() -> None:
     segments = GOLDEN["transcripts"]["jfk, words"]["segments"]
     expected = [word for segment in segments for word in segment["words"]]
     said = "".join(text for _, _, text, _ in expected)
-    found = recognizer("fp32").align(samples("jfk"), said, vad=False)
-    assert [word.text for word in found] == [text for _, _, text, _ in expected]
-    difference_s = np.subtract([(word.start_s, word.end_s) for word in found], [word[:2] for word in expected])
-    assert np.median(np.abs(difference_s)) <= WORD_S
+    assert_words(recognizer("fp32").align(samples("jfk"), said, vad=False), expected)
 
 
 def test_every_case_is_recorded() -> None:
