@@ -14,12 +14,7 @@ from harken.backends.onnx import OnnxBackend, graph_loader, runtimes
 from harken.backends.onnx.builder import GraphBuilder
 from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
 from harken.backends.onnx.graph_loader import DEPTH, LARGEST_ACTIVATION, probe_graph, probe_weights, weight_bits
-from harken.backends.onnx.linear import (
-    INTEGER_SCHEMES,
-    UNITS_PER_OUTLIER,
-    QuantizationScheme,
-    quantise_rows,
-)
+from harken.backends.onnx.linear import INTEGER_SCHEMES, UNITS_PER_OUTLIER, QuantizationScheme, quantise_rows
 from harken.backends.onnx.runtimes import (
     OnnxRuntimeGraph,
     bfloat16_is_faster,

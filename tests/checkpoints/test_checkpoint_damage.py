@@ -354,18 +354,6 @@ def test_dimension_with_exponential_print_time_is_rejected(tmp_path: Path) -> No
         infer_dims(tmp_path, files.weight_shapes(files.TINY), {"n_mels": deep})
 
 
-def test_strided_tensors_are_read_as_in_torch(tmp_path: Path) -> None:
-    name = "decoder.blocks.0.attn.out.weight"
-    stored = {**WEIGHTS, name: np.asfortranarray(WEIGHTS[name]).T.copy()}
-    key = str(list(stored).index(name))
-    view = files.TorchTensor(kind="Half", key=key, items=1024, offset=0, shape=(32, 32), strides=(1, 32))
-    bases = {f"x{i}": values for i, values in enumerate(stored.values())}
-    with_view = {"bases": bases, "model_state_dict": {**WEIGHTS, name: view}, "dims": asdict(files.TINY)}
-    found = open_checkpoint(files.write_torch(tmp_path / "m.pt", with_view)).weights[name]
-    np.testing.assert_array_equal(found, WEIGHTS[name])
-    assert found.flags.c_contiguous
-
-
 def test_damaged_weights_fail_their_checksum(tmp_path: Path) -> None:
     name = "decoder.token_embedding.weight"
     path = changed(openai, at(WEIGHTS[name].tobytes()[:100], 0, b"\x55"))(tmp_path)

@@ -96,14 +96,8 @@ ALIGNED = {
         "long-form/two_cities_44s.wav",
     ),
     ("tiny", "de"): ("german/de_rhasspy-0802.flac",),
-    ("tiny", "zh"): (
-        "chinese/BAC009S0150W0174.wav",
-        "chinese/BAC009S0150W0140.wav",
-    ),
-    ("tiny", "ja"): (
-        "many-languages/leopard_test_ja.wav",
-        "many-languages/common_voice_ja_24511055.mp3",
-    ),
+    ("tiny", "zh"): ("chinese/BAC009S0150W0174.wav", "chinese/BAC009S0150W0140.wav"),
+    ("tiny", "ja"): ("many-languages/leopard_test_ja.wav", "many-languages/common_voice_ja_24511055.mp3"),
 }
 """Recordings whose words are recorded, by model and language."""
 CASES |= {

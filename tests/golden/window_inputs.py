@@ -31,10 +31,7 @@ LARGE_V3 = Dims(
     n_text_head=2,
     n_text_layer=2,
 )
-RANDOM = {
-    "large-v3": LARGE_V3,
-    "distilled": replace(LARGE_V3, n_mels=80, n_vocab=51865, n_audio_layer=4),
-}
+RANDOM = {"large-v3": LARGE_V3, "distilled": replace(LARGE_V3, n_mels=80, n_vocab=51865, n_audio_layer=4)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
