@@ -255,7 +255,7 @@ class Session(Protocol):
         ----------
         row : int
         words : bool
-            That of `Backend.word_heads` instead.
+            And behind it that of `Backend.word_heads`.
 
         Returns
         -------

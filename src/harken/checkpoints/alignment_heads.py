@@ -115,9 +115,10 @@ class KeptHeads:
         return tuple(dict.fromkeys((*self.alignment, *((word.layer, word.head) for word in self.words))))
 
     def select(self, attention: NDArray[np.float32], *, words: bool) -> NDArray[np.float32]:
-        """Return the attention of the word heads or of the alignment heads, given that of all heads."""
+        """Return the attention of the alignment heads, and of the word heads behind them, given that of all heads."""
+        n_alignment = len(self.alignment)
         if not words:
-            return attention[: len(self.alignment)]
+            return attention[:n_alignment]
         rows = [self.all.index((word.layer, word.head)) for word in self.words]
-        selected: NDArray[np.float32] = attention[rows]
+        selected: NDArray[np.float32] = attention[[*range(n_alignment), *rows]]
         return selected

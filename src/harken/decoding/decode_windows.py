@@ -174,8 +174,8 @@ def decode(
     session = backend.open_session(
         features, [window.window_index for window in windows], n_ctx, attention=attention
     )
-    of_words = word_attention and bool(backend.word_heads)
-    capture = capture_attention(session, words=of_words) if attention else no_attention
+    n_word_heads = len(backend.word_heads) if word_attention else 0
+    capture = capture_attention(session, n_word_heads) if attention else no_attention
     sot_offsets = [len(prompt) - 1 - prompt.index(tokenizer.sot) for prompt in prompts]
     logits, no_speech_probs = prefill(session, prompts, [()] * len(prompts), tokenizer.no_speech, sot_offsets)
 

@@ -84,21 +84,23 @@ def no_attention(row: int, n_tokens: int) -> CapturedAttention:
     return NO_ATTENTION
 
 
-def capture_attention(session: Session, *, words: bool) -> AttentionCapture:
-    """Return a function that copies the attention out of a session, while the session still holds the row.
+def capture_attention(session: Session, n_word_heads: int) -> AttentionCapture:
+    """Return a function that copies the attention out of a session, while the session still holds the row."""
 
-    Parameters
-    ----------
-    session : Session
-    words : bool
-        Whether its backend has word heads.
-    """
-
-    def capture(row: int, count: int) -> CapturedAttention:
-        of_words = session.attention(row, words=True)[:, -count:].copy() if words else None
-        return session.attention(row)[:, -count:].copy(), of_words
+    def capture(row: int, n_tokens: int) -> CapturedAttention:
+        return copy_attention(session, row, slice(-n_tokens, None), n_word_heads)
 
     return capture
+
+
+def copy_attention(
+    session: Session, row: int, tokens: slice, n_word_heads: int
+) -> tuple[Floats, Floats | None]:
+    """Copy the attention of some tokens of a row out of a session, that of the word heads too if there are any."""
+    attention = session.attention(row, words=True) if n_word_heads else session.attention(row)
+    copied = attention[:, tokens].copy()
+    n_alignment_heads = len(copied) - n_word_heads
+    return copied[:n_alignment_heads], copied[n_alignment_heads:] if n_word_heads else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from harken.contract import Backend, Features, Floats, Ints
 from harken.decoding import Hypothesis
 from harken.decoding.alignment_attention import alignment_matrix
+from harken.decoding.hypothesis import copy_attention
 from harken.errors import OptionError
 from harken.text import Tokenizer
 from harken.transcribe.segments import TokenSegment
@@ -339,13 +340,8 @@ def align_tokens(
     # From the row of <|notimestamps|>, which predicts the first token, to that of the last, which predicts the end.
     rows = slice(len(sot_sequence) - 1, -1)
     word_heads = backend.word_heads
-    starts, ends = _spans(
-        session.attention(0)[:, rows],
-        session.attention(0, words=True)[:, rows] if word_heads else None,
-        word_heads,
-        n_positions,
-        complete=True,
-    )
+    attention, word_attention = copy_attention(session, 0, rows, len(word_heads))
+    starts, ends = _spans(attention, word_attention, word_heads, n_positions, complete=True)
     return Alignment(
         tokens=tuple(tokens),
         starts=starts,
