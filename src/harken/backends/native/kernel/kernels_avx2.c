@@ -104,10 +104,6 @@ INLINE i32x16 dot_pairs(i32x16 sums, pair_weights weights, const int16_t *x) {
     return sums;
 }
 
-#define LINEAR_TILE 4
-#define LINEAR_GROUPS 1
-#define ROW_TILE 6
-#define GROUP_TILE 1
 #define KERNELS_NAME avx2
 #include "kernels_body.h"
 #pragma clang attribute pop

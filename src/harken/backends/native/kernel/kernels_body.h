@@ -1,6 +1,14 @@
-/* All kernels of one instruction set. Included by a file that has defined dot products, LINEAR_TILE and
- * LINEAR_GROUPS, ROW_TILE and GROUP_TILE (the numbers of vectors, of rows, and of groups of a matrix that share what is
- * read; they change the speed and no bit), and KERNELS_NAME. */
+/* All kernels of one instruction set. Included by a file that has defined dot products and KERNELS_NAME. */
+
+/* The numbers of vectors, of rows, and of groups of a matrix that share what is read: they change the speed and no bit.
+ * With more registers they are larger. */
+#ifndef LINEAR_TILE
+#define LINEAR_TILE 4
+#define LINEAR_GROUPS 1
+#define ROW_TILE 6
+#define GROUP_TILE 1
+#endif
+
 #include "attention.h"
 #include "choice.h"
 #include "float32.h"

@@ -37,10 +37,6 @@ INLINE void dot_block_pair(const int8_t *weights, const int8_t *x, int64_t strid
 }
 
 #define DOT_BLOCK_PAIR
-#define LINEAR_TILE 4
-#define LINEAR_GROUPS 1
-#define ROW_TILE 6
-#define GROUP_TILE 1
 #define KERNELS_NAME i8mm
 #include "kernels_body.h"
 #pragma clang attribute pop

@@ -38,9 +38,5 @@ INLINE i32x16 dot_pairs(i32x16 sums, pair_weights weights, const int16_t *x) {
     return sums + weights.even * x[0] + weights.odd * x[1];
 }
 
-#define LINEAR_TILE 4
-#define LINEAR_GROUPS 1
-#define ROW_TILE 6
-#define GROUP_TILE 1
 #define KERNELS_NAME portable
 #include "kernels_body.h"
