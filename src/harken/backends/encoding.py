@@ -1,4 +1,4 @@
-"""What backends share before the decoder: their checks of callers, and encoding by the CPU engines."""
+"""What backends share before the decoder: checks of callers, the state of a stream, and encoding by the CPU engines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ import numpy as np
 from harken import audio
 from harken.audio.mel import log_mel, normalize, pad_or_trim
 from harken.contract import Features, Floats, SparsePositions, StreamingEncoderState
-from harken.types import FRAMES_PER_POSITION, Dims
+from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 SHORT_SPEECH = Path(audio.__file__).parent / "data" / "short_speech.npz"
 NO_ENCODER = "this backend has no encoder: use reuse_encoder_output"
 
 OwnState = TypeVar("OwnState")
+OwnFeatures = TypeVar("OwnFeatures")
+
+
+def own_features(features: Features, features_type: type[OwnFeatures]) -> OwnFeatures:
+    """Return the features; they may not come from a backend of another kind."""
+    assert isinstance(features, features_type), "features come from a backend of the same kind"
+    return features
 
 
 def own_states(states: Sequence[StreamingEncoderState], state_type: type[OwnState]) -> list[OwnState]:
@@ -41,6 +48,65 @@ def short_speech_window(dims: Dims) -> Floats:
         samples = archive["samples"].astype(np.float32) / 32768
     mel = log_mel(samples, dims.n_mels)
     return pad_or_trim(normalize(mel, float(mel.max())), FRAMES_PER_POSITION * dims.n_audio_ctx)
+
+
+class StreamState:
+    """The place in a stream, and the frames behind it that the convolutions read again with the next chunk.
+
+    Parameters
+    ----------
+    n_mels : int
+
+    Attributes
+    ----------
+    final_positions, positions : int
+        As in `harken.contract.StreamingEncoderState`.
+    """
+
+    def __init__(self, n_mels: int) -> None:
+        self.final_positions = self.positions = 0
+        self._left_context = np.zeros((n_mels, LEFT_CONTEXT_FRAMES), np.float32)
+
+    def with_context(self, mel: Floats) -> Floats:
+        """Return the next 2 W + 1 frames, or 2 W at the end of a stream, with those around: shape (n_mels, 2 W + 3)."""
+        missing = 1 - mel.shape[1] % FRAMES_PER_POSITION
+        return np.concatenate([self._left_context, np.pad(mel, ((0, 0), (0, missing)))], axis=1)
+
+    def advance(self, mel_with_context: Floats, final_positions: int) -> None:
+        """Go on behind the first positions of a chunk, which are final; the others are look-ahead."""
+        chunk_positions = mel_with_context.shape[1] // FRAMES_PER_POSITION - 1
+        first = FRAMES_PER_POSITION * final_positions
+        self._left_context = mel_with_context[:, first : first + LEFT_CONTEXT_FRAMES].copy()
+        self.positions = self.final_positions + chunk_positions
+        self.final_positions += final_positions
+
+
+def write_at(buffer: Floats, at: int, new: Floats) -> Floats:
+    """Write from position `at` on, along the last axis but one; return the buffer, or a larger copy of it."""
+    end = at + new.shape[-2]
+    buffer = with_room(buffer, at, end)
+    buffer[..., at:end, :] = new
+    return buffer
+
+
+def with_room(buffer: Floats, kept: int, needed: int) -> Floats:
+    """Return a buffer with room for so many positions: itself, or a larger copy of the first `kept`."""
+    if needed <= buffer.shape[-2]:
+        return buffer
+    larger = np.empty((*buffer.shape[:-2], 2 * needed, buffer.shape[-1]), np.float32)
+    larger[..., :kept, :] = buffer[..., :kept, :]
+    return larger
+
+
+def stack_padded(arrays: Sequence[Floats]) -> Floats:
+    """Stack arrays of some positions each, along the last axis but one, of which zeros follow the shorter ones."""
+    longest = max(array.shape[-2] for array in arrays)
+    return np.stack(
+        [
+            np.pad(array, [(0, 0)] * (array.ndim - 2) + [(0, longest - array.shape[-2]), (0, 0)])
+            for array in arrays
+        ]
+    )
 
 
 class EncodedWindows:
@@ -95,6 +161,7 @@ F = TypeVar("F", bound=EncodedWindows)
 class EncodingBackend(ABC, Generic[F]):
     """The methods of `harken.contract.Backend` before the decoder, for a decoder with features of type F."""
 
+    dims: Dims
     _encoder: Encoder | None
     """None if the backend has a decoder only."""
 
@@ -108,21 +175,23 @@ class EncodingBackend(ABC, Generic[F]):
         """Make features: project the encoder's output to the keys and values of the cross-attention."""
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> F:
-        assert self._encoder is not None, NO_ENCODER
-        return self._project(self._encoder.encode(mel, positions), positions=positions)
+        return self._project(self._own_encoder.encode(mel, positions), positions=positions)
 
     def encoder_output(self, features: Features) -> Floats:
-        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
-        return features.encoder_output
+        return own_features(features, EncodedWindows).encoder_output
 
     def reuse_encoder_output(self, features: Features) -> F:
-        assert isinstance(features, EncodedWindows), "features come from a backend of the same kind"
-        return self._project(features.encoder_output, features.lengths, features.sparse_positions)
+        encoded = own_features(features, EncodedWindows)
+        return self._project(encoded.encoder_output, encoded.lengths, encoded.sparse_positions)
 
     def open_encoder(self, history_frames: int) -> StreamingEncoderState:
-        assert self._encoder is not None, NO_ENCODER
-        return self._encoder.open_encoder(history_frames)
+        return self._own_encoder.open_encoder(history_frames)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        assert self._encoder is not None, NO_ENCODER
-        self._encoder.encode_chunk(states, mel, final_frames)
+        self._own_encoder.encode_chunk(states, mel, final_frames)
+
+    @property
+    def _own_encoder(self) -> Encoder:
+        encoder = self._encoder if self.dims.has_encoder else None
+        assert encoder, NO_ENCODER
+        return encoder

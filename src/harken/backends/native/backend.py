@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from harken.backends.encoding import EncodingBackend, own_states
+from harken.backends.encoding import EncodingBackend, own_features, own_states, stack_padded
 from harken.backends.loading import load_parts
 from harken.backends.native.decoder import NativeDecoder, NativeFeatures
 from harken.backends.native.encoder import NativeEncoder, NativeEncoderState
@@ -141,15 +141,13 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         own = own_states(states, NativeEncoderState)
         lengths = [state.positions for state in own]
         windows = [state.packed_window(self._decoder) for state in own]
-        return NativeFeatures(NativeEncoderState.stack_outputs(own), windows, lengths)
+        return NativeFeatures(stack_padded([state.encoder_output for state in own]), windows, lengths)
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> NativeSession:
-        assert isinstance(features, NativeFeatures), (
-            "features come from this backend's own encode or reuse_encoder_output"
-        )
-        return NativeSession(self._decoder, features, row_windows, capacity, attention=attention)
+        own = own_features(features, NativeFeatures)
+        return NativeSession(self._decoder, own, row_windows, capacity, attention=attention)
 
     def _project(
         self,

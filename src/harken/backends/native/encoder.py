@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.encoding import own_states, short_speech_window
+from harken.backends.encoding import StreamState, own_states, short_speech_window, with_room, write_at
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
 from harken.backends.native.library import NO_MEMORY, Chunk, Encoder, EncoderLayer
 from harken.backends.native.packed_file import ArrayShape, PackedContents, Put, Weights
@@ -188,7 +188,7 @@ def _make_model(arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights) ->
     )
 
 
-class NativeEncoderState:
+class NativeEncoderState(StreamState):
     """The state of one stream (see `harken.contract.StreamingEncoderState`).
 
     Parameters
@@ -199,9 +199,8 @@ class NativeEncoderState:
     """
 
     def __init__(self, dims: Dims, history_positions: int) -> None:
-        self.final_positions = self.positions = 0
+        super().__init__(dims.n_mels)
         self._history_positions, self._n_history = history_positions, 0
-        self._left_context = np.zeros((dims.n_mels, LEFT_CONTEXT_FRAMES), np.float32)
         self._keys_values = np.empty((dims.n_audio_layer, 0, 2 * dims.n_audio_state), np.float32)
         self._encoder_output = np.empty((0, dims.n_audio_state), np.float32)
         self._packed_window: PackedWindow | None = None
@@ -218,16 +217,16 @@ class NativeEncoderState:
         encoder_output : ndarray of shape (W, n_audio_state)
             Where its output is to be written.
         """
-        positions, missing = mel.shape[1] // FRAMES_PER_POSITION, 1 - mel.shape[1] % FRAMES_PER_POSITION
-        self._keys_values = _with_room(self._keys_values, self._n_history, self._n_history + positions)
+        positions = mel.shape[1] // FRAMES_PER_POSITION
+        self._keys_values = with_room(self._keys_values, self._n_history, self._n_history + positions)
         chunk = Chunk(
             first_position=self.final_positions,
             keys_values=self._keys_values.ctypes.data,
             layer_stride=self._keys_values[0].size,
             n_history=self._n_history,
         )
-        padded = np.concatenate([self._left_context, np.pad(mel, ((0, 0), (0, missing)))], axis=1)
-        return chunk, padded, np.empty((positions, self._encoder_output.shape[1]), np.float32)
+        encoder_output = np.empty((positions, self._encoder_output.shape[1]), np.float32)
+        return chunk, self.with_context(mel), encoder_output
 
     def append_chunk(self, mel: Floats, encoder_output: Floats, final_positions: int) -> None:
         """Append an encoded chunk, and keep the history that later chunks attend to.
@@ -245,36 +244,20 @@ class NativeEncoderState:
         if end > self._n_history:
             for layer in self._keys_values:
                 layer[: self._n_history] = layer[end - self._n_history : end].copy()
-        last_final_frame = FRAMES_PER_POSITION * final_positions + LEFT_CONTEXT_FRAMES
-        self._left_context = mel[:, last_final_frame - LEFT_CONTEXT_FRAMES : last_final_frame].copy()
         self._n_packed = min(self._n_packed, self.final_positions)
-        self.positions = self.final_positions + len(encoder_output)
-        self._encoder_output = _with_room(self._encoder_output, self.final_positions, self.positions)
-        self._encoder_output[self.final_positions : self.positions] = encoder_output
-        self.final_positions += final_positions
+        self._encoder_output = write_at(self._encoder_output, self.final_positions, encoder_output)
+        self.advance(mel, final_positions)
+
+    @property
+    def encoder_output(self) -> Floats:
+        """The encoder's output so far, shape (positions, n_audio_state)."""
+        return self._encoder_output[: self.positions]
 
     def packed_window(self, decoder: NativeDecoder) -> PackedWindow:
         """Return the packed keys and values of the cross-attention; valid until those of the next chunk are made."""
-        encoder_output = self._encoder_output[: self.positions]
         if self._packed_window is None or self._n_packed < self.positions:
-            self._packed_window = decoder.project_stream(encoder_output, self._n_packed, self._packed_window)
+            self._packed_window = decoder.project_stream(
+                self.encoder_output, self._n_packed, self._packed_window
+            )
             self._n_packed = self.positions
         return self._packed_window
-
-    @staticmethod
-    def stack_outputs(states: Sequence[NativeEncoderState]) -> Floats:
-        """Return the output of some streams, shape (streams, positions of the longest, n_audio_state)."""
-        longest = max(state.positions for state in states)
-        stacked = np.zeros((len(states), longest, states[0]._encoder_output.shape[1]), np.float32)
-        for row, state in zip(stacked, states, strict=True):
-            row[: state.positions] = state._encoder_output[: state.positions]
-        return stacked
-
-
-def _with_room(buffer: Floats, kept: int, needed: int) -> Floats:
-    """Return a buffer with room along its last axis but one: itself, or a larger copy of the first `kept` rows."""
-    if needed <= buffer.shape[-2]:
-        return buffer
-    larger = np.empty((*buffer.shape[:-2], 2 * needed, buffer.shape[-1]), np.float32)
-    larger[..., :kept, :] = buffer[..., :kept, :]
-    return larger

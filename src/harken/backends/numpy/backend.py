@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harken.backends.encoding import NO_ENCODER, own_states
+from harken.backends.encoding import NO_ENCODER, own_features, own_states
 from harken.backends.host_logits import HostLogits
 from harken.backends.numpy import model
 from harken.backends.numpy.model import Mask, Weights
@@ -95,20 +95,16 @@ class NumpyBackend:
         return NumpyFeatures.from_windows(windows, positions)
 
     def encoder_output(self, features: Features) -> Floats:
-        assert isinstance(features, NumpyFeatures), "features come from a backend of the same kind"
-        return features.encoder_output
+        return own_features(features, NumpyFeatures).encoder_output
 
     def reuse_encoder_output(self, features: Features) -> NumpyFeatures:
-        assert isinstance(features, NumpyFeatures), "features come from a backend of the same kind"
-        return features
+        return own_features(features, NumpyFeatures)
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> NumpySession:
-        assert isinstance(features, NumpyFeatures), (
-            "features come from this backend's own encode or reuse_encoder_output"
-        )
-        return NumpySession(self, features, row_windows, capacity, attention=attention)
+        own = own_features(features, NumpyFeatures)
+        return NumpySession(self, own, row_windows, capacity, attention=attention)
 
     def open_encoder(self, history_frames: int) -> NumpyEncoderState:
         assert self.dims.has_encoder, NO_ENCODER

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from harken.backends.encoding import EncodingBackend, own_states
+from harken.backends.encoding import EncodingBackend, own_features, own_states
 from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
@@ -111,13 +111,10 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> OnnxSession:
-        assert isinstance(features, OnnxFeatures), (
-            "features come from this backend's own encode or reuse_encoder_output"
-        )
         return OnnxSession(
             self._decoder,
             self.dims,
-            features,
+            own_features(features, OnnxFeatures),
             row_windows,
             capacity,
             heads=self.heads if attention else None,

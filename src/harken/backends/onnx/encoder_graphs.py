@@ -7,12 +7,12 @@ from threading import Lock
 
 import numpy as np
 
-from harken.backends.encoding import NO_ENCODER, own_states, short_speech_window
+from harken.backends.encoding import StreamState, own_states, short_speech_window, stack_padded, write_at
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.runtimes import Arrays, Graph
 from harken.backends.onnx.session import MASKED, OnnxFeatures
 from harken.contract import Floats, SparsePositions, StreamingEncoderState
-from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
+from harken.types import FRAMES_PER_POSITION, Dims
 
 
 class EncoderGraphs:
@@ -38,7 +38,6 @@ class EncoderGraphs:
         return ("cross_kv", "encoder") if dims.has_encoder else ("cross_kv",)
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
-        assert self._dims.has_encoder, NO_ENCODER
         if positions:
             return np.concatenate(
                 [self._encode_sparse(mel[i], positions) for i in single_window_slices(len(mel))]
@@ -62,7 +61,6 @@ class EncoderGraphs:
         self._graph("cross_kv")({"encoder_output": encoder_output}, cross_kv)
 
     def open_encoder(self, history_frames: int) -> OnnxEncoderState:
-        assert self._dims.has_encoder, NO_ENCODER
         return OnnxEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
@@ -78,7 +76,7 @@ class EncoderGraphs:
             chunk_positions = slice(row * encoder_output.shape[1], (row + 1) * encoder_output.shape[1])
             stream_outputs = {name: array[row] for name, array in outputs.items()}
             stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
-            state.append_chunk(mel[row], stream_outputs, final_frames // FRAMES_PER_POSITION)
+            state.append_chunk(inputs["mel"][row], stream_outputs, final_frames // FRAMES_PER_POSITION)
 
     def _encode_sparse(self, mel: Floats, positions: SparsePositions) -> Floats:
         """Encode the first positions of one window, by the graph of streams, whose history is the frozen positions."""
@@ -112,7 +110,7 @@ class EncoderGraphs:
             return self._loaded[name]
 
 
-class OnnxEncoderState:
+class OnnxEncoderState(StreamState):
     """`harken.contract.StreamingEncoderState` of the graph `harken.backends.onnx.graphs.streaming_encoder`.
 
     Parameters
@@ -123,9 +121,8 @@ class OnnxEncoderState:
     """
 
     def __init__(self, dims: Dims, history_positions: int) -> None:
+        super().__init__(dims.n_mels)
         self._dims, self._history_positions = dims, history_positions
-        self.final_positions = self.positions = 0
-        self._left_context = np.zeros((dims.n_mels, LEFT_CONTEXT_FRAMES), np.float32)
         heads, head_size = dims.n_audio_head, dims.n_audio_state // dims.n_audio_head
         shapes = {"k": (heads, head_size, history_positions), "v": (heads, history_positions, head_size)}
         self._past_kv = {
@@ -138,16 +135,15 @@ class OnnxEncoderState:
     @staticmethod
     def chunk_inputs(states: Sequence[OnnxEncoderState], mel: Floats) -> tuple[Arrays, Arrays]:
         """Return the graph's inputs for the next chunks of some streams, and arrays for its outputs."""
-        dims, history_positions, frames = states[0]._dims, states[0]._history_positions, mel.shape[2]
-        chunk_positions, right_padding = frames // FRAMES_PER_POSITION, 1 - frames % FRAMES_PER_POSITION
-        left_context = np.stack([state._left_context for state in states])
+        dims, history_positions = states[0]._dims, states[0]._history_positions
+        chunk_positions = mel.shape[2] // FRAMES_PER_POSITION
         first_positions = np.array([state.final_positions for state in states])[:, None]
         conv_mask = np.ones((len(states), 1, FRAMES_PER_POSITION * chunk_positions + 1), np.float32)
         conv_mask[first_positions[:, 0] == 0, :, 0] = 0
         mask = np.zeros((len(states), 1, 1, history_positions + chunk_positions), np.float32)
         mask[:, 0, 0, :history_positions][np.arange(history_positions, 0, -1) > first_positions] = MASKED
         inputs = {
-            "mel": np.concatenate([left_context, np.pad(mel, ((0, 0), (0, 0), (0, right_padding)))], axis=2),
+            "mel": np.stack([state.with_context(chunk) for state, chunk in zip(states, mel, strict=True)]),
             "conv_mask": conv_mask,
             "positions": first_positions + np.arange(chunk_positions),
             "mask": mask,
@@ -166,8 +162,8 @@ class OnnxEncoderState:
 
         Parameters
         ----------
-        mel : ndarray of shape (n_mels, frames), float32
-            Frames of the chunk.
+        mel : ndarray of shape (n_mels, 2 W + 3), float32
+            Frames of the chunk, with those around it.
         outputs : dict of str to ndarray
             Outputs for this stream of the graphs `streaming_encoder` and `cross_kv`.
         final_positions : int
@@ -176,29 +172,22 @@ class OnnxEncoderState:
         for i in range(self._dims.n_audio_layer):
             self._append_history(f"past_k.{i}", outputs[f"key.{i}"][:, :, :final_positions], axis=2)
             self._append_history(f"past_v.{i}", outputs[f"value.{i}"][:, :final_positions], axis=1)
-        frames = np.concatenate([self._left_context, mel[:, : FRAMES_PER_POSITION * final_positions]], axis=1)
-        self._left_context = frames[:, frames.shape[1] - LEFT_CONTEXT_FRAMES :]
         names = [name for name in outputs if name == "encoder_output" or name.startswith("cross")]
         if not self._outputs:
             self._outputs = {
                 name: np.empty((*outputs[name].shape[:-2], 0, outputs[name].shape[-1]), np.float32)
                 for name in names
             }
-        chunk_positions = outputs["encoder_output"].shape[0]
         for name in names:
-            self._outputs[name] = _write_at(self._outputs[name], self.final_positions, outputs[name])
-        self.final_positions, self.positions = (
-            self.final_positions + final_positions,
-            self.final_positions + chunk_positions,
-        )
+            self._outputs[name] = write_at(self._outputs[name], self.final_positions, outputs[name])
+        self.advance(mel, final_positions)
 
     @staticmethod
     def stream_features(states: Sequence[OnnxEncoderState]) -> OnnxFeatures:
         """Make features with one window a stream."""
         lengths = [state.positions for state in states]
-        longest = max(lengths)
         stacked = {
-            name: np.stack([_pad_to(state._outputs[name], state.positions, longest) for state in states])
+            name: stack_padded([state._outputs[name][..., : state.positions, :] for state in states])
             for name in states[0]._outputs
         }
         return OnnxFeatures(stacked.pop("encoder_output"), stacked, lengths)
@@ -208,22 +197,6 @@ class OnnxEncoderState:
         self._past_kv[name] = np.ascontiguousarray(
             np.take(joined, np.arange(joined.shape[axis] - self._history_positions, joined.shape[axis]), axis)
         )
-
-
-def _write_at(buffer: Floats, at: int, new: Floats) -> Floats:
-    """Write from position `at` on, along the last axis but one; return the buffer, or a larger copy of it."""
-    end = at + new.shape[-2]
-    if end > buffer.shape[-2]:
-        grown = np.zeros((*buffer.shape[:-2], 2 * end, buffer.shape[-1]), np.float32)
-        grown[..., : buffer.shape[-2], :] = buffer
-        buffer = grown
-    buffer[..., at:end, :] = new
-    return buffer
-
-
-def _pad_to(buffer: Floats, positions: int, longest: int) -> Floats:
-    """Return the first positions of a buffer, padded with zeros to a common length."""
-    return np.pad(buffer[..., :positions, :], [(0, 0)] * (buffer.ndim - 2) + [(0, longest - positions), (0, 0)])
 
 
 def single_window_slices(n_windows: int) -> Iterator[slice]:

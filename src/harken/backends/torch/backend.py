@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harken.backends.encoding import NO_ENCODER, own_states
+from harken.backends.encoding import NO_ENCODER, own_features, own_states
 from harken.backends.torch.device import DTYPES, choose_device, describe_device
 from harken.backends.torch.model import AttentionFunction, WhisperModel, attend
 from harken.backends.torch.session import LogitVocabulary, TorchFeatures, TorchSession
@@ -112,21 +112,18 @@ class TorchBackend:
         return TorchFeatures(encoder_output, self._model.project_cross_kv(encoder_output))
 
     def encoder_output(self, features: Features) -> Floats:
-        assert isinstance(features, TorchFeatures), "features come from a backend of the same kind"
-        encoder_output: Floats = features.encoder_output.float().cpu().numpy()
+        encoder_output: Floats = own_features(features, TorchFeatures).encoder_output.float().cpu().numpy()
         return encoder_output
 
     def reuse_encoder_output(self, features: Features) -> TorchFeatures:
-        assert isinstance(features, TorchFeatures), "features come from a backend of the same kind"
-        return replace(features, cross_kv=self._model.project_cross_kv(features.encoder_output))
+        own = own_features(features, TorchFeatures)
+        return replace(own, cross_kv=self._model.project_cross_kv(own.encoder_output))
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> TorchSession:
-        assert isinstance(features, TorchFeatures), (
-            "features come from this backend's own encode or reuse_encoder_output"
-        )
-        return TorchSession(self._cache_pool, self._vocabulary, features, row_windows, capacity, attention)
+        own = own_features(features, TorchFeatures)
+        return TorchSession(self._cache_pool, self._vocabulary, own, row_windows, capacity, attention)
 
     def open_encoder(self, history_frames: int) -> TorchEncoderState:
         assert self.dims.has_encoder, NO_ENCODER

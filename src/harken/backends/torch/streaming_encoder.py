@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from harken.backends.encoding import StreamState
 from harken.backends.torch.device import upload
 from harken.backends.torch.model import AttentionFunction, WhisperModel
 from harken.backends.torch.session import TorchFeatures
 from harken.contract import Floats
-from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES
+from harken.types import FRAMES_PER_POSITION
 
 PAD_MULTIPLE = 250
 """Features of streams are padded to a multiple of this many positions, if decoder steps are captured.
@@ -23,7 +24,7 @@ A stream grows with every update, and without padding the steps would be capture
 """
 
 
-class TorchEncoderState:
+class TorchEncoderState(StreamState):
     """`harken.contract.StreamingEncoderState` with keys and values of the last final positions.
 
     Cross-attention keys and values are computed once a chunk, and those of final positions are kept, so an update
@@ -40,9 +41,8 @@ class TorchEncoderState:
 
     def __init__(self, model: WhisperModel, history_positions: int, attend: AttentionFunction) -> None:
         dims = model.dims
+        super().__init__(dims.n_mels)
         self._model, self._history_positions, self._attend = model, history_positions, attend
-        self.final_positions = self.positions = 0
-        self._left_context = np.zeros((dims.n_mels, LEFT_CONTEXT_FRAMES), np.float32)
 
         def empty(*leading: int, state: int) -> Tensor:
             return torch.empty((*leading, 0, state), dtype=model.dtype, device=model.device)
@@ -54,14 +54,10 @@ class TorchEncoderState:
     @staticmethod
     def encode_chunk(states: Sequence[TorchEncoderState], mel: Floats, final_positions: int) -> None:
         """Encode the next chunks of some streams of one model; their first `final_positions` become final."""
-        model, frames = states[0]._model, mel.shape[2]
-        chunk_positions, right_padding = frames // FRAMES_PER_POSITION, 1 - frames % FRAMES_PER_POSITION
+        model, chunk_positions = states[0]._model, mel.shape[2] // FRAMES_PER_POSITION
         longest = max(state.final_positions for state in states) + chunk_positions
         assert longest <= model.dims.n_audio_ctx, "the stream is too long"
-        left_context = np.stack([state._left_context for state in states])
-        mel_with_context = np.concatenate(
-            [left_context, np.pad(mel, ((0, 0), (0, 0), (0, right_padding)))], axis=2
-        )
+        mel_with_context = np.stack([s.with_context(chunk) for s, chunk in zip(states, mel, strict=True)])
         first_positions = upload([state.final_positions for state in states], model.device)
         past_kv, mask = _stack_past_kv(states, chunk_positions)
         encoder_output, new_kv = model.encode_chunk(
@@ -70,9 +66,8 @@ class TorchEncoderState:
         cross_kv = model.project_cross_kv(encoder_output)
         for row, state in enumerate(states):
             state._replace_lookahead(encoder_output[row], cross_kv[:, :, row])
-            state._append_history(
-                mel[row, :, : FRAMES_PER_POSITION * final_positions], new_kv[:, row, :final_positions]
-            )
+            state._append_history(new_kv[:, row, :final_positions])
+            state.advance(mel_with_context[row], final_positions)
 
     @staticmethod
     def stream_features(states: Sequence[TorchEncoderState], pad_multiple: int) -> TorchFeatures:
@@ -99,14 +94,11 @@ class TorchEncoderState:
         """Replace the positions of the look-ahead by those of a chunk."""
         self._encoder_output = _write_at(self._encoder_output, self.final_positions, encoder_output)
         self._cross_kv = _write_at(self._cross_kv, self.final_positions, cross_kv)
-        self.positions = self.final_positions + len(encoder_output)
 
-    def _append_history(self, mel: Floats, new_kv: Tensor) -> None:
-        """Keep the history that later chunks attend to: frames, keys and values of new final positions."""
-        self._left_context = np.concatenate([self._left_context, mel], axis=1)[:, -LEFT_CONTEXT_FRAMES:]
+    def _append_history(self, new_kv: Tensor) -> None:
+        """Keep the history that later chunks attend to: keys and values of new final positions."""
         past_kv = torch.cat([self._past_kv, new_kv], dim=1)
         self._past_kv = past_kv[:, max(0, past_kv.shape[1] - self._history_positions) :]
-        self.final_positions += new_kv.shape[1]
 
 
 def _stack_past_kv(states: Sequence[TorchEncoderState], chunk_positions: int) -> tuple[Tensor, Tensor | None]:
