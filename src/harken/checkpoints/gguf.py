@@ -13,8 +13,8 @@ from typing import Any
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.ggml_types import shape_and_type, weight_at
-from harken.checkpoints.huggingface import declared_dims, openai_name_of
-from harken.checkpoints.model_files import Cursor, LazyTensor, open_cursor, read_object, watch
+from harken.checkpoints.huggingface import dims_beside, openai_name_of
+from harken.checkpoints.model_files import Cursor, LazyTensor, open_cursor, watch
 from harken.checkpoints.weight_shapes import usual_heads
 
 MAGIC = b"GGUF"
@@ -39,7 +39,8 @@ def read(path: Path) -> Checkpoint:
     CheckpointError
         If the file is damaged, not a Whisper model, or of an unsupported quantisation.
     """
-    files = [watch(path), watch(path.with_name("config.json"))]
+    config, config_files = dims_beside(path.parent)
+    files = [watch(path), *config_files]
     with open_cursor(path) as cursor:
         cursor.skip(len(MAGIC))
         if (version := cursor.read_number("I")) not in _VERSIONS:
@@ -64,15 +65,8 @@ def read(path: Path) -> Checkpoint:
         for name, value in metadata.items()
         if name.endswith(endings) and type(value) is int
     }
-    config = declared_dims(read_object(files[1].path, optional=True))
-    return assemble(
-        path,
-        "gguf",
-        tensors,
-        usual_heads(tensors) | config | declared,
-        find_vocabulary(path.parent),
-        files=files if config else files[:1],
-    )
+    dims = usual_heads(tensors) | config | declared
+    return assemble(path, "gguf", tensors, dims, find_vocabulary(path.parent), files=files)
 
 
 def _read_entry(cursor: Cursor) -> tuple[str, Any]:

@@ -25,7 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.checkpoints.checkpoint import EMBEDDING, Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.model_files import Array, LazyTensor, half, read_error, read_object, watch
+from harken.checkpoints.model_files import (
+    Array,
+    LazyTensor,
+    WatchedFile,
+    half,
+    is_file_name,
+    read_error,
+    read_object,
+    watch,
+)
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.checkpoints.torch_file import TorchFile
 from harken.checkpoints.weight_shapes import expected_shapes
@@ -153,7 +162,7 @@ def _shards(index: Path) -> tuple[Path, ...]:
         case _:
             raise CheckpointError(f"{index}: has no weight_map of names to files")
     for name in names:
-        if name in ("", ".", "..") or set(name) & set("/\\:\0"):
+        if not is_file_name(name):
             raise CheckpointError(f"{index}: names {name[:80]!r}, allowed are files of its own directory")
     return tuple(index.with_name(name) for name in names)
 
@@ -199,6 +208,13 @@ def _product(first: Array, second: Array) -> Array:
 def declared_dims(config: Mapping[str, object]) -> dict[str, object]:
     """Return the dimensions that a config.json declares, under the names of transformers or OpenAI's."""
     return {ours: config[name] for ours, theirs in _DIMS.items() for name in (ours, theirs) if name in config}
+
+
+def dims_beside(folder: Path) -> tuple[dict[str, object], list[WatchedFile]]:
+    """Return the dimensions that a config.json in a folder declares, and that file; nothing if it declares none."""
+    file = watch(folder / "config.json")
+    declared = declared_dims(read_object(file.path, optional=True))
+    return declared, [file] if declared else []
 
 
 def openai_name_of(name: str) -> str:

@@ -46,6 +46,11 @@ def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
     return data
 
 
+def is_file_name(name: str) -> bool:
+    """Return whether a name, written in a file, is that of a file of the same directory."""
+    return name not in ("", ".", "..") and not set(name) & set("/\\:\0")
+
+
 def parse_object(path: Path, text: str | bytes) -> dict[str, object]:
     """Parse a JSON object; raise a `CheckpointError` that names `path` for anything else."""
     try:

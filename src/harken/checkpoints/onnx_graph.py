@@ -16,7 +16,7 @@ import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.graph_weights import Constant, Node, weights_of_graph
-from harken.checkpoints.huggingface import declared_dims
+from harken.checkpoints.huggingface import declared_dims, dims_beside
 from harken.checkpoints.model_files import (
     BFLOAT16,
     FLOAT16,
@@ -28,8 +28,8 @@ from harken.checkpoints.model_files import (
     Array,
     LazyTensor,
     WatchedFile,
+    is_file_name,
     lazy_tensor,
-    read_object,
     watch,
 )
 from harken.checkpoints.weight_shapes import usual_heads
@@ -55,11 +55,8 @@ def read(path: Path) -> Checkpoint:
     """
     encoder, decoder = _both(path)
     folder = encoder.parent.parent if encoder.parent.name == "onnx" else encoder.parent
-    config_path = folder / "config.json"
-    files = [watch(encoder), watch(decoder)]
-    config = declared_dims(read_object(config_path, optional=True))
-    if config:
-        files.append(watch(config_path))
+    config, config_files = dims_beside(folder)
+    files = [watch(encoder), watch(decoder), *config_files]
     tensors: dict[str, LazyTensor] = {}
     metadata: dict[str, object] = {}
     for file, side in ((encoder, "encoder"), (decoder, "decoder")):
@@ -133,7 +130,7 @@ def _tensor(path: Path, stored: Any, files: list[WatchedFile]) -> LazyTensor | N
     if stored.external_data:
         entries = {_text(entry.key): _text(entry.value) for entry in stored.external_data}
         name, offset = entries.get("location", ""), entries.get("offset", "0")
-        if name in ("", ".", "..") or set(name) & set("/\\:\0") or not _is_number(offset):
+        if not is_file_name(name) or not _is_number(offset):
             raise CheckpointError(
                 f"{path}: {stored.name[:80]!r} is in {name[:80]!r}, allowed are files of its own directory"
             )

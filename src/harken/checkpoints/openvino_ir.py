@@ -18,7 +18,7 @@ import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.graph_weights import Constant, Node, weights_of_graph
-from harken.checkpoints.huggingface import declared_dims
+from harken.checkpoints.huggingface import dims_beside
 from harken.checkpoints.model_files import (
     BFLOAT16,
     FLOAT16,
@@ -33,7 +33,6 @@ from harken.checkpoints.model_files import (
     StorageDtype,
     lazy_tensor,
     read_error,
-    read_object,
     watch,
 )
 from harken.checkpoints.weight_shapes import usual_heads
@@ -75,11 +74,9 @@ def read(path: Path) -> Checkpoint:
     graphs = {"encoder": path.with_name(ENCODER), "decoder": path.with_name(DECODER)}
     if path not in graphs.values() or not all(map(Path.is_file, graphs.values())):
         raise CheckpointError(f"{path}: allowed are {ENCODER} and {DECODER} in one directory")
-    config_path = path.with_name("config.json")
+    config, config_files = dims_beside(path.parent)
     files = [watch(file) for graph in graphs.values() for file in (graph, graph.with_suffix(".bin"))]
-    config = declared_dims(read_object(config_path, optional=True))
-    if config:
-        files.append(watch(config_path))
+    files += config_files
     tensors: dict[str, LazyTensor] = {}
     for side, graph in graphs.items():
         nodes, constants = _read_graph(graph)
