@@ -20,12 +20,9 @@ from harken.decoding import (
     PartialWindow,
     decode_partial,
     language_probabilities,
-    make_logit_rules,
-    make_prompt,
 )
 from harken.results import Segment
 from harken.streaming.utterance import EncoderChunk
-from harken.text import to_language_code
 from harken.transcribe import RecordingTranscriber, Scheduler, WindowDecoder
 
 MIN_LANGUAGE_POSITIONS = 100
@@ -156,19 +153,7 @@ class ModelWorker:
         self.measures_time = clock is not None
         self._clock = clock
         self._window_decoder, self._batch_size = window_decoder, batch_size
-        self._fixed_language = (
-            to_language_code(self.options.language) if self.options.language is not None else None
-        )
-        options = self.options
-        self._logit_rules = make_logit_rules(
-            self.tokenizer,
-            timestamps=False,
-            suppress_tokens=options.suppress_tokens,
-            suppress_blank=options.suppress_blank,
-            suppress_regex=options.suppress_regex,
-            hotwords=options.hotwords,
-        )
-        self._initial_prompt_tokens = tuple(window_decoder.initial_prompt_tokens)
+        self._logit_rules = window_decoder.make_rules(timestamps=False)
 
     def run(self, streams: Sequence[RequestGenerator]) -> None:
         """Run streams to their ends; requests that are pending at the same time are computed together."""
@@ -207,7 +192,7 @@ class ModelWorker:
         windows = [
             PartialWindow(
                 window_index=window,
-                prompt=self._prompt(language, request.context_tokens),
+                prompt=self._window_decoder.build_prompt(language, request.context_tokens, partial=True),
                 committed=request.committed,
                 draft_tokens=request.draft_tokens,
                 n_positions=request.chunk.positions,
@@ -239,7 +224,7 @@ class ModelWorker:
         self, requests: Sequence[PartialRequest], features: Features
     ) -> list[tuple[str, bool]]:
         """Return the language of each request, and if it is known; if not, use that of the utterance before."""
-        known = [request.language or self._fixed_language for request in requests]
+        known = [request.language or self.options.language_code for request in requests]
         if None not in known:
             return [(language, True) for language in known if language is not None]
         probabilities = language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
@@ -254,17 +239,6 @@ class ModelWorker:
                 else (best if confident else request.previous_language or best, confident)
             )
         return languages
-
-    def _prompt(self, language: str, context_tokens: Sequence[int]) -> tuple[int, ...]:
-        return make_prompt(
-            self.tokenizer,
-            self.backend.dims.n_text_ctx,
-            language=language,
-            task=self.options.task,
-            timestamps=False,
-            initial_prompt_tokens=self._initial_prompt_tokens,
-            previous_tokens=context_tokens,
-        )
 
 
 def _next_request(stream: RequestGenerator, response: ModelResponse) -> ModelRequest | None:

@@ -13,7 +13,6 @@ from harken.contract import Floats
 from harken.decoding import language_probabilities
 from harken.errors import AudioError
 from harken.results import Word
-from harken.text import to_language_code
 from harken.text.languages import LANGUAGES_WITHOUT_SPACES
 from harken.transcribe.chunking import SpeechSegmenter
 from harken.transcribe.hallucination import normalize_phrase
@@ -54,7 +53,7 @@ def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: s
     """
     samples = np.concatenate(list(blocks))
     window_samples = window_decoder.window_frames * HOP_SAMPLES
-    language = window_decoder.options.language and to_language_code(window_decoder.options.language)
+    language = window_decoder.options.language_code
     if len(samples) <= window_samples:
         yield from _align_window(window_decoder, samples, text, language)
         return

@@ -220,6 +220,11 @@ class TranscribeOptions:
         if any(start == end for start, end in self.clips(FRAMES_PER_SECOND)):
             raise OptionError("clip_timestamps", times_s, "clips that end after their start, by 0.01 s or more")
 
+    @property
+    def language_code(self) -> str | None:
+        """Code of the language, if it is given."""
+        return None if self.language is None else to_language_code(self.language)
+
     def strategies(self) -> tuple[Strategy, ...]:
         """Return the fallback schedule: the decoding strategies to try in turn."""
         beam = Beam(width=self.beam_size, patience=self.patience, length_penalty=self.length_penalty)

@@ -93,8 +93,9 @@ class RecordingTranscriber:
         self.unwritten: list[UnwrittenSpeech] = []
         self.finished = False
         self.failure: HarkenError | None = None
-        language = language if self.options.language is None else self.options.language
-        self.language = to_language_code(language) if language is not None else None
+        self.language = self.options.language_code
+        if self.language is None and language is not None:
+            self.language = to_language_code(language)
         self.language_probability: float | None = None
         self.stats = DecodeStats()
         self._language_filter = LanguageFilter()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -227,20 +226,11 @@ class WindowDecoder:
         options = self.options
         self.exact = options.is_exact(self.backend.capabilities.precision)
         self.initial_prompt_tokens = self._encode_text(options.initial_prompt)
-        make_window_rules = partial(
-            make_logit_rules,
-            self.tokenizer,
-            timestamps=options.timestamps,
-            suppress_tokens=options.suppress_tokens,
-            suppress_blank=options.suppress_blank,
-            max_initial_timestamp_s=options.max_initial_timestamp_s,
-            suppress_regex=options.suppress_regex,
-            hotwords=options.hotwords,
-        )
-        self._rules = make_window_rules()
-        prefix_tokens = self._encode_text(options.prefix)
+        self._rules = self.make_rules(timestamps=options.timestamps)
         self._first_window_rules = (
-            make_window_rules(forced_prefix=prefix_tokens) if prefix_tokens else self._rules
+            self.make_rules(timestamps=options.timestamps, prefix=options.prefix)
+            if options.prefix
+            else self._rules
         )
 
     @property
@@ -248,16 +238,35 @@ class WindowDecoder:
         """Mel frames of a whole window."""
         return FRAMES_PER_POSITION * self.backend.dims.n_audio_ctx
 
-    def build_prompt(self, language: str, previous_tokens: Sequence[int]) -> tuple[int, ...]:
-        """Build the prompt of a window from its language and the text before it."""
+    def make_rules(self, *, timestamps: bool, prefix: str | None = None) -> LogitRules:
+        """Make the logit rules of a window that is forced to begin with a prefix, if there is one."""
+        options = self.options
+        return make_logit_rules(
+            self.tokenizer,
+            timestamps=timestamps,
+            suppress_tokens=options.suppress_tokens,
+            suppress_blank=options.suppress_blank,
+            max_initial_timestamp_s=options.max_initial_timestamp_s,
+            suppress_regex=options.suppress_regex,
+            forced_prefix=self._encode_text(prefix),
+            hotwords=options.hotwords,
+        )
+
+    def build_prompt(
+        self, language: str, previous_tokens: Sequence[int], *, partial: bool = False
+    ) -> tuple[int, ...]:
+        """Build the prompt of a window from its language and the text before it.
+
+        That of a partial window asks for no timestamps and always has the initial prompt.
+        """
         options = self.options
         return make_prompt(
             self.tokenizer,
             self.backend.dims.n_text_ctx,
             language=language,
             task=options.task,
-            timestamps=options.timestamps,
-            initial_prompt_tokens=self.initial_prompt_tokens if options.carry_initial_prompt else (),
+            timestamps=options.timestamps and not partial,
+            initial_prompt_tokens=self.initial_prompt_tokens if partial or options.carry_initial_prompt else (),
             previous_tokens=previous_tokens,
         )
 
