@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from harken.audio import load_audio
-from harken.audio.quiet_speech import HOLD_CHUNKS, QUIET_LEVEL, SpeechDetector
 from harken.audio.silero import CHUNK_SAMPLES, SileroDetector
-from harken.audio.vad import RegionTracker, VadOptions
+from harken.audio.vad import HOLD_CHUNKS, QUIET_LEVEL, RegionTracker, SpeechDetector, VadOptions
 from harken.contract import Floats
 from harken.errors import HarkenError
 
