@@ -144,7 +144,7 @@ class DraftContext:
         """
         decoder = self.speculative_decoder
         statistics = decoder.sampling if sampling else decoder.greedy
-        generators = []
+        n_rows, generators = len(row_windows), list[_CalibratedGenerator]()
         if any(previous_hypotheses):
             lookup = PromptLookup(
                 previous_hypotheses,
@@ -154,28 +154,16 @@ class DraftContext:
                 allows=logit_rules.allows,
                 timestamp_begin=logit_rules.timestamp_begin,
             )
-            generators.append(
-                _CalibratedGenerator(
-                    lookup,
-                    statistics.previous_hypothesis,
-                    len(row_windows),
-                    needs_setup=False,
-                )
-            )
+            counter = statistics.previous_hypothesis
+            generators.append(_CalibratedGenerator(lookup, counter, n_rows, needs_setup=False))
         if decoder.ngram:
-            generators.append(
-                _CalibratedGenerator(
-                    PromptLookup(prompts, allows=logit_rules.allows),
-                    statistics.ngram,
-                    len(row_windows),
-                    needs_setup=False,
-                )
-            )
+            lookup = PromptLookup(prompts, allows=logit_rules.allows)
+            generators.append(_CalibratedGenerator(lookup, statistics.ngram, n_rows, needs_setup=False))
         if decoder.assistant:
             assisted = AssistedCandidateGenerator(
                 decoder.assistant.backend, lambda: self.assistant_features, row_windows, prompts, logit_rules
             )
-            generators.append(_CalibratedGenerator(assisted, statistics.assistant, len(row_windows)))
+            generators.append(_CalibratedGenerator(assisted, statistics.assistant, n_rows))
         if not generators:
             return None
         setup_s = self.encode_s * decoder.assistant.encoder_ratio if decoder.assistant else 0.0

@@ -151,6 +151,13 @@ class NativeDecoder:
             _close_sessions(self.library, self._abandoned)
             return function(*arguments)
 
+    def compute(self, purpose: str, function: Callable[..., int], *arguments: Any) -> int:
+        """Call a function that can run out of memory, and return its result."""
+        result: int = self.call(function, *arguments)
+        if result == NO_MEMORY:
+            raise OutOfMemory(f"not enough memory {purpose}")
+        return result
+
     def project_window(self, encoder_output: Floats) -> PackedWindow:
         """Make packed keys and values of the cross-attention of one window.
 
@@ -197,8 +204,7 @@ class NativeDecoder:
         assert encoder_output.flags.c_contiguous
         project = self.library.harken_project_window
         arguments = (encoder_output.ctypes.data, unchanged, byref(window.structure()))
-        if self.call(project, self.handle, *arguments) == NO_MEMORY:
-            raise OutOfMemory("not enough memory for the keys and values of a window")
+        self.compute("for the keys and values of a window", project, self.handle, *arguments)
         return window
 
     def open_session(

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from harken.backends.encoding import StreamState, own_states, short_speech_window, with_room, write_at
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
-from harken.backends.native.library import NO_MEMORY, Chunk, Encoder, EncoderLayer
+from harken.backends.native.library import Chunk, Encoder, EncoderLayer
 from harken.backends.native.packed_file import ArrayShape, PackedContents, Put, Weights
 from harken.backends.native.weights import EncoderWeights
 from harken.contract import Floats, SparsePositions, StreamingEncoderState
-from harken.errors import OutOfMemory
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 RIGHT_CONTEXT_FRAMES = 1
@@ -112,8 +111,7 @@ class NativeEncoder:
             encoder_output.ctypes.data,
         )
         encode = self._decoder.library.harken_encode
-        if self._decoder.call(encode, self._decoder.handle, byref(self._model), byref(chunk)) == NO_MEMORY:
-            raise OutOfMemory("not enough memory to encode")
+        self._decoder.compute("to encode", encode, self._decoder.handle, byref(self._model), byref(chunk))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

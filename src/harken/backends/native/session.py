@@ -11,9 +11,8 @@ import numpy as np
 
 from harken.backends.host_logits import HostLogits, columns_of
 from harken.backends.native.decoder import NativeDecoder, NativeFeatures, close_when_collected
-from harken.backends.native.library import NO_MEMORY, Picked, Rules
+from harken.backends.native.library import Picked, Rules
 from harken.contract import Floats, GreedyRules, Ints, PickedSoFar, TokenRange
-from harken.errors import OutOfMemory
 
 NONE = -1
 """No token or timestamp."""
@@ -122,10 +121,7 @@ class NativeSession:
 
     def _call(self, function: Callable[..., int], *arguments: Any) -> int:
         """Call a function on this session that can run out of memory, and return its result."""
-        result: int = self._decoder.call(function, self._handle, *arguments)
-        if result == NO_MEMORY:
-            raise OutOfMemory("not enough memory for computing")
-        return result
+        return self._decoder.compute("for computing", function, self._handle, *arguments)
 
 
 def _picked(row: PickedSoFar, unread: array[int], timestamp_begin: int | None) -> Picked:
