@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+
+from harken.audio.ffmpeg_input import FFmpegInput
 
 # Headers that count their own bytes, or a padding that was never written, are off by less.
 _SLACK_BYTES = 1024
@@ -28,18 +29,6 @@ _OGG_HEADER_BYTES = 27
 _MAX_OGG_PAGE_BYTES = _OGG_HEADER_BYTES + 255 + 255 * 255
 
 
-class SeekableBytes(Protocol):
-    """A file of which pieces can be read."""
-
-    def size_bytes(self) -> int | None:
-        """Return the size, None if it is unknown."""
-        ...
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes at an offset, fewer if they are not there."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class DeclaredLength:
     """The length that a header declares.
@@ -56,18 +45,18 @@ class DeclaredLength:
     duration_s: float | None = None
 
 
-LengthReader = Callable[[SeekableBytes], DeclaredLength]
+LengthReader = Callable[[FFmpegInput], DeclaredLength]
 
 
-def cut_short_reason(format_name: str, file: SeekableBytes, decoded_s: float) -> str | None:
+def cut_short_reason(format_name: str, file: FFmpegInput, decoded_s: float) -> str | None:
     """Return the proof that a recording was cut short, in words; None if there is none.
 
     Parameters
     ----------
     format_name : str
         FFmpeg's name of the container.
-    file : SeekableBytes
-        The recording, decoded to its end.
+    file : FFmpegInput
+        The recording, which FFmpeg has read to its end.
     decoded_s : float
         Seconds that could be decoded.
     """
@@ -89,7 +78,7 @@ def cut_short_reason(format_name: str, file: SeekableBytes, decoded_s: float) ->
     return None
 
 
-def _wav_length(file: SeekableBytes) -> DeclaredLength:
+def _wav_length(file: FFmpegInput) -> DeclaredLength:
     """Read RIFF and, for more than 4 GB, RF64 or BW64, whose lengths stand in the chunk ds64."""
     if file.read_at(0, 4) not in (b"RIFF", b"RF64", b"BW64"):
         return DeclaredLength()
@@ -107,7 +96,7 @@ def _wav_length(file: SeekableBytes) -> DeclaredLength:
 def _chunk_length(layout: str, sound: bytes, *, first: int, kind: bytes = b"") -> LengthReader:
     """Return a reader of a container of chunks; `sound` is the name of the one with samples, `kind` its first bytes."""
 
-    def read(file: SeekableBytes) -> DeclaredLength:
+    def read(file: FFmpegInput) -> DeclaredLength:
         form_end = _known_end(8, _number(file, 4, layout[0] + "I")) if first == 12 else None
         for name, start, size in _chunks(file, layout, first=first, alignment=2 if first == 12 else 1):
             if name == sound and file.read_at(start, len(kind)) == kind:
@@ -117,7 +106,7 @@ def _chunk_length(layout: str, sound: bytes, *, first: int, kind: bytes = b"") -
     return read
 
 
-def _w64_length(file: SeekableBytes) -> DeclaredLength:
+def _w64_length(file: FFmpegInput) -> DeclaredLength:
     """Read Sony Wave64: chunks are named by 16 bytes, and their sizes include the 24 bytes of name and size."""
     offset = 40
     for _ in range(_MAX_CHUNKS):
@@ -133,11 +122,11 @@ def _w64_length(file: SeekableBytes) -> DeclaredLength:
     return DeclaredLength()
 
 
-def _au_length(file: SeekableBytes) -> DeclaredLength:
+def _au_length(file: FFmpegInput) -> DeclaredLength:
     return DeclaredLength(end=_known_end(_number(file, 4, ">I"), _number(file, 8, ">I")))
 
 
-def _asf_length(file: SeekableBytes) -> DeclaredLength:
+def _asf_length(file: FFmpegInput) -> DeclaredLength:
     """Read the size of the Data Object behind the Header Object; that of a broadcast is 0 or that of its header."""
     data_start = _number(file, 16, "<Q")
     if file.read_at(data_start, 4) != b"\x36\x26\xb2\x75":
@@ -145,7 +134,7 @@ def _asf_length(file: SeekableBytes) -> DeclaredLength:
     return DeclaredLength(end=_known_end(data_start, _number(file, data_start + 16, "<Q")))
 
 
-def _matroska_length(file: SeekableBytes) -> DeclaredLength:
+def _matroska_length(file: FFmpegInput) -> DeclaredLength:
     """Read the size of the first Segment; a live one has no size. The duration may be that of a longer video."""
     header_size, header_start = _ebml_number(file, 4)
     segment = header_start + (header_size or 0)
@@ -155,7 +144,7 @@ def _matroska_length(file: SeekableBytes) -> DeclaredLength:
     return DeclaredLength(end=None if not size else start + size)
 
 
-def _mp3_length(file: SeekableBytes) -> DeclaredLength:
+def _mp3_length(file: FFmpegInput) -> DeclaredLength:
     """Read the frame of Xing, Info or VBRI in front of the sound.
 
     Tags that were changed later make one of its two lengths wrong now and then, so both have to prove a cut.
@@ -215,7 +204,7 @@ class _Mp3Frame:
         return n_frames, n_bytes
 
 
-def _ends_within_ogg_page(file: SeekableBytes, size: int) -> bool:
+def _ends_within_ogg_page(file: FFmpegInput, size: int) -> bool:
     """Tell whether the last page lacks bytes.
 
     A missing mark of the last page would prove nothing: some writers of voice messages leave it out.
@@ -233,7 +222,7 @@ def _ends_within_ogg_page(file: SeekableBytes, size: int) -> bool:
 
 
 def _chunks(
-    file: SeekableBytes, layout: str, *, first: int, alignment: int = 2
+    file: FFmpegInput, layout: str, *, first: int, alignment: int = 2
 ) -> Iterator[tuple[bytes, int, int]]:
     """Yield name, start and size of each chunk until a name that is none."""
     header_bytes, offset = struct.calcsize(layout), first
@@ -248,7 +237,7 @@ def _chunks(
         offset += header_bytes + size + -size % alignment
 
 
-def _number(file: SeekableBytes, offset: int, layout: str) -> int:
+def _number(file: FFmpegInput, offset: int, layout: str) -> int:
     """Return the number at an offset, 0 if it is not there."""
     size = struct.calcsize(layout)
     data = file.read_at(offset, size)
@@ -276,7 +265,7 @@ def _earlier(data_end: int | None, file_end: int | None) -> DeclaredLength:
     return DeclaredLength(end=min(data_end, file_end))
 
 
-def _ebml_number(file: SeekableBytes, offset: int) -> tuple[int | None, int]:
+def _ebml_number(file: FFmpegInput, offset: int) -> tuple[int | None, int]:
     """Return the number of variable length at an offset, None if it is unknown, and the offset behind it."""
     first = file.read_at(offset, 1)
     if not first or not first[0]:
