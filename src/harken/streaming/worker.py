@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 
 from harken.audio import stream_audio
 from harken.contract import Backend, Features, Floats, StreamingEncoderState
-from harken.decoding import (
-    DecodeStats,
-    PartialHypothesis,
-    PartialWindow,
-    decode_partial,
-    language_probabilities,
-)
+from harken.decoding import DecodeStats, PartialHypothesis, PartialWindow, decode_partial
 from harken.results import Segment
 from harken.streaming.utterance import EncoderChunk
 from harken.transcribe import RecordingTranscriber, Scheduler, WindowDecoder
@@ -227,7 +221,7 @@ class ModelWorker:
         known = [request.language or self.options.language_code for request in requests]
         if None not in known:
             return [(language, True) for language in known if language is not None]
-        probabilities = language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
+        probabilities = self._window_decoder.languages_of(features)
         languages = []
         for request, language, probability_of in zip(requests, known, probabilities, strict=True):
             best, probability = next(iter(probability_of.items()))

@@ -10,7 +10,6 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from harken.contract import Floats
-from harken.decoding import language_probabilities
 from harken.errors import AudioError
 from harken.results import Word
 from harken.text.languages import LANGUAGES_WITHOUT_SPACES
@@ -86,7 +85,7 @@ def _align_window(
     positions = window_decoder.positions_to_encode(frames)
     features = backend.encode(frames_to_encode(mel, positions), positions)
     if language is None:
-        (probabilities,) = language_probabilities(backend, features, tokenizer, options.languages)
+        (probabilities,) = window_decoder.languages_of(features)
         language = next(iter(probabilities))
     space, n_positions = "" if language in LANGUAGES_WITHOUT_SPACES else " ", frames // FRAMES_PER_POSITION
     tokens = tuple(tokenizer.encode(space + text.strip())) if text.strip() else ()

@@ -284,16 +284,20 @@ class WindowDecoder:
             return None
         return self.padding.positions(content_frames, self.backend.dims.n_audio_ctx)
 
+    def languages_of(self, features: Features) -> list[dict[str, float]]:
+        """Return the probability of each allowed language in each window, most probable first."""
+        return language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
+
     def language_probabilities(self, encoded: EncodedWindow) -> LanguageProbabilities:
-        """Return the probability of each allowed language in a window."""
+        """Return the probability of each allowed language in a window, weighed by its text where that decides."""
         batch = encoded.batch
-        batch.probabilities = batch.probabilities or self._detect_languages(batch.features)
+        batch.probabilities = batch.probabilities or self.languages_of(batch.features)
         return self._weighed_by_text(batch.features, encoded.index, batch.probabilities[encoded.index])
 
     def detect_languages(self, mel: Floats, positions: SparsePositions | None = None) -> list[dict[str, float]]:
         """Return the probability of each allowed language in each whole window of shape (n_mels, frames)."""
         features = self.backend.encode(frames_to_encode(mel, positions), positions)
-        detected = self._detect_languages(features)
+        detected = self.languages_of(features)
         return [self._weighed_by_text(features, i, found) for i, found in enumerate(detected)]
 
     def decode(
@@ -473,9 +477,6 @@ class WindowDecoder:
         return {code: weights[code] * scale for code in likelier} | {
             code: probability for code, probability in probabilities.items() if code not in weights
         }
-
-    def _detect_languages(self, features: Features) -> list[dict[str, float]]:
-        return language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
 
     def _encode_text(self, text: str | None) -> list[int]:
         """Return the tokens of a text that follows other text; none without a text."""
