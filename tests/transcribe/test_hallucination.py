@@ -178,9 +178,6 @@ def test_attention_concentration_of_peaked_and_of_uniform_attention():
     assert attention_concentration(sharp, 100) == 1.0
     assert attention_concentration(np.full((2, 3, 100), 0.01, np.float32), 100) == pytest.approx(0.11)
     assert attention_concentration(sharp[:, :0], 100) == 0.0
-
-
-def test_attention_peak_behind_the_audio_is_ignored():
     behind = np.zeros((1, 1, 100), np.float32)
     behind[0, 0, 80] = 1
-    assert attention_concentration(behind, 50) == 0.0
+    assert attention_concentration(behind, 50) == 0.0, "a peak behind the audio is ignored"

@@ -112,6 +112,9 @@ def test_transcripts_depend_neither_on_the_batch_nor_on_the_blocks_of_samples(
         for segment in (segment for found in segments for segment in found):
             times = [time_s for word in segment.words for time_s in (word.start_s, word.end_s)]
             assert times == sorted(times)
+            if times:
+                assert "".join(word.text for word in segment.words) == segment.text
+                assert (segment.start_s, segment.end_s) == (times[0], times[-1])
         return [
             (
                 comparable(found),
