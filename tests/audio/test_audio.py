@@ -17,8 +17,8 @@ from audio_files import AUDIO_FORMATS, TONE_HZ, AudioFormat, Pipe, tone
 from harken.audio import audio_duration, load_audio, stream_audio
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
+from real_models import EXAMPLE
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
 LOSSY = ("mp3", "ogg", "m4a", "mp4", "mkv")
 INDEX_BEHIND = ("m4a", "mp4 video")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,8 +10,8 @@ from harken.audio.silero import CHUNK_SAMPLES, SileroDetector
 from harken.audio.vad import HOLD_CHUNKS, QUIET_LEVEL, RegionTracker, SpeechDetector, VadOptions
 from harken.contract import Floats
 from harken.errors import HarkenError
+from real_models import EXAMPLE
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
 RATE = 16_000
 
 
@@ -32,8 +30,15 @@ def regions(probabilities: Floats, samples: Floats) -> list[tuple[int, int]]:
     return tracker.feed(probabilities.tolist()) + tracker.flush(len(samples) // 160)
 
 
-def frames_of(spans: list[tuple[int, int]]) -> set[int]:
-    return {frame for start, end in spans for frame in range(start, end)}
+def speech_frames(samples: Floats) -> set[int]:
+    """Return the frames of 10 ms in which speech is found."""
+    return {frame for start, end in regions(detect(samples), samples) for frame in range(start, end)}
+
+
+@pytest.fixture(scope="module")
+def normally(speech: Floats) -> set[int]:
+    """The frames of speech at its normal level."""
+    return speech_frames(speech)
 
 
 def in_16_bits(samples: Floats) -> Floats:
@@ -55,11 +60,10 @@ def noise(kind: str, peak: float, seconds: int = 20) -> Floats:
 
 @pytest.mark.parametrize("factor", [0.01, 0.003, 0.001])
 @pytest.mark.parametrize("as_file", [False, True], ids=["float", "16 bits"])
-def test_quiet_speech_is_found(speech: Floats, factor: float, as_file: bool) -> None:
+def test_quiet_speech_is_found(speech: Floats, normally: set[int], factor: float, as_file: bool) -> None:
     quiet = speech * np.float32(factor)
     quiet = in_16_bits(quiet) if as_file else quiet
-    normally = frames_of(regions(detect(speech), speech))
-    found = frames_of(regions(detect(quiet), quiet))
+    found = speech_frames(quiet)
     assert len(found & normally) >= 0.95 * len(normally)  # the rest is at the edges of pauses
     assert min(found) == 0, "the first words are quieter than the rest"
 
@@ -82,24 +86,23 @@ def test_sound_that_is_never_quiet_has_silero_s_probabilities_to_the_bit(speech:
 
 
 @pytest.mark.parametrize("pause_s", [0.2, 0.5, 3.0])
-def test_quiet_speaker_is_found_behind_a_loud_one(speech: Floats, pause_s: float) -> None:
+def test_quiet_speaker_is_found_behind_a_loud_one(speech: Floats, normally: set[int], pause_s: float) -> None:
     pause = np.zeros(round(pause_s * RATE), np.float32)
     turn = np.concatenate([speech, pause])
     conversation = np.concatenate([turn, turn * np.float32(0.005), turn])
-    normally = frames_of(regions(detect(speech), speech))
-    found = frames_of(regions(detect(conversation), conversation))
+    found = speech_frames(conversation)
     for start in (0, len(turn) // 160, 2 * len(turn) // 160):
         assert len(found & {start + frame for frame in normally}) >= 0.9 * len(normally)
 
 
-def test_quiet_speech_is_found_behind_a_click_and_on_a_constant_offset(speech: Floats) -> None:
+def test_quiet_speech_is_found_behind_a_click_and_on_a_constant_offset(
+    speech: Floats, normally: set[int]
+) -> None:
     quiet = speech * np.float32(0.003)
     with_click = quiet.copy()
     with_click[4000] = 0.9
-    normally = frames_of(regions(detect(speech), speech))
     for samples in (with_click, quiet + np.float32(0.03)):
-        found = frames_of(regions(detect(samples), samples))
-        assert len(found & normally) >= 0.9 * len(normally)
+        assert len(speech_frames(samples) & normally) >= 0.9 * len(normally)
 
 
 @pytest.mark.parametrize("kind", ["white", "pink", "brown", "dither"])

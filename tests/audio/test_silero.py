@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from harken.audio import load_audio
 from harken.audio.silero import CHUNK_SAMPLES, CompiledProbabilities, NumpyProbabilities
 from harken.contract import Floats
+from real_models import EXAMPLE
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
 CONTEXT_SAMPLES = 64
 N_CHUNKS = 60
 TOLERANCE = 2e-5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 
 from harken.audio import load_audio
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector, VadOptions
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "jfk.flac"
+from real_models import EXAMPLE
 
 
 @pytest.fixture(scope="module", params=["normal", "quiet", "loud and quiet in turns"])

@@ -49,7 +49,7 @@ def cut_to_lines(journal: Path, count: int, torn: bytes = b"") -> None:
 
 
 @pytest.mark.parametrize("conditioned", [False, True])
-@pytest.mark.parametrize("done", range(5))
+@pytest.mark.parametrize("done", [0, 2, 4])
 def test_windows_of_the_journal_are_not_decoded_again(
     talk: Path, journal: Path, done: int, conditioned: bool
 ) -> None:
