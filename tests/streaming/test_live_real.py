@@ -61,25 +61,6 @@ def test_words_are_shown_while_they_are_spoken() -> None:
     assert shown[0].emitted_samples < len(example()) / 2
 
 
-@pytest.mark.nightly
-def test_events_do_not_depend_on_the_blocks() -> None:
-    samples = example()
-    cuts = np.random.default_rng(0).integers(0, len(samples), 40)
-    assert run_session(recognizer("int8").stream(clock=None), samples, cuts.tolist()) == events("exact", "int8")
-
-
-@pytest.mark.nightly
-def test_streams_give_the_same_text_together_and_alone() -> None:
-    sessions = recognizer("int8").stream_many(2, clock=None)
-    sessions.open("now")
-    sessions.open("later")
-    samples = example()
-    found = {"now": sessions.feed({"now": samples[: 3 * SAMPLE_RATE]})["now"], "later": []}
-    for name, more in sessions.feed({"now": samples[3 * SAMPLE_RATE :], "later": samples}).items():
-        found[name] += more + sessions.close(name)
-    assert final_text(found["now"]) == final_text(found["later"]) == final_text(events("exact", "int8"))
-
-
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
 def test_non_speech_gives_no_text(finals: str) -> None:
     for path in islice(recordings("non-speech"), 0, None, 6):

@@ -160,15 +160,8 @@ def read_prompts(backend: StreamBackend) -> list[tuple[int, ...]]:
 
 
 def prompt(language: str, previous: bytes = b"", carried: bytes = b"") -> tuple[int, ...]:
-    return make_prompt(
-        TOKENIZER,
-        64,
-        language=language,
-        task="transcribe",
-        timestamps=False,
-        previous_tokens=previous,
-        initial_prompt_tokens=carried,
-    )
+    options = {"language": language, "task": "transcribe", "timestamps": False}
+    return make_prompt(TOKENIZER, 64, **options, previous_tokens=previous, initial_prompt_tokens=carried)
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,10 @@ def wav(samples: np.ndarray, kind: type[io.BytesIO] = io.BytesIO, *, cut: int = 
 
 
 @pytest.mark.parametrize(
-    "source", [np.asarray, wav, lambda samples: wav(samples, Pipe)], ids=["array", "file", "pipe"]
+    ("source", "batch_size"),
+    [(np.asarray, 1), (wav, 4), (lambda samples: wav(samples, Pipe), 1)],
+    ids=["array", "file", "pipe"],
 )
-@pytest.mark.parametrize("batch_size", [1, 4])
 def test_channels_are_transcribed_as_recordings_of_their_own_and_merged_by_time(
     source: Any, batch_size: int
 ) -> None:

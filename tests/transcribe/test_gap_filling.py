@@ -222,20 +222,3 @@ class TestReporting:
         dropped = {"hallucination_threshold": 1e-6}
         transcript, backend = transcribe(window_text(0, " one", 20, attended=(0, *[2] * 4, 20)), **dropped)
         assert (len(transcript.dropped), transcript.unwritten, len(backend.mels)) == (1, (), 1)
-
-
-@pytest.mark.usefixtures("small_numbers")
-def test_batch_size_does_not_change_what_gaps_give() -> None:
-    """Several recordings whose windows have gaps are decoded together as each is alone."""
-    rng = np.random.default_rng(3)
-    many = [noise_and_silence(*rng.uniform(0.2, 0.45, 3).tolist(), 0.6, 0.4, 1, seed=i) for i in range(3)]
-
-    def run(batch_size: int) -> list[Any]:
-        recognizer = Recognizer(TranscriptBackend(JUMP), TOKENIZER, "fake", speech_detector=LoudIsSpeech)
-        made = TranscribeOptions(**OPTIONS, batch_size=batch_size)
-        return [
-            (spans(result), result.unwritten)
-            for result in (transcription.result() for transcription in recognizer.transcribe_many(many, made))
-        ]
-
-    assert run(4) == run(1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +15,7 @@ from harken.text import LANGUAGES, Tokenizer
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
 from harken.transcribe.language_id import FULL_EVIDENCE_S, LanguageFilter, LanguageVote
 from harken.transcribe.window_decoder import AudioWindow, DecodeRequest
-from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
+from tiny_models import N_WINDOWS, TOKENIZER, make_mel
 
 ENGLISH = Tokenizer.bytes_only(multilingual=False)
 CODES = sorted(TOKENIZER.language_tokens)
@@ -75,25 +73,6 @@ def test_between_two_languages_in_doubt_the_probability_of_their_texts_decides(
     assert found[first] / found[second] == pytest.approx(odds, rel=1e-3)
     assert sum(found.values()) == pytest.approx(1)
     assert {code: found[code] for code in list(detected)[2:]} == dict(list(detected.items())[2:])
-
-
-@pytest.mark.parametrize("name", ["numpy", "onnx-fp32", "onnx-int8"])
-def test_language_detection_leaves_open_sessions_alone(
-    open_backend: Callable[[str], Backend], name: str
-) -> None:
-    backend = open_backend(name)
-    features = backend.encode(make_mel())
-    prompt = TOKENIZER.sot_sequence("de")
-
-    def decode(detect: bool) -> np.ndarray:
-        session = backend.open_session(features, [1, 0], DIMS.n_text_ctx)
-        session.extend([[*prompt, 97], prompt])
-        if detect:
-            language_probabilities(backend, features, TOKENIZER)
-        logits = session.extend([[98], [99]])
-        return np.concatenate([logits.probability(token) for token in (97, 98, TOKENIZER.eot)])
-
-    np.testing.assert_array_equal(decode(detect=True), decode(detect=False))
 
 
 def test_languages_are_allowed_by_name_or_code_as_far_as_the_model_knows_them(

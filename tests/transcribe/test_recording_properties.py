@@ -120,7 +120,7 @@ def test_transcripts_depend_neither_on_the_batch_nor_on_the_blocks_of_samples(
                 comparable(found),
                 comparable(dropped.segment for dropped in form.dropped),
                 [(speech.start_s, speech.end_s) for speech in form.unwritten],
-                form.language,
+                (form.language, form.language_probability),
             )
             for form, found in zip(forms, segments, strict=True)
         ]
