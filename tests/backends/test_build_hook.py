@@ -266,15 +266,9 @@ needs_compiler = pytest.mark.skipif(
 def test_sources_with_lines_for_windows_compile_for_it(tmp_path: Path) -> None:
     sources = [path for path in HEADER.parent.glob("*.c") if "_WIN32" in path.read_text(encoding="utf-8")]
     assert sources
+    target = hatch_build.TARGETS["windows-amd64"].triple
+    flags = ["-c", "-O0", "-std=c11", "-Werror=implicit", "-target", target]
     for source in sources:
-        flags = [
-            "-c",
-            "-O0",
-            "-std=c11",
-            "-Werror=implicit",
-            "-target",
-            hatch_build.TARGETS["windows-amd64"].triple,
-        ]
         command = [sys.executable, "-m", "ziglang", "cc", *flags, source, "-o", tmp_path / "object"]
         subprocess.run(command, check=True, timeout=100)
 

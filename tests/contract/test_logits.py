@@ -251,15 +251,3 @@ def assert_choices(logits: Logits, table: np.ndarray, temperature: float, unifor
         assert np.isfinite(table[row, token])
         assert (mass[row, token - 1] if token else 0) - 1e-6 <= uniform <= mass[row, token] + 1e-6
         assert logprobs[row] == pytest.approx(expected[row, token], abs=1e-5)
-
-
-def test_changes_outside_of_the_subset_have_no_effect(make_logits: MakeLogits) -> None:
-    logits = make_logits(np.zeros((1, 10), np.float32), np.array([2, 5, 9]))
-    logits.suppress_tokens(np.array([0, 3, 10, 11]))
-    logits.bias([{1: 9.0, 4: 9.0, 99: 9.0}])
-    logits.suppress_ranges([[(0, 2), (3, 5), (6, 9), (10, 1 << 31)]])
-    np.testing.assert_array_equal(values(logits), [[0, 0, 0]])
-    logits.suppress_ranges([[(5, 9)]])
-    logits.suppress_tokens(np.array([8, 9]))
-    logits.bias([{2: 1.5}])
-    np.testing.assert_array_equal(values(logits), np.float32([[1.5, -INF, -INF]]))
