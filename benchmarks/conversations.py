@@ -3,8 +3,8 @@
     python benchmarks/conversations.py --to DEST
     python benchmarks/conversations.py --to DEST --kind clean-2 room-3 --count 2
 
-writes DEST/{tune,report}/KIND/KIND-N.wav with .rttm (who speaks when) and .json (texts by speaker, and how it was
-made), and a manifest.jsonl for `harken eval --speakers`. The speakers of tune and report are different people. The
+writes DEST/{tune,report}/KIND/KIND-N.wav with .rttm (who speaks when), and a manifest.jsonl for `harken eval
+--speakers`. The speakers of tune and report are different people. The
 same seed gives the same files. `voices` finds the speech.
 """
 
@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import wave
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from program import Args, Program, Row, add, main
+from recordings import SAMPLE_RATE, write_wav
 from voices import (
     HALVES,
     MIXED_LENGTHS,
-    SAMPLE_RATE,
     SHORT_LENGTHS,
     SHORTEST_SPEECH_S,
     Piece,
@@ -34,8 +35,6 @@ from voices import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from harken.contract import Floats
 
 PAUSE_S = 0.3
@@ -143,8 +142,6 @@ def rows(args: Args) -> Iterator[Row]:
 
 def write_kind(folder: Path, name: str, voices: Sequence[Voice], count: int, seed: int) -> Iterator[Row]:
     """Write some conversations of a kind between speakers of one half, and their manifest; yield what they are like."""
-    import numpy as np
-
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for number in range(count):
@@ -161,10 +158,11 @@ def write_kind(folder: Path, name: str, voices: Sequence[Voice], count: int, see
             "seconds": round(len(conversation.samples) / SAMPLE_RATE),
             "speakers": len(chosen),
             "turns": len(conversation.turns),
-            "overlap_percent": round(100 * conversation.facts["overlap"], 1),
-            "snr_db": conversation.facts["snr_db"],
+            "overlap_percent": round(100 * conversation.overlap, 1),
+            "snr_db": round(conversation.snr_db, 1),
         }
-    (folder / "manifest.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    manifest = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    (folder / "manifest.jsonl").write_text(manifest, encoding="utf-8")
 
 
 def choose(kind: Kind, voices: Sequence[Voice], number: int, rng: np.random.Generator) -> list[Voice]:
@@ -189,39 +187,19 @@ def choose(kind: Kind, voices: Sequence[Voice], number: int, rng: np.random.Gene
     return [chosen[i] for i in rng.permutation(len(chosen))]
 
 
-def write(folder: Path, name: str, conversation: Conversation, language: str | None) -> str:
-    """Write one conversation; return its line of the manifest."""
-    import numpy as np
-
-    with wave.open(str(folder / f"{name}.wav"), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE)
-        file.writeframes(np.rint(conversation.samples * 32767).astype("<i2").tobytes())
+def write(folder: Path, name: str, conversation: Conversation, language: str | None) -> Row:
+    """Write one conversation; return the fields of its line in the manifest."""
+    write_wav(folder / f"{name}.wav", [conversation.samples], full_scale=32767)
     turns = [
         f"SPEAKER {name} 1 {start:.3f} {end - start:.3f} <NA> <NA> {speaker} <NA> <NA>\n"
         for start, end, speaker in conversation.turns
     ]
     (folder / f"{name}.rttm").write_text("".join(turns), encoding="utf-8")
-    described = {"language": language, "texts": texts(conversation), **conversation.facts}
-    (folder / f"{name}.json").write_text(
-        json.dumps(described, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
-    )
-    line: dict[str, Any] = {"audio": f"{name}.wav", "rttm": f"{name}.rttm", "language": language or "none"}
+    line: Row = {"audio": f"{name}.wav", "rttm": f"{name}.rttm", "language": language or "none"}
     line["seconds"] = round(len(conversation.samples) / SAMPLE_RATE, 3)
-    if None not in texts(conversation).values():
+    if all(text is not None for _, text in conversation.said):
         line["said"] = [{"speaker": speaker, "text": text} for speaker, text in conversation.said]
-    return json.dumps(line, ensure_ascii=False)
-
-
-def texts(conversation: Conversation) -> dict[str, str | None]:
-    """Return all words of each speaker, in order; None where some of them were cut."""
-    pieces: dict[str, list[str | None]] = {}
-    for speaker, text in conversation.said:
-        pieces.setdefault(speaker, []).append(text)
-    return {
-        speaker: None if None in parts else " ".join(filter(None, parts)) for speaker, parts in pieces.items()
-    }
+    return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +218,7 @@ class Placed:
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """A conversation and everything that is known of it.
+    """A conversation and what is known of it.
 
     Parameters
     ----------
@@ -249,14 +227,16 @@ class Conversation:
         Start, end and speaker of each stretch of speech without a pause of `PAUSE_S`, by start.
     said : list of (str, str or None)
         Speaker and words of each piece, by start; None for the words of one that was cut.
-    facts : dict
-        How it was made.
+    overlap : float
+        Share of the speech in which two or more speak.
+    snr_db : float
     """
 
     samples: Floats
     turns: list[tuple[float, float, str]]
     said: list[tuple[str, str | None]]
-    facts: dict[str, Any] = field(default_factory=dict)
+    overlap: float
+    snr_db: float
 
 
 def converse(kind: Kind, voices: Sequence[Voice], rng: np.random.Generator) -> Conversation:
@@ -266,7 +246,7 @@ def converse(kind: Kind, voices: Sequence[Voice], rng: np.random.Generator) -> C
         [voice.pieces(kind.lengths_s) for voice in voices], float(rng.uniform(*kind.seconds)), share, rng
     )
     speech = [speech_of(placed, speaker) for speaker in range(len(voices))]
-    samples, mixed = mix(kind, placed, len(voices), snr_db, rng)
+    samples = mix(kind, placed, len(voices), snr_db, rng)
     turns = [
         (start, end, voice.name)
         for voice, regions in zip(voices, speech, strict=True)
@@ -277,8 +257,8 @@ def converse(kind: Kind, voices: Sequence[Voice], rng: np.random.Generator) -> C
         samples=samples,
         turns=sorted(turns),
         said=[(voices[p.speaker].name, p.piece.text) for p in placed],
-        facts={"overlap": round(overlap_s / speech_s, 4), "snr_db": round(snr_db, 1), **mixed}
-        | {"pieces": [[round(p.start_s, 3), voices[p.speaker].name, p.piece.source] for p in placed]},
+        overlap=overlap_s / speech_s,
+        snr_db=snr_db,
     )
 
 
@@ -290,8 +270,6 @@ def place(
     Whose turn is next is chosen by how much each still has to say; seldom the same again. As long as less speech
     overlaps than wanted, a turn begins before the end of that before it, or is an interjection in the middle of it.
     """
-    import numpy as np
-
     remaining = [[own[i] for i in rng.permutation(len(own))] for own in pieces]
     placed: list[Placed] = []
     ends = [0.0] * len(pieces)  # of each speaker's last piece
@@ -368,12 +346,8 @@ def overlapped(turns: Sequence[tuple[float, float, str]]) -> Region:
     return several, anybody
 
 
-def mix(
-    kind: Kind, placed: Sequence[Placed], speakers: int, snr_db: float, rng: np.random.Generator
-) -> tuple[Floats, dict[str, Any]]:
-    """Return the sound of a conversation, and the room and the gains."""
-    import numpy as np
-
+def mix(kind: Kind, placed: Sequence[Placed], speakers: int, snr_db: float, rng: np.random.Generator) -> Floats:
+    """Return the sound of a conversation."""
     seconds = max(p.end_s for p in placed) + float(rng.uniform(0.5, 2.0))
     tracks = np.zeros((speakers, round(seconds * SAMPLE_RATE)), np.float32)
     for p in placed:
@@ -391,12 +365,7 @@ def mix(
         total += heard
     noise = make_noise(len(total), float(rng.uniform(0.0, 2.0)), rng)
     total += noise * np.float32(np.sqrt(np.mean(level)) * 10 ** (-snr_db / 20))
-    total *= np.float32(min(1.0, PEAK / np.abs(total).max()))
-    facts: dict[str, Any] = {"gain_db": [round(float(gain), 1) for gain in gains_db]}
-    if kind.room:
-        facts |= {"decay_s": round(decay_s, 2), "volume_m3": round(volume_m3)}
-        facts |= {"distance_m": [round(float(distance), 2) for distance in distances_m]}
-    return total, facts
+    return total * np.float32(min(1.0, PEAK / np.abs(total).max()))
 
 
 def reverberate(
@@ -408,8 +377,6 @@ def reverberate(
     equal at the critical distance of the room, ``0.057 * sqrt(volume / decay)`` in metres; the direct sound has the
     level that it would have at 1 m from the microphone divided by the distance.
     """
-    import numpy as np
-
     tail = rng.standard_normal(round(decay_s * SAMPLE_RATE))
     tail *= 10 ** (-3 * np.arange(len(tail)) / len(tail))
     tail[: round(0.0025 * SAMPLE_RATE)] = 0.0  # no wall is nearer than half a metre or so
@@ -424,8 +391,6 @@ def reverberate(
 
 def make_noise(size: int, slope: float, rng: np.random.Generator) -> Floats:
     """Return noise of level 1 whose power falls with frequency to the power of `slope`: 0 is white, 2 is brown."""
-    import numpy as np
-
     spectrum = np.fft.rfft(rng.standard_normal(size))
     frequencies = np.maximum(np.fft.rfftfreq(size, 1 / SAMPLE_RATE), 50.0)
     noise = np.fft.irfft(spectrum * frequencies ** (-slope / 2), size)

@@ -15,7 +15,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 from types import TracebackType
@@ -25,13 +26,11 @@ from program import Args, add, limit_threads, peak_mb, require, stop
 
 BATCH = 8
 """Windows that the batched pipelines decode together."""
-DIARIZER = "diarizer"
-"""In place of a model: the engine tells speakers apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A recording to transcribe; all other settings are the engine's defaults.
+    """A recording to transcribe or diarize; all other settings are the engine's defaults.
 
     Parameters
     ----------
@@ -40,31 +39,16 @@ class Request:
         Code; None has it detected.
     beam_size : int
         1 is greedy.
-    once : bool
-        Decode every 30 s once, for models that have learned nothing: no voice activity detection, no timestamps, no
-        further attempts.
     """
 
     path: str
     language: str | None = "en"
     beam_size: int = 1
-    once: bool = False
 
 
 Turns = list[tuple[float, float, str]]
 Work = Callable[[Request], dict[str, Any]]
 """From a request to fields of `Reply`."""
-
-_NO_REJECTION: dict[str, Any] = {"compression_ratio_threshold": None, "no_speech_threshold": None}
-ONCE: dict[str, dict[str, Any]] = {
-    "harken": _NO_REJECTION
-    | {"vad": False, "timestamps": False, "temperatures": (0.0,), "fidelity": "exact"}
-    | {"logprob_threshold": None, "hallucination_threshold": None},
-    "faster-whisper": _NO_REJECTION
-    | {"without_timestamps": True, "condition_on_previous_text": False, "temperature": 0.0}
-    | {"log_prob_threshold": None},
-}
-"""What `Request.once` is called by the engines of which it is not the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +58,16 @@ class Engine:
     Parameters
     ----------
     label : str
-        Name in results.
-    kind : str
-        A key of `LOADERS`, or of `DIARIZERS`.
-    model : str
-        Name or path, as the engine takes it; `DIARIZER` for diarizers.
+        A key of `LOADERS`, its name in results.
+    model : str or None
+        Name or path, as the engine takes it; for diarizers a folder, or None for their own.
     precision : str
-        As the engine names it; the folder of models for harken's diarizer.
+        As the engine names it.
     threads : int
     """
 
     label: str
-    kind: str
-    model: str
+    model: str | None
     precision: str
     threads: int
 
@@ -137,10 +118,10 @@ class Worker:
     ) -> None:
         self._process.communicate()  # closes its standard input, at which it ends
 
-    def work(self, path: Path, language: str | None = "en", beam_size: int = 1, *, once: bool = False) -> Reply:
+    def work(self, path: Path, language: str | None = "en", beam_size: int = 1) -> Reply:
         """Have one recording transcribed or diarized; the time is taken over there."""
         assert self._process.stdin
-        request = Request(path=str(path), language=language, beam_size=beam_size, once=once)
+        request = Request(path=str(path), language=language, beam_size=beam_size)
         self._process.stdin.write(json.dumps(asdict(request)) + "\n")
         self._process.stdin.flush()
         return self._reply()
@@ -153,47 +134,36 @@ class Worker:
         return Reply(**json.loads(line))
 
 
-def harken(engine: Engine) -> Work:
-    """harken, window after window."""
-    return _harken(engine, batch_size=1)
+def harken(engine: Engine, *, precision: str | None = None, **options: Any) -> Work:
+    """harken with options of `Recognizer.transcribe`."""
+    from harken import load
 
+    recognizer = load(engine.model, precision=precision or engine.precision, threads=engine.threads)
 
-def harken_exact(engine: Engine) -> Work:
-    """harken with whole windows, as the reference makes them."""
-    return _harken(engine, batch_size=1, fidelity="exact")
-
-
-def harken_int16(engine: Engine) -> Work:
-    """Load harken with an encoder in 16-bit integers."""
-    return _harken(replace(engine, precision="int16"), batch_size=1)
-
-
-def harken_batched(engine: Engine) -> Work:
-    """harken with several windows at a time."""
-    return _harken(engine, batch_size=BATCH)
-
-
-def faster_whisper(engine: Engine) -> Work:
-    """faster-whisper, window after window."""
-    model = _faster_whisper_model(engine)
-    return lambda request: _text(
-        model.transcribe(
-            request.path,
-            language=request.language,
-            beam_size=request.beam_size,
-            **(ONCE["faster-whisper"] if request.once else {}),
+    def transcribe(request: Request) -> dict[str, Any]:
+        transcription = recognizer.transcribe(
+            request.path, language=request.language, beam_size=request.beam_size, **options
         )
+        return {"text": transcription.text, "language": transcription.language}
+
+    return transcribe
+
+
+def faster_whisper(engine: Engine, **batch: int) -> Work:
+    """faster-whisper, window after window; with a size of batches its pipeline, cut by voice activity detection."""
+    module: Any = importlib.import_module("faster_whisper")
+    model = module.WhisperModel(
+        engine.model, device="cpu", compute_type=engine.precision, cpu_threads=engine.threads
     )
+    pipeline = module.BatchedInferencePipeline(model) if batch else model
 
-
-def faster_whisper_batched(engine: Engine) -> Work:
-    """faster-whisper's batched pipeline: several windows at a time, cut by its voice activity detection."""
-    pipeline = importlib.import_module("faster_whisper").BatchedInferencePipeline(_faster_whisper_model(engine))
-    return lambda request: _text(
-        pipeline.transcribe(
-            request.path, language=request.language, beam_size=request.beam_size, batch_size=BATCH
+    def transcribe(request: Request) -> dict[str, Any]:
+        segments, information = pipeline.transcribe(
+            request.path, language=request.language, beam_size=request.beam_size, **batch
         )
-    )
+        return {"text": "".join(segment.text for segment in segments), "language": str(information.language)}
+
+    return transcribe
 
 
 def openai_whisper(engine: Engine) -> Work:
@@ -225,7 +195,7 @@ def openvino_genai(engine: Engine) -> Work:
     """OpenVINO GenAI's Whisper pipeline: one attempt a window, no voice activity detection.
 
     harken reads the files, since the pipeline takes samples. Only multilingual models are given the language: the
-    pipeline refuses it for others. The model is a directory that `export_genai` has written.
+    pipeline refuses it for others. The model is a directory of OpenVINO's graphs (docs/benchmarks.md).
     """
     genai: Any = importlib.import_module("openvino_genai")
     from harken.audio import load_audio
@@ -246,14 +216,13 @@ def harken_diarizer(engine: Engine) -> Work:
     """harken's diarizer with its defaults."""
     from harken import load_diarizer
 
-    diarizer = load_diarizer(engine.precision or None, threads=engine.threads)
-    return lambda request: {
-        "turns": {
-            "harken": [
-                (turn.start_s, turn.end_s, turn.speaker) for turn in diarizer.diarize(request.path).turns
-            ]
-        }
-    }
+    diarizer = load_diarizer(engine.model, threads=engine.threads)
+
+    def diarize(request: Request) -> dict[str, Any]:
+        turns = diarizer.diarize(request.path).turns
+        return {"turns": {"harken": [(turn.start_s, turn.end_s, turn.speaker) for turn in turns]}}
+
+    return diarize
 
 
 def senko_diarizer(engine: Engine) -> Work:
@@ -273,17 +242,19 @@ def senko_diarizer(engine: Engine) -> Work:
     return diarize
 
 
-LOADERS: dict[str, Callable[[Engine], Work]] = {
+TRANSCRIBERS: dict[str, Callable[[Engine], Work]] = {
     "harken": harken,
-    "harken exact": harken_exact,
-    "harken int16": harken_int16,
-    "harken batched": harken_batched,
+    "harken exact": partial(harken, fidelity="exact"),  # windows are encoded whole, as the reference does
+    "harken int16": partial(harken, precision="int16"),
+    "harken batched": partial(harken, batch_size=BATCH),
     "faster-whisper": faster_whisper,
-    "faster-whisper batched": faster_whisper_batched,
+    "faster-whisper batched": partial(faster_whisper, batch_size=BATCH),
     "openvino-genai": openvino_genai,
     "openai-whisper": openai_whisper,
 }
-DIARIZERS: dict[str, Callable[[Engine], Work]] = {"harken": harken_diarizer, "senko": senko_diarizer}
+DIARIZERS = {"harken": "harken diarizer", "senko": "senko diarizer"}
+"""Labels of diarizers, by the names of the programs."""
+LOADERS = TRANSCRIBERS | {"harken diarizer": harken_diarizer, "senko diarizer": senko_diarizer}
 MODULES = {
     "harken": "harken",
     "faster-whisper": "faster_whisper",
@@ -301,7 +272,7 @@ PRECISIONS = {
 
 def add_engine_options(parser: argparse.ArgumentParser, engines: tuple[str, ...]) -> None:
     """Add the arguments that `engine` reads; `engines` are the default ones."""
-    add(parser, "--engines", engines, ", ".join(LOADERS), choices=LOADERS)
+    add(parser, "--engines", engines, ", ".join(TRANSCRIBERS), choices=TRANSCRIBERS)
     parser.add_argument(
         "--peer-models", nargs="+", default=[], metavar="E=PATH",
         help="the same model for other engines; by default the directory of harken's model",
@@ -316,7 +287,7 @@ def engine(name: str, args: Args) -> Engine:
     peers = dict(pair.split("=", 1) for pair in args.peer_models)
     model = args.model if kind == "harken" else peers.get(kind) or model_directory(args.model)
     precision = PRECISIONS.get(kind, {}).get(args.precision, args.precision)
-    return Engine(label=name, kind=name, model=model, precision=precision, threads=args.threads)
+    return Engine(label=name, model=model, precision=precision, threads=args.threads)
 
 
 def model_directory(model: str) -> str:
@@ -324,36 +295,6 @@ def model_directory(model: str) -> str:
     from harken.checkpoints import resolve_model
 
     return str(resolve_model(model))
-
-
-def _harken(engine: Engine, batch_size: int, **options: Any) -> Work:
-    from harken import load
-
-    recognizer = load(engine.model, precision=engine.precision, threads=engine.threads)
-
-    def transcribe(request: Request) -> dict[str, Any]:
-        transcription = recognizer.transcribe(
-            request.path,
-            language=request.language,
-            beam_size=request.beam_size,
-            batch_size=batch_size,
-            **options | (ONCE["harken"] if request.once else {}),
-        )
-        return {"text": transcription.text, "language": transcription.language}
-
-    return transcribe
-
-
-def _faster_whisper_model(engine: Engine) -> Any:
-    module: Any = importlib.import_module("faster_whisper")
-    return module.WhisperModel(
-        engine.model, device="cpu", compute_type=engine.precision, cpu_threads=engine.threads
-    )
-
-
-def _text(result: tuple[Any, Any]) -> dict[str, Any]:
-    segments, information = result
-    return {"text": "".join(segment.text for segment in segments), "language": str(information.language)}
 
 
 def serve(engine: Engine) -> None:
@@ -367,7 +308,7 @@ def serve(engine: Engine) -> None:
         replies.write(json.dumps(asdict(answer)) + "\n")
 
     started = perf_counter(), process_time()
-    work = (DIARIZERS if engine.model == DIARIZER else LOADERS)[engine.kind](engine)
+    work = LOADERS[engine.label](engine)
     reply(started, {})
     for line in sys.stdin:
         started = perf_counter(), process_time()

@@ -19,7 +19,7 @@ from typing import Any
 
 from engines import PACKAGES, Reply, Worker, add_engine_options, engine
 from program import Args, Program, Row, add, main, note, percent
-from recordings import difference, error_percent, evaluate, read_sets
+from recordings import difference, evaluate, read_sets
 
 SETS = (
     "accents", "arctic", "chinese", "common-voice", "dutch", "french", "german", "librispeech-test-other",
@@ -84,16 +84,16 @@ def groups(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
 def measure(group: str, members: Sequence[Outcome], engines: Sequence[str]) -> Row:
     """Return the errors of each engine on a group, and the differences of the first to the others."""
     entries = [member.entry for member in members]
-    evaluations = [
+    rates = [
         evaluate(entries, [member.replies[index].text for member in members]) for index in range(len(engines))
     ]
     cells: Row = {"group": group, "recordings": len(members)}
-    for index, (name, evaluation) in enumerate(zip(engines, evaluations, strict=True)):
+    for index, (name, rate) in enumerate(zip(engines, rates, strict=True)):
         right = sum(member.replies[index].language == member.entry.language for member in members)
-        cells[name] = error_percent(evaluation)
+        cells[name] = percent(rate and rate.rate)
         cells[f"{name}, language right"] = percent(right / len(members))
         if index:
-            cells |= difference(f"to {name}", evaluations[0], evaluation)
+            cells |= difference(f"to {name}", rates[0], rate)
     return cells
 
 

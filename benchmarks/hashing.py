@@ -1,10 +1,9 @@
-"""What hashed attention costs, and what it does to the errors, beside full attention; PyTorch on a CPU.
+"""What hashed attention costs beside full attention; PyTorch on a CPU.
 
-``cost`` times the attention of one encoder layer for longer and longer windows, of random vectors; times over that of
-full attention are medians of turns. ``errors`` transcribes sets whole window by whole window.
+Times the attention of one encoder layer for longer and longer windows, of random vectors; times over that of full
+attention are medians of turns. `harken eval --attention lsh` counts errors.
 
-    python benchmarks/hashing.py cost --save hashing-cost
-    python benchmarks/hashing.py errors --limit 60 --save hashing-errors
+    python benchmarks/hashing.py --save hashing-cost
 """
 
 from __future__ import annotations
@@ -15,19 +14,18 @@ from collections.abc import Iterator
 from statistics import median
 
 from program import Args, Program, Row, add, main
-from recordings import difference, error_percent, evaluate, read_set
 
 STATE, HEADS = 512, 8
 """Width and heads of the encoder of base."""
 ROUNDS = (0, 1, 3, 7)
 
 
-def cost_options(parser: argparse.ArgumentParser) -> None:
+def options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--positions", (750, 1500, 3000, 6000, 12_000), "positions of a window; Whisper's has 1500")
     add(parser, "--repeats", 5, "turns")
 
 
-def cost(args: Args) -> Iterator[Row]:
+def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each length of a window."""
     import torch
 
@@ -49,44 +47,10 @@ def cost(args: Args) -> Iterator[Row]:
         yield {"positions": positions, "full_ms": 1000 * middle["full"]} | row
 
 
-def error_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, nargs="+", default=list(ROUNDS), metavar="N", help="hashes")
-
-
-def errors(args: Args) -> Iterator[Row]:
-    """Yield a row for each set and number of rounds."""
-    import harken
-
-    def load(**attention: object) -> harken.Recognizer:
-        engine = {"backend": "torch", "device": "cpu", "precision": "fp32", "threads": args.threads}
-        return harken.load(args.model, **engine, **attention)  # type: ignore[arg-type]
-
-    ways = {"full": load()} | {str(n): load(attention="lsh", lsh_rounds=n) for n in args.rounds}
-    for name in args.set:
-        entries = read_set(args.audio, name, args.limit, model=args.model)
-        texts: dict[str, list[str]] = {rounds: [] for rounds in ways}
-        seconds = dict.fromkeys(ways, 0.0)
-        for entry in entries:
-            for rounds, recognizer in ways.items():
-                start = time.perf_counter()
-                texts[rounds].append(recognizer.transcribe(entry.path, language=entry.language).result().text)
-                seconds[rounds] += time.perf_counter() - start
-        evaluations = {rounds: evaluate(entries, own) for rounds, own in texts.items()}
-        for rounds, evaluation in evaluations.items():
-            row: Row = {"set": name, "recordings": len(entries), "rounds": rounds}
-            row |= {"errors": error_percent(evaluation), "time": seconds[rounds] / seconds["full"]}
-            yield row | difference("to full", evaluation, evaluations["full"])
-
-
 if __name__ == "__main__":
     main(
         Program(
-            doc=__doc__, name="hashing-cost", rows=cost, options=cost_options, needs=("harken", "torch"),
+            doc=__doc__, name="hashing-cost", rows=rows, options=options, needs=("harken", "torch"),
             packages=("torch",), settings=("repeats",),
-        ),
-        Program(
-            doc=__doc__, name="hashing-errors", rows=errors, options=error_options, model="tiny.en",
-            sets=("librispeech-test-other", "ljspeech", "long-form"), packages=("torch",),
-            needs=("harken", "torch", "jiwer", "whisper_normalizer"),
-        ),
+        )
     )  # fmt: skip

@@ -1,9 +1,10 @@
-"""Peak memory of ``harken transcribe`` for a short recording against a long one.
+"""Peak memory of ``harken transcribe`` and ``harken listen`` for a short recording against a long one.
 
 Both are made of the recordings of one set, repeated with silence between them, as 16 kHz wav in a temporary directory
 (115 MB an hour). Each is transcribed in a process of its own, whose peak resident memory the operating system reports.
 
     python benchmarks/memory.py --hours 3 --save memory
+    python benchmarks/memory.py --hours 10 --command listen
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ SHORT_S = 180.0
 
 def options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--hours", 3.0, "length of the long one")
+    add(parser, "--command", "transcribe", "of harken", choices=("transcribe", "listen"))
 
 
 def rows(args: Args) -> Iterator[Row]:
@@ -46,14 +48,14 @@ def transcribe(path: Path, audio_s: float, args: Args) -> Row:
     """Transcribe a file in a process; return the process's peak memory, its lines of text and its time."""
     with path.with_suffix(".txt").open("w+b") as screen:
         started = perf_counter()
-        command = [*COMMAND, "transcribe", "--model", args.model, "--threads", str(args.threads), str(path)]
+        command = [*COMMAND, args.command, "--model", args.model, "--threads", str(args.threads), str(path)]
         process = subprocess.Popen(command, stdout=screen)
         # A process reports at least the memory of its parent at the fork; this program stays far smaller.
         _, status, usage = os.wait4(process.pid, 0)
         seconds = perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
-            stop(f"harken transcribe ended with exit code {process.returncode}; the reason stands above")
+            stop(f"harken {args.command} ended with exit code {process.returncode}; the reason stands above")
         screen.seek(0)
         return {
             "peak_mb": round(maxrss_mb(usage.ru_maxrss), 1),
@@ -64,4 +66,9 @@ def transcribe(path: Path, audio_s: float, args: Args) -> Row:
 
 
 if __name__ == "__main__":
-    main(Program(doc=__doc__, name="memory", rows=rows, options=options, model="tiny.en", sets=(DEFAULT_SET,)))
+    main(
+        Program(
+            doc=__doc__, name="memory", rows=rows, options=options, model="tiny.en", sets=(DEFAULT_SET,),
+            settings=("command",),
+        )
+    )  # fmt: skip

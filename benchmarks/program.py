@@ -10,7 +10,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -217,8 +217,11 @@ def peak_mb() -> float:
 
     Linux counts the memory of the program before in `ru_maxrss`, where one process image replaces another.
     """
-    if (own := _status_mb("self", "VmHWM:")) is not None:
-        return own
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+    except (OSError, IndexError):
+        pass
     try:
         import resource
     except ImportError:
@@ -229,50 +232,3 @@ def peak_mb() -> float:
 def maxrss_mb(maxrss: int) -> float:
     """Return `ru_maxrss` in MB: macOS counts bytes, all others kibibytes."""
     return maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
-
-
-def resident_mb(process: int | str = "self") -> float | None:
-    """Return the memory of a process that is resident, in MB; None where the platform does not tell."""
-    return _status_mb(process, "VmRSS:")
-
-
-def _status_mb(process: int | str, key: str) -> float | None:
-    try:
-        status = Path(f"/proc/{process}/status").read_text()
-        return round(int(status.partition(key)[2].split()[0]) * 1024 / 1e6, 1)
-    except (OSError, IndexError):
-        return None
-
-
-def hours(
-    blocks: Iterator[tuple[float, Callable[[], None]]], n_hours: int, row: Callable[[], Row]
-) -> Iterator[Row]:
-    """Do the work on blocks of audio, and yield a row for each hour of it: its computing time, and the memory.
-
-    Parameters
-    ----------
-    blocks : iterator of (float, callable)
-        Seconds of audio, and the work on it.
-    n_hours : int
-    row : callable
-        Returns further columns at the end of an hour.
-    """
-    from time import process_time
-
-    fed_s = hour_s = began_s = 0.0
-    hour = 1
-    for seconds, work in blocks:
-        before_s = process_time()
-        work()
-        hour_s += process_time() - before_s
-        fed_s += seconds
-        if fed_s < hour * 3600:
-            continue
-        yield {
-            "hour": hour,
-            "cpu_s_a_minute": round(60 * hour_s / (fed_s - began_s), 3),
-            "resident_mb": resident_mb(),
-        } | row()
-        hour_s, began_s, hour = 0.0, fed_s, hour + 1
-        if hour > n_hours:
-            return

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from program import Args, Row, note, percent, stop
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from harken.contract import Floats
+    from harken.evaluation.error_rate import ErrorRate
 
 GAP_S = 0.3
 """Silence between two joined recordings."""
 SAMPLE_RATE = 16_000
-NON_SPEECH = "non-speech"
-"""Set of recordings without speech."""
 SPEECH = "librispeech-train-clean"
 """Set that is joined where a benchmark needs long speech."""
 
@@ -68,35 +70,21 @@ def multilingual(model: str) -> bool:
     return open_checkpoint(resolve_model(model)).dims.multilingual
 
 
-def read_samples(audio: Path, name: str) -> Iterator[Floats]:
-    """Yield the samples of the recordings of a set, in order."""
-    from harken.audio import load_audio
-    from harken.manifests import read_manifests
-
-    for entry in read_manifests([audio / name], note=note):
-        yield load_audio(entry.path)
-
-
-def evaluate(entries: Sequence[Any], texts: Iterable[str]) -> Any:
-    """Score texts against the references of recordings."""
+def evaluate(entries: Sequence[Any], texts: Iterable[str]) -> ErrorRate | None:
+    """Return the errors of texts against the references of recordings; None where these are empty."""
     from harken.evaluation.scoring import EvalHypothesis, score, summarise
 
     return summarise(
         score(entry, EvalHypothesis(text=text), entry.language)
         for entry, text in zip(entries, texts, strict=True)
-    )
+    ).overall
 
 
-def error_percent(evaluation: Any) -> float | None:
-    """Return the errors of an evaluation in percent; None where the references are empty."""
-    return percent(evaluation.overall and evaluation.overall.rate)
+def difference(name: str, one: ErrorRate | None, other: ErrorRate | None) -> Row:
+    """Return the difference between two error rates on the same recordings in percent, with its 95 % interval."""
+    from harken.evaluation.error_rate import difference as compare
 
-
-def difference(name: str, one: Any, other: Any) -> Row:
-    """Return the difference between the errors of two evaluations in percent, with its 95 % interval."""
-    from harken.evaluation.scoring import compare_evaluations
-
-    found = compare_evaluations(one, other)
+    found = compare(one, other)
     low, high = (found and found.confidence_interval) or (None, None)
     return {
         name: percent(found and found.rate),
@@ -105,30 +93,26 @@ def difference(name: str, one: Any, other: Any) -> Row:
     }
 
 
-def join(pieces: Iterable[Floats], gap_s: float = GAP_S) -> Floats:
-    """Return pieces of audio one after the other, with silence after each."""
-    import numpy as np
-
-    silence = np.zeros(round(gap_s * SAMPLE_RATE), np.float32)
-    return np.concatenate([part for piece in pieces for part in (piece, silence)])
-
-
 def cut_streams(audio: Path, seconds: int, count: int) -> list[Floats]:
     """Return some streams of the same length, cut from joined speech."""
-    size, pieces, length = seconds * SAMPLE_RATE, [], 0
-    for samples in read_samples(audio, SPEECH):
-        pieces.append(samples)
-        length += len(samples)
-        if length >= count * size:
+    import numpy as np
+
+    from harken.audio import load_audio
+
+    size, pieces = seconds * SAMPLE_RATE, [np.zeros(0, np.float32)]
+    silence = np.zeros(round(GAP_S * SAMPLE_RATE), np.float32)
+    for entry in read_set(audio, SPEECH):
+        if sum(map(len, pieces)) >= count * size:
             break
-    samples = join(pieces)
+        pieces += [load_audio(entry.path), silence]
+    samples = np.concatenate(pieces)
     if len(samples) < count * size:
         stop(f"{SPEECH} holds {len(samples) // size} streams of {seconds} s, not {count}")
     return [samples[i * size : (i + 1) * size] for i in range(count)]
 
 
 def write_joined(recordings: Iterable[Path], to: Path, seconds: float = math.inf) -> float:
-    """Write recordings one after the other into a wav file, in constant memory.
+    """Write recordings one after the other into a wav file, in constant memory; return its length in seconds.
 
     Parameters
     ----------
@@ -137,28 +121,40 @@ def write_joined(recordings: Iterable[Path], to: Path, seconds: float = math.inf
     to : Path
     seconds : float
         Length at which to cut.
-
-    Returns
-    -------
-    float
-        Length of what was written, in seconds.
     """
     import numpy as np
 
     from harken.audio import load_audio
 
-    silence = np.zeros(round(GAP_S * SAMPLE_RATE), np.float32)
-    written = 0
-    with wave.open(str(to), "wb") as file:
+    def pieces() -> Iterator[Floats]:
+        for index, path in enumerate(recordings):
+            if index:
+                yield np.zeros(round(GAP_S * SAMPLE_RATE), np.float32)
+            yield load_audio(path)
+
+    return write_wav(to, pieces(), seconds) / SAMPLE_RATE
+
+
+def write_wav(
+    path: Path, pieces: Iterable[Floats], seconds: float = math.inf, *, full_scale: int = 32768
+) -> int:
+    """Write samples into a wav file of 16 bits, up to a length; return how many."""
+    limit, written = seconds * SAMPLE_RATE, 0
+    with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(SAMPLE_RATE)
-        for path in recordings:
-            samples = np.concatenate([silence, load_audio(path)]) if written else load_audio(path)
-            if seconds != math.inf:
-                samples = samples[: round(seconds * SAMPLE_RATE) - written]
-            file.writeframesraw(np.rint(samples * 32768).clip(-32768, 32767).astype("<i2").tobytes())
-            written += len(samples)
-            if written >= seconds * SAMPLE_RATE:
+        for samples in pieces:
+            kept = samples[: round(limit - written)] if written + len(samples) > limit else samples
+            file.writeframesraw(to_pcm(kept, full_scale).tobytes())
+            written += len(kept)
+            if written >= limit:
                 break
-    return written / SAMPLE_RATE
+    return written
+
+
+def to_pcm(samples: Floats, full_scale: int = 32768) -> NDArray[np.int16]:
+    """Return samples in 16 bits."""
+    import numpy as np
+
+    return np.rint(samples * full_scale).clip(-32768, 32767).astype("<i2")

@@ -1,15 +1,11 @@
-"""The server: live streams, files, a short file beside a long one, hours of both.
+"""The server: live streams, and files.
 
 ``live`` paces clients in real time: each sends other speech over a WebSocket of its own. The latency of a word is the
 time from its end in the audio, as an offline alignment gives it, until the client has it: shown, tentative or not, and
-committed. The lag of a message is the time since the audio that it needed had been spoken. ``files`` and ``beside``
-compare with `harken transcribe` and with faster-whisper behind the same route; ``soak`` sends audio as fast as it is
-taken.
+committed. ``files`` compares with `harken transcribe` and with faster-whisper behind the same route.
 
     python benchmarks/serving.py live --count 1 2 4 8 12 --delay minimal low --save serving-live
     python benchmarks/serving.py files --concurrency 1 2 4 8 --save serving-files
-    python benchmarks/serving.py beside --save serving-beside
-    python benchmarks/serving.py soak --hours 1 --save serving-soak
 """
 
 from __future__ import annotations
@@ -31,8 +27,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from program import COMMAND, Args, Program, Row, add, main, percentiles, require, resident_mb, stop
-from recordings import SAMPLE_RATE, SPEECH, cut_streams, read_set, write_joined
+from program import COMMAND, Args, Program, Row, add, main, percentiles, require, stop
+from recordings import SAMPLE_RATE, SPEECH, cut_streams, read_set, to_pcm, write_joined
 
 if TYPE_CHECKING:
     import httpx
@@ -48,7 +44,6 @@ BLOCK_S = 0.1
 """Audio in a message of a live client."""
 START_GAP_S = 0.3
 """Time between the starts of two clients: real ones do not begin in step."""
-SHORT_S, PART_S = 3, 180
 
 
 @dataclass(frozen=True)
@@ -89,16 +84,8 @@ def running(name: str, args: Args, *options: str) -> Iterator[Server]:
     drain.wait(END_S)
 
 
-@dataclass(frozen=True)
-class FileReply:
-    """The seconds until the first words of a file came, and until all had."""
-
-    first_s: float
-    total_s: float
-
-
-async def send_file(client: httpx.AsyncClient, path: Path) -> FileReply:
-    """Send a file, and read the words as they come."""
+async def send_file(client: httpx.AsyncClient, path: Path) -> tuple[float, float]:
+    """Send a file; return the seconds until its first words came, and until all had."""
     start_s, first_s = perf_counter(), None
     form = {"model": "whisper-1", "language": "en", "stream": "true"}
     with path.open("rb") as file:
@@ -108,7 +95,7 @@ async def send_file(client: httpx.AsyncClient, path: Path) -> FileReply:
                 if first_s is None and line.startswith("data: ") and ".delta" in line:
                     first_s = perf_counter() - start_s
     total_s = perf_counter() - start_s
-    return FileReply(total_s if first_s is None else first_s, total_s)
+    return total_s if first_s is None else first_s, total_s
 
 
 @dataclass(frozen=True)
@@ -119,14 +106,11 @@ class LiveMessage:
     came_s: float
 
 
-async def send_stream(
-    server: Server, samples: Floats, hello: dict[str, Any], *, paced: bool = True
-) -> list[LiveMessage]:
-    """Send a stream as it would be spoken, or as fast as it is taken, and return what came back."""
-    import numpy as np
+async def send_stream(server: Server, samples: Floats, hello: dict[str, Any]) -> list[LiveMessage]:
+    """Send a stream as it would be spoken, and return what came back."""
     from websockets.asyncio.client import connect
 
-    pcm = np.rint(samples * 32768).clip(-32768, 32767).astype("<i2")
+    pcm = to_pcm(samples)
     block = round(BLOCK_S * SAMPLE_RATE)
     audio = {"format": "s16le", "rate": SAMPLE_RATE, "channels": 1}
     messages: list[LiveMessage] = []
@@ -140,7 +124,7 @@ async def send_stream(
         async def send() -> None:
             for first in range(0, len(pcm), block):
                 spoken_s = min(first + block, len(pcm)) / SAMPLE_RATE
-                if paced and (early_s := start_s + spoken_s - perf_counter()) > 0:
+                if (early_s := start_s + spoken_s - perf_counter()) > 0:
                     await asyncio.sleep(early_s)
                 await socket.send(pcm[first : first + block].tobytes())
             await socket.send(json.dumps({"type": "end"}))
@@ -232,13 +216,9 @@ def shown_event(fields: dict[str, Any]) -> Any:
     return None
 
 
-def server_options(parser: argparse.ArgumentParser) -> None:
+def files_options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--peer-model", "tiny.en", "the model for faster-whisper")
     add(parser, "--servers", (HARKEN, PEER), "servers", choices=(HARKEN, PEER))
-
-
-def files_options(parser: argparse.ArgumentParser) -> None:
-    server_options(parser)
     add(parser, "--concurrency", (1, 2, 4, 8), "numbers of clients")
     add(parser, "--files", 16, "files")
     add(parser, "--seconds", 60, "length of each file")
@@ -267,98 +247,25 @@ def files(args: Args) -> Iterator[Row]:
                     yield files_row(name, clients, audio_s / (perf_counter() - start_s), replies)
 
 
-async def send_all(server: Server, paths: Sequence[Path], clients: int) -> list[FileReply]:
+async def send_all(server: Server, paths: Sequence[Path], clients: int) -> list[tuple[float, float]]:
     """Send files by some clients, each of which takes the next file when it has the words of the last."""
     import httpx
 
     waiting = iter(paths)
     async with httpx.AsyncClient(base_url=server.url, timeout=CLIENT_TIMEOUT_S) as client:
 
-        async def work() -> list[FileReply]:
+        async def work() -> list[tuple[float, float]]:
             return [await send_file(client, path) for path in waiting]
 
         replies = await asyncio.gather(*(work() for _ in range(clients)))
         return [reply for own in replies for reply in own]
 
 
-def files_row(server: str, clients: int, speed: float, replies: Sequence[FileReply]) -> Row:
+def files_row(server: str, clients: int, speed: float, replies: Sequence[tuple[float, float]]) -> Row:
     """Return a row of the result."""
-    first = percentiles("first", [reply.first_s for reply in replies])
-    whole = percentiles("file", [reply.total_s for reply in replies])
+    first = percentiles("first", [first_s for first_s, _ in replies])
+    whole = percentiles("file", [total_s for _, total_s in replies])
     return {"server": server, "clients": clients, "times_real_time": round(speed, 1), **first, **whole}
-
-
-def beside_options(parser: argparse.ArgumentParser) -> None:
-    server_options(parser)
-    add(parser, "--minutes", 30, "of the long file")
-    add(parser, "--repeats", 10, "short files, one after the other")
-
-
-def beside(args: Args) -> Iterator[Row]:
-    """Yield a row for each server, without and with a long file in progress."""
-    with tempfile.TemporaryDirectory() as folder:
-        recordings = [entry.path for entry in read_set(args.audio, SPEECH)]
-        long, short = Path(folder) / "long.wav", Path(folder) / "short.wav"
-        write_joined(cycle(recordings), long, 60 * args.minutes)
-        write_joined(recordings, short, SHORT_S)
-        for name in args.servers:
-            with running(name, args) as server:
-                for other in (None, long):
-                    seconds = asyncio.run(short_seconds(server, short, other, args.repeats))
-                    in_progress = "yes" if other else "no"
-                    yield {"server": name, "long_file": in_progress} | percentiles("short_file", seconds)
-
-
-async def short_seconds(server: Server, short: Path, long: Path | None, repeats: int) -> list[float]:
-    """Return the times of short files, sent while the long one is in progress if there is one."""
-    import httpx
-
-    async with httpx.AsyncClient(base_url=server.url, timeout=None) as client:
-        await send_file(client, short)  # loads and warms up
-        background = asyncio.create_task(send_file(client, long)) if long else None
-        await asyncio.sleep(1.0 if long else 0.0)
-        seconds = []
-        for _ in range(repeats):
-            if background and background.done():
-                stop("the long file has ended before the short ones: give more --minutes")
-            seconds.append((await send_file(client, short)).total_s)
-        if background:
-            background.cancel()
-            await asyncio.gather(background, return_exceptions=True)
-    return seconds
-
-
-def soak_options(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--hours", 1.0, "of live audio, and of files")
-
-
-def soak(args: Args) -> Iterator[Row]:
-    """Yield the server's memory, threads and open files before, in between and after."""
-    with tempfile.TemporaryDirectory() as folder, running(HARKEN, args) as server:
-        path = Path(folder) / "part.wav"
-        write_joined(cycle(entry.path for entry in read_set(args.audio, SPEECH)), path, PART_S)
-        parts, process = max(1, round(args.hours * 3600 / PART_S)), Path(f"/proc/{server.process.pid}")
-        for part in range(parts + 1):
-            if part % max(1, parts // 10) == 0:
-                yield {
-                    "audio_minutes_of_each": part * PART_S // 60,
-                    "resident_mb": resident_mb(server.process.pid),
-                    "threads": len([*(process / "task").iterdir()]),
-                    "files": len([*(process / "fd").iterdir()]),
-                }
-            if part < parts:
-                asyncio.run(send_both(server, path))
-
-
-async def send_both(server: Server, path: Path) -> None:
-    """Send a recording as a file and as a live stream at the same time."""
-    import httpx
-
-    from harken.audio import load_audio
-
-    async with httpx.AsyncClient(base_url=server.url, timeout=None) as client:
-        stream = send_stream(server, load_audio(path), {"finals": "exact"}, paced=False)
-        await asyncio.gather(send_file(client, path), stream)
 
 
 if __name__ == "__main__":
@@ -373,6 +280,4 @@ if __name__ == "__main__":
         Program(
             name="serving-files", rows=files, options=files_options, settings=("files", "seconds"), **common
         ),
-        Program(name="serving-beside", rows=beside, options=beside_options, settings=("minutes",), **common),
-        Program(name="serving-soak", rows=soak, options=soak_options, **common),
     )

@@ -90,34 +90,12 @@ _ENGINES = {
     "errors, %": "{error_percent:.2f}",
     "peak memory, MB": "{peak_mb:.0f}",
 }
-_LIVE = {
-    "session": "{session}",
-    "shown, s: median, 95 %": "{shown_median_s:.2f}, {shown_95_s:.2f}",
-    "committed, s: median, 95 %": "{committed_median_s:.2f}, {committed_95_s:.2f}",
-    "errors, %": "{error_percent:.2f}",
-    "of the offline pass": "{offline_error_percent:.2f}",
-    "CPU seconds a second of audio": "{cpu_factor:.3f}",
-    "flicker": "{flicker:.2f}",
-}
-_HOURS = {
-    "hour": "{hour:d}",
-    "processor time a minute of audio, s": "{cpu_s_a_minute:.2f}",
-    "memory, MB": "{resident_mb:.0f}",
-}
 TABLES = {
     "engines": Table({"model": "{model}"} | _ENGINES, results=("engines", "engines-base")),
     "engines-small": Table(_ENGINES),
     "engines-long": Table({"set": "{set}"} | _ENGINES | {"loading, s": "{load_s:.2f}"}),
     "errors-base": Table(_ERRORS),
     "errors-base-beam": Table(_ERRORS),
-    "errors-base-detected": Table(
-        _ERRORS
-        | {
-            "language right, %: harken, faster-whisper": (
-                "{harken, language right:.1f}, {faster-whisper, language right:.1f}"
-            )
-        }
-    ),
     "errors-tiny-en": Table(_ERRORS),
     "hashing-cost": Table(
         {
@@ -127,26 +105,6 @@ TABLES = {
             "1 hash": "{rounds 1:.2f}",
             "3 hashes": "{rounds 3:.2f}",
             "7 hashes": "{rounds 7:.2f}",
-        }
-    ),
-    "hashing-errors": Table(
-        {
-            "set": "{set}",
-            "recordings": "{recordings:d}",
-            "hashes": "{rounds}",
-            "errors, %": "{errors:.2f}",
-            "difference": "{to full:+.2f}",
-            "95 % interval": "{to full, low:+.2f} to {to full, high:+.2f}",
-            "time over full": "{time:.2f}",
-        }
-    ),
-    "reliability": Table(
-        {
-            "model": "{model}",
-            "probability": "{from:.2f} to {to:.2f}",
-            "recordings": "{recordings:d}",
-            "mean probability, %": "{probability_percent:.1f}",
-            "right, %": "{right_percent:.1f}",
         }
     ),
     "subtitles": Table(
@@ -186,51 +144,17 @@ TABLES = {
             "times real time": "{times_real_time:.1f}",
         }
     ),
-    "start": Table({"step": "{step}", "ms": "{ms~:.0f}"}),
-    "stages": Table(
+    "live": Table(
         {
-            "stage": "{stage}",
-            "calls": "{calls:d}",
-            "ms a call": "{call_ms:.2f}",
-            "share, %": "{share_percent:.1f}",
-        }
-    ),
-    "steps": Table(
-        {
-            "model": "{model}",
-            "backend": "{backend}",
-            "rows": "{rows:d}",
-            "tokens": "{tokens:d}",
-            "ms": "{ms~:.2f}",
-            "over one token": "{over_one:.2f}",
-            "floor, ms": "{floor_ms:.2f}",
-        }
-    ),
-    "live": Table(_LIVE),
-    "live-baseline": Table(_LIVE),
-    "live-worst": Table(
-        {
-            "case": "{case}",
-            "finals": "{finals}",
-            "minutes": "{minutes:.1f}",
-            "offline words": "{offline_words:d}",
-            "deleted": "{deletions:d}",
-            "substituted": "{substitutions:d}",
-            "inserted": "{insertions:d}",
-            "committed, s: median, longest": "{committed_median_s:.2f}, {committed_longest_s:.2f}",
+            "session": "{session}",
+            "shown, s: median, 95 %": "{shown_median_s:.2f}, {shown_95_s:.2f}",
+            "committed, s: median, 95 %": "{committed_median_s:.2f}, {committed_95_s:.2f}",
+            "errors, %": "{error_percent:.2f}",
+            "of the offline pass": "{offline_error_percent:.2f}",
             "CPU seconds a second of audio": "{cpu_factor:.3f}",
-            "memory at the end, MB": "{memory_end_mb:.0f}",
+            "flicker": "{flicker:.2f}",
         }
     ),
-    "live-many": Table(
-        {
-            "streams": "{streams:d}",
-            "passes": "{passes}",
-            "seconds of computing a second of audio": "{real_time_factor:.2f}",
-            "lag, s: median, 95 %, longest": "{lag_50_s:.2f}, {lag_95_s:.2f}, {lag_100_s:.2f}",
-        }
-    ),
-    "live-hours": Table(_HOURS | {"words": "{words:,d}"}),
     "speakers-peers": Table(
         {
             "kind": "{kind}",
@@ -239,22 +163,8 @@ TABLES = {
             "DER, collar": "{collar_der_percent:.1f}",
             "speakers right": "{counted_right:d}/{recordings:d}",
             "difference in DER": "{der_difference_percent:+.1f}",
-            "95 % interval": "{low:+.1f} to {high:+.1f}",
+            "95 % interval": "{der_difference_percent, low:+.1f} to {der_difference_percent, high:+.1f}",
         }
-    ),
-    "speakers-live": Table(
-        {
-            "kind": "{kind}",
-            "delay, s": "{delay_s:.0f}",
-            "recordings": "{recordings:d}",
-            "DER": "{der_percent:.1f}",
-            "confused": "{confused_percent:.1f}",
-            "number of speakers right": "{counted_right:d}",
-            "seconds of one core a second of audio": "{cpu_factor:.3f}",
-        }
-    ),
-    "speakers-hours": Table(
-        _HOURS | {"clustering of all so far, s": "{clustering_s:.2f}", "speakers": "{speakers:d}"}
     ),
     "serving-live": Table(
         {
@@ -266,30 +176,6 @@ TABLES = {
             "highest load level": "{load_level:d}",
         }
     ),
-    "serving-files": Table(
-        {
-            "server": "{server}",
-            "clients": "{clients:d}",
-            "times real time": "{times_real_time:.1f}",
-            "first words, s: median, 95 %": "{first_50_s:.2f}, {first_95_s:.2f}",
-            "whole file, s: median, 95 %": "{file_50_s:.2f}, {file_95_s:.2f}",
-        }
-    ),
-    "serving-beside": Table(
-        {
-            "server": "{server}",
-            "long file in progress": "{long_file}",
-            "short file, s: median, 95 %": "{short_file_50_s:.2f}, {short_file_95_s:.2f}",
-        }
-    ),
-    "serving-soak": Table(
-        {
-            "minutes of each": "{audio_minutes_of_each:d}",
-            "memory, MB": "{resident_mb:.0f}",
-            "threads": "{threads:d}",
-            "open files": "{files:d}",
-        }
-    ),
     "fleet-overhead": Table(
         {
             "way": "{way}",
@@ -297,34 +183,6 @@ TABLES = {
             "of it to start, s": "{start_s:.1f}",
             "overhead, %": "{overhead_percent~:.1f}",
             "without the start, %": "{steady_percent~:.1f}",
-        }
-    ),
-    "fleet-scaling": Table(
-        {
-            "workers": "{workers:d}",
-            "time, s": "{seconds:.1f}",
-            "times one worker": "{ratio~:.2f}",
-            "the most that the machine gives": "{most:.2f}",
-        }
-    ),
-    "fleet-kills": Table(
-        {
-            "workers": "{where}",
-            "kills of drivers, workers, nodes": "{driver_kills:d}, {worker_kills:d}, {node_kills:d}",
-            "runs": "{runs:d}",
-            "rows": "{rows:d}",
-            "lost": "{lost:d}",
-            "doubled": "{doubled:d}",
-            "different": "{different:d}",
-        },
-        results=("fleet-kills", "fleet-kills-ray"),
-    ),
-    "attention": Table(
-        {
-            "attention": "{attention}",
-            "positions": "{positions:,d}",
-            "ms a layer": "{ms:.1f}",
-            "over full attention": "{ratio:.2f}",
         }
     ),
 }

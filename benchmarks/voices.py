@@ -6,11 +6,15 @@ every 10 ms against the loudest of the recording (its 99th percentile) and the q
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recordings import SAMPLE_RATE
 
 if TYPE_CHECKING:
     from harken.contract import Floats
@@ -19,7 +23,6 @@ if TYPE_CHECKING:
 Region = tuple[float, float]
 """Start and end in seconds."""
 
-SAMPLE_RATE = 16_000
 HOP_S, FRAME_S = 0.01, 0.02
 ABOVE_FLOOR_DB = 12.0
 """Speech is that much louder than the quietest 5 % of its recording..."""
@@ -37,9 +40,10 @@ MIXED_LENGTHS = ((1.0, 4.0), (0.35, 0.95), (3.0, 8.0), (2.0, 6.0), (8.0, 15.0))
 """Shortest and longest part of a recording that is cut up, in turn."""
 SHORT_LENGTHS = ((0.35, 0.95), (0.35, 0.95), (2.0, 6.0), (0.35, 0.95), (4.0, 10.0), (0.35, 0.95))
 
-FEW_SPEAKERS = ("arctic", "librispeech-test-other", "ljspeech")
-"""Sets in English whose speakers have a minute and more."""
-ONE_UTTERANCE = "librispeech-train-clean"
+FEW_SPEAKERS = ("arctic", "librispeech-test-other", "ljspeech", "long-form", "noisy", "telephone")
+"""Sets in English with several recordings of a speaker."""
+ONE_UTTERANCE = ("librispeech-train-clean",)
+OTHER_LANGUAGES = ("chinese", "dutch", "french", "german", "telephone", "many-languages")
 PERSONS = {
     "telephone/en": "allison", "telephone/es": "allison", "telephone/fr": "june", "telephone/it": "carlo",
     "telephone/ru": "ivr", "long-form/bush_columbia_2003.wma": "bush",
@@ -63,8 +67,6 @@ class Piece:
 
     Parameters
     ----------
-    source : str
-        Name of the recording, and the start of the part in it where it is cut.
     samples : array
     speech : tuple of (float, float)
         Start and end of each stretch of speech, in seconds from the start of the piece.
@@ -72,7 +74,6 @@ class Piece:
         All its words; None where it is cut, since nobody knows which words are where.
     """
 
-    source: str
     samples: Floats
     speech: tuple[Region, ...]
     text: str | None
@@ -108,61 +109,50 @@ class Voice:
         pieces = self.known[lengths_s] = []
         for path, text in self.clips:
             samples = load_audio(path)
-            name = f"{path.parent.name}/{path.name}"
             if lengths_s or len(samples) > WHOLE_S * SAMPLE_RATE:
-                pieces += cut_in_quiet(name, samples, lengths_s or MIXED_LENGTHS)
+                pieces += cut_in_quiet(samples, lengths_s or MIXED_LENGTHS)
             elif speech := find_speech(samples):
-                pieces.append(excerpt(name, samples, speech, text))
+                pieces.append(excerpt(samples, speech, text))
         return pieces
 
 
 def read_voices(audio: Path) -> list[Voice]:
     """Return all voices that can be told apart; every second one of a kind is for tuning, the others for reporting."""
-    voices: dict[tuple[str, str], Voice] = {}
-    for name in (*FEW_SPEAKERS, "long-form", "noisy", "telephone"):
-        add_set(voices, audio / name, {"en"})
-    for index, voice in enumerate(voices.values()):
-        voice.half = index % 2
-    singles: dict[tuple[str, str], Voice] = {}
-    add_set(singles, audio / ONE_UTTERANCE, {"en"})
-    for index, voice in enumerate(singles.values()):
-        voice.half = index % 2
-    others: dict[tuple[str, str], Voice] = {}
-    for name in ("chinese", "dutch", "french", "german", "telephone", "many-languages"):
-        add_set(others, audio / name, set(HALVES))
-    for voice in others.values():
+    english = [read_sets(audio, sets, {"en"}) for sets in (FEW_SPEAKERS, ONE_UTTERANCE)]
+    for voices in english:
+        for index, voice in enumerate(voices):
+            voice.half = index % 2
+    others = read_sets(audio, OTHER_LANGUAGES, HALVES.keys())
+    for voice in others:
         voice.half = HALVES[voice.language]
-    known = (*voices.values(), *singles.values(), *others.values())
-    return [voice for voice in known if voice.name not in NOISY]
+    return [voice for voices in (*english, others) for voice in voices if voice.name not in NOISY]
 
 
-def add_set(voices: dict[tuple[str, str], Voice], folder: Path, languages: set[str]) -> None:
-    """Add the clips of a set to the voices that speak them."""
+def read_sets(audio: Path, sets: Sequence[str], languages: Container[str | None]) -> list[Voice]:
+    """Return the voices of some sets, each with the clips that it speaks."""
     from harken.manifests import read_manifests
 
+    voices: dict[tuple[str, str], Voice] = {}
     # Of two lines that name one file, the one is right whose length is that of the file.
-    for entry in read_manifests([folder]):
-        if entry.language not in languages or not entry.text or (name := person(folder.name, entry)) is None:
+    for entry in read_manifests([audio / name for name in sets]):
+        if entry.language not in languages or not entry.text or (name := person(entry)) is None:
             continue
         voice = voices.setdefault((name, entry.language), Voice(name=name, language=entry.language, half=0))
         voice.clips.append((entry.path, entry.text))
         voice.seconds += entry.seconds or 0.0
+    return [*voices.values()]
 
 
-def person(folder: str, entry: Entry) -> str | None:
+def person(entry: Entry) -> str | None:
     """Return who speaks; None where nobody knows, or the recording is a copy of others."""
-    if (
-        folder == "french"
-    ):  # chapters by readers who are not named: each is a voice, never two in a conversation
+    if entry.set == "french":  # chapters by readers without names: each is a voice, never two in a conversation
         return f"librivox-{entry.path.name.split('_')[1]}"
-    names = (f"{folder}/{entry.path.name}", f"{folder}/{entry.language}")
+    names = (f"{entry.set}/{entry.path.name}", f"{entry.set}/{entry.language}")
     return entry.speaker or next((PERSONS[name] for name in names if name in PERSONS), None)
 
 
 def levels_db(samples: Floats) -> Any:
     """Return the level of each frame in dB, of what lies above about 100 Hz."""
-    import numpy as np
-
     high = samples[1:] - np.float32(0.96) * samples[:-1]
     hop, size = round(HOP_S * SAMPLE_RATE), round(FRAME_S * SAMPLE_RATE)
     count = max(0, (len(high) - size) // hop + 1)
@@ -175,8 +165,6 @@ def levels_db(samples: Floats) -> Any:
 
 def find_speech(samples: Floats, above_floor_db: float = ABOVE_FLOOR_DB) -> list[Region]:
     """Return where a clean recording of one speaker holds speech, every silence from 10 ms on left out."""
-    import numpy as np
-
     levels = levels_db(samples)
     if not len(levels):
         return []
@@ -206,13 +194,11 @@ def bridge(regions: Sequence[Region], pause_s: float) -> list[Region]:
     return joined
 
 
-def cut_in_quiet(name: str, samples: Floats, lengths_s: Sequence[Region]) -> Iterator[Piece]:
+def cut_in_quiet(samples: Floats, lengths_s: Sequence[Region]) -> Iterator[Piece]:
     """Yield parts of a recording, each cut where it is quietest between a shortest and a longest length.
 
     Lengths are taken in turn. Parts with less than 0.2 s of speech are left out.
     """
-    import numpy as np
-
     speech, levels = find_speech(samples), levels_db(samples)
     quiet = np.convolve(levels, np.ones(5) / 5, "same") if len(levels) else levels
     start, end = (speech[0][0], speech[-1][1]) if speech else (0.0, 0.0)
@@ -225,17 +211,15 @@ def cut_in_quiet(name: str, samples: Floats, lengths_s: Sequence[Region]) -> Ite
             stop = (first + int(np.argmin(quiet[first : round((start + longest_s) / HOP_S)]))) * HOP_S + HOP_S
         part = [(max(start, s), min(stop, e)) for s, e in speech if s < stop and e > start]
         if sum(e - s for s, e in part) >= SHORTEST_PART_S:
-            yield excerpt(f"{name}@{part[0][0]:.2f}", samples, part, None)
+            yield excerpt(samples, part, None)
         start = stop
 
 
-def excerpt(name: str, samples: Floats, speech: Sequence[Region], text: str | None) -> Piece:
+def excerpt(samples: Floats, speech: Sequence[Region], text: str | None) -> Piece:
     """Return the part of a recording from its first speech to its last, faded in and out."""
-    import numpy as np
-
     first, last = speech[0][0], speech[-1][1]
     kept = samples[round(first * SAMPLE_RATE) : round(last * SAMPLE_RATE)].copy()
     ramp = np.linspace(0, 1, round(FADE_S * SAMPLE_RATE), dtype=np.float32)
     kept[: len(ramp)] *= ramp
     kept[-len(ramp) :] *= ramp[::-1]
-    return Piece(name, kept, tuple((start - first, end - first) for start, end in speech), text)
+    return Piece(kept, tuple((start - first, end - first) for start, end in speech), text)

@@ -10,44 +10,33 @@ from pathlib import Path
 
 import pytest
 
-from random_weights import PROMPT_LENGTH, added_tokens, draw_ending_weights, make_dims
 from real_models import SHARED, model_path
 from results import ROOT
 
 FOLDER = ROOT / "benchmarks"
 PARTS = {
-    "conversations", "engines", "export_genai", "local_agreement", "program", "random_weights", "recordings",
-    "results", "serving_peer", "tables", "voices",
+    "conversations", "engines", "program", "random_weights", "recordings", "results", "serving_peer", "tables",
+    "voices",
 }  # fmt: skip
 """Modules, and programs that are tested otherwise or take a peer."""
 LIMITED = "--limit 1 --set arctic"
 RUNS = {
     "compare": f"{LIMITED} --repeats 1",
     "errors": f"{LIMITED} --engines harken --model tiny.en",
-    "fleet overhead": f"{LIMITED} --repeats 1 --ways in-process",
-    "fleet scaling": f"{LIMITED} --repeats 1",
-    "fleet kills": f"{LIMITED} --count 1 --most-wait 0.5",
+    "fleet": f"{LIMITED} --repeats 1 --ways in-process",
     "gpu": "--dims tiny --device cpu --steps 2 --rounds 1 --batch 1",
-    "hashing cost": "--positions 300 --repeats 1",
-    "hashing errors": f"{LIMITED} --rounds 1",
-    "live sets": f"{LIMITED} --baseline",
-    "live worst": "--minutes 0.05 --case bursts",
-    "live many": "--count 2 --seconds 2",
+    "hashing": "--positions 300 --repeats 1",
+    "live": LIMITED,
     "memory": "--limit 1 --hours 0.002",
     "parity": f"{LIMITED} --beam 1",
-    "reliability": LIMITED + " --models {tiny}",
     "serving live": "--count 1 --seconds 2 --delay low",
     "serving files": "--files 1 --seconds 2 --concurrency 1 --servers harken",
-    "serving beside": "--minutes 1 --repeats 1 --servers harken",
-    "serving soak": "--hours 0.01",
     "speculative": f"{LIMITED} --repeats 1 --model tiny.en --source ngram transcript",
-    "stages": f"{LIMITED} --repeats 1",
     "start": "--repeats 1",
     "subtitles": "--limit 1 --style plain",
     "word_times": f"{LIMITED} --engines harken 'harken live' 'harken align'",
     "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300",
-    "diarization peers": "--folder {conversations} --engine harken --speaker-model {speakers}",
-    "diarization live": "--folder {conversations} --delay 2 --speaker-model {speakers}",
+    "diarization": "--folder {conversations} --engine harken --speaker-model {speakers}",
 }
 NEEDS = {
     "parity": ("whisper", "torch"),
@@ -56,10 +45,8 @@ NEEDS = {
     "word_times": ("espeakng_loader",),
     "diarization": ("onnxruntime",),
 }
-BY_DAY = {"errors", "stages", "steps"}
+BY_DAY = {"errors", "steps"}
 """Runs of a second or two, of speech, by most of what the programs share; the others take longer, and run at night."""
-ENDLESS = {"live hours", "diarization hours"}
-"""Subcommands that take an hour of audio at least."""
 
 pytestmark = [
     pytest.mark.real,
@@ -96,11 +83,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     def fill(part: str) -> str:
         if part == "{conversations}":
             return str(conversations(tmp_path_factory.getbasetemp() / "conversations"))
-        return (
-            part.format(tiny=model_path("tiny") / "ggml-tiny.bin", speakers=model_path("speakers"))
-            if "{" in part
-            else part
-        )
+        return str(model_path("speakers")) if part == "{speakers}" else part
 
     return fill
 
@@ -115,23 +98,7 @@ def conversations(folder: Path) -> Path:
 
 def test_a_program_without_its_packages_ends_with_one_line() -> None:
     blocked = "import sys, runpy; sys.modules['harken'] = None; sys.path.insert(0, {0!r}); sys.argv = ['x.py']"
-    code = f"{blocked}; runpy.run_path({{0!r}} + '/stages.py', run_name='__main__')".format(str(FOLDER))
+    code = f"{blocked}; runpy.run_path({{0!r}} + '/errors.py', run_name='__main__')".format(str(FOLDER))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == "stages.py: cannot import harken: pip install -e '.[bench]'\n"
-
-
-def test_random_weights_end_a_text_at_one_position() -> None:
-    import numpy as np
-
-    from harken.text.tokenizer import Tokenizer
-
-    dims, tokenizer, n_tokens = make_dims("tiny"), Tokenizer.bytes_only(), 7
-    weights = draw_ending_weights(dims, tokenizer, n_tokens)
-    embedding = weights["decoder.token_embedding.weight"].astype(np.float32)
-    best = (weights["decoder.positional_embedding"].astype(np.float32) @ embedding.T).argmax(axis=1)
-    last = PROMPT_LENGTH - 1 + n_tokens  # the token that this position reads is the last one
-    assert (best[:last] < tokenizer.eot).all()
-    assert (best[last:] == tokenizer.eot).all()
-    listed = added_tokens(tokenizer)
-    assert [entry["id"] for entry in listed] == [*range(tokenizer.eot, tokenizer.n_vocab)]
+    assert done.stderr == "errors.py: cannot import harken: pip install -e '.[bench]'\n"

@@ -48,6 +48,7 @@ def test_tables_are_those_of_the_results_and_each_has_one_place() -> None:
     assert [page for page in pages(ROOT) if refresh(page, check=True)] == [], "run: python benchmarks/tables.py"
     placed = [name for page in pages(ROOT) for name in names(page.read_text(encoding="utf-8"))]
     assert len(placed) == len({*placed})
+    assert {*placed} == {*TABLES, "machines"}
     shown = {result for name in placed if name in TABLES for result in TABLES[name].results or (name,)}
     assert {path.stem for path in FOLDER.glob("*.json")} == {*shown, "machines"}
 
