@@ -1,6 +1,6 @@
 """faster-whisper behind OpenAI's route for files, as small as can be: what `serving` compares with.
 
-Requests run in threads, as in servers that are built on it; segments are sent as they are decoded.
+Requests run in threads, as in servers that are built on it; segments are sent as they are decoded, streamed in any case.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import uvicorn
 from faster_whisper import WhisperModel
 from starlette.applications import Starlette
-from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
+from starlette.concurrency import iterate_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 
@@ -30,13 +30,9 @@ def make_app(model: WhisperModel) -> Starlette:
             segments, _ = model.transcribe(file.name, language=language, beam_size=1)
             yield from (segment.text for segment in segments)
 
-    async def transcribe(request: Request) -> Response:
+    async def transcribe(request: Request) -> StreamingResponse:
         async with request.form() as form:
             audio, language = await form["file"].read(), form.get("language")  # type: ignore[union-attr]
-            streamed = form.get("stream") == "true"
-        if not streamed:
-            text = await run_in_threadpool(lambda: "".join(texts(audio, language)))  # type: ignore[arg-type]
-            return JSONResponse({"text": text.strip()})
 
         async def events() -> Iterator[str]:  # type: ignore[misc]
             whole = ""

@@ -15,7 +15,6 @@ import ctypes
 import importlib
 import re
 import tempfile
-import wave
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -23,9 +22,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines import PACKAGES, model_directory
+from engines import MODULES, PACKAGES, model_directory
 from program import Args, Program, Row, add, main, note, require
-from recordings import SAMPLE_RATE, read_set
+from recordings import SAMPLE_RATE, read_set, write_wav
 
 if TYPE_CHECKING:
     from harken.contract import Floats
@@ -140,11 +139,7 @@ def speak(texts: Sequence[str], language: str, voice: str, folder: Path) -> Iter
         joined = np.concatenate([*parts, np.zeros(SAMPLE_RATE // 2, np.float32)])
         joined += NOISE * random.standard_normal(len(joined)).astype(np.float32)
         path = folder / f"{voice}-{first}.wav"
-        with wave.open(str(path), "wb") as file:
-            file.setnchannels(1)
-            file.setsampwidth(2)
-            file.setframerate(SAMPLE_RATE)
-            file.writeframes((joined.clip(-1, 1) * 32767).astype("<i2").tobytes())
+        write_wav(path, [joined])
         yield Spoken(path, words, language, voice)
 
 
@@ -194,17 +189,16 @@ def faster_whisper(args: Args) -> Any:
     return words
 
 
-def openai_whisper(args: Args, module: str = "whisper") -> Any:
-    """Return the words of openai-whisper or of stable-ts, whose model is `--pt`."""
+def openai_whisper(args: Args) -> Any:
+    """Return the words of openai-whisper, whose model is `--pt`."""
     from harken.audio import load_audio
 
-    model = importlib.import_module(module).load_model(args.pt, device="cpu")
+    model = importlib.import_module("whisper").load_model(args.pt, device="cpu")
 
     def words(spoken: Spoken, way: str) -> Words:
         result = model.transcribe(
             load_audio(spoken.path), language=spoken.language, fp16=False, word_timestamps=True, verbose=None
         )
-        result = result if isinstance(result, dict) else result.to_dict()
         return [
             (word["word"], word["start"], word["end"])
             for segment in result["segments"]
@@ -214,13 +208,8 @@ def openai_whisper(args: Args, module: str = "whisper") -> Any:
     return words
 
 
-ENGINES = {
-    "harken": (harken, "harken"),
-    "faster-whisper": (faster_whisper, "faster_whisper"),
-    "openai-whisper": (openai_whisper, "whisper"),
-    "stable-ts": (lambda args: openai_whisper(args, "stable_whisper"), "stable_whisper"),
-}
-LABELS = ("harken", "harken live", "harken align", "faster-whisper", "openai-whisper", "stable-ts")
+ENGINES = {"harken": harken, "faster-whisper": faster_whisper, "openai-whisper": openai_whisper}
+LABELS = ("harken", "harken live", "harken align", "faster-whisper", "openai-whisper")
 
 
 # Errors.
@@ -271,13 +260,14 @@ def figures(name: str, values: Sequence[float]) -> Row:
 def options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--engines", ("harken",), ", ".join(LABELS), choices=LABELS)
     add(parser, "--language", "en", "of the set's references that are spoken")
-    parser.add_argument("--pt", metavar="FILE", help="the same model for openai-whisper and stable-ts")
+    parser.add_argument("--pt", metavar="FILE", help="the same model for openai-whisper")
 
 
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each set, voice and engine."""
-    require(*(ENGINES[label.partition(" ")[0]][1] for label in args.engines))
-    loaded = {kind: ENGINES[kind][0](args) for kind in {label.partition(" ")[0] for label in args.engines}}
+    kinds = {label.partition(" ")[0] for label in args.engines}
+    require(*(MODULES[kind] for kind in kinds))
+    loaded = {kind: ENGINES[kind](args) for kind in kinds}
     with tempfile.TemporaryDirectory() as folder:
         for name in args.set:
             entries = read_set(args.audio, name, args.limit, model=args.model, language=args.language)
@@ -306,7 +296,7 @@ if __name__ == "__main__":
     main(
         Program(
             doc=__doc__, name="word-times", rows=rows, options=options, model="tiny.en", sets=("arctic",),
-            needs=("harken", "espeakng_loader"), packages=(*PACKAGES, "espeakng-loader", "stable-ts"),
+            needs=("harken", "espeakng_loader"), packages=(*PACKAGES, "espeakng-loader"),
             settings=("language",),
         )
     )  # fmt: skip
