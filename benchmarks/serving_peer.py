@@ -1,6 +1,6 @@
 """faster-whisper behind OpenAI's route for files, as small as can be: what `serving` compares with.
 
-Requests run in threads, as in servers that are built on it; segments are sent as they are decoded, streamed in any case.
+Requests run in threads, as in servers that are built on it; segments are sent as they are decoded.
 """
 
 from __future__ import annotations
