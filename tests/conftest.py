@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import real_models  # noqa: F401  the workers inherit the cache that it makes
+from cli_runner import CliRunner
 from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError
 from tiny_models import make_backend
@@ -98,3 +99,12 @@ def open_backend(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ba
 def reference_backend(open_backend: Callable[[str], Backend]) -> Backend:
     """The numpy backend for the tiny model."""
     return open_backend("numpy")
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+    """The command line in an empty folder, offline."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a command sets it where no bar is shown
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return CliRunner(capsys, monkeypatch)

@@ -1,4 +1,4 @@
-"""The command line in a folder with a recording, offline."""
+"""The command line in a folder with a recording."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from cli_runner import CliRunner
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def cli(cli: CliRunner) -> CliRunner:
     AUDIO_FORMATS["wav s16"].write(Path("talk"), 0.5)
-    return CliRunner(capsys, monkeypatch)
+    return cli

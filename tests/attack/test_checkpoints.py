@@ -40,8 +40,6 @@ class Executes:
 
 PAYLOADS = {
     "system": Executes(os.system, f"echo > {MARKER}"),
-    "open": Executes(open, MARKER, "w"),
-    "eval": Executes(eval, f"open({MARKER!r}, 'w')"),
     "nested": {"model_state_dict": {"a": [Executes(os.mkdir, MARKER)]}, "dims": {}},
 }
 
@@ -77,23 +75,6 @@ def good_model(folder: str = "model") -> Path:
 def weights_of(model: Path) -> Path:
     (weights,) = model.glob("*.safetensors")
     return weights
-
-
-def with_nan() -> Path:
-    name = "decoder.blocks.1.mlp.0.weight"
-    return files.write_huggingface(good_model(), DIMS, {**WEIGHTS, name: np.full_like(WEIGHTS[name], np.nan)})
-
-
-def cut(share: float) -> Path:
-    weights = weights_of(good_model())
-    os.truncate(weights, round(weights.stat().st_size * share))
-    return Path("model")
-
-
-def with_lying_length() -> Path:
-    weights = weights_of(good_model())
-    weights.write_bytes((1 << 62).to_bytes(8, "little") + weights.read_bytes()[8:])
-    return Path("model")
 
 
 def with_index_outside() -> Path:
@@ -137,20 +118,17 @@ def with_escapes_in_configuration() -> Path:
 
 HOSTILE: dict[str, Callable[[], Path]] = {
     "zip bomb": zip_bomb,
-    "weights that are not numbers": with_nan,
-    "lying length": with_lying_length,
     "index outside of its folder": with_index_outside,
     "data of ONNX outside of its folder": onnx_data_outside,
     "XML bomb": xml_bomb,
     "escapes in names of weights": with_escapes_in_names,
     "escapes in the configuration": with_escapes_in_configuration,
-    **{f"cut at {share:.1%}": partial(cut, share) for share in (0.0, 0.001, 0.5, 0.999)},
     **{
         f"{'zipped' if zipped else 'plain'} {payload} {protocol}": partial(
             pickled, payload, protocol, zipped=zipped
         )
         for payload in PAYLOADS
-        for protocol in (0, 2, 4)
+        for protocol in (0, 4)
         for zipped in (False, True)
     },
 }

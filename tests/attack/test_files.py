@@ -14,9 +14,9 @@ from cli_runner import CliRunner, Outcome
 from fakes.backends import WINDOW_POSITIONS, window_text
 from processes import error_faults, is_control
 
-CUTS = (10, 30, 50, 70, 90)
-KINDS = ("wav s16", "flac", "mp3", "ogg opus", "m4a")
-"""Some of those that tests/audio/test_audio_truncation.py cuts."""
+CUTS = (10, 50, 90)
+KINDS = ("wav s16", "mp3")
+"""Two of those that tests/audio/test_audio_truncation.py cuts: one says how long it is, and one does not."""
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows does not allow such names")
 
 
@@ -102,7 +102,7 @@ NAMES = [
 
 @posix
 def test_odd_names_are_names(cli: CliRunner) -> None:
-    """Alone, and all together; control characters of a name never reach the terminal."""
+    """All together; control characters of a name never reach the terminal."""
     written = []
     for name in NAMES:
         try:
@@ -113,10 +113,9 @@ def test_odd_names_are_names(cli: CliRunner) -> None:
     together = batch(cli, *written, formats="srt,html")
     assert together.code == 0, together.err
     assert {f"{Path(name).stem}.{form}" for name in written for form in ("srt", "html")} <= {*os.listdir()}
-    for name in written:
-        outcome = cli.run("transcribe", "--language", "en", "-v", "--", name)
-        assert outcome.code == 0, (name, outcome.err)
-        assert not [character for character in outcome.err if is_control(character)], name
+    shown = cli.run("transcribe", "--language", "en", "-v", "--", *written)
+    assert shown.code == 0
+    assert not [character for character in shown.out + shown.err if is_control(character)]
 
 
 @posix

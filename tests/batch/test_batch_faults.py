@@ -76,13 +76,12 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path: 
     assert events == [Broken(task, "its worker ended with signal SIGKILL")]
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
 def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_recording(
-    tmp_path: Path, workers: int
+    tmp_path: Path,
 ) -> None:
     contents = {**good(3), "huge.wav": "memory", "once.wav": "memory once", "odd.wav": "crash"}
     manifest = write_archive(tmp_path, contents)
-    summary = run_batch(manifest, tmp_path / "out", BatchOptions(workers=workers, shard_minutes=4))
+    summary = run_batch(manifest, tmp_path / "out", BatchOptions(shard_minutes=4))
     rows = read_rows(tmp_path / "out")
     assert (summary.rows, summary.failures) == (6, {"MemoryError": 1, "RuntimeError": 1})
     assert "emory" in rows["huge.wav"]["error"]["message"]
@@ -129,10 +128,9 @@ def test_no_worker_starts_where_all_of_them_end_at_once(
         run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", PROCESSES)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.nightly)])
-def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path, workers: int) -> None:
+def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path) -> None:
     manifest = write_archive(tmp_path, good(4))
-    options = BatchOptions(workers=workers, shard_minutes=1, formats=("txt",))
+    options = BatchOptions(shard_minutes=1, formats=("txt",))
     transcripts = tmp_path / "out" / "transcripts"
     transcripts.parent.mkdir()
     transcripts.touch()

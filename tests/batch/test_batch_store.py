@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from harken.batch import store as store_module
-from harken.batch.store import LEASE_FILE, LEASE_S, LOCK_FILE, Store
+from harken.batch.store import LEASE_FILE, LEASE_S, Store
 from harken.errors import OutputError, PlanError
 
 pytest.importorskip("fsspec")
@@ -86,8 +84,10 @@ def take(place: object) -> None:
 
 
 def test_a_second_driver_is_refused_until_the_first_has_ended(place):
-    with Store(place).locked(), pytest.raises(PlanError, match="another 'harken batch'"):
-        take(place)
+    with Store(place).locked():
+        for _ in range(2):  # one that is refused leaves the lock
+            with pytest.raises(PlanError, match="another 'harken batch'"):
+                take(place)
     take(place)
 
 
@@ -108,14 +108,6 @@ def test_a_lock_ends_with_its_process_however_that_ends(tmp_path):
         process.communicate()
     with Store(str(tmp_path)).locked():
         pass
-
-
-def test_two_drivers_that_start_at_once_have_the_same_file_to_lock(tmp_path):
-    with Store(str(tmp_path)).locked():
-        before = (tmp_path / LOCK_FILE).stat().st_ino
-        with pytest.raises(PlanError), Store(str(tmp_path)).locked():
-            pass
-        assert (tmp_path / LOCK_FILE).stat().st_ino == before
 
 
 def test_a_file_system_without_locks_gets_a_lease(tmp_path, monkeypatch):
@@ -209,6 +201,7 @@ def test_what_a_store_raises_is_one_line_that_names_the_file(remote, memory, mon
     def fail(self, *arguments, **options):
         raise RuntimeError("no\nway")
 
+    monkeypatch.setattr(store_module, "_PUT_AGAIN_S", (0.0,))
     for method in ("_open", "ls", "pipe_file", "rm_file"):
         monkeypatch.setattr(type(memory), method, fail)
     for call, error in (
@@ -221,32 +214,8 @@ def test_what_a_store_raises_is_one_line_that_names_the_file(remote, memory, mon
             call()
 
 
-def test_a_web_server_is_no_output_folder():
+def test_a_web_server_is_no_output_folder(monkeypatch):
     pytest.importorskip("aiohttp")
+    monkeypatch.setattr(store_module, "_PUT_AGAIN_S", ())
     with pytest.raises(OutputError, match=r"^http://127.0.0.1:9/out/_driver.json: cannot be written: "):
         Store("http://127.0.0.1:9/out").publish(LEASE_FILE, ["x"])
-
-
-def test_rows_of_another_system_are_not_confused_with_temporary_files(tmp_path):
-    (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / ".harken-x.part").write_text("", "utf-8")
-    assert Store(str(tmp_path)).stems("shards", ".part") == set()
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
-def test_a_file_is_whole_whenever_its_writer_is_killed(tmp_path):
-    code = (
-        "import sys; from harken.batch.store import Store\n"
-        "store = Store(sys.argv[1])\n"
-        "print(flush=True)\n"
-        "while True:\n    store.publish('rows', ('x' * 1000 + '\\n' for _ in range(2000)))"
-    )
-    for wait_s in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2):
-        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
-        process.stdout.readline()
-        time.sleep(wait_s)
-        process.kill()
-        process.communicate()
-        rows = Path(tmp_path, "rows")
-        assert not rows.exists() or rows.stat().st_size == 2000 * 1001

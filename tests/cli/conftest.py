@@ -1,4 +1,4 @@
-"""The command line in an empty folder, over a model of known texts or a fake live session."""
+"""The command line over a model of known texts or a fake live session."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 
 from audio_files import AUDIO_FORMATS
-from cli_runner import CliRunner
 from fakes.backends import window_text
 from fakes.live_sessions import FakeLiveSession, hears
 
 
 @pytest.fixture
-def cli(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a command sets it where no bar is shown
-    cli = CliRunner(capsys, monkeypatch)
+def cli(cli):
     cli.use_texts(window_text(0, "unheard", 1))
     return cli
 

@@ -120,11 +120,6 @@ def test_committed_text_is_plain_and_tentative_text_dim():
     assert show([interim("", " ask")]).text == "ask\n"  # without the space that leads
 
 
-def test_live_text_is_rewritten_in_place():
-    events = [interim("", " as"), interim("", " ask knot what"), interim(" ask", " not")]
-    assert show(events).text == "ask not\n"
-
-
 def test_final_line_replaces_live_text():
     events = [interim(" ask not", " what your country can do for you today"), final(" Ask not."), ENDED]
     assert show(events).text == "Ask not.\n"

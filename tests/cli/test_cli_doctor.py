@@ -17,11 +17,11 @@ from harken.errors import CheckpointError
 
 
 @pytest.fixture
-def cli(capsys, monkeypatch, tmp_path):
+def cli(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
     for name in ("HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    return CliRunner(capsys, monkeypatch)
+    return cli
 
 
 def break_imports(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:

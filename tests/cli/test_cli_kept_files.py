@@ -55,24 +55,6 @@ def test_content_reaches_the_disk_while_it_grows(monkeypatch):
     assert len({*synced}) == 1
 
 
-def test_discarded_file_leaves_what_was_there():
-    Path("a").write_text("before")
-    file = kept()
-    file.finish()
-    file.discard()
-    assert (os.listdir(), content("a"), file.location) == (["a"], b"before", None)
-
-
-def test_part_of_another_session_is_left_alone():
-    Path("a.part").write_text("an hour of speech")
-    Path("a.2.part").write_text("another")
-    file = kept()
-    assert file.location == Path("a.3.part")
-    assert file.others == (Path("a.part"), Path("a.2.part"))
-    finished(file, beginning=b"HEAD")
-    assert (content("a.part"), content("a.2.part"), content("a")) == (b"an hour of speech", b"another", b"HEAD")
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="symbolic links need a privilege on Windows")
 def test_symbolic_link_is_followed(folder):
     (folder / "disk").mkdir()
@@ -89,15 +71,6 @@ def test_device_is_written_directly():
     assert finished(kept(name=os.devnull)).error is None
     with pytest.raises(OutputError, match=r"^/dev/full: cannot be written: No space left on device$"):
         kept(name="/dev/full")
-
-
-def test_file_that_cannot_be_written_fails_at_once(monkeypatch):
-    with pytest.raises(OutputError, match="a: cannot be written: there is no folder none"):
-        kept(name="none/a")
-    SmallDisk(monkeypatch, room=3)
-    with pytest.raises(OutputError, match=r"^a: cannot be written: No space left on device$"):
-        kept()
-    assert os.listdir() == []
 
 
 class TestFullDisk:

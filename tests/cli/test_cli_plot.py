@@ -26,7 +26,6 @@ class TestDrawn:
         model_path("tiny.en")
         cli.loaders.clear()
         monkeypatch.setenv("HARKEN_CACHE", str(CACHE))
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def test_html_page_is_written_beside_the_recording(self, cli):
         outcome = cli.run("plot", "jfk.flac")

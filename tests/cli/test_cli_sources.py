@@ -16,7 +16,6 @@ from harken.cli.exits import Stop
 from harken.cli.signals import signal_listeners
 from harken.cli.sources import AudioReader
 from harken.contract import Floats
-from harken.errors import AudioError
 
 BLOCK = np.ones(800, np.float32)
 
@@ -63,17 +62,6 @@ def test_reader_buffers_30_s_of_a_file_and_10_minutes_of_a_live_source(live, blo
         assert source.made <= blocks + 3
     wait_for_threads()
     assert source.closed
-
-
-def test_source_error_comes_after_its_blocks():
-    def fail():
-        raise AudioError("gone")
-
-    with AudioReader(EndlessSource(live=True, until=3, act=fail)) as reader:
-        blocks = iter(reader)
-        assert len([*islice(blocks, 3)]) == 3
-        with pytest.raises(AudioError, match="gone"):
-            next(blocks)
 
 
 def test_live_audio_is_recorded_however_far_behind_the_caller_is_and_a_file_as_far_as_it_is_read():
@@ -139,13 +127,3 @@ class TestSignals:
             with pytest.raises(Stop):
                 interrupt()
         assert not signal_listeners
-
-    def test_ignored_signal_stays_ignored(self):
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            with AudioReader(EndlessSource(live=True)) as reader:
-                interrupt()
-                assert len([*islice(reader, 3)]) == 3
-                assert reader.stop is None
-        finally:
-            signal.signal(signal.SIGINT, before)

@@ -18,9 +18,10 @@ from real_models import CACHE, model_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+JSON = re.compile(r"^```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Their examples need more than the files of examples/: tests/serve and tests/evaluation run them.
-ELSEWHERE = {"serve.md", "eval.md"}
+# Its examples need a server: tests/serve runs them.
+ELSEWHERE = {"serve.md"}
 
 PAGES = {
     path.name: path.read_text(encoding="utf-8")
@@ -45,7 +46,7 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def loaded():
-    """`harken.load` that loads a model with the same arguments once for all pages."""
+    """`harken.load` that loads a model with the same arguments once for all pages and commands."""
     return functools.cache(harken.load)
 
 
@@ -85,9 +86,11 @@ def test_python_prints_what_the_page_says(name, loaded, tmp_path, monkeypatch, c
 def folder(tmp_path_factory):
     """A folder with the files that the commands of the pages read."""
     folder = tmp_path_factory.mktemp("page")
-    (folder / "examples").mkdir()
-    shutil.copy(ROOT / "examples" / "jfk.flac", folder / "examples")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    shutil.copy(ROOT / "examples" / "jfk.flac", folder / "a.flac")
     (folder / "notes.mp3").write_text("Dear diary,\n")
+    (folder / "damaged.jsonl").write_text('{"audio": "a.flac", "text": ""}\n{"audio": "b.flac", "text": ""}\n')
+    (folder / "other.jsonl").write_text(JSON.findall(PAGES["eval.md"])[-1], encoding="utf-8")
     return folder
 
 
@@ -95,10 +98,12 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "line", "expected"), COMMANDS, ids=[f"{name}-{line}" for name, line, _ in COMMANDS]
 )
-def test_command_prints_what_the_page_says(folder, capsys, monkeypatch, name, line, expected):
+def test_command_prints_what_the_page_says(folder, loaded, capsys, monkeypatch, name, line, expected):
     model_path("tiny.en")
     monkeypatch.chdir(folder)
-    outcome = CliRunner(capsys, monkeypatch).run(*shlex.split(line))
+    cli = CliRunner(capsys, monkeypatch)
+    cli.loaders["load"] = loaded
+    outcome = cli.run(*shlex.split(line))
     assert shape(outcome.out + outcome.err) == shape(expected)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -17,45 +16,32 @@ from audio_files import AUDIO_FORMATS
 from processes import speech
 from real_models import CACHE, model_path
 
-COMMANDS = ["transcribe --assistant ngram", "listen", "plot -o plot.html", "doctor"]
-LONG_COMMANDS = {
-    "models": [],
-    "transcribe --backend torch": ["torch"],
-    "plot -o plot.png": ["matplotlib"],
-    "eval": ["jiwer", "whisper_normalizer"],
+BY_DAY = ("transcribe talk.wav --assistant ngram", "listen talk.wav", "plot talk.wav -o plot.html", "doctor")
+LONG = {
+    ("models",): [],
+    ("transcribe talk.wav --backend torch",): ["torch"],
+    ("plot talk.wav -o plot.png",): ["matplotlib"],
+    ("eval manifest.jsonl",): ["jiwer", "whisper_normalizer"],
 }
 """Commands that wait for large libraries or are like others, and the packages that each needs beside harken's own."""
-WITHOUT_FILE = {"models", "doctor"}
 FONT_CACHE = re.compile(r"\.(cache|config)/matplotlib/.*")
 """Matplotlib keeps a list of the fonts of this machine."""
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]  # several commands in turn
 
 
 @pytest.fixture
 def environment(tmp_path):
-    """The environment of a user with an empty home folder; the telemetry of others is off where ``CI`` is set."""
+    """The environment of a user with an empty home folder, who has opted out of no telemetry."""
     model_path("tiny.en")
     home = tmp_path / "home"
     home.mkdir()
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name != "CI" and not name.startswith(("XDG_", "HF_", "ORT_", "MPL", "HARKEN_"))
+        if name not in ("CI", "DO_NOT_TRACK") and not name.startswith(("XDG_", "HF_", "ORT_", "MPL", "HARKEN_"))
     }
     return kept | {"HOME": str(home), "USERPROFILE": str(home), "HARKEN_CACHE": str(CACHE), "PYTHONUTF8": "1"}
-
-
-def arguments(command: str, folder: Path) -> list[str]:
-    """Return the arguments of a command; skip the test if a package is missing."""
-    for package in LONG_COMMANDS.get(command, []):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
-    file = AUDIO_FORMATS["wav s16"].write(folder / "talk", samples=speech(0, 3))
-    if command == "eval":
-        file = folder / "manifest.jsonl"
-        file.write_text(json.dumps({"audio": "talk.wav", "text": "And so", "language": "en"}) + "\n")
-    return command.split() + ([] if command in WITHOUT_FILE else [str(file)])
 
 
 def left_in(environment: dict[str, str]) -> list[str]:
@@ -74,19 +60,21 @@ FORBIDDEN = {
     *("socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"),
     *("os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system", "urllib.Request"),
 }
-seen = []
+command, seen = "", []
 
 def watch(event, given):
     started = event == "subprocess.Popen" and os.path.basename(os.fsdecode(given[1][0])) not in ALLOWED
     if event in FORBIDDEN or started:
-        seen.append(f"{event} {given}")
+        seen.append(f"{command}: {event} {given}")
         raise PermissionError(seen[-1])
 
 sys.addaudithook(watch)
-code = main(sys.argv[1:])
+codes = []
+for command in sys.argv[1:]:
+    codes.append(main(command.split()))
 if seen:
     sys.exit(f"forbidden: {seen}")
-sys.exit(code)
+sys.exit(any(codes))
 """
 
 
@@ -100,14 +88,19 @@ def strace_in(log: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "command", [*COMMANDS, *(pytest.param(command, marks=pytest.mark.attack) for command in LONG_COMMANDS)]
+    "commands", [BY_DAY, *(pytest.param(commands, marks=pytest.mark.attack) for commands in LONG)]
 )
-def test_command_asks_for_no_connection_and_no_process(command, tmp_path, environment):
+def test_commands_ask_for_no_connection_and_no_process(commands, tmp_path, environment):
     """The hook sees what Python asks for everywhere; strace sees sockets of libraries too, on Linux."""
-    given, log = arguments(command, tmp_path), tmp_path / "calls"
+    for package in LONG.get(commands, []):
+        pytest.importorskip(package)
+    AUDIO_FORMATS["wav s16"].write(tmp_path / "talk", samples=speech(0, 3))
+    entry = {"audio": "talk.wav", "text": "And so", "language": "en"}
+    (tmp_path / "manifest.jsonl").write_text(json.dumps(entry) + "\n")
+    log = tmp_path / "calls"
     strace = strace_in(log)
     done = subprocess.run(
-        [*strace, sys.executable, "-c", WATCHED, *given],
+        [*strace, sys.executable, "-c", WATCHED, *commands],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -121,10 +114,12 @@ def test_command_asks_for_no_connection_and_no_process(command, tmp_path, enviro
 
 
 def test_the_watches_see_a_look_up_and_a_socket_of_a_library(tmp_path, environment):
-    code = WATCHED.replace("main(sys.argv[1:])", "__import__('socket').getaddrinfo('localhost', 80)")
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    code = WATCHED.replace("main(command.split())", "__import__('socket').getaddrinfo('localhost', 80)")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "look up"], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 1
-    assert "PermissionError: socket.getaddrinfo" in done.stderr
+    assert "PermissionError: look up: socket.getaddrinfo" in done.stderr
     log = tmp_path / "calls"
     strace = strace_in(log)
     if not strace:

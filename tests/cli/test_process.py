@@ -52,7 +52,6 @@ backend = Backend(*[window_text(0, word, WINDOW_POSITIONS) for word in ("one", "
 model_options.load = lambda **given: Recognizer(backend, TOKENIZER, "fake")
 __main__.run()
 """
-IN_PYTHON = "say('third window'); exec('while True: time.sleep(0.01)')"
 IN_A_CALL = "import hashlib; say('third window'); hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
 IN_A_FINALIZER = (
     "say('third window'); type('Slow', (), {'__del__': lambda self: time.sleep(60)})(); time.sleep(60)"
@@ -73,12 +72,7 @@ def prepared(busy: str = "pass", asked: str = "pass") -> list[str]:
 
 @pytest.mark.parametrize(
     ("busy", "number"),
-    [
-        (IN_PYTHON, SIGHUP),
-        (IN_A_CALL, SIGTERM),
-        pytest.param(IN_A_CALL, SIGINT, marks=pytest.mark.nightly),
-        pytest.param(IN_A_FINALIZER, SIGINT, marks=pytest.mark.nightly),
-    ],
+    [(IN_A_CALL, SIGHUP), pytest.param(IN_A_FINALIZER, SIGINT, marks=pytest.mark.nightly)],
 )
 def test_first_signal_ends_the_command_and_keeps_what_was_done(talk, busy, number):
     folder = talk.parent
@@ -92,17 +86,6 @@ def test_first_signal_ends_the_command_and_keeps_what_was_done(talk, busy, numbe
     assert sorted(os.listdir(folder)) == ["talk.txt.partial", "talk.wav"]
 
 
-def test_ignored_signals_stay_ignored(talk):
-    """As under nohup."""
-    program = prepared("say('third window'); sys.stdin.read(1)")
-    given = {"stdin": subprocess.PIPE, "preexec_fn": lambda: signal(SIGHUP, SIG_IGN)}
-    with started(TALK, talk.parent, talk.parent, program=program, **given) as process:
-        assert process.stderr.readline() == b"third window\n"
-        process.send_signal(SIGHUP)
-        outcome = ended(process, b"go on", limit_s=LIMIT_S)
-    assert (outcome.code, outcome.err) == (0, "")
-
-
 def waits_for_input(process: subprocess.Popen[bytes]) -> bool:
     """Return whether a process has read what was sent to it, and sleeps, where the platform shows that."""
     import fcntl
@@ -114,44 +97,34 @@ def waits_for_input(process: subprocess.Popen[bytes]) -> bool:
     return not unread[0] and (not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "S")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("line", "sent_bytes", "number"),
-    [
-        ("transcribe -", 0, SIGTERM),
-        pytest.param("plot - -o unused.html", 30, SIGINT, marks=pytest.mark.nightly),
-        pytest.param("decode -", 9_000, SIGINT, marks=pytest.mark.nightly),
-    ],
-    ids=["nothing is sent", "a part of the header", "the header and a little sound"],
-)
-def test_first_signal_ends_the_wait_for_standard_input(tmp_path, line, sent_bytes, number):
+def test_first_signal_ends_the_wait_for_standard_input(tmp_path):
     program = prepared(asked="say('asked')")
-    with started(line.split(), tmp_path, tmp_path, program=program, stdin=subprocess.PIPE) as process:
-        process.stdin.write(EXAMPLE.read_bytes()[:sent_bytes])
+    with started(["transcribe", "-"], tmp_path, tmp_path, program=program, stdin=subprocess.PIPE) as process:
+        process.stdin.write(EXAMPLE.read_bytes()[:30])  # a part of the header
         process.stdin.flush()
         assert process.stderr.readline() == b"asked\n"
         assert eventually(lambda: waits_for_input(process))
-        process.send_signal(number)
+        process.send_signal(SIGTERM)
         code = process.wait(LIMIT_S)
         err = process.stderr.read().decode().replace("asked\n", "")
         process.stdin.close()
-    assert (code, err) == (128 + number, f"harken: {SIGNALS[number]}\n")
+    assert (code, err) == (128 + SIGTERM, f"harken: {SIGNALS[SIGTERM]}\n")
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
-    ("closed", "options", "code"),
-    [((0, 1, 2), TALK, 5), ((0, 1, 2), [*TALK, "-f", "txt", "-v"], 0)],
-)
-def test_closed_streams_are_an_error_only_for_what_is_written_there(talk, closed, options, code):
-    def close():
-        for descriptor in closed:
+def test_command_without_streams_goes_on_and_signals_that_are_ignored_stay_so(talk):
+    """As a service starts it, and nohup."""
+
+    def leave_the_terminal():
+        signal(SIGHUP, SIG_IGN)
+        for descriptor in range(3):
             os.close(descriptor)
 
-    outcome = run(options, talk.parent, talk.parent, program=prepared(), preexec_fn=close)
-    assert outcome.code == code
-    if code == 0:
-        assert (talk.parent / "talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
+    program = prepared("import os, signal; os.kill(os.getpid(), signal.SIGHUP)")
+    options = [*TALK, "-f", "txt", "-v"]
+    outcome = run(options, talk.parent, talk.parent, program=program, preexec_fn=leave_the_terminal)
+    assert outcome.code == 0
+    assert (talk.parent / "talk.txt").read_text() == "one\ntwo\nthree\nfour\n"
 
 
 def test_reader_that_went_away_ends_the_command_quietly_with_141(talk):

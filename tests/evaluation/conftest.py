@@ -1,4 +1,4 @@
-"""The command line in a folder of its own, and two recordings that its commands measure."""
+"""Two recordings that the commands measure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ import pytest
 
 from cli_runner import CliRunner
 from fakes.measured import write_talks
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    return CliRunner(capsys, monkeypatch)
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ class TestFiles:
         assert (refused.code, refused.err) == (3, f"harken: hypotheses.jsonl:1: {reason}\n")
 
     def test_interruption_keeps_the_results_so_far(self, cli: CliRunner) -> None:
-        signal_at(use_texts(cli), "encode", 3, signal.SIGINT)
+        signal_at(cli.monkeypatch, use_texts(cli), "encode", 3, signal.SIGINT)
         options = ("--hypotheses", "hypotheses.jsonl", "--json", "out.json", *SPACED)
         outcome = cli.run("eval", "talks", *options)
         assert outcome.code == 130

@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from audio_files import AUDIO_FORMATS
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text, speech_ended, speech_started
@@ -82,7 +84,9 @@ class FixedDiarizer:
         return self
 
 
-def signal_at(place: Any, name: str, call: int, number: signal.Signals) -> None:
+def signal_at(
+    patch: pytest.MonkeyPatch, place: Any, name: str, call: int, number: signal.Signals = signal.SIGTERM
+) -> None:
     """Have a signal come at the beginning of a call of a function."""
     function: Callable[..., Any] = getattr(place, name)
     calls = count(1)
@@ -92,7 +96,7 @@ def signal_at(place: Any, name: str, call: int, number: signal.Signals) -> None:
             signal.raise_signal(number)
         return function(*arguments, **options)
 
-    setattr(place, name, signalled)
+    patch.setattr(place, name, signalled)
 
 
 def table_rows(text: str) -> dict[str, list[str]]:

@@ -49,11 +49,10 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cli(data_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    monkeypatch.chdir(data_folder)
-    monkeypatch.setenv("HARKEN_CACHE", str(data_folder / "cache"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return CliRunner(capsys, monkeypatch)
+def cli(cli: CliRunner, data_folder: Path) -> CliRunner:
+    cli.monkeypatch.chdir(data_folder)
+    cli.monkeypatch.setenv("HARKEN_CACHE", str(data_folder / "cache"))
+    return cli
 
 
 def distilled(cli: CliRunner, out: Path, *more: object) -> Outcome:
@@ -207,24 +206,17 @@ REFUSED: list[tuple[tuple[object, ...], int, str]] = [
     (("distill", "model", "--data", "empty"), 3, "holds neither manifest.jsonl nor audio"),
     (("distill", "model", "--data", "none.jsonl"), 3, "holds no recordings"),
     (("distill", "model", "--data", "speech", "--out", "full"), 5, "is there, and is no training"),
-    (("distill", "model", "--data", "speech", "--layers", 5), 2, "1<=x<=4"),
     (("distill", "model", "--data", "speech", "--layers", 3), 2, "--layers 3: allowed is 1 to 2"),
-    (("distill", "model", "--data", "speech", "--learning-rate", 0), 2, "--learning-rate 0.0: allowed is"),
-    (("adapt", "model", "--data", "speech", "--hears", "dead"), 2, "--hears 'dead': allowed is live or whole"),
     (("adapt", "model", "--data", "speech"), 2, "--hears 'live': allowed is whole, with"),
     (("finetune", "model", "--data", "speech"), 3, "manifest.jsonl"),
     (("finetune", "model", "--data", "mute.jsonl"), 3, "nothing tells what is said"),
-    (("finetune", "model", "--data", ","), 2, "'--data': it is empty"),
-    ((*FINETUNE, "--seed", 2**64), 2, "--seed 18446744073709551616: allowed is an integer from 0 to"),
     ((*FINETUNE, "--out", "y" * 5000), 5, "cannot be made a folder"),
     (
         (*FINETUNE, "--held-out-data", "labelled", "--held-out-fraction", 0.5),
         2,
         "--held-out-fraction has no effect with",
     ),
-    ((*FINETUNE, "--learning-rate", "nan"), 2, "'nan' is not a number"),
     ((*FINETUNE, "--revision", "main"), 2, "--revision has no effect with a model given by its path"),
-    ((*FINETUNE, "--revision", "\udcff"), 2, "'\\udcff' is not UTF-8 text"),
 ]
 
 

@@ -92,11 +92,10 @@ def test_training_lowers_the_loss_and_reports_each_new_best(tmp_path: Path) -> N
     assert training.best == [p.step for i, p in enumerate(points) if keys[i] == max(keys[: i + 1])]
 
 
-@pytest.mark.parametrize("stops", [(4,), (5, 14)])
-def test_resumed_training_gives_bit_equal_weights(tmp_path: Path, stops: tuple[int, ...]) -> None:
+def test_resumed_training_gives_bit_equal_weights(tmp_path: Path) -> None:
     whole, resumed = Training(tmp_path / "whole"), Training(tmp_path / "resumed")
     _, expected = whole.run()
-    for stop in stops:
+    for stop in (4, 14):  # where it is evaluated, and where not
         completed, _ = resumed.run(stop_after=stop)
         assert not completed
     completed, weights = resumed.run()
