@@ -18,8 +18,7 @@ from harken.cli.inputs import (
     recording_reference,
     refuse_overwriting,
 )
-from harken.errors import AudioError, AudioNotFound, OutputError
-from harken.files import make_folder
+from harken.errors import AudioError, AudioNotFound
 
 links = pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
 pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -80,14 +79,6 @@ def test_what_can_be_read_only_once_is_not_read_and_has_no_link(folder):
         assert recording_duration_s(source) is None
         assert recording_reference(source, folder) is None
     assert recording_reference("talks/a b.mp3", Path("out")).url == "../talks/a%20b.mp3"
-
-
-def test_folder_that_cannot_be_created_is_an_error():
-    make_folder(Path("new/one"))
-    make_folder(Path("new/one"))
-    assert Path("new/one").is_dir()
-    with pytest.raises(OutputError, match=r"a\.mp3.*cannot be made a folder"):
-        make_folder(Path("a.mp3"))
 
 
 def refusal(targets, inputs):

@@ -230,18 +230,6 @@ class TestTerminal:
 class TestFailures:
     """The messages of recordings that cannot be read are in tests/audio/test_audio_errors.py."""
 
-    @pytest.mark.parametrize(
-        ("name", "reason"),
-        [("missing.mp3", "no such file"), ("text.mp3", "is not a recording"), ("folder", "is a directory")],
-    )
-    def test_bad_input_is_one_line_and_code_3_before_a_model_is_loaded(self, cli, transcribe, name, reason):
-        Path("text.mp3").write_text("Dear diary,\n" * 99)
-        Path("folder").mkdir()
-        outcome = transcribe(name, "-f", "txt", "-o", "out")
-        assert (outcome.code, outcome.err.count("\n")) == (3, 1)
-        assert outcome.err.startswith(f"harken: {name}: {reason}")
-        assert (os.listdir("out"), cli.loaded) == ([], [])
-
     def test_text_before_damaged_audio_is_written_beside_a_whole_transcript(self, transcribe):
         samples = tone(LENGTH_S)
         samples[len(samples) * 3 // 4 :] = np.nan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -116,11 +115,3 @@ def test_two_recordings_of_one_transcript_are_reported_and_the_first_is_done(run
         said
         == f"harken: {Path('in/talk.flac')} and {Path('in/talk.wav')} would both be written to in/talk.txt\n{DONE}"
     )
-
-
-def test_what_is_wrong_from_the_start_ends_the_command(cli):
-    outcome = cli.run("transcribe", "--watch", "none")
-    assert (outcome.code, "--watch takes folders and patterns, and none is neither" in outcome.err) == (2, True)
-    os.mkdir("in")
-    outcome = cli.run("transcribe", "--watch", "in", "-o", "-")
-    assert (outcome.code, "no --watch" in outcome.err) == (2, True)

@@ -17,6 +17,10 @@ DELAYS = "minimal, low, medium, high, or milliseconds from 1 to 60000"
 
 REFUSED = [
     # transcribe
+    ("transcribe none.mp3", 3, "none.mp3: no such file"),
+    ("transcribe .", 3, ".: is a directory"),
+    ("transcribe --watch none", 2, "--watch takes folders and patterns, and none is neither"),
+    ("transcribe --watch . -o -", 2, "no --watch"),
     ("transcribe talk.wav -f doc", 2, f"'doc' is not one of {FORMATS}, all"),
     ("transcribe talk.wav -o -", 2, "--output-dir - takes one FILE and one --format"),
     ("transcribe talk.wav -o talk.wav/out", 5, "cannot be made a folder"),

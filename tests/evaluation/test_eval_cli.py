@@ -87,12 +87,6 @@ class TestScreen:
     def test_chinese_differences_have_no_spaces(self, cli: CliRunner) -> None:
         assert "  我[-很-]好\n" in cli.run("eval", "talks", *SPACED).out
 
-    def test_bad_manifest_line_is_named(self, cli: CliRunner) -> None:
-        Path("talks/manifest.jsonl").write_text('{"audio": "9.wav", "text": ""}\n')
-        outcome = cli.run("eval", "talks")
-        named = f"harken: {Path('talks/manifest.jsonl')}:1: audio='9.wav': there is no file"
-        assert (outcome.code, outcome.err[: len(named)]) == (3, named)
-
 
 class TestFiles:
     def test_json_holds_all_results(self, cli: CliRunner) -> None:
