@@ -139,7 +139,7 @@ def segments_of(speakers: st.SearchStrategy[tuple[str, ...]]) -> st.SearchStrate
         no_speech_prob=probabilities,
         seek_s=st.floats(0, 5e5),
         attempts=st.lists(attempts, max_size=2).map(tuple),
-        words=st.lists(words_of(speakers), max_size=3).map(tuple),
+        words=st.lists(words_of(speakers), max_size=2).map(tuple),
         language=st.none() | st.sampled_from(["en", "de"]),
         hallucination_score=probabilities,
         speakers=speakers,
@@ -149,13 +149,13 @@ def segments_of(speakers: st.SearchStrategy[tuple[str, ...]]) -> st.SearchStrate
 def transcripts_of(segments: st.SearchStrategy[Segment], **diarization: Any) -> st.SearchStrategy[Transcript]:
     return st.builds(
         Transcript,
-        segments=st.lists(segments, max_size=4).map(tuple),
+        segments=st.lists(segments, max_size=3).map(tuple),
         language=st.sampled_from(["en", "de"]),
         language_probability=st.none() | probabilities,
         duration_s=st.floats(0, 1e6),
         model=texts,
         task=st.sampled_from(["transcribe", "translate"]),
-        dropped=st.lists(st.builds(DroppedSegment, segment=segments, reason=texts), max_size=2).map(tuple),
+        dropped=st.lists(st.builds(DroppedSegment, segment=segments, reason=texts), max_size=1).map(tuple),
         speech=st.none() | st.lists(st.tuples(probabilities, st.floats(1, 2)), max_size=2).map(tuple),
         unwritten=st.lists(
             st.builds(UnwrittenSpeech, start_s=probabilities, end_s=st.floats(1, 2), reason=texts), max_size=2

@@ -78,11 +78,20 @@ class Training(SmallTraining):
         return make_distillation()
 
 
-def test_training_lowers_the_loss_and_reports_each_new_best(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    completed, _ = training.run()
-    points = training.run_directory.load_learning_curve()
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Training, dict[str, torch.Tensor]]:
+    """A training that ran to its end, and its last weights."""
+    training = Training(tmp_path_factory.mktemp("whole"))
+    completed, weights = training.run()
     assert completed
+    return training, weights
+
+
+def test_training_lowers_the_loss_and_reports_each_new_best(
+    whole: tuple[Training, dict[str, torch.Tensor]],
+) -> None:
+    training, _ = whole
+    points = training.run_directory.load_learning_curve()
     assert [point.step for point in points] == [0, 4, 8, 12, 16, 18]
     losses = [point.loss for point in points if point.loss is not None]
     assert losses[-1] < 0.5 * losses[0]
@@ -92,16 +101,18 @@ def test_training_lowers_the_loss_and_reports_each_new_best(tmp_path: Path) -> N
     assert training.best == [p.step for i, p in enumerate(points) if keys[i] == max(keys[: i + 1])]
 
 
-def test_resumed_training_gives_bit_equal_weights(tmp_path: Path) -> None:
-    whole, resumed = Training(tmp_path / "whole"), Training(tmp_path / "resumed")
-    _, expected = whole.run()
+def test_resumed_training_gives_bit_equal_weights(
+    whole: tuple[Training, dict[str, torch.Tensor]], tmp_path: Path
+) -> None:
+    training, expected = whole
+    resumed = Training(tmp_path)
     for stop in (4, 14):  # where it is evaluated, and where not
         completed, _ = resumed.run(stop_after=stop)
         assert not completed
     completed, weights = resumed.run()
     assert completed
     assert all_equal(weights, expected)
-    assert resumed.run_directory.load_learning_curve() == whole.run_directory.load_learning_curve()
+    assert resumed.run_directory.load_learning_curve() == training.run_directory.load_learning_curve()
 
 
 def test_network_computes_the_logprobs_of_the_reference_backend(tmp_path: Path) -> None:
