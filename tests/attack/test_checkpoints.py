@@ -58,10 +58,10 @@ def pickled(payload: str, protocol: int, *, zipped: bool) -> Path:
 def zip_bomb() -> Path:
     path = Path("model.pt")
     with (
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open("archive/data.pkl", "w", force_zip64=True) as member,
     ):
-        for _ in range(256):
+        for _ in range(64):
             member.write(bytes(1 << 20))
     return path
 
