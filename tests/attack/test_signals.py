@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import harken
 from audio_files import AUDIO_FORMATS
 from cli_runner import eventually
 from processes import ended, error_faults, speech, started
@@ -72,7 +73,7 @@ BY_NIGHT = [Case(LONG["transcribe"], "cache begun", signal.SIGTERM)] + [
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a long recording, a manifest, and a film of which one second is heard and 90 MB are embedded."""
-    model_path("tiny.en")
+    harken.load(model_path("tiny.en"), cache=CACHE / "graphs")  # which its commands find there
     folder = tmp_path_factory.mktemp("signals")
     AUDIO_FORMATS["wav s16"].write(folder / "long", samples=np.tile(speech(0, 11), 60))
     small = AUDIO_FORMATS["wav s16"].write(folder / "short", samples=speech(7.5, 1.5)).read_bytes()
