@@ -99,7 +99,7 @@ def test_one_that_was_cut_short_goes_on(run, cli, monkeypatch):
         return encode(mel, positions)
 
     monkeypatch.setattr(backend, "encode", interrupted)
-    monkeypatch.setattr(watch, "sleep", lambda seconds: None)
+    monkeypatch.setattr(transcribe, "sleep", lambda seconds: None)
     assert cli.run("transcribe", "--watch", "in", "--no-vad", "--language", "en").code == 143
     assert texts() == {}
     cli.use_texts(window_text(0, "three", WINDOW_POSITIONS))
