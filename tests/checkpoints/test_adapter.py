@@ -13,7 +13,7 @@ import pytest
 import harken
 from checkpoint_files import huggingface_name, raises_checkpoint_error, random_weights, write_peft
 from harken.backend_factory import BackendFactory
-from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapters
+from harken.checkpoints import Checkpoint, encoder_digest, find_assistant, open_checkpoint, with_adapters
 from harken.checkpoints.adapter import (
     ADAPTER_FILE,
     ASSISTANT_FILE,
@@ -25,6 +25,7 @@ from harken.checkpoints.huggingface import export
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OptionError
+from real_models import model_path
 from tiny_models import DIMS, TOKENIZER, make_backend, make_mel
 from training_data import write_model
 
@@ -328,3 +329,13 @@ def test_an_assistant_that_does_not_fit_is_refused(small: Checkpoint, tmp_path: 
     write_adapter(tmp_path / ASSISTANT_FILE, {}, "")
     with raises_checkpoint_error("its format is .harken-adapter-1."):
         open_checkpoint(tmp_path, assistant=True)
+
+
+@pytest.mark.real
+def test_assistant_that_comes_with_harken_is_found_for_the_model_it_was_trained_for() -> None:
+    tiny, small = (open_checkpoint(model_path(name)) for name in ("tiny", "small"))
+    made = find_assistant(tiny, "tiny", small)
+    assert made
+    assert (made.dims.n_audio_state, made.dims.n_text_state) == (768, 384)
+    assert made.encoder_sha256 == encoder_digest(small)
+    assert find_assistant(tiny, "tiny", tiny) is None
