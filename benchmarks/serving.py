@@ -27,6 +27,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from engines import model_directory
 from program import COMMAND, Args, Program, Row, add, main, percentiles, require, stop
 from recordings import SAMPLE_RATE, SPEECH, cut_streams, read_set, to_pcm, write_joined
 
@@ -62,9 +63,11 @@ class Server:
 @contextmanager
 def running(name: str, args: Args, *options: str) -> Iterator[Server]:
     """Run a server while the block runs."""
-    require(*(["faster_whisper"] if name == PEER else []))
-    model = args.peer_model if name == PEER else args.model
-    program = [*COMMAND, "serve", *options] if name == HARKEN else [sys.executable, str(PEER_PROGRAM)]
+    if name == PEER:
+        require("faster_whisper")
+        program, model = [sys.executable, str(PEER_PROGRAM)], model_directory(args.model)
+    else:
+        program, model = [*COMMAND, "serve", *options], args.model
     command = [*program, "--port", "0", "--threads", str(args.threads), "--model", model]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
@@ -217,7 +220,6 @@ def shown_event(fields: dict[str, Any]) -> Any:
 
 
 def files_options(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--peer-model", "tiny.en", "the model for faster-whisper")
     add(parser, "--servers", (HARKEN, PEER), "servers", choices=(HARKEN, PEER))
     add(parser, "--concurrency", (1, 2, 4, 8), "numbers of clients")
     add(parser, "--files", 16, "files")

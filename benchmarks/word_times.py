@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +119,6 @@ class Spoken:
     path: Path
     words: Words
     language: str
-    voice: str
 
 
 def speak(texts: Sequence[str], language: str, voice: str, folder: Path) -> Iterator[Spoken]:
@@ -140,7 +139,7 @@ def speak(texts: Sequence[str], language: str, voice: str, folder: Path) -> Iter
         joined += NOISE * random.standard_normal(len(joined)).astype(np.float32)
         path = folder / f"{voice}-{first}.wav"
         write_wav(path, [joined])
-        yield Spoken(path, words, language, voice)
+        yield Spoken(path, words, language)
 
 
 # Engines: words of a recording with their times.
@@ -268,28 +267,34 @@ def rows(args: Args) -> Iterator[Row]:
     kinds = {label.partition(" ")[0] for label in args.engines}
     require(*(MODULES[kind] for kind in kinds))
     loaded = {kind: ENGINES[kind](args) for kind in kinds}
+    voices = VOICES.get(args.language, (args.language,))
     with tempfile.TemporaryDirectory() as folder:
-        for name in args.set:
+        for name, voice in product(args.set, voices):
             entries = read_set(args.audio, name, args.limit, model=args.model, language=args.language)
             texts = [entry.text for entry in entries]
-            for voice in VOICES.get(args.language, (args.language,)):
-                spoken = list(speak(texts, args.language, voice, Path(folder)))
-                for label in args.engines:
-                    kind, _, way = label.partition(" ")
-                    starts: list[float] = []
-                    ends: list[float] = []
-                    right = count = 0
-                    for each in spoken:
-                        found = loaded[kind](each, way)
-                        of_starts, of_ends, of_right = errors(each.words, found)
-                        starts, ends, right = starts + of_starts, ends + of_ends, right + of_right
-                        count += len(units(found)) + len(each.words)
-                    note(f"{name}, {voice}: {label}")
-                    yield {
-                        "set": name, "voice": voice, "engine": label, "words": len(starts),
-                        **figures("start", starts), **figures("end", ends),
-                        "f1_percent": round(200 * right / count, 1),
-                    }  # fmt: skip
+            spoken = list(speak(texts, args.language, voice, Path(folder)))
+            for label in args.engines:
+                kind, _, way = label.partition(" ")
+                found = [loaded[kind](each, way) for each in spoken]
+                note(f"{name}, {voice}: {label}")
+                yield {"set": name, "voice": voice, "engine": label} | compare(spoken, found)
+
+
+def compare(spoken: Sequence[Spoken], found: Sequence[Words]) -> Row:
+    """Return the errors of the words that an engine found in some recordings."""
+    starts: list[float] = []
+    ends: list[float] = []
+    right = count = 0
+    for known, words in zip(spoken, found, strict=True):
+        of_starts, of_ends, of_right = errors(known.words, words)
+        starts, ends, right = starts + of_starts, ends + of_ends, right + of_right
+        count += len(units(words)) + len(known.words)
+    return {
+        "words": len(starts),
+        **figures("start", starts),
+        **figures("end", ends),
+        "f1_percent": round(200 * right / count, 1),
+    }
 
 
 if __name__ == "__main__":
