@@ -24,9 +24,8 @@ def tones() -> Iterator[Serving]:
 
 
 @pytest.fixture(scope="session")
-def http(tones: Serving) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=tones.url, timeout=60) as http:
-        yield http
+def http(tones: Serving) -> httpx.Client:
+    return tones.http
 
 
 @pytest.fixture(scope="session")

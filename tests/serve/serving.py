@@ -12,6 +12,7 @@ from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
+import httpx
 import openai
 import uvicorn
 from leaping import LeapLoop, leap
@@ -37,11 +38,14 @@ class Serving:
     service : Service
         To be used in its own event loop: see `run`.
     loop : AbstractEventLoop
+    http : httpx.Client
+        A client of this server.
     """
 
     port: int
     service: Service
     loop: asyncio.AbstractEventLoop
+    http: httpx.Client
 
     @property
     def url(self) -> str:
@@ -132,7 +136,9 @@ def serving(
     thread.start()
     service, loop, server = started.result(MAX_WAIT_S)
     try:
-        yield Serving(listener.getsockname()[1], service, loop)
+        port = listener.getsockname()[1]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=MAX_WAIT_S, verify=False) as http:
+            yield Serving(port, service, loop, http)
     finally:
         server.should_exit = True
         thread.join(MAX_WAIT_S)

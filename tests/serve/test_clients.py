@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 from served_audio import FORM_TYPE, form_body, pcm, wav
 from tone_server import ToneRecognizer, events_of, speak
@@ -194,7 +193,7 @@ def server() -> Iterator[Serving]:
 def test_what_a_client_sends_is_answered_as_it_expects(server: Serving, recorded: Recorded) -> None:
     content_type, body = recorded.body
     headers = recorded.headers | {"content-type": content_type}
-    reply = httpx.post(f"{server.url}{recorded.target}", content=body, headers=headers, timeout=60)
+    reply = server.http.post(recorded.target, content=body, headers=headers)
     assert (reply.status_code, reply.headers["content-type"]) == (200, recorded.type), reply.text
     assert re.fullmatch(recorded.answer, reply.text), reply.text
 
@@ -202,8 +201,8 @@ def test_what_a_client_sends_is_answered_as_it_expects(server: Serving, recorded
 def test_subtitles_are_in_the_last_event_of_a_stream(server: Serving) -> None:
     (recorded,) = (recorded for recorded in REQUESTS if recorded.client == "Subtitle Edit, streaming")
     content_type, body = recorded.body
-    url = f"{server.url}{recorded.target}"
-    *_, done = events_of(httpx.post(url, content=body, headers={"content-type": content_type}).text)
+    reply = server.http.post(recorded.target, content=body, headers={"content-type": content_type})
+    *_, done = events_of(reply.text)
     (segment,) = done["segments"]
     assert (segment["id"], segment["text"].strip()) == (0, TEXT)
     assert 0 <= segment["start"] < segment["end"]
@@ -234,7 +233,7 @@ def test_nobody_takes_an_error_for_subtitles(
 ) -> None:
     content_type, body = of_form(("other", "value"))
     given = {"content-type": content_type} | headers
-    reply = httpx.post(f"{server.url}{target}", content=body, headers=given)
+    reply = server.http.post(target, content=body, headers=given)
     assert (reply.status_code, reply.headers["content-type"]) == (status, PLAIN)
     assert len(reply.text.splitlines()) == 1
     assert len(reply.text) <= 301
@@ -246,7 +245,8 @@ def test_a_model_that_is_loaded_is_that_of_whisper_cpp_from_then_on() -> None:
     def load(id: str) -> Any:
         return ToneRecognizer(ToneBackend(positions=200))
 
-    with serving(load, ["tones", "others"]) as server, httpx.Client(base_url=server.url) as http:
+    with serving(load, ["tones", "others"]) as server:
+        http = server.http
         for name, status in (("/tmp/ggml.bin", 400), ("others", 200)):
             assert http.post("/load", files={"model": (None, name)}).status_code == status
         assert http.post("/inference", files={"file": WAVE}).json()["text"] == f" {TEXT}\n"
@@ -256,8 +256,7 @@ def test_a_model_that_is_loaded_is_that_of_whisper_cpp_from_then_on() -> None:
 
 
 def test_the_description_has_the_routes_and_fields_that_are_read(server: Serving) -> None:
-    with httpx.Client(base_url=server.url) as http:
-        document, page = http.get("/openapi.json").json(), http.get("/docs")
+    document, page = server.http.get("/openapi.json").json(), server.http.get("/docs")
     form = document["paths"]["/v1/audio/transcriptions"]["post"]["requestBody"]["content"][
         "multipart/form-data"
     ]

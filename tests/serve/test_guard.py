@@ -50,14 +50,14 @@ def guarded() -> Iterator[Serving]:
 
 def asked(server: Serving, path: str = "/v1/models", **headers: str) -> tuple[int, str | None]:
     """Return the status of a request with some headers, and the code of the error."""
-    reply = httpx.get(f"{server.url}{path}", headers=headers)
+    reply = server.http.get(path, headers=headers)
     return reply.status_code, None if reply.status_code == 200 else reply.json()["error"]["code"]
 
 
 def test_addresses_and_own_names_are_allowed_hosts_and_names_of_other_sites_are_not(local: Serving) -> None:
     for host in ("127.0.0.1", "localhost", "LOCALHOST", "[::1]", "192.168.1.5", "harken.example"):
         assert asked(local, host=f"{host}:{local.port}") == (200, None)
-    reply = httpx.get(f"{local.url}/v1/models", headers={"host": "harken:8765"})
+    reply = local.http.get("/v1/models", headers={"host": "harken:8765"})
     assert (
         "the option --allowed-host harken, or HARKEN_ALLOWED_HOST=harken " in reply.json()["error"]["message"]
     )
@@ -67,12 +67,12 @@ def test_addresses_and_own_names_are_allowed_hosts_and_names_of_other_sites_are_
 
 def test_pages_of_the_server_and_of_friends_may_use_it_and_other_pages_may_not(local: Serving) -> None:
     for origin in (local.url, "https://friend.example"):
-        reply = httpx.get(f"{local.url}/v1/models", headers={"origin": origin})
+        reply = local.http.get("/v1/models", headers={"origin": origin})
         assert reply.status_code == 200
         assert reply.headers["access-control-allow-origin"] == origin
         assert "origin" in reply.headers["vary"].lower()
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "https://friend.example.evil"):
-        reply = httpx.get(f"{local.url}/v1/models", headers={"origin": origin})
+        reply = local.http.get("/v1/models", headers={"origin": origin})
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "origin")
         assert "access-control-allow-origin" not in reply.headers
         with pytest.raises(InvalidStatus) as refused:
@@ -82,18 +82,18 @@ def test_pages_of_the_server_and_of_friends_may_use_it_and_other_pages_may_not(l
 
 def test_a_preflight_is_answered_without_a_key(guarded: Serving) -> None:
     headers = {"origin": guarded.url, "access-control-request-method": "POST"}
-    reply = httpx.options(f"{guarded.url}/v1/audio/transcriptions", headers=headers)
+    reply = guarded.http.options("/v1/audio/transcriptions", headers=headers)
     assert reply.status_code == 204
     assert "authorization" in reply.headers["access-control-allow-headers"]
     wanted = "authorization,x-stainless-arch,x-stainless-timeout"  # of OpenAI's library in a browser
-    reply = httpx.options(reply.url, headers=headers | {"access-control-request-headers": wanted})
+    reply = guarded.http.options(reply.url, headers=headers | {"access-control-request-headers": wanted})
     assert reply.headers["access-control-allow-headers"] == wanted
-    refused = httpx.options(reply.url, headers=headers | {"origin": "https://evil.example"})
+    refused = guarded.http.options(reply.url, headers=headers | {"origin": "https://evil.example"})
     assert (refused.status_code, "access-control-allow-headers" in refused.headers) == (403, False)
 
 
 def test_a_key_opens_the_door_and_without_one_it_is_closed(guarded: Serving) -> None:
-    made = httpx.post(f"{guarded.url}/v1/realtime/client_secrets", json={}, headers=BEARER).json()["value"]
+    made = guarded.http.post("/v1/realtime/client_secrets", json={}, headers=BEARER).json()["value"]
     for key in (BEARER, {"authorization": f"Token {KEY}"}, {"authorization": f"Bearer {made}"}):
         assert asked(guarded, **key) == (200, None)
     assert asked(guarded, **{"x-api-key": "another"}) == (200, None)
@@ -101,12 +101,12 @@ def test_a_key_opens_the_door_and_without_one_it_is_closed(guarded: Serving) -> 
     for headers in ({}, {"authorization": "Bearer wrong"}, *({name: value} for name, value in wrong)):
         for path in ("/v1/models", "/metrics", "/v1/harken/info", "/v1/captions/talk", "/nothing"):
             assert asked(guarded, path, **headers) == (401, "invalid_api_key")
-    assert KEY not in httpx.get(f"{guarded.url}/v1/models").text
+    assert KEY not in guarded.http.get("/v1/models").text
 
 
 def test_health_and_readiness_are_open(guarded: Serving) -> None:
-    assert httpx.get(f"{guarded.url}/healthz").text == "ok\n"
-    assert httpx.get(f"{guarded.url}/readyz").json()["status"] == "ready"
+    assert guarded.http.get("/healthz").text == "ok\n"
+    assert guarded.http.get("/readyz").json()["status"] == "ready"
 
 
 def test_sockets_take_the_key_as_a_subprotocol(guarded: Serving) -> None:
@@ -122,7 +122,7 @@ def test_sockets_take_the_key_as_a_subprotocol(guarded: Serving) -> None:
 
 
 def test_every_response_has_a_number_and_every_error_the_body_of_openai(local: Serving) -> None:
-    replies = [httpx.get(f"{local.url}/nothing"), httpx.get(f"{local.url}/v1/audio/transcriptions")]
+    replies = [local.http.get("/nothing"), local.http.get("/v1/audio/transcriptions")]
     assert [reply.status_code for reply in replies] == [404, 405]
     assert len({reply.headers["x-request-id"] for reply in replies}) == 2
     for reply in replies:
@@ -131,7 +131,7 @@ def test_every_response_has_a_number_and_every_error_the_body_of_openai(local: S
 
 def test_refusals_are_counted_by_their_reason(guarded: Serving) -> None:
     before = guarded.metric("harken_rejected_total", reason="key")
-    httpx.get(f"{guarded.url}/v1/models")
+    guarded.http.get("/v1/models")
     assert eventually(lambda: guarded.metric("harken_rejected_total", reason="key") > before)
     assert guarded.metric("harken_rejected_total", reason="key") == before + 1
 

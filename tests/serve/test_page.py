@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from websockets.sync.client import connect
@@ -233,22 +232,22 @@ def test_it_asks_for_a_key_where_one_is_wanted_and_says_why_there_is_no_micropho
 
 
 def test_its_files_are_kept_by_browsers_and_run_nothing_from_elsewhere(server: Serving) -> None:
-    with httpx.Client(base_url=server.url) as client:
-        index = client.get("/")
-        policy = index.headers["content-security-policy"]
-        assert "unsafe" not in policy
-        assert "default-src 'none'" in policy
-        assert "frame-ancestors 'none'" in policy
-        assert index.headers["x-content-type-options"] == "nosniff"
-        assert "<style" not in index.text
-        assert " style=" not in index.text
-        for path in re.findall(r'(?:src|href)="(page/[^"]+)"', index.text):
-            first = client.get(f"/{path}")
-            assert first.status_code == 200
-            assert client.get(f"/{path}", headers={"if-none-match": first.headers["etag"]}).status_code == 304
-        assert client.get("/page/page.py").status_code == 404
+    client = server.http
+    index = client.get("/")
+    policy = index.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert index.headers["x-content-type-options"] == "nosniff"
+    assert "<style" not in index.text
+    assert " style=" not in index.text
+    for path in re.findall(r'(?:src|href)="(page/[^"]+)"', index.text):
+        first = client.get(f"/{path}")
+        assert first.status_code == 200
+        assert client.get(f"/{path}", headers={"if-none-match": first.headers["etag"]}).status_code == 304
+    assert client.get("/page/page.py").status_code == 404
 
 
 def test_a_server_without_the_page_has_no_page() -> None:
     with serving(lambda id: recognizer("int8"), options=ServeOptions(preload=False, page=False)) as server:
-        assert httpx.get(server.url).status_code == 404
+        assert server.http.get("/").status_code == 404

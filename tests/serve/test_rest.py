@@ -105,7 +105,7 @@ def transcribe_file(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: s
 def ask_real(server: Serving, name: str, path: str = PATH, **fields: object) -> httpx.Response:
     data = {"model": "whisper-1", "response_format": name, **fields}
     files = {"file": EXAMPLE.read_bytes()}
-    return httpx.post(f"{server.url}{path}", data=data, files=files, timeout=60)
+    return server.http.post(path, data=data, files=files)
 
 
 def check_verbose(body: dict[str, Any], transcript: Transcript) -> None:

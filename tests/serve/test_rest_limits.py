@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import av
-import httpx
 import numpy as np
 import pytest
 from leaping import leap, leaping
@@ -79,15 +78,15 @@ def test_a_file_that_is_too_large_is_refused_before_its_end() -> None:
             for start in range(0, 60_000, 1000):
                 client.sendall(b"3e8\r\n" + FORM[start : start + 1000] + b"\r\n")  # and no end
             assert client.recv(1000).startswith(b"HTTP/1.1 413")
-        refused = httpx.post(f"{server.url}{PATH}", content=FORM, headers=CONTENT_TYPE)
+        refused = server.http.post(PATH, content=FORM, headers=CONTENT_TYPE)
         line = check_refused(refused, 413, "request_too_large", "file")
         assert line == "the request is larger than 0.05 MB, which are allowed"
 
 
 def test_hours_of_silence_in_kilobytes_are_refused_by_their_header() -> None:
-    with serving_tones() as server, httpx.Client(base_url=server.url) as http:
+    with serving_tones() as server:
         assert len(silent_flac()) < 50_000
-        check_refused(post(http, silent_flac()), 413, "audio_too_long", "file")
+        check_refused(post(server.http, silent_flac()), 413, "audio_too_long", "file")
         assert server.metric("harken_compute_seconds_total", kind="file") == 0
 
 
@@ -96,9 +95,9 @@ def test_a_duration_that_the_header_conceals_ends_the_decoding_at_the_limit(stre
     max_audio_s, step_s = 1_000.0, 11 * BLOCK_SAMPLES / 1_000  # ten blocks a step
     options = ServeOptions(preload=False, max_audio_s=max_audio_s)
     before = peak_memory_bytes()
-    with serving_tones(options=options) as server, httpx.Client(base_url=server.url, timeout=60) as http:
+    with serving_tones(options=options) as server:
         wanted = {"stream": stream, "include[]": "harken.events"}
-        answer = post(http, silent_flac(tells_duration=False), **wanted)
+        answer = post(server.http, silent_flac(tells_duration=False), **wanted)
         if stream == "true":
             *progress, end = events_of(answer.text)
             assert {event["type"] for event in progress} == {"harken.progress"}
@@ -133,9 +132,9 @@ def test_a_client_that_goes_away_while_it_sends_leaves_nothing(caplog: pytest.Lo
 
 
 def test_metrics_count_what_was_transcribed() -> None:
-    with serving_tones(ToneBackend(positions=200)) as server, httpx.Client(base_url=server.url) as http:
+    with serving_tones(ToneBackend(positions=200)) as server:
         for stream in ("false", "true"):
-            assert post(http, wav(SPEECH.samples), stream=stream).status_code == 200
+            assert post(server.http, wav(SPEECH.samples), stream=stream).status_code == 200
         assert server.metric("harken_audio_seconds_total", kind="file") == 80
         assert server.metric("harken_segments_total", kind="file") == 20
         assert server.metric("harken_first_segment_seconds_count") == 2
@@ -148,13 +147,13 @@ def test_uploads_leave_no_file_open_however_they_end() -> None:
     large = wav(np.zeros(1_200_000, np.float32))  # goes to the disk
     form = file_form(large, model="tones")
     bodies = [form, form[: len(form) // 2], form.replace(b"tones", b"other"), form.replace(b"WAVE", b"WAVY")]
-    with serving_tones() as server, httpx.Client(base_url=server.url) as http:
-        assert http.get("/healthz").status_code == 200
+    with serving_tones() as server:
+        assert server.http.get("/healthz").status_code == 200
         for repetition in range(3):
             if repetition == 1:  # the first one opened what stays open: the model, threads
                 before = len([*DESCRIPTORS.iterdir()])
             for body in bodies:
-                status = http.post(PATH, content=body, headers=CONTENT_TYPE).status_code
+                status = server.http.post(PATH, content=body, headers=CONTENT_TYPE).status_code
                 assert status == (200 if body is form else 400)
             with connection(server, f"Content-Length: {len(form)}") as client:
                 client.sendall(form[:-10])

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from threading import Event
 from typing import Any
 
-import httpx
 import numpy as np
 import openai
 import pytest
@@ -120,10 +119,10 @@ def test_segments_are_streamed_with_their_speakers(client: openai.OpenAI) -> Non
 
 
 def test_own_events_bring_the_transcript_with_speakers(server: Serving) -> None:
-    with httpx.Client(base_url=server.url) as http:
-        answer = post(http, RECORDING, response_format="diarized_json", stream="true", include="harken.events")
-        (document,) = [event["transcript"] for event in events_of(answer.text) if "transcript" in event]
-        rendered = http.post("/v1/harken/render?format=tsv", json=document)
+    wanted = {"response_format": "diarized_json", "stream": "true", "include": "harken.events"}
+    answer = post(server.http, RECORDING, **wanted)
+    (document,) = [event["transcript"] for event in events_of(answer.text) if "transcript" in event]
+    rendered = server.http.post("/v1/harken/render?format=tsv", json=document)
     assert [entry["name"] for entry in document["speakers"]] == ["A", "B"]
     assert document["segments"][0]["speaker"] == "A"
     assert rendered.text.splitlines()[0] == "start\tend\ttext\tspeaker"
@@ -154,9 +153,9 @@ def test_samples_that_are_of_no_use_are_refused(client: openai.OpenAI) -> None:
 
 def test_only_transcriptions_in_the_format_with_speakers_have_them(server: Serving) -> None:
     voices = {"known_speaker_names": "Ann", "known_speaker_references": WAVE}
-    with httpx.Client(base_url=server.url) as http:
-        line = check_refused(post(http, RECORDING, **voices), 400, "unsupported_value", "response_format")
-        translated = post(http, RECORDING, "/v1/audio/translations", response_format="diarized_json")
+    untold = post(server.http, RECORDING, **voices)
+    translated = post(server.http, RECORDING, "/v1/audio/translations", response_format="diarized_json")
+    line = check_refused(untold, 400, "unsupported_value", "response_format")
     assert "allowed is diarized_json" in line
     check_refused(translated, 400, "invalid_value", "response_format")
 

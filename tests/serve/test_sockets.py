@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
 import pytest
 from clients import DeepgramClient, Stage, VoskClient, played, until
 from leaping import leap
@@ -29,7 +28,7 @@ def told(outputs: Any) -> list[dict[str, Any]]:
 
 def test_another_name_of_captions_is_refused_in_a_line(tones: Serving) -> None:
     line = "captions='a.b': allowed are 1 to 64 letters"
-    assert line in httpx.get(f"{tones.url}/v1/captions/a.b").json()["error"]["message"]
+    assert line in tones.http.get("/v1/captions/a.b").json()["error"]["message"]
     for path in ("realtime", f"listen?{RAW}"):
         with pytest.raises(InvalidStatus) as refused:
             connect(f"{tones.socket_url}/v1/{path}{'&' if '?' in path else '?'}captions=a.b").close()
