@@ -21,7 +21,12 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 FLAGS = (
     *("--headless=new", "--remote-debugging-port=0", "--no-first-run", "--no-default-browser-check"),
     *("--disable-gpu", "--disable-extensions", "--disable-background-networking", "--disable-component-update"),
-    *("--mute-audio", "--autoplay-policy=no-user-gesture-required", "--hide-scrollbars"),
+    *(
+        "--disable-features=BackForwardCache",
+        "--mute-audio",
+        "--autoplay-policy=no-user-gesture-required",
+        "--hide-scrollbars",
+    ),
 )
 MAX_WAIT_S = 30.0
 """Longest wait for anything; only a failure takes as long."""

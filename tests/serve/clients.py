@@ -451,9 +451,8 @@ class Stage:
             client.reads.set()
             client.vanish()
         await asyncio.gather(*(client.serving for client in self._clients))
-        await leap(self.service.options.resume_s + 1)
-        await until(lambda: self.n_held == 0)
-        await until(lambda: len(asyncio.all_tasks()) == 1)
+        while self.n_held or len(asyncio.all_tasks()) > 1:
+            await leap(self.service.options.resume_s + 1)
 
 
 def played(*, gate_from: float = math.inf, **options: Any) -> Callable[[Scene], Callable[..., None]]:

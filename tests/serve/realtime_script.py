@@ -22,7 +22,7 @@ from harken.serve.live.realtime_config import SessionConfig
 from harken.serve.live.translator import Audio, Flush, Output, StreamClosed
 from harken.serve.work.live_job import Flushed
 from harken.serve.work.models import OPENAI_NAMES
-from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
+from harken.streaming import Event, FinalSegment, Interim
 
 MODELS = ("tiny.en", "base", *OPENAI_NAMES)
 OWN_EVENTS = ("harken.interim",)
@@ -149,10 +149,6 @@ def without_audio(outputs: list[Any]) -> list[Any]:
     return [output for output in outputs if not isinstance(output, Audio)]
 
 
-def speech_started(at_s: float) -> SpeechStarted:
-    return SpeechStarted(audio_s=at_s, emitted_samples=0, compute_s=0.0)
-
-
 def interim(*words: str, tentative: str = "", at_s: float = 0.0) -> Interim:
     """Return an interim by which these words are newly committed."""
     return Interim(
@@ -172,7 +168,3 @@ def final(*words: str) -> FinalSegment:
 
 def word(text: str) -> Word:
     return Word(start_s=0.25, end_s=0.5, text=text, probability=0.5)
-
-
-def speech_ended(at_s: float, reason: str = "silence") -> SpeechEnded:
-    return SpeechEnded(audio_s=at_s, emitted_samples=0, compute_s=0.0, reason=reason)

@@ -72,7 +72,7 @@ class Serving:
     def leap_until(self, condition: Callable[[], object]) -> None:
         """Let the server's time pass until something is true; the limit of the test is the limit."""
         while not condition():
-            self.run(partial(leap, 1.0))
+            self.run(partial(leap, 10.0))
 
     def metric(self, name: str, **labels: str) -> float:
         """Return a metric as Prometheus reads it; 0 if it has not been counted yet."""

@@ -26,6 +26,7 @@ from harken.streaming.latency import LatencyBound, LatencyPlan
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
+from transcripts import segment
 
 WORD_SAMPLES = SAMPLE_RATE // 10
 UTTERANCE_WORDS = 5
@@ -96,11 +97,11 @@ class TalkingSession:
         names = (self.speakers[self._segments % len(self.speakers)],) if self.speakers else ()
         words = tuple(replace(_word(i), speakers=names) for i in range(self._first, self._heard))
         times = {"start_s": self._first / 10, "end_s": self._heard / 10}
-        segment = make_segment(*words, **times, index=self._segments, language="en", speakers=names)
+        said = make_segment(*words, **times, index=self._segments, language="en", speakers=names)
         self._first = self._heard
         self._segments += 1
         stamp = self._stamp | {"audio_s": self._heard / 10}
-        return [FinalSegment(segment=segment, **stamp), SpeechEnded(reason=reason, **stamp)]
+        return [FinalSegment(segment=said, **stamp), SpeechEnded(reason=reason, **stamp)]
 
 
 class TalkingFile:
@@ -154,8 +155,6 @@ class TalkingRecognizer:
     ----------
     on_feed : callable
         As for `TalkingSession`.
-    languages : tuple of str
-        Those that it knows.
 
     Attributes
     ----------
@@ -165,17 +164,15 @@ class TalkingRecognizer:
         What they were opened with.
     """
 
-    def __init__(
-        self, on_feed: Callable[[int], object] = lambda samples: None, languages: tuple[str, ...] = ("en",)
-    ) -> None:
+    def __init__(self, on_feed: Callable[[int], object] = lambda samples: None) -> None:
         self.sessions: list[TalkingSession] = []
         self.options: list[TranscribeOptions] = []
-        self.tokenizer = Tokenizer.bytes_only(multilingual=len(languages) > 1)
-        self._on_feed, self._languages = on_feed, languages
+        self.tokenizer = Tokenizer.bytes_only(multilingual=False)
+        self._on_feed = on_feed
 
     def resolve_options(self, options: TranscribeOptions) -> TranscribeOptions:
-        if options.language and options.language not in self._languages:
-            raise OptionError("language", options.language, f"one of {', '.join(self._languages)}")
+        if options.language not in (None, "en"):
+            raise OptionError("language", options.language, "en")
         return options
 
     def stream(
@@ -243,10 +240,7 @@ class Gate:
 
 def make_segment(*words: Word, start_s: float = 0.0, end_s: float = 1.0, **fields: Any) -> Segment:
     """Make a segment of words."""
-    numbers = {"temperature": 0.0, "avg_logprob": -0.25, "compression_ratio": 1.5, "no_speech_prob": 0.125}
-    text = "".join(word.text for word in words)
-    given = {"index": 0, "text": text, "tokens": (1, 2), "seek_s": 0.0, "words": words} | numbers | fields
-    return Segment(start_s=start_s, end_s=end_s, **given)
+    return segment(start_s, end_s, "".join(word.text for word in words), words=words, **fields)
 
 
 def words_said(n_words: int) -> str:

@@ -157,7 +157,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(stage: Stage, live: type[
     client.say(30)
     await until(lambda: stage.n_held == 1)
     while not client.serving.done():  # the limit begins with the first message for it
-        await leap(1)
+        await leap(10)
 
 
 @played(idle_s=LIMIT_S)
@@ -285,19 +285,13 @@ NESTED = "[" * 9_999
         (OwnClient, "[]", "invalid_json", 1008),
         (OwnClient, '{"type": "say"}', "invalid_value", 1008),
         (OwnClient, bytes(1 << 21), "message_too_big", 1009),
-        (RealtimeClient, NESTED, "invalid_json", None),
-        (RealtimeClient, '{"type": "say"}', "invalid_value", None),
         (RealtimeClient, " " * (16 << 20), None, 1009),
         (VoskClient, NESTED, "invalid_value", 1008),
         (VoskClient, '{"config": {"sample_rate": 1}}', "invalid_value", 1008),
         (VoskClient, '{"config": {"words": false}}', None, None),
         (DeepgramClient, NESTED, "SchemaError", None),
         (DeepgramClient, '{"type": "KeepAlive"}', None, None),
-        (WyomingClient, NESTED.encode() + b"\n", "invalid_frame", 0),
         (WyomingClient, b'{"type": "say"}\n', None, None),
-        (WyomingClient, b'{"type": "audio-chunk", "payload_length": 99999999}\n', "invalid_frame", 0),
-        (FileClient, NESTED.encode(), "invalid_form", 400),
-        (FileClient, bytes(1 << 21), "request_too_large", 413),
         (DeepgramFileClient, b'{"url": "http://localhost/"}', "Bad Request", 400),
     ],
     ids=lambda value: repr(value)[:30],

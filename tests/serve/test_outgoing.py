@@ -114,15 +114,3 @@ async def test_a_client_that_comes_back_gets_every_committed_message_once(steps:
                 log.acknowledge(last)
     seen += [message["seq"] for message in await all_of(log, last) if message["event"] != "interim"]
     assert seen == added
-
-
-@pytest.mark.parametrize("seq", [0, 3])
-@leaping
-async def test_readers_wait_for_what_comes_and_end_at_the_close(seq: int) -> None:
-    log = ReplayLog()
-    reading = asyncio.create_task(read_all(log, seq))
-    for _ in range(4):
-        await asyncio.sleep(0)
-        log.add({"type": "flushed"})
-    log.close()
-    assert [message["seq"] for message in await reading] == [*range(seq + 1, 5)]

@@ -81,7 +81,6 @@ def test_an_update_is_answered_with_what_is_in_effect() -> None:
     semantic, idle = {"type": "semantic_vad", "eagerness": "low"}, {"threshold": 0.9, "idle_timeout_ms": 6000}
     for field, given, shown in (
         ("format", {"type": "audio/pcmu"}, {"type": "audio/pcmu"}),
-        ("format", {"type": "audio/pcma"}, {"type": "audio/pcma"}),
         ("noise_reduction", {"type": "near_field", "strength": 1}, None),
         ("turn_detection", None, None),
         ("turn_detection", semantic | {"create_response": False}, semantic),
@@ -113,15 +112,20 @@ def test_the_beta_dialect_names_formats_in_its_own_way() -> None:
         assert shown["input_audio_noise_reduction"] is None
 
 
-def test_pcm_may_have_another_rate_than_that_of_openai() -> None:
+def test_audio_has_the_format_and_pcm_any_rate() -> None:
     beta = {"input_audio_params": {"sample_rate_hz": 8000, "num_channels": 1}, "input_audio_format": "pcm16"}
-    for kind, session, rate in (
-        ("transcription_session.update", beta, 8_000),
-        ("session.update", audio_input(format={"type": "audio/pcm", "rate": 16_000}), 16_000),
+    for session, heard in (
+        (beta, AudioFormat(rate=8_000)),
+        ({"input_audio_format": "g711_ulaw"}, AudioFormat(format="mulaw", rate=8_000)),
+        (audio_input(format={"type": "audio/pcmu"}), AudioFormat(format="mulaw", rate=8_000)),
+        (audio_input(format={"type": "audio/pcma"}), AudioFormat(format="alaw", rate=8_000)),
+        (audio_input(format={"type": "audio/pcm"}), AudioFormat(rate=24_000)),
+        (audio_input(format={"type": "audio/pcm", "rate": 16_000}), AudioFormat(rate=16_000)),
     ):
-        script = Script(beta=session is beta, strict=False)
+        kind = "session.update" if "audio" in session else "transcription_session.update"
+        script = Script(beta="audio" not in session, strict=False)
         assert script.send(kind, session=session)[0]["type"] == f"{kind}d"
-        assert script.send(APPEND, audio=pcm(1, rate))[-1].format == AudioFormat(rate=rate)
+        assert script.send(APPEND, audio=pcm(1, heard.rate))[-1].format == heard
 
 
 def test_models_that_end_no_turns_at_openai_end_none_unless_they_are_told_to() -> None:

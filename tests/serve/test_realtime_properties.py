@@ -9,8 +9,9 @@ from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from realtime_script import Script, final, interim, pcm, speech_ended, speech_started
+from realtime_script import Script, final, interim, pcm
 
+from fakes.live_sessions import speech_ended, speech_started
 from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, silence, speak_random_words
 from harken.api import Recognizer

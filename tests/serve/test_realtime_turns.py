@@ -11,11 +11,10 @@ from realtime_script import (
     brief,
     final,
     interim,
-    speech_ended,
-    speech_started,
     without_audio,
 )
 
+from fakes.live_sessions import speech_ended, speech_started
 from harken.errors import HarkenError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
 from harken.serve.live.translator import HangUp, OpenStream, StreamClosed

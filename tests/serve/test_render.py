@@ -68,7 +68,7 @@ CHANGES = st.dictionaries(
 
 
 @given(changes=CHANGES, text=st.text(max_size=20), name=st.sampled_from([*FORMATS]))
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_any_transcript_is_rendered_or_refused(
     http: httpx.Client, changes: dict[str, Any], text: str, name: str
 ) -> None:

@@ -199,7 +199,7 @@ def test_any_fields_are_options_or_one_clear_refusal(fields: list[tuple[str, str
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_damaged_forms_never_break_the_server(http: httpx.Client, data: Any) -> None:
     body = file_form(WAVE[:2000], **FIELDS)
     damaged = bytearray(body)

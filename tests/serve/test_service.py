@@ -52,7 +52,7 @@ async def stream_texts(service: Service, samples: Floats) -> list[str]:
 async def test_interleaved_work_gives_the_text_of_each_alone(stage: Stage, unhurried: Recognizer) -> None:
     stage.model = unhurried
     speech, silence = load_audio(EXAMPLE), np.zeros(32_000, np.float32)
-    utterances = np.concatenate([speech, silence, speech[:48_000], silence])
+    utterances = np.concatenate([speech[:58_000], silence, speech[58_000:120_000], silence])
     alone = [*unhurried.transcribe(io.BytesIO(wav(utterances)))]
     session = unhurried.stream(stream_options=STREAM[2])
     events = [*session.feed(utterances), *session.close()]

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from clients import DeepgramClient, Stage, VoskClient, played, until
 from leaping import leap
-from realtime_script import final, interim, speech_ended, speech_started
+from realtime_script import final, interim
 from starlette.datastructures import QueryParams
 from talking import words_said
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from fakes.live_sessions import speech_ended, speech_started
 from harken.serve.live.deepgram import DeepgramTranslator, parse_query
 from harken.serve.live.translator import HangUp, Mark
 from harken.serve.work.live_job import Flushed

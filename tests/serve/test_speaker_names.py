@@ -38,6 +38,8 @@ TALK = Transcript(
     turns=tuple(SpeakerTurn(start_s=i, end_s=i + 1, speaker=name) for i, name in enumerate("ABC")),
 )
 
+PLAIN = Transcript(segments=(segment(0.0, " Good day."),), language="en", duration_s=3.5, model="m")
+
 
 def data_of(page: str) -> Transcript:
     found = re.search(r'<script type="application/json" id="transcript">(.*?)</script>', page, re.DOTALL)
@@ -51,7 +53,7 @@ def edit(number: int, name: str) -> str:
     return f"{field}.value = '{escaped}'; {field}.dispatchEvent(new Event('input'))"
 
 
-def test_edited_names_are_shown_at_once_and_kept_in_the_saved_page(tmp_path: Path) -> None:
+def test_edited_names_are_shown_and_saved_and_a_page_without_speakers_has_none(tmp_path: Path) -> None:
     written = "".join(render(TALK, "html"))
     (tmp_path / "talk.html").write_text(written, encoding="utf-8", newline="\n")
     labels = "[...document.querySelectorAll('.who')].map((label) => label.textContent)"
@@ -68,6 +70,10 @@ def test_edited_names_are_shown_at_once_and_kept_in_the_saved_page(tmp_path: Pat
         page.open((tmp_path / "saved.html").as_uri())
         assert page.run(labels) == [f"{HOSTILE}:", "Ann:"]
         again = page.download("#save").decode()
+        (tmp_path / "plain.html").write_text("".join(render(PLAIN, "html")), encoding="utf-8")
+        page.open((tmp_path / "plain.html").as_uri())
+        assert page.run("document.getElementById('speakers').hidden")
+        assert page.run(labels) == []
         assert page.problems == []
     assert saved == again
     read = data_of(saved)
@@ -79,12 +85,3 @@ def test_edited_names_are_shown_at_once_and_kept_in_the_saved_page(tmp_path: Pat
     assert [turn.speaker for turn in read.turns] == [HOSTILE, "Ann", "Ann"]
     assert read.speakers == (Speaker(name=HOSTILE, seconds=1.25), Speaker(name="Ann", seconds=2.5))
     assert not re.search("[\x7f-\x9f\u202a-\u202e]", saved)
-
-
-def test_page_without_speakers_has_no_names(tmp_path: Path) -> None:
-    plain = Transcript(segments=(segment(0.0, " Good day."),), language="en", duration_s=3.5, model="m")
-    (tmp_path / "talk.html").write_text("".join(render(plain, "html")), encoding="utf-8")
-    with open_page((tmp_path / "talk.html").as_uri(), tmp_path) as page:
-        assert page.run("document.getElementById('speakers').hidden")
-        assert page.run("document.querySelectorAll('.who').length") == 0
-        assert page.problems == []

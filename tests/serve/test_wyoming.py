@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from clients import Stage, played
-from talking import TalkingRecognizer, words_said
+from talking import words_said
 
 from harken.errors import OptionError
 from harken.serve.live.wyoming import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event
@@ -119,16 +119,6 @@ async def test_utterances_follow_one_another_on_a_connection(stage: Stage) -> No
         assert stage.service.admission.n_streams == 0
     options = stage.model.options[0]
     assert (options.language, options.hotwords) == ("en", ("Ada", "lamp"))
-
-
-@played()
-async def test_languages_of_home_assistant_are_known(stage: Stage) -> None:
-    stage.model = TalkingRecognizer(languages=("en", "no", "pt", "tl"))
-    async with connected(stage) as client:
-        for given, language in (*(("nb-NO", "no"), ("fil", "tl"), ("auto", None), (None, None)),):
-            await speak(client, 1, name="tiny", language=given)
-            assert await transcript(client) == words_said(1)
-            assert stage.model.options[-1].language == language
 
 
 @played()

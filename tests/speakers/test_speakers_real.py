@@ -41,7 +41,7 @@ def utterances(name: str) -> dict[str, list[tuple[str, Floats]]]:
 def talk() -> tuple[list[str], list[str], Floats]:
     """Return who of two people speaks, what they say and their samples; half a second between utterances."""
     first, second = list(utterances("librispeech-test-other").values())[:2]
-    said = [part for pair in zip(first[:2], second[:2], strict=True) for part in pair]
+    said = [part for pair in zip(first[3:5], second[3:5], strict=True) for part in pair]
     pause = np.zeros(8000, np.float32)
     samples = np.concatenate([piece for _, utterance in said for piece in (utterance, pause)])
     return ["A", "B"] * 2, [text for text, _ in said], samples
