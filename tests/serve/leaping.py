@@ -23,8 +23,8 @@ async def leap(seconds: float) -> None:
     """Let time pass, in steps so small that everybody who waits sees it."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, LeapLoop)
-    for _ in range(25):
-        loop.ahead_s += seconds / 25
+    for _ in range(100):
+        loop.ahead_s += seconds / 100
         await settled()
 
 
