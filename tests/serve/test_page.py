@@ -11,16 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import Page, find_browser, open_page
+from served_audio import pcm, wav
 from websockets.sync.client import connect
 
+from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.cli import main
 from harken.serve.options import ServeOptions
 from harken.types import SAMPLE_RATE
-from real_models import EXAMPLE, recognizer
-from serve.browser import Page, find_browser, open_page
-from serve.served_audio import pcm, wav
-from serve.serving import Serving, serving
+from real_models import EXAMPLE
+from serving import Serving, serving
 
 pytestmark = pytest.mark.real
 needs_browser = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
@@ -53,13 +54,7 @@ TEXT = "[...document.querySelectorAll('.text p')].map((p) => p.textContent.trim(
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving(lambda id: recognizer("int8"), options=ServeOptions(preload=False)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def browser(server: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def browser(unhurried_server: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """A browser whose microphone hears a recording once, from when it is opened."""
     folder = tmp_path_factory.mktemp("browser")
     speech = load_audio(EXAMPLE)[: round(SPEECH_S * SAMPLE_RATE)]
@@ -71,15 +66,15 @@ def browser(server: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "--use-fake-device-for-media-stream",
         f"--use-file-for-fake-audio-capture={heard}%noloop",
     )
-    with open_page(f"{server.url}/", folder, flags) as browser:
+    with open_page(f"{unhurried_server.url}/", folder, flags) as browser:
         yield browser
 
 
 @pytest.fixture
-def page(server: Serving, browser: Page) -> Page:
+def page(unhurried_server: Serving, browser: Page) -> Page:
     """The page as it is opened, whatever other tests have done."""
     browser.problems.clear()
-    browser.open(f"{server.url}/")
+    browser.open(f"{unhurried_server.url}/")
     browser.resize(1240, 800)
     browser.wait("document.querySelector('#model').value")
     return browser
@@ -99,7 +94,7 @@ def picture(page: Page, name: str) -> None:
 
 @needs_browser
 def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(
-    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Page, unhurried: Recognizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "broken.mp3"
     broken.write_bytes(b"no recording")
@@ -115,7 +110,7 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(
     page.click(".play")
 
     saved = page.download('button[aria-label="Download jfk.srt"]')
-    monkeypatch.setattr("harken.cli.model_options.load", lambda **given: recognizer("int8"))
+    monkeypatch.setattr("harken.cli.model_options.load", lambda **given: unhurried)
     options = ("--word-timestamps", "--no-progress", "--quiet", "-f", "srt", "-o", str(tmp_path))
     assert main(["transcribe", str(EXAMPLE), *options]) == 0
     assert saved == (tmp_path / "jfk.srt").read_bytes()
@@ -134,7 +129,9 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(
 
 
 @needs_browser
-def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page: Page) -> None:
+def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(
+    page: Page, unhurried: Recognizer
+) -> None:
     page.resize(1240, 700)
     page.click("#captions")
     assert "/captions?name=" in page.run("document.querySelector('#captions-link').href")
@@ -150,7 +147,7 @@ def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page: 
     assert "my fellow Americans" in page.run("document.querySelector('.sheet .text').textContent")
     recorded = load_audio(io.BytesIO(page.download(".foot button[aria-label$='.wav']")))
     assert SPEECH_S < len(recorded) / SAMPLE_RATE < 60
-    text = "".join(segment.text for segment in recognizer("int8").transcribe(recorded))
+    text = "".join(segment.text for segment in unhurried.transcribe(recorded))
     assert "my fellow Americans" in text
     assert b"my fellow Americans" in page.download(".foot button[aria-label$='.vtt']")
     assert page.run("document.querySelector('#record').getAttribute('aria-pressed')") == "false"
@@ -158,15 +155,17 @@ def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page: 
 
 
 @needs_browser
-def test_captions_are_seen_as_the_address_says_and_go_with_their_session(server: Serving, page: Page) -> None:
+def test_captions_are_seen_as_the_address_says_and_go_with_their_session(
+    page: Page, unhurried_server: Serving
+) -> None:
     captions, style = (
         "document.querySelector('#captions')",
         "getComputedStyle(document.querySelector('#captions'))",
     )
-    page.open(f"{server.url}/captions?name=talk&lines=12")
+    page.open(f"{unhurried_server.url}/captions?name=talk&lines=12")
     assert "lines=12: allowed is 1 to 10" in page.run("document.querySelector('#problem').textContent")
-    page.open(f"{server.url}/captions?name=talk&lines=1&size=40&color=ffe97a&align=left")
-    with connect(f"{server.socket_url}/v1/stream?captions=talk", ping_interval=None) as socket:
+    page.open(f"{unhurried_server.url}/captions?name=talk&lines=1&size=40&color=ffe97a&align=left")
+    with connect(f"{unhurried_server.socket_url}/v1/stream?captions=talk", ping_interval=None) as socket:
         socket.send(json.dumps({"type": "hello"}))
         socket.send(pcm(load_audio(EXAMPLE)[: round(SPEECH_S * SAMPLE_RATE)]))
         page.wait(f"{captions}.textContent.includes('fellow') && {style}.opacity === '1'")
@@ -206,9 +205,11 @@ def test_it_fits_a_phone_by_day_and_by_night(page: Page) -> None:
 
 
 @needs_browser
-def test_it_asks_for_a_key_where_one_is_wanted_and_says_why_there_is_no_microphone(page: Page) -> None:
+def test_it_asks_for_a_key_where_one_is_wanted_and_says_why_there_is_no_microphone(
+    page: Page, unhurried: Recognizer
+) -> None:
     options = ServeOptions(preload=False, api_key=(KEY,), allowed_host=(FAR_NAME,))
-    with serving(lambda id: recognizer("int8"), options=options) as locked:
+    with serving(lambda id: unhurried, options=options) as locked:
         page.open(f"http://{FAR_NAME}:{locked.port}/")
         assert "localhost" in page.run("document.querySelector('#mic-problem').textContent")
         assert page.run("document.querySelector('#record').disabled")
@@ -231,8 +232,8 @@ def test_it_asks_for_a_key_where_one_is_wanted_and_says_why_there_is_no_micropho
     assert all("401" in problem or "insecure" in problem for problem in page.problems), page.problems
 
 
-def test_its_files_are_kept_by_browsers_and_run_nothing_from_elsewhere(server: Serving) -> None:
-    client = server.http
+def test_its_files_are_kept_by_browsers_and_run_nothing_from_elsewhere(unhurried_server: Serving) -> None:
+    client = unhurried_server.http
     index = client.get("/")
     policy = index.headers["content-security-policy"]
     assert "unsafe" not in policy
@@ -248,6 +249,6 @@ def test_its_files_are_kept_by_browsers_and_run_nothing_from_elsewhere(server: S
     assert client.get("/page/page.py").status_code == 404
 
 
-def test_a_server_without_the_page_has_no_page() -> None:
-    with serving(lambda id: recognizer("int8"), options=ServeOptions(preload=False, page=False)) as server:
+def test_a_server_without_the_page_has_no_page(unhurried: Recognizer) -> None:
+    with serving(lambda id: unhurried, options=ServeOptions(preload=False, page=False)) as server:
         assert server.http.get("/").status_code == 404

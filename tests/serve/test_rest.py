@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,16 @@ from served_audio import wav
 from tone_server import PATH, check_refused, events_of, post, speak, transcribe_tones
 
 from cli_runner import eventually
+from harken.api import Recognizer
 from harken.cli import main
 from harken.formats import from_json, render
 from harken.results import Transcript
 from harken.serve.rest.transcription_form import RESPONSE_FORMATS
-from real_models import EXAMPLE, recognizer
-from serving import Serving, serving
+from real_models import EXAMPLE
+from serving import Serving
 
 SPEECH = speak(30)
 RECORDING, TEXT = wav(SPEECH.samples), transcribe_tones(SPEECH, positions=200)
-
-
-@pytest.fixture(scope="module")
-def real_server() -> Iterator[Serving]:
-    model = recognizer("int8")
-    with serving(lambda id: model, ["tiny.en"]) as server:
-        yield server
 
 
 def create(client: Any, **fields: Any) -> Any:
@@ -94,9 +87,11 @@ def test_translations_answer_in_english(client: openai.OpenAI) -> None:
     assert plain.text == verbose.text != ""
 
 
-def transcribe_file(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> Transcript:
+def transcribe_file(
+    model: Recognizer, monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str
+) -> Transcript:
     """Run ``harken transcribe`` for the example, with the model of the server."""
-    monkeypatch.setattr("harken.cli.model_options.load", lambda **given: recognizer("int8"))
+    monkeypatch.setattr("harken.cli.model_options.load", lambda **given: model)
     command = ["transcribe", str(EXAMPLE), "-f", "json,srt,vtt", "-o", str(folder), "--no-progress", "-q"]
     assert main([*command, *arguments]) == 0
     return from_json((folder / "jfk.json").read_text(encoding="utf-8"))
@@ -126,10 +121,10 @@ def check_verbose(body: dict[str, Any], transcript: Transcript) -> None:
 
 @pytest.mark.real
 def test_every_format_has_the_text_of_the_command_line(
-    real_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unhurried_server: Serving, unhurried: Recognizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transcript = transcribe_file(monkeypatch, tmp_path)
-    answers = {name: ask_real(real_server, name) for name in RESPONSE_FORMATS}
+    transcript = transcribe_file(unhurried, monkeypatch, tmp_path)
+    answers = {name: ask_real(unhurried_server, name) for name in RESPONSE_FORMATS}
     assert answers["json"].json()["text"] == transcript.text
     assert answers["text"].text == f"{transcript.text}\n"
     for name in ("srt", "vtt"):
@@ -146,11 +141,10 @@ def test_every_format_has_the_text_of_the_command_line(
 
 @pytest.mark.real
 def test_fields_have_the_effect_of_the_options_of_the_command_line(
-    real_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unhurried_server: Serving, unhurried: Recognizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transcript = transcribe_file(
-        monkeypatch,
-        tmp_path,
+        *(unhurried, monkeypatch, tmp_path),
         *("--word-timestamps", "--initial-prompt", "A speech.", "--hotwords", "fellow Americans"),
         *("--temperatures", "0.2,0.4,0.6,0.8,1.0", "--vad-threshold", "0.6"),
         *("--vad-min-silence-s", "0.5", "--vad-speech-pad-s", "0.25", "--language", "en"),
@@ -163,13 +157,13 @@ def test_fields_have_the_effect_of_the_options_of_the_command_line(
         "chunking_strategy": '{"type": "server_vad", "threshold": 0.6, "silence_duration_ms": 500}',
         "language": "en",
     }
-    check_verbose(ask_real(real_server, "verbose_json", **fields).json(), transcript)
+    check_verbose(ask_real(unhurried_server, "verbose_json", **fields).json(), transcript)
 
 
 @pytest.mark.real
-def test_an_english_model_refuses_what_it_cannot_do(real_server: Serving) -> None:
+def test_an_english_model_refuses_what_it_cannot_do(unhurried_server: Serving) -> None:
     for path, language, param in (("/v1/audio/translations", "en", "task"), (PATH, "de", "language")):
-        answer = ask_real(real_server, "json", path, language=language)
+        answer = ask_real(unhurried_server, "json", path, language=language)
         assert "this model is English-only" in check_refused(answer, 400, "invalid_value", param)
 
 
