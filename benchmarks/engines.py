@@ -260,6 +260,7 @@ MODULES = {
     "faster-whisper": "faster_whisper",
     "openvino-genai": "openvino_genai",
     "openai-whisper": "whisper",
+    "stable-ts": "stable_whisper",
 }
 """Module of each engine, by the first word of its name."""
 PACKAGES = ("faster-whisper", "ctranslate2", "openvino-genai", "openai-whisper", "torch")

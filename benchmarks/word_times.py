@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,16 +189,17 @@ def faster_whisper(args: Args) -> Any:
     return words
 
 
-def openai_whisper(args: Args) -> Any:
-    """Return the words of openai-whisper, whose model is `--pt`."""
+def openai_whisper(args: Args, module: str = "whisper") -> Any:
+    """Return the words of openai-whisper or of stable-ts, whose model is `--pt`."""
     from harken.audio import load_audio
 
-    model = importlib.import_module("whisper").load_model(args.pt, device="cpu")
+    model = importlib.import_module(module).load_model(args.pt, device="cpu")
 
     def words(spoken: Spoken, way: str) -> Words:
         result = model.transcribe(
             load_audio(spoken.path), language=spoken.language, fp16=False, word_timestamps=True, verbose=None
         )
+        result = result if isinstance(result, dict) else result.to_dict()
         return [
             (word["word"], word["start"], word["end"])
             for segment in result["segments"]
@@ -207,8 +209,13 @@ def openai_whisper(args: Args) -> Any:
     return words
 
 
-ENGINES = {"harken": harken, "faster-whisper": faster_whisper, "openai-whisper": openai_whisper}
-LABELS = ("harken", "harken live", "harken align", "faster-whisper", "openai-whisper")
+ENGINES = {
+    "harken": harken,
+    "faster-whisper": faster_whisper,
+    "openai-whisper": openai_whisper,
+    "stable-ts": partial(openai_whisper, module="stable_whisper"),
+}
+LABELS = ("harken", "harken live", "harken align", "faster-whisper", "openai-whisper", "stable-ts")
 
 
 # Errors.
@@ -259,7 +266,7 @@ def figures(name: str, values: Sequence[float]) -> Row:
 def options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--engines", ("harken",), ", ".join(LABELS), choices=LABELS)
     add(parser, "--language", "en", "of the set's references that are spoken")
-    parser.add_argument("--pt", metavar="FILE", help="the same model for openai-whisper")
+    parser.add_argument("--pt", metavar="FILE", help="the same model for openai-whisper and stable-ts")
 
 
 def rows(args: Args) -> Iterator[Row]:
@@ -301,7 +308,7 @@ if __name__ == "__main__":
     main(
         Program(
             doc=__doc__, name="word-times", rows=rows, options=options, model="tiny.en", sets=("arctic",),
-            needs=("harken", "espeakng_loader"), packages=(*PACKAGES, "espeakng-loader"),
+            needs=("harken", "espeakng_loader"), packages=(*PACKAGES, "espeakng-loader", "stable-ts"),
             settings=("language",),
         )
     )  # fmt: skip

@@ -54,14 +54,13 @@ def spoken(tmp_path: Path) -> Path:
 @pytest.mark.real
 @pytest.mark.parametrize("megabytes", [20, pytest.param(1, marks=attack)])
 def test_text_is_right_where_the_files_of_the_cache_cannot_grow(
-    cli: CliRunner, spoken: Path, megabytes: int
+    spoken: Path, tmp_path: Path, megabytes: int
 ) -> None:
-    cli.monkeypatch.setenv("HARKEN_CACHE", "cache")
-    with no_file_above(megabytes << 20):
-        outcome = cli.run("transcribe", spoken)
+    with no_file_above(megabytes << 20):  # which a process inherits
+        outcome = run(["transcribe", spoken], tmp_path, tmp_path / "cache")
     assert not error_faults(outcome)
     assert (outcome.code == 0 and TEXT in " ".join(outcome.out.split())) or outcome.code == 5
-    assert not [path for path in Path("cache").rglob("*") if path.name.startswith(".")]
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.name.startswith(".")]
 
 
 APPENDED = {"talk.resume.jsonl", "h.jsonl"}

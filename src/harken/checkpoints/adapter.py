@@ -167,7 +167,10 @@ def find_assistant(small: Checkpoint, name: str, main: Checkpoint) -> Checkpoint
     for file in sorted(ASSISTANTS.glob("*.safetensors")):
         if read_metadata(file).get("decoder") != name:
             continue
-        assistant = read_assistant(file, lambda name: small)
+        try:
+            assistant = read_assistant(file, lambda name: small)
+        except CheckpointError:  # a small model of other dimensions than the one that has this name
+            continue
         as_wide = assistant.dims.n_audio_state == main.dims.n_audio_state
         if as_wide and assistant.encoder_sha256 == encoder_digest(main):
             return assistant
