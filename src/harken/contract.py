@@ -78,7 +78,7 @@ class SparsePositions:
 
     @property
     def key_bias(self) -> Floats:
-        """What is added to the scores of each position's key, float32."""
+        """Bias that is added to the scores of each position's key, float32."""
         n_frozen = len(self.frozen)
         bias = np.zeros(self.encoded + n_frozen, np.float32)
         bias[self.encoded :] = np.log((self.window_positions - self.encoded) / n_frozen)
@@ -168,7 +168,7 @@ class Logits(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreedyRules:
-    """What may not be picked behind the first token, as data (`harken.decoding.logit_rules.LogitRules` says why).
+    """Tokens that may not be picked after the first one, as data (`harken.decoding.logit_rules.LogitRules` says why).
 
     Parameters
     ----------

@@ -104,6 +104,7 @@ def test_assistant_is_initialized_from_a_smaller_model(
     assert_assists(data_folder, tmp_path / "out")
     assert distilled(cli, tmp_path / "out", "--init-from", "narrow", *rank).out == outcome.out
     assert "allowed is the same command" in distilled(cli, tmp_path / "out").err
+    assert "--rank has no effect without --init-from" in distilled(cli, tmp_path / "other", "--rank", 4).err
 
 
 def test_interrupted_labelling_continues(

@@ -1,4 +1,4 @@
-"""What backends share before the decoder: checks of callers, the state of a stream, and encoding by the CPU engines."""
+"""Parts that backends share: checks of callers, the state of a stream, and encoding by the CPU engines."""
 
 from __future__ import annotations
 

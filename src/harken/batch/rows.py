@@ -33,10 +33,12 @@ from harken.formats import RecordingLink, as_json, render
 from harken.results import Segment, SpeakerTurn, Transcript, UnwrittenSpeech, Word
 
 ItemT = TypeVar("ItemT", Segment, Word, UnwrittenSpeech, SpeakerTurn)
-RESULT_KEYS = {
-    *("id", "text", "language", "language_probability", "duration", "model"),
-    *("segments", "unwritten", "files", "error"),
-}
+RESULT_KEYS = frozenset(
+    (
+        *("id", "text", "language", "language_probability", "duration", "model"),
+        *("segments", "unwritten", "files", "error"),
+    )
+)
 """Keys of rows that are harken's own."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SEGMENT_KEYS = ("start", "end", "text", "language", "avg_logprob", "hallucination_score", "speaker", "words")

@@ -89,10 +89,8 @@ class BatchOptions:
         check(self)
 
 
-PATHS = {"model", "assistant", "adapter", "cache"}
-"""Arguments of `harken.load` that may be paths, which workers in other folders must find."""
-SPEAKER_PATHS = {"model", "voices"}
-"""Arguments of those that tell speakers apart that may be paths."""
+PATHS = {"model", "assistant", "adapter", "cache", "voices"}
+"""Arguments of loading that may be paths, which workers in other folders must find."""
 NO_PATHS = {"none", "ngram", "auto"}
 """Values of them that are words."""
 
@@ -304,13 +302,8 @@ def _prepare(
         raise OptionError("formats", "rttm", "it only where speakers or channels are told apart")
     recordings = [_with_whole_path(recording) for recording in read_recordings(os.fspath(source), note)]
     load = {"model": "tiny.en", **(load or {})}
-    if speakers is not None:
-        speakers = {
-            **speakers,
-            **{key: _with_whole_paths(speakers[key]) for key in SPEAKER_PATHS & speakers.keys()},
-        }
     name = os.fspath(load["model"])
-    load |= {key: _with_whole_paths(load[key]) for key in PATHS & load.keys()}
+    load = _arguments_with_whole_paths(load)
     recipe = Recipe(
         name=name,
         load=load,
@@ -319,7 +312,7 @@ def _prepare(
         layout=layout or Layout(),
         formats=options.formats,
         parquet=options.parquet,
-        speakers=speakers,
+        speakers=speakers if speakers is None else _arguments_with_whole_paths(speakers),
     )
     plan = make_plan(
         recordings,
@@ -347,6 +340,11 @@ def _expected_workers(options: BatchOptions, load: Mapping[str, Any]) -> int:
 
 def _absolute(source: str) -> str:
     return source if is_url(source) else os.path.abspath(source)
+
+
+def _arguments_with_whole_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of loading, those that are paths absolute."""
+    return {name: _with_whole_paths(value) if name in PATHS else value for name, value in arguments.items()}
 
 
 def _with_whole_paths(value: Any) -> Any:

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -117,10 +118,8 @@ def read_assistant(file: Path, open_model: Callable[[str], Checkpoint]) -> Check
     CheckpointError
         If one of the files is damaged, or they do not fit.
     """
-    watched, metadata = watch(file), read_metadata(file)
-    if metadata.get("format") != ASSISTANT_FORMAT:
-        found = json.dumps(metadata.get("format"))[:80]
-        raise CheckpointError(f"{file}: no assistant: its format is {found}, allowed is {ASSISTANT_FORMAT!r}")
+    watched = watch(file)
+    metadata = _metadata_of(file, "assistant", ASSISTANT_FORMAT)
     small = open_model(str(metadata.get("decoder")))
     decoder = small.weights.tensors("decoder.")
     changes = read_tensors(file)
@@ -253,13 +252,7 @@ def _own_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change],
     if not os.path.isfile(file):
         raise CheckpointNotFound(f"{file}: no such adapter")
     watched = watch(file)
-    metadata = read_metadata(file)
-    if metadata.get("format") != FORMAT:
-        found = json.dumps(metadata.get("format"))[:80]
-        raise CheckpointError(
-            f"{file}: no adapter: its format is {found}, allowed is {json.dumps(FORMAT)}, or a folder of peft with "
-            f"{PEFT_CONFIG}"
-        )
+    metadata = _metadata_of(file, "adapter", FORMAT, f", or a folder of peft with {PEFT_CONFIG}")
     factors = read_tensors(file)
     changes: dict[str, Change] = {}
     for name in sorted({factor.rpartition(".")[0] for factor in factors}):
@@ -274,6 +267,23 @@ def _own_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change],
             f"{checkpoint.path} has {digest[:8]}"
         )
     return changes, [watched]
+
+
+def _metadata_of(file: Path, kind: str, format: str, others: str = "") -> dict[str, Any]:
+    """Return the metadata of a file of harken.
+
+    Raises
+    ------
+    CheckpointError
+        If it has another format.
+    """
+    metadata = read_metadata(file)
+    if metadata.get("format") != format:
+        found = json.dumps(metadata.get("format"))[:80]
+        raise CheckpointError(
+            f"{file}: no {kind}: its format is {found}, allowed is {json.dumps(format)}{others}"
+        )
+    return metadata
 
 
 def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change], Sequence[WatchedFile]]:

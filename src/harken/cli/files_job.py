@@ -35,7 +35,7 @@ MOST_NAMES = 10
 
 @dataclass(kw_only=True)
 class FilesJob:
-    """What is done with recordings: how they are transcribed, and where the transcripts go.
+    """A job over recordings: how they are transcribed, and where the transcripts go.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class FilesJob:
 
     @cached_property
     def diarizer(self) -> Diarizer | None:
-        """What tells speakers apart, loaded once; None if nothing is to."""
+        """The diarizer, loaded once; None if speakers are not told apart."""
         return load_diarizer_with_status(self.screen, self.params)
 
     def run(self, sources: Sequence[str], *, is_single: bool) -> int:

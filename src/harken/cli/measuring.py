@@ -1,4 +1,4 @@
-"""What ``bench`` and ``eval`` share: options, one loop over recordings, its end by a signal too, tables of figures."""
+"""Parts of ``bench`` and ``eval``: options, one loop over recordings, its end by a signal too, tables of figures."""
 
 from __future__ import annotations
 

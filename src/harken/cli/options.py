@@ -204,6 +204,7 @@ NO_EFFECT: Mapping[str, NoEffect] = {
         ("subtitle_style", *RULES),
         without_format("srt", "vtt", "ass", "lrc", "json"),
     ),
+    "rank": without_flag("init_from"),  # of an assistant
     "highlight_words": without_format("srt", "vtt", "json"),
     "karaoke": without_format("vtt", "lrc", "ass", "json"),
     "embed_audio": without_format("html"),

@@ -1,4 +1,4 @@
-"""What is said about a transcription beside its text: warnings, and the lines of ``--verbose``."""
+"""Remarks on a transcription, beside its text: warnings, and the lines of ``--verbose``."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class DraftContext:
 
     @property
     def has_source(self) -> bool:
-        """Whether there are drafts for every window, not only for those whose text is known."""
+        """True if there are drafts for every window, not only for those whose text is known."""
         return bool(self.speculative_decoder.assistant or self.speculative_decoder.ngram)
 
     @cached_property

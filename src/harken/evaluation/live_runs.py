@@ -64,7 +64,7 @@ class ComputeCost(Summed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveCounts(Summed):
-    """What happened how often while a stream ran.
+    """Counts of what happened while a stream ran.
 
     Attributes
     ----------

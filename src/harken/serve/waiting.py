@@ -69,7 +69,7 @@ class LoadOnce(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """What was loaded; None before, and after a failure."""
+        """The loaded value; None before, and after a failure."""
         task = self._loading
         loaded = task is not None and task.done() and not task.cancelled() and task.exception() is None
         return task.result() if task and loaded else None

@@ -27,7 +27,7 @@ DRAFT_LENGTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What an assistant predicts of held-out texts: counts over some texts; add them up with ``+``.
+    """Predictions of an assistant for held-out texts: counts over some texts; add them up with ``+``.
 
     Parameters
     ----------

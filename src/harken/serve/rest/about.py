@@ -1,4 +1,4 @@
-"""What the server is and how it is doing: its models, its abilities, its health, its metrics."""
+"""Routes about the server: its models, its abilities, its health, its metrics."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MAX_UPDATES = 4
 
 
 class Work(Protocol):
-    """What is done with a file, step by step, such as `harken.transcription.Transcription`."""
+    """Work on a file, step by step, such as `harken.transcription.Transcription`."""
 
     @property
     def finished(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the server loads: each model once, when it is first asked for, with an engine of its own."""
+"""Models of the server: each loaded once, when it is first asked for, with an engine of its own."""
 
 from __future__ import annotations
 
