@@ -128,7 +128,7 @@ static void multiply(const struct harken_matrix *matrix, const struct harken_row
     };
     int64_t n_groups = (matrix->rows + HARKEN_GROUP - 1) / HARKEN_GROUP;
     for (int64_t group = 0, taken; group < n_groups; group += taken) {
-        taken = n_groups - group >= GROUP_TILE ? GROUP_TILE : 1;
+        taken = n > HARKEN_SMALL_TILE && n_groups - group >= GROUP_TILE ? GROUP_TILE : 1; /* few rows wait for memory */
         for (int32_t first = 0; first < n; first += ROW_TILE) {
             int32_t size = n - first < ROW_TILE ? n - first : ROW_TILE;
             tiles[size <= HARKEN_SMALL_TILE ? size - 1 : HARKEN_SMALL_TILE](matrix, group, taken, x, first, size, output,

@@ -4,7 +4,6 @@
  * With more registers they are larger. */
 #ifndef LINEAR_TILE
 #define LINEAR_TILE 4
-#define LINEAR_GROUPS 1
 #define ROW_TILE 6
 #define GROUP_TILE 1
 #endif

@@ -8,6 +8,8 @@
 
 #include "kernels.h"
 
+enum { LINE = 64 }; /* bytes of a line of the caches */
+
 static const float LARGEST_HALF_NORM = 231.0f; /* rounding adds up to 2, and 233 * 140 < 2^15 */
 
 INLINE i8x64 load_bytes(const int8_t *from) {
@@ -16,22 +18,17 @@ INLINE i8x64 load_bytes(const int8_t *from) {
     return x;
 }
 
-/* Adds the products of one block of some groups' rows and of n vectors to `sums`. */
-INLINE void dot_block_8(const int8_t *const *weights, int n_groups, const int8_t *x, int64_t stride, int n,
-                        i32x16 (*sums)[LINEAR_TILE]) {
+/* Adds the products of one block of 16 rows and of n vectors to `sums`. */
+INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
     int first = 0;
 #ifdef DOT_BLOCK_PAIR
     for (; first + 2 <= n; first += 2)
-        for (int g = 0; g < n_groups; g++)
-            dot_block_pair(weights[g], x + first * stride, stride, sums[g] + first);
+        dot_block_pair(weights, x + first * stride, stride, sums + first);
 #endif
     for (int column = 0; column < HARKEN_BLOCK; column += 4) {
-        dot_weights prepared[LINEAR_GROUPS];
-        for (int g = 0; g < n_groups; g++)
-            prepared[g] = prepare_signed(load_bytes(weights[g] + column * HARKEN_GROUP));
+        dot_weights prepared = prepare_signed(load_bytes(weights + column * HARKEN_GROUP));
         for (int i = first; i < n; i++)
-            for (int g = 0; g < n_groups; g++)
-                sums[g][i] = dot_signed(sums[g][i], prepared[g], x + i * stride + column);
+            sums[i] = dot_signed(sums[i], prepared, x + i * stride + column);
     }
 }
 
@@ -55,29 +52,23 @@ INLINE i32x16 end_7(sums_7 sums) {
 #endif
 
 /* The products of one block with weights of 7 bits, stored as unsigned numbers. */
-INLINE void dot_block_7(const int8_t *const *weights, int n_groups, const int8_t *x, int64_t stride,
-                        const int32_t *pair_sums, int64_t n_blocks, int n, i32x16 (*sums)[LINEAR_TILE]) {
-    sums_7 own[LINEAR_GROUPS][LINEAR_TILE];
+INLINE void dot_block_7(const int8_t *weights, const int8_t *x, int64_t stride, const int32_t *pair_sums,
+                        int64_t n_blocks, int n, i32x16 *sums) {
+    sums_7 own[LINEAR_TILE];
     int first = 0;
-    for (int g = 0; g < n_groups; g++)
-        for (int i = 0; i < n; i++)
-            own[g][i] = start_7(pair_sums[i * n_blocks]);
+    for (int i = 0; i < n; i++)
+        own[i] = start_7(pair_sums[i * n_blocks]);
 #ifdef DOT_BLOCK_PAIR
     for (; first + 2 <= n; first += 2)
-        for (int g = 0; g < n_groups; g++)
-            dot_block_pair(weights[g], x + first * stride, stride, own[g] + first);
+        dot_block_pair(weights, x + first * stride, stride, own + first);
 #endif
     COLUMNS_IN_TURN for (int column = 0; column < HARKEN_BLOCK; column += 4) {
-        u8x64 loaded[LINEAR_GROUPS];
-        for (int g = 0; g < n_groups; g++)
-            loaded[g] = (u8x64)load_bytes(weights[g] + column * HARKEN_GROUP);
+        u8x64 loaded = (u8x64)load_bytes(weights + column * HARKEN_GROUP);
         for (int i = first; i < n; i++)
-            for (int g = 0; g < n_groups; g++)
-                own[g][i] = dot_7(own[g][i], loaded[g], x + i * stride + column);
+            own[i] = dot_7(own[i], loaded, x + i * stride + column);
     }
-    for (int g = 0; g < n_groups; g++)
-        for (int i = 0; i < n; i++)
-            sums[g][i] = end_7(own[g][i]);
+    for (int i = 0; i < n; i++)
+        sums[i] = end_7(own[i]);
 }
 
 INLINE void dot_block_4(const int8_t *weights, const int8_t *x, int64_t stride, int n, i32x16 *sums) {
@@ -96,78 +87,75 @@ INLINE int32_t first_sum(int32_t offset, int bits) {
     return bits == 4 ? offset / (128 / 8) : WEIGHTS_ARE_UNSIGNED ? offset : 0;
 }
 
-/* The rows of some groups times vectors `first` to `first + n`. */
-INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, int n_groups,
-                        const struct harken_activations *x, int64_t first, int n, int bits, enum harken_output output,
-                        void *const *y, int64_t shift) {
-    int64_t n_blocks = matrix->columns / HARKEN_BLOCK;
-    int64_t block_bytes = HARKEN_BLOCK * HARKEN_GROUP / (bits == 4 ? 2 : 1);
-    const int8_t *weights[LINEAR_GROUPS];
-    const uint16_t *scales[LINEAR_GROUPS];
+INLINE int64_t block_bytes(const struct harken_matrix *matrix) {
+    return HARKEN_BLOCK * HARKEN_GROUP / (matrix->bits == 4 ? 2 : 1);
+}
+
+/* Weights that are fetched while a tile is computed: a share of the next group's for each block. A processor that looks
+ * ahead by itself gets only as far as the end of a page, and no further than the products that wait. */
+struct ahead {
+    const int8_t *weights;
+    int64_t bytes; /* for each block */
+};
+
+/* The rows of a group times vectors `first` to `first + n`. */
+INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
+                        int64_t first, int n, int bits, struct ahead ahead, enum harken_output output, void *const *y,
+                        int64_t shift) {
+    int64_t n_blocks = matrix->columns / HARKEN_BLOCK, row = group * HARKEN_GROUP, place = shift + row;
+    const int8_t *weights = (const int8_t *)matrix->weights + group * n_blocks * block_bytes(matrix);
+    const uint16_t *scales = (const uint16_t *)matrix->scales + group * n_blocks * HARKEN_GROUP;
     const int8_t *values = (const int8_t *)x->values + first * matrix->columns;
     const float *x_scales = x->scales + first * n_blocks;
     const int32_t *offsets = x->offsets + first * n_blocks;
-    f32x16 totals[LINEAR_GROUPS][LINEAR_TILE];
-    for (int g = 0; g < n_groups; g++) {
-        weights[g] = (const int8_t *)matrix->weights + (group + g) * n_blocks * block_bytes;
-        scales[g] = (const uint16_t *)matrix->scales + (group + g) * n_blocks * HARKEN_GROUP;
-        for (int i = 0; i < n; i++)
-            totals[g][i] = splat(0);
-    }
+    f32x16 totals[LINEAR_TILE];
+    for (int i = 0; i < n; i++)
+        totals[i] = splat(0);
     for (int64_t block = 0; block < n_blocks; block++) {
-        i32x16 sums[LINEAR_GROUPS][LINEAR_TILE];
-        for (int g = 0; bits != 7 && g < n_groups; g++)
-            for (int i = 0; i < n; i++)
-                sums[g][i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
+        i32x16 sums[LINEAR_TILE];
+        for (int64_t byte = 0; byte < ahead.bytes; byte += LINE)
+            __builtin_prefetch(ahead.weights + byte, 0, 2);
+        ahead.weights += ahead.bytes;
+        for (int i = 0; bits != 7 && i < n; i++)
+            sums[i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
         if (bits == 8)
-            dot_block_8(weights, n_groups, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
+            dot_block_8(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
         else if (bits == 7)
-            dot_block_7(weights, n_groups, values + block * HARKEN_BLOCK, matrix->columns, offsets + block, n_blocks, n,
-                        sums);
+            dot_block_7(weights, values + block * HARKEN_BLOCK, matrix->columns, offsets + block, n_blocks, n, sums);
         else
-            for (int g = 0; g < n_groups; g++)
-                dot_block_4(weights[g], values + block * HARKEN_BLOCK, matrix->columns, n, sums[g]);
-        for (int g = 0; g < n_groups; g++) {
-            f32x16 scale = load_bfloat(scales[g]);
-            for (int i = 0; i < n; i++) {
-                f32x16 both = scale * x_scales[i * n_blocks + block];
-                totals[g][i] = fma16(__builtin_convertvector(sums[g][i], f32x16), both, totals[g][i]);
-            }
-            weights[g] += block_bytes;
-            scales[g] += HARKEN_GROUP;
-        }
-    }
-    for (int g = 0; g < n_groups; g++) {
-        int64_t row = (group + g) * HARKEN_GROUP, place = shift + row;
-        f32x16 bias = matrix->bias ? load(matrix->bias + row) : splat(0);
+            dot_block_4(weights, values + block * HARKEN_BLOCK, matrix->columns, n, sums);
+        f32x16 scale = load_bfloat(scales);
         for (int i = 0; i < n; i++) {
-            float *to = y[first + i];
-            f32x16 result = totals[g][i] + bias;
-            if (output == HARKEN_CACHE)
-                store_half((uint16_t *)y[first + i] + place, result);
-            else if (output == HARKEN_ADD)
-                store(to + place, load(to + place) + result);
-            else
-                store(to + place, result);
+            f32x16 both = scale * x_scales[i * n_blocks + block];
+            totals[i] = fma16(__builtin_convertvector(sums[i], f32x16), both, totals[i]);
         }
+        weights += block_bytes(matrix);
+        scales += HARKEN_GROUP;
+    }
+    f32x16 bias = matrix->bias ? load(matrix->bias + row) : splat(0);
+    for (int i = 0; i < n; i++) {
+        float *to = y[first + i];
+        f32x16 result = totals[i] + bias;
+        if (output == HARKEN_CACHE)
+            store_half((uint16_t *)y[first + i] + place, result);
+        else if (output == HARKEN_ADD)
+            store(to + place, load(to + place) + result);
+        else
+            store(to + place, result);
     }
 }
 
 /* A copy of `linear_tile` for every number of vectors, so that the sums stay in registers. */
 #define TILE_OF(n)                                                                                                     \
-    static void linear_##n(const struct harken_matrix *matrix, int64_t group, int n_groups,                            \
-                           const struct harken_activations *x, int64_t first, enum harken_output output,               \
-                           void *const *y, int64_t shift) {                                                            \
+    static void linear_##n(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,      \
+                           int64_t first, struct ahead ahead, enum harken_output output, void *const *y,               \
+                           int64_t shift) {                                                                            \
         if (matrix->bits == 4)                                                                                         \
-            linear_tile(matrix, group, 1, x, first, n, 4, output, y, shift);                                           \
-        else if (matrix->bits == 7 && n_groups == 1)                                                                   \
-            linear_tile(matrix, group, 1, x, first, n, 7, output, y, shift);                                           \
+            linear_tile(matrix, group, x, first, n, 4, ahead, output, y, shift);                                       \
         else if (matrix->bits == 7)                                                                                    \
-            linear_tile(matrix, group, LINEAR_GROUPS, x, first, n, 7, output, y, shift);                               \
-        else if (n_groups == 1)                                                                                        \
-            linear_tile(matrix, group, 1, x, first, n, 8, output, y, shift);                                           \
+            linear_tile(matrix, group, x, first, n, 7, ahead, output, y, shift);                                       \
         else                                                                                                           \
-            linear_tile(matrix, group, LINEAR_GROUPS, x, first, n, 8, output, y, shift);                               \
+            linear_tile(matrix, group, x, first, n, 8, ahead, output, y, shift);                                       \
     }
 TILE_OF(1)
 TILE_OF(2)
@@ -184,23 +172,27 @@ TILE_OF(8)
 static void linear(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
                    const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
                    int64_t shift) {
-    typedef void tile_function(const struct harken_matrix *, int64_t, int, const struct harken_activations *, int64_t,
-                               enum harken_output, void *const *, int64_t);
+    typedef void tile_function(const struct harken_matrix *, int64_t, const struct harken_activations *, int64_t,
+                               struct ahead, enum harken_output, void *const *, int64_t);
     static tile_function *const tiles[] = {
         linear_1, linear_2, linear_3, linear_4,
 #if LINEAR_TILE == 8
         linear_5, linear_6, linear_7, linear_8,
 #endif
     };
-    for (int64_t group = first_group; group < end_group;) {
-        int n_groups = matrix->bits == 4 || end_group - group < LINEAR_GROUPS ? 1 : LINEAR_GROUPS;
+    int64_t n_blocks = matrix->columns / HARKEN_BLOCK, n_tiles = (n + LINEAR_TILE - 1) / LINEAR_TILE;
+    int64_t lines = (block_bytes(matrix) / LINE + n_tiles - 1) / n_tiles;
+    for (int64_t group = first_group; group < end_group; group++) {
+        /* One vector waits for nothing else. */
+        struct ahead ahead = {(const int8_t *)matrix->weights + (group + 1) * n_blocks * block_bytes(matrix),
+                              n > 1 && group + 1 < end_group ? lines * LINE : 0};
         for (int64_t first = 0; first < n; first += LINEAR_TILE) {
             int64_t size = n - first < LINEAR_TILE ? n - first : LINEAR_TILE;
-            tiles[size - 1](matrix, group, n_groups, x, first, output, y, shift);
+            tiles[size - 1](matrix, group, x, first, ahead, output, y, shift);
+            ahead.weights += n_blocks * ahead.bytes;
         }
         for (int32_t i = 0; output == HARKEN_GELU && i < n; i++)
-            gelu_row((float *)y[i] + shift + group * HARKEN_GROUP, n_groups * HARKEN_GROUP);
-        group += n_groups;
+            gelu_row((float *)y[i] + shift + group * HARKEN_GROUP, HARKEN_GROUP);
     }
 }
 
