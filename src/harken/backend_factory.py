@@ -232,9 +232,10 @@ class BackendFactory:
         backend = self.make_backend(
             checkpoint, precision=precision, shares_encoder=shared, vocab_subset=checkpoint.draft_vocabulary
         )
-        ratio = 0.0 if shared else _encoder_weights(checkpoint.dims) / _encoder_weights(model.dims)
+        setup = _cross_weights(checkpoint.dims) if shared else _encoder_weights(checkpoint.dims)
+        ratio = setup / _encoder_weights(model.dims)
         return SpeculativeDecoder(
-            clock, assistant=Assistant(backend=backend, shares_encoder=shared, encoder_ratio=ratio)
+            clock, assistant=Assistant(backend=backend, shares_encoder=shared, setup_ratio=ratio)
         )
 
 
@@ -259,8 +260,13 @@ def _weights_per_step(dims: Dims) -> int:
 
 
 def _encoder_weights(dims: Dims) -> int:
-    """Return the number of weights of an encoder, up to a constant factor."""
-    return dims.n_audio_layer * dims.n_audio_state**2
+    """Return the number of weights of an encoder's layers."""
+    return 12 * dims.n_audio_layer * dims.n_audio_state**2
+
+
+def _cross_weights(dims: Dims) -> int:
+    """Return the number of weights that make the keys and values of cross-attention."""
+    return 2 * dims.n_text_layer * dims.n_text_state * dims.n_audio_state
 
 
 def _check_assistant_matches(

@@ -200,7 +200,7 @@ def test_assistant_does_not_encode_where_it_does_not_draft() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=False)
 
     def stats(strategy: Strategy, **costs: float) -> DecodeStats:
-        assistant = Assistant(backend=NoEncoder(random_logits()), shares_encoder=False, encoder_ratio=0.5)
+        assistant = Assistant(backend=NoEncoder(random_logits()), shares_encoder=False, setup_ratio=0.5)
         context = SpeculativeDecoder(float, assistant=assistant).prepare(make_mel(2), FakeFeatures(2), **costs)
         backend = ScriptedBackend(random_logits())
         return decode_all(backend, FakeFeatures(2), windows, rules, strategy, context)[1]

@@ -198,13 +198,14 @@ class Assistant:
     backend : Backend
     shares_encoder : bool
         Whether its encoder is the main model's, so that only the main model encodes.
-    encoder_ratio : float
-        Time that it takes to encode over that of the main model, as expected from the sizes of the two; 0 is unknown.
+    setup_ratio : float
+        Time that it takes for a window before it can draft, to encode or for the keys and values of cross-attention, over
+        that of the main model's encoder, as expected from the sizes of the two; 0 is unknown.
     """
 
     backend: Backend
     shares_encoder: bool
-    encoder_ratio: float = 0.0
+    setup_ratio: float = 0.0
 
     def encode(self, mel: Floats, features: Features, positions: SparsePositions | None = None) -> Features:
         """Encode windows for the assistant.

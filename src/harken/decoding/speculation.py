@@ -166,7 +166,7 @@ class DraftContext:
             generators.append(_CalibratedGenerator(assisted, statistics.assistant, n_rows))
         if not generators:
             return None
-        setup_s = self.encode_s * decoder.assistant.encoder_ratio if decoder.assistant else 0.0
+        setup_s = self.encode_s * decoder.assistant.setup_ratio if decoder.assistant else 0.0
         window_s = self.mel.shape[2] / FRAMES_PER_SECOND
         return DraftSession(statistics.controller, generators, statistics.speech, window_s, setup_s)
 
@@ -209,7 +209,7 @@ class DraftSession:
     window_s : float
         Length of a window; 0 is unknown.
     setup_s : float
-        Estimate of the seconds that an assistant takes to encode the windows.
+        Estimate of the seconds that an assistant takes before it can draft for the windows.
     """
 
     controller: DraftController
