@@ -199,8 +199,8 @@ class Assistant:
     shares_encoder : bool
         Whether its encoder is the main model's, so that only the main model encodes.
     setup_ratio : float
-        Time that it takes for a window before it can draft, to encode or to make the keys and values of cross-attention,
-        over that of the main model's encoder, as expected from the sizes of the two; 0 is unknown.
+        Time that it takes for a window before it can draft (to encode it, or to make keys and values of the main
+        model's encoder output) over that of the main model's encoder, as expected from sizes; 0 is unknown.
     """
 
     backend: Backend
