@@ -33,7 +33,7 @@ from harken.results import Word
 from harken.speakers.clustering import require_packages
 from harken.speakers.diarizer import Diarizer, SpeakerOptions
 from harken.speakers.embedding import EmbeddingModel
-from harken.speakers.live import DEFAULT_DELAY_S
+from harken.speakers.live import DEFAULT_DELAY_S, checked_delay
 from harken.speakers.models import resolve_speaker_models
 from harken.speakers.segmentation import SegmentationModel
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
@@ -604,8 +604,7 @@ class Recognizer:
         diarizer = checked_value("diarizer", diarizer, Diarizer | None)
         if not diarizer:
             return None
-        begin = partial(diarizer.begin_live, delay_s)
-        begin()  # refuses a delay that is not allowed
+        begin = partial(diarizer.begin_live, checked_delay(delay_s))
         return lambda: LiveSpeakers(begin(), self.tokenizer.encode)
 
     def _prepare_streams(

@@ -14,11 +14,15 @@ from cli_runner import CliRunner
 from fakes.backends import window_text
 from fakes.live_sessions import ScriptedLiveSession, hears
 from fakes.speakers import FIRST, SECOND, SILENCE, conversation, level_diarizer
+from fakes.speech_detector import LoudIsSpeech
+from fakes.tone_backend import ToneBackend
+from harken.api import Recognizer
 from harken.errors import OptionError
 from harken.results import Segment, Word
 from harken.streaming import Event, FinalSegment, SpeakersChanged, SpeechEnded
 from harken.streaming.session import LiveSpeakers
 from harken.types import SAMPLE_RATE
+from tiny_models import TOKENIZER
 from transcripts import segment
 
 
@@ -147,6 +151,7 @@ class TestCommand:
         assert cli.run("listen", "talk.wav", "--speaker-delay", 3).code == 2
 
 
-def test_speaker_delay_out_of_range_is_refused() -> None:
+def test_speaker_delay_out_of_range_is_refused_before_a_stream_is_opened() -> None:
+    recognizer = Recognizer(ToneBackend(), TOKENIZER, "tones", speech_detector=LoudIsSpeech)
     with pytest.raises(OptionError, match="speaker_delay"):
-        level_diarizer().begin_live(np.inf)
+        recognizer.stream_many(2, clock=None, diarizer=level_diarizer(), speaker_delay=np.inf)

@@ -11,12 +11,12 @@ import numpy as np
 from harken.audio import AudioSource, stream_audio
 from harken.contract import Floats
 from harken.errors import OptionError
-from harken.option_types import check, checked_value, option
+from harken.option_types import check, option
 from harken.results import Segment, Speaker, SpeakerTurn, speakers_of
 from harken.speakers.attribution import SpeakerAttribution
 from harken.speakers.clustering import find_turns, find_voices
 from harken.speakers.embedding import EmbeddingModel
-from harken.speakers.live import DEFAULT_DELAY_S, MAX_DELAY_S, LiveDiarization
+from harken.speakers.live import DEFAULT_DELAY_S, LiveDiarization, checked_delay
 from harken.speakers.pieces import SpeechPieces
 from harken.speakers.segmentation import SegmentationModel
 from harken.speakers.voices import MIN_SAMPLE_S, Voice, letters, name_speakers
@@ -140,13 +140,10 @@ class Diarizer:
         OptionError
             If the delay is not in this range.
         """
-        delay_s = checked_value("speaker_delay", delay_s, float)
-        if not 1 <= delay_s <= MAX_DELAY_S:
-            raise OptionError("speaker_delay", delay_s, f"seconds from 1 to {MAX_DELAY_S:.0f}")
         return LiveDiarization(
             self._segmentation,
             self._embedding,
-            delay_s=delay_s,
+            delay_s=checked_delay(delay_s),
             most=self.options.bounds[1],
             known={voice.name: voice.embedding for voice in self.voices},
         )

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.contract import Floats
+from harken.errors import OptionError
+from harken.option_types import checked_value
 from harken.results import SpeakerTurn
 from harken.speakers.clustering import MIN_RELIABLE_S, Matrix, agglomerated, join_spans
 from harken.speakers.embedding import EmbeddingModel
@@ -58,6 +60,20 @@ MIN_FOUNDING_S = 2.0
 """Least speech of a new voice."""
 
 _NOBODY: Mapping[str, Floats] = MappingProxyType({})
+
+
+def checked_delay(delay_s: float) -> float:
+    """Return the seconds after which nothing that was said about the speakers of a stream changes any more.
+
+    Raises
+    ------
+    OptionError
+        If they are not from 1 to 60.
+    """
+    delay_s = checked_value("speaker_delay", delay_s, float)
+    if not 1 <= delay_s <= MAX_DELAY_S:
+        raise OptionError("speaker_delay", delay_s, f"seconds from 1 to {MAX_DELAY_S:.0f}")
+    return delay_s
 
 
 class LiveDiarization:
