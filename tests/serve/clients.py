@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 from leaping import leap, leaping
 from served_audio import FORM_TYPE, file_form, wav
-from talking import WORD_SAMPLES, Gate, TalkingRecognizer
+from talking import WORD_SAMPLES, Gate, TalkingRecognizer, TurnsDiarizer
 
+from harken.errors import CheckpointNotFound
 from harken.serve.app import make_app
 from harken.serve.live.connection import Session
 from harken.serve.live.vosk import make_vosk_app
@@ -49,6 +50,7 @@ class Client:
     """
 
     resumable = False
+    asks_for_speakers = False
 
     def __init__(self, stage: Stage) -> None:
         self.unread: asyncio.Queue[Any] = asyncio.Queue()
@@ -90,11 +92,17 @@ class Client:
         """Codes of the errors that came."""
         raise NotImplementedError
 
+    @property
+    def speakers(self) -> list[str]:
+        """Who said each of the results that became final."""
+        raise NotImplementedError
+
 
 class _Socket(Client):
     """A WebSocket of the application."""
 
     path, query = "", b""
+    query_for_speakers = b""
     close_reason = ""
     _has_connected = False
 
@@ -103,7 +111,7 @@ class _Socket(Client):
             "type": "websocket",
             "path": self.path,
             "headers": [(b"host", b"localhost")],
-            "query_string": self.query,
+            "query_string": self.query + self.query_for_speakers * self.asks_for_speakers,
             "subprotocols": [],
         }
         await self.app(stage)(scope, self._receive, self._send)
@@ -136,7 +144,8 @@ class OwnClient(_Socket):
     resumable = True
 
     def __init__(self, stage: Stage, **first: Any) -> None:
-        self._stage, self._first = stage, {"type": "hello"} | first
+        speakers = {"speakers": True} if self.asks_for_speakers else {}
+        self._stage, self._first = stage, {"type": "hello"} | speakers | first
         super().__init__(stage)
 
     async def open(self) -> None:
@@ -172,8 +181,15 @@ class OwnClient(_Socket):
 
     @property
     def text(self) -> str:
-        finals = [message["segment"]["text"] for message in self.messages if "segment" in message]
-        return "".join(finals).strip()
+        return "".join(segment["text"] for segment in self._segments).strip()
+
+    @property
+    def speakers(self) -> list[str]:
+        return [segment["speaker"] for segment in self._segments]
+
+    @property
+    def _segments(self) -> list[dict[str, Any]]:
+        return [message["segment"] for message in self.messages if "segment" in message]
 
     @property
     def errors(self) -> list[str | None]:
@@ -182,6 +198,7 @@ class OwnClient(_Socket):
 
 class RealtimeClient(_Socket):
     path = "/v1/realtime"
+    query_for_speakers = b"intent=transcription&model=gpt-4o-transcribe-diarize"
 
     async def open(self) -> None:
         await until(lambda: self.messages)
@@ -205,12 +222,20 @@ class RealtimeClient(_Socket):
         return " ".join(message["transcript"] for message in completed)
 
     @property
+    def speakers(self) -> list[str]:
+        return [message["speaker"] for message in self.messages if message["type"].endswith(".segment")]
+
+    @property
     def errors(self) -> list[str | None]:
         return [message["error"]["code"] for message in self.messages if message["type"] == "error"]
 
 
 class VoskClient(_Socket):
     path = "/"
+
+    async def open(self) -> None:
+        if self.asks_for_speakers:
+            self.send({"config": {"speakers": True}})
 
     def app(self, stage: Stage) -> Any:
         return make_vosk_app(stage.service)
@@ -223,7 +248,17 @@ class VoskClient(_Socket):
 
     @property
     def text(self) -> str:
-        return " ".join(message["text"] for message in self.messages if message.get("text"))
+        return " ".join(result["text"] for result in self._results)
+
+    @property
+    def speakers(self) -> list[str]:
+        for result in self._results:
+            assert {word["speaker"] for word in result["result"]} == {result["speaker"]}
+        return [result["speaker"] for result in self._results]
+
+    @property
+    def _results(self) -> list[dict[str, Any]]:
+        return [message for message in self.messages if message.get("text")]
 
     @property
     def errors(self) -> list[str | None]:
@@ -232,6 +267,7 @@ class VoskClient(_Socket):
 
 class DeepgramClient(_Socket):
     path, query = "/v1/listen", b"encoding=linear16&sample_rate=16000&interim_results=true&model=nova-3"
+    query_for_speakers = b"&diarize=true"
 
     def send_audio(self, seconds: float) -> None:
         self.send(bytes(2 * round(seconds * 16_000)))
@@ -241,9 +277,16 @@ class DeepgramClient(_Socket):
 
     @property
     def text(self) -> str:
-        results = [message for message in self.messages if message.get("is_final")]
-        texts = [message["channel"]["alternatives"][0]["transcript"] for message in results]
-        return " ".join(filter(None, texts))
+        return " ".join(filter(None, (result["transcript"] for result in self._results)))
+
+    @property
+    def speakers(self) -> list[str]:
+        numbers = [{word["speaker"] for word in result["words"]} for result in self._results]
+        return ["AB"[number] for own in numbers for number in own]
+
+    @property
+    def _results(self) -> list[dict[str, Any]]:
+        return [each["channel"]["alternatives"][0] for each in self.messages if each.get("is_final")]
 
     @property
     def errors(self) -> list[str | None]:
@@ -421,6 +464,8 @@ class Stage:
     gate : Gate
     model : TalkingRecognizer
         What is loaded when it is first asked for.
+    tells_speakers : bool
+        False if the models for that are missing.
     service : Service
     app : ASGI application
     """
@@ -429,9 +474,15 @@ class Stage:
         self.gate = Gate(gate_from)
         self.model: Any = TalkingRecognizer(self.gate.hear)
         given = ServeOptions(**{"preload": False} | options)
-        self.service = Service(lambda id: self.model, ["tiny.en", "tiny"], given, {})
+        self.tells_speakers = True
+        self.service = Service(lambda id: self.model, ["tiny.en", "tiny"], given, {}, self._load_diarizer)
         self.app = make_app(self.service)
         self._clients: list[Client] = []
+
+    def _load_diarizer(self) -> Any:
+        if not self.tells_speakers:
+            raise CheckpointNotFound("/secret/speakers: no such model")
+        return TurnsDiarizer()
 
     @property
     def n_held(self) -> int:

@@ -348,6 +348,41 @@ async def test_captions_show_what_is_said_and_a_slow_viewer_holds_up_nobody(
     assert late.messages == [{"lines": [], "committed": "", "tentative": "", "live": False}]
 
 
+def diarizing(protocol: type[Client]) -> type[Client]:
+    """Return a protocol whose clients ask who says what."""
+    return type(protocol.__name__, (protocol,), {"asks_for_speakers": True})
+
+
+DIARIZING = (OwnClient, RealtimeClient, VoskClient, DeepgramClient)
+
+
+@only(*DIARIZING)
+@played()
+async def test_results_say_who_speaks_to_those_who_ask(stage: Stage, protocol: type[Client]) -> None:
+    client, other = await stage.connect(diarizing(protocol)), await stage.connect(protocol)
+    for each in (client, other):
+        each.say(12)
+        each.finish()
+        await until(lambda said=each: said.text == words_said(12))
+    assert client.speakers == ["A", "B", "A"]
+    assert '"A"' not in json.dumps(other.messages)
+
+
+@only(*DIARIZING)
+@played()
+async def test_who_asks_for_speakers_is_refused_by_a_server_without_their_models(
+    stage: Stage, protocol: type[Client]
+) -> None:
+    stage.tells_speakers = False
+    client = await stage.connect(diarizing(protocol))
+    client.say(1)
+    code = None if protocol is RealtimeClient else 1008  # which may ask for another model
+    await until(lambda: client.errors == ["unsupported_value"] and client.close_code == code)
+    if protocol is RealtimeClient:
+        assert client.messages[-1]["error"]["param"] == "session.audio.input.transcription.model"
+    assert "secret" not in json.dumps(client.messages) + client.close_reason
+
+
 @played()
 async def test_a_client_that_only_stops_sending_still_gets_its_transcript(stage: Stage) -> None:
     client = await stage.connect(WyomingClient)

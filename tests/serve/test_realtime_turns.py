@@ -245,6 +245,18 @@ def test_segments_name_their_main_speaker() -> None:
         assert [event["speaker"] for event in events if event["type"].endswith(".segment")] == [main]
 
 
+def test_the_model_that_tells_speakers_apart_sends_the_segments_of_its_protocol() -> None:
+    config = SessionConfig(model="gpt-4o-transcribe-diarize")
+    script = Script(config)
+    opened = next(output for output in script.append(1) if isinstance(output, OpenStream))
+    assert opened.speakers
+    said = final(" Ask")
+    said = replace(said, segment=replace(said.segment, speakers=("B",)))
+    (segment,) = (event for event in script.say(said) if event["type"].endswith(".segment"))
+    about = {"item_id": "item_1", "content_index": 0, "id": "seg_1", "speaker": "B"}
+    assert segment == {"type": f"{TRANSCRIPTION}.segment", "text": "Ask", "start": 0.0, "end": 1.0} | about
+
+
 def test_a_change_of_load_is_not_the_client_s_business() -> None:
     change = LoadChanged(audio_s=1.0, emitted_samples=0, compute_s=0.0, level=1, lag_s=1.0, detail="less")
     assert detecting().say(change) == []

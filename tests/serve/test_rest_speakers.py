@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from clients import DeepgramClient, OwnClient, Stage, played, until
 from openai.types.audio import (
     TranscriptionDiarized,
     TranscriptionTextDeltaEvent,
@@ -24,7 +23,6 @@ from tone_server import check_refused, events_of, post
 
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound
-from harken.serve.app import make_app
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
@@ -196,34 +194,3 @@ def test_the_end_of_the_server_does_not_wait_for_the_loading() -> None:
 
     asyncio.run(use())
     loaded.set()
-
-
-@played()
-async def test_speakers_of_a_live_stream(stage: Stage, loader: Loader) -> None:
-    stage.service = Service(
-        lambda id: stage.model, ["tiny.en"], ServeOptions(preload=False), {}, load_diarizer=loader
-    )
-    stage.app = make_app(stage.service)
-    own = await stage.connect(OwnClient, speakers=True)
-    diarized = DeepgramClient.query + b"&diarize=true"
-    deepgram = await stage.connect(type("Diarizing", (DeepgramClient,), {"query": diarized}))
-    for client in (own, deepgram):
-        client.say(10)
-        client.finish()
-        await until(client.serving.done)
-    finals = [each["segment"] for each in own.messages if each.get("event") == "final_segment"]
-    assert [segment["speaker"] for segment in finals] == ["A", "B"]
-    words = [
-        word
-        for each in deepgram.messages
-        if each.get("is_final")
-        for word in each["channel"]["alternatives"][0]["words"]
-    ]
-    assert [word["speaker"] for word in words] == [0] * 5 + [1] * 5
-
-
-@played()
-async def test_live_stream_with_speakers_is_refused_by_a_server_without_their_models(stage: Stage) -> None:
-    client = await stage.connect(OwnClient, speakers=True)
-    await client.closed()
-    assert client.errors == ["unsupported_value"]

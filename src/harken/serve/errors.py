@@ -125,6 +125,7 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
     """
     match error:
         case RequestError():
+            error.param = params.get(error.param or "", error.param)
             return error
         case AudioError():
             return RequestError(str(error), code="invalid_audio", param="file")

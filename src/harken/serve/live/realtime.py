@@ -187,7 +187,7 @@ class RealtimeSession(Translator):
     ) -> None:
         self._resolve_model, self._expires_at = resolve_model, expires_at
         self._writer = EventWriter(beta, new_id)
-        self._turns = Turns(self._writer)
+        self._turns = Turns(self._writer, config)
         self._id, self._query = new_id("sess"), query
         self._configure(config)
         self._is_open = self._is_refused = False
@@ -271,7 +271,7 @@ class RealtimeSession(Translator):
         try:
             self._resolve_model(config.model)
         except RequestError as error:
-            raise RequestError(str(error), type=error.type, code=error.code, param=paths["model"]) from None
+            raise request_error(error, paths) from None
         self._is_refused, self._paths = False, paths
         self._configure(config)
         yield self._session_event("updated")
@@ -299,7 +299,9 @@ class RealtimeSession(Translator):
         if not self._is_open:
             self._turns.end_stream(self._next_start_s, config.turns is not None)
         self._is_open = True
-        yield OpenStream(config.model, config.transcribe_options(), config.stream_options())
+        yield OpenStream(
+            config.model, config.transcribe_options(), config.stream_options(), speakers=config.speakers
+        )
 
     def _check_silence(self) -> Iterator[Output]:
         turns = self._config.turns
@@ -335,8 +337,7 @@ class RealtimeSession(Translator):
         return replace(self._config, include=tuple(OF_WORDS.intersection(self._config.include)))
 
     def _configure(self, config: SessionConfig) -> None:
-        self._config = config
-        self._turns.include = config.include
+        self._config = self._turns.config = config
 
     def _session_event(self, kind: str) -> str:
         prefix, show = (

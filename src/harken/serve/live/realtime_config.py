@@ -33,6 +33,8 @@ LOGPROBS, INTERIM, SEGMENTS = (
 INCLUDES = (LOGPROBS, INTERIM, SEGMENTS)
 OF_WORDS = frozenset({LOGPROBS, SEGMENTS})
 """Includes for which the stream finds the words of its segments."""
+DIARIZING_MODEL = "gpt-4o-transcribe-diarize"
+"""Name of a model by which clients ask for segments with their speakers; like OpenAI's other names it means any."""
 DELAYS: Mapping[str, str] = MappingProxyType(
     {"minimal": "minimal", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 )
@@ -88,6 +90,11 @@ class SessionConfig:
         if isinstance(self.turn_detection, str):
             return None if self.model in MODELS_WITHOUT_TURNS else TurnDetection()
         return self.turn_detection
+
+    @property
+    def speakers(self) -> bool:
+        """True to tell speakers apart."""
+        return self.model == DIARIZING_MODEL
 
     @property
     def audio_format(self) -> AudioFormat:
@@ -161,6 +168,7 @@ def option_paths(session: Any) -> Mapping[str, str]:
     return {
         "format": "session.input_audio_format" if is_beta else "session.audio.input.format",
         "model": f"{transcription}.model",
+        "speakers": f"{transcription}.model",
         "language": f"{transcription}.language",
         "languages": f"{transcription}.languages",
         "initial_prompt": f"{transcription}.prompt",

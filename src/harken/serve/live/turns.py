@@ -15,7 +15,7 @@ from typing import Any
 from harken.formats import main_speaker
 from harken.results import Segment, Word
 from harken.serve.errors import RequestError
-from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS
+from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig
 from harken.serve.live.realtime_events import EventWriter
 from harken.serve.rest.transcripts import logprobs_json
 from harken.serve.work.live_job import Flushed
@@ -122,10 +122,15 @@ Mark = Commit | Clear | SilenceCheck
 class Turns:
     """The turns of a session.
 
+    Parameters
+    ----------
+    writer : EventWriter
+    config : SessionConfig
+
     Attributes
     ----------
-    include : tuple of str
-        What the client wants beside the usual.
+    config : SessionConfig
+        It says what the client wants beside the usual.
     detects : bool
         True if the open stream ends turns, False if only commits do.
     stream_start_s : float
@@ -136,8 +141,8 @@ class Turns:
         Time of the last speech, or silence that was reported.
     """
 
-    def __init__(self, writer: EventWriter) -> None:
-        self.include: tuple[str, ...] = ()
+    def __init__(self, writer: EventWriter, config: SessionConfig) -> None:
+        self.config = config
         self.detects = True
         self.stream_start_s = self.committed_s = self.active_s = 0.0
         self._writer = writer
@@ -230,7 +235,7 @@ class Turns:
     def _add_words(self, interim: Interim) -> Iterator[str]:
         item = self._target()
         yield from self._delta(item, item.commit(interim.words), interim.words)
-        if INTERIM in self.include:
+        if INTERIM in self.config.include:
             yield self._writer.event(
                 "harken.interim",
                 item_id=item.id,
@@ -243,26 +248,31 @@ class Turns:
         item, segment = self._target(), final.segment
         delta, words = item.finish(segment)
         yield from self._delta(item, delta, words)
-        if SEGMENTS in self.include:
-            start_s = self.stream_start_s
-            yield self._writer.transcription(
-                "segment",
-                item.id,
-                id=self._writer.new_id("seg"),
-                text=segment.text.strip(),
-                start=round(start_s + segment.start_s, 3),
-                end=round(start_s + segment.end_s, 3),
-                speaker=main_speaker(segment.speakers),
-                words=[
-                    {
-                        "word": word.text,
-                        "start": round(start_s + word.start_s, 3),
-                        "end": round(start_s + word.end_s, 3),
-                        "probability": round(word.probability, 4),
-                    }
-                    for word in segment.words
-                ],
-            )
+        with_words = SEGMENTS in self.config.include
+        if with_words or self.config.speakers:
+            yield self._segment(item, segment, with_words=with_words)
+
+    def _segment(self, item: Item, segment: Segment, *, with_words: bool) -> str:
+        start_s = self.stream_start_s
+        words = [
+            {
+                "word": word.text,
+                "start": round(start_s + word.start_s, 3),
+                "end": round(start_s + word.end_s, 3),
+                "probability": round(word.probability, 4),
+            }
+            for word in segment.words
+        ]
+        return self._writer.transcription(
+            "segment",
+            item.id,
+            id=self._writer.new_id("seg"),
+            text=segment.text.strip(),
+            start=round(start_s + segment.start_s, 3),
+            end=round(start_s + segment.end_s, 3),
+            speaker=main_speaker(segment.speakers),
+            **({"words": words} if with_words else {}),
+        )
 
     def _end_speech(self, end_s: float, reason: str) -> Iterator[str]:
         self._is_continued = reason == "limit"
@@ -292,7 +302,7 @@ class Turns:
         fields: dict[str, Any] = {"transcript": item.transcript, "usage": usage}
         if item.languages and not self._writer.beta:
             fields["languages"] = [{"code": code} for code in item.languages]
-        if LOGPROBS in self.include:
+        if LOGPROBS in self.config.include:
             fields["logprobs"] = logprobs_json(item.words)
         yield self._writer.transcription("completed", item.id, **fields)
         if not self._writer.beta:
@@ -300,7 +310,7 @@ class Turns:
 
     def _delta(self, item: Item, delta: str, words: Iterable[Word]) -> Iterator[str]:
         if delta:
-            logprobs = {"logprobs": logprobs_json(words)} if LOGPROBS in self.include else {}
+            logprobs = {"logprobs": logprobs_json(words)} if LOGPROBS in self.config.include else {}
             yield self._writer.transcription("delta", item.id, delta=delta, **logprobs)
 
     def _target(self) -> Item:

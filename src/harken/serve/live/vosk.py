@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket
 
 from harken.decoding.logit_rules import fitting_hotwords
 from harken.errors import HarkenError
+from harken.formats import main_speaker
 from harken.option_types import checked_value
 from harken.results import Segment, Word
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
@@ -93,7 +94,7 @@ class VoskTranslator(Translator):
         self._model = service.models.ids[0]
         self._hotwords: tuple[str, ...] = ()
         self._format = AudioFormat(rate=TELEPHONE_RATE_HZ)
-        self._with_words, self._n_alternatives = True, 0
+        self._with_words, self._with_speakers, self._n_alternatives = True, False, 0
         self._is_open = False
         self._partial = ""
         self._segments: list[Segment] = []  # of the utterance that ends
@@ -140,7 +141,8 @@ class VoskTranslator(Translator):
             options = TranscribeOptions(
                 language=from_language_tag(self._language), hotwords=self._hotwords, word_timestamps=True
             )
-            yield OpenStream(self._model, options, STREAM_OPTIONS, self._service.options.session_limit_s)
+            limit_s = self._service.options.session_limit_s
+            yield OpenStream(self._model, options, STREAM_OPTIONS, limit_s, self._with_speakers)
         yield Audio(audio, self._format)
         yield Mark(HEARD)
 
@@ -168,6 +170,7 @@ class VoskTranslator(Translator):
         phrases = checked_value("phrase_list", config.get("phrase_list") or (), tuple[str, ...])
         self._hotwords = fitting_hotwords(phrase for phrase in phrases if phrase != UNKNOWN_WORD)
         self._with_words = bool(config.get("words", self._with_words))
+        self._with_speakers = bool(config.get("speakers", self._with_speakers))
         self._n_alternatives = checked_value(
             "max_alternatives", config.get("max_alternatives", self._n_alternatives), int
         )
@@ -181,6 +184,7 @@ class VoskTranslator(Translator):
         words = [word for segment in segments for word in segment.words]
         fields: dict[str, Any] = {"result": [*map(_word_json, words)]} if self._with_words and words else {}
         fields["text"] = _plain("".join(segment.text for segment in segments))
+        fields |= _speaker_json(max(segments, key=_length_s, default=None))
         if self._n_alternatives:
             return _reply(alternatives=[{"confidence": _confidence(words)} | fields])
         return _reply(**fields)
@@ -201,7 +205,16 @@ def _plain(text: str) -> str:
 
 def _word_json(word: Word) -> dict[str, Any]:
     times = {"start": round(word.start_s, 2), "end": round(word.end_s, 2)}
-    return {"conf": round(word.probability, 6)} | times | {"word": _plain(word.text)}
+    return {"conf": round(word.probability, 6)} | times | {"word": _plain(word.text)} | _speaker_json(word)
+
+
+def _speaker_json(said: Segment | Word | None) -> dict[str, str]:
+    """Return who has said something most; no key if nobody is known."""
+    return {"speaker": _plain(main_speaker(said.speakers))} if said and said.speakers else {}
+
+
+def _length_s(segment: Segment) -> float:
+    return segment.end_s - segment.start_s
 
 
 def _confidence(words: list[Word]) -> float:
