@@ -208,7 +208,6 @@ class RealtimeClient(_Socket):
         self.send({"type": "input_audio_buffer.append", "audio": data})
 
     def finish(self) -> None:
-        self.send_audio(0.01)  # the resampler holds some milliseconds back
         self.send({"type": "input_audio_buffer.commit"})
 
     @property

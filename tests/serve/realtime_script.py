@@ -20,7 +20,7 @@ from harken.serve.errors import not_found
 from harken.serve.live.realtime import RealtimeSession
 from harken.serve.live.realtime_config import SessionConfig
 from harken.serve.live.translator import Audio, Flush, Output, StreamClosed
-from harken.serve.work.live_job import Flushed
+from harken.serve.work.live_job import Flushed, Transcribed
 from harken.serve.work.models import OPENAI_NAMES
 from harken.streaming import Event, FinalSegment, Interim
 
@@ -75,7 +75,7 @@ class Script:
     def append(self, seconds: float) -> list[Any]:
         return self.send("input_audio_buffer.append", audio=pcm(seconds))
 
-    def say(self, *updates: Event | Flushed | StreamClosed) -> list[Any]:
+    def say(self, *updates: Event | Flushed | Transcribed | StreamClosed) -> list[Any]:
         """Take updates of the stream."""
         return [output for update in updates for output in self.done(self.session.updated(update))]
 
@@ -164,6 +164,10 @@ def interim(*words: str, tentative: str = "", at_s: float = 0.0) -> Interim:
 def final(*words: str) -> FinalSegment:
     segment = make_segment(*map(word, words), language="en")
     return FinalSegment(audio_s=1.0, emitted_samples=0, compute_s=0.0, segment=segment)
+
+
+def transcribed(*words: str) -> Transcribed:
+    return Transcribed(segments=(final(*words).segment,))
 
 
 def word(text: str) -> Word:

@@ -20,11 +20,11 @@ def pcm(samples: Floats) -> bytes:
     return (samples * 32767).astype("<i2").tobytes()
 
 
-def wav(samples: Floats, n_bytes: int | None = None) -> bytes:
-    """Return samples as a WAV file, or its first bytes."""
+def wav(samples: Floats, n_bytes: int | None = None, rate_hz: int = SAMPLE_RATE) -> bytes:
+    """Return samples at a rate as a WAV file, or its first bytes."""
     file = io.BytesIO()
     with wave.open(file, "wb") as recording:
-        recording.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+        recording.setparams((1, 2, rate_hz, 0, "NONE", ""))
         recording.writeframes(pcm(samples))
     return file.getvalue()[:n_bytes]
 

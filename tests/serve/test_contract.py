@@ -405,6 +405,51 @@ async def test_other_options_take_another_stream_and_lose_no_word(stage: Stage) 
     assert stage.n_held == 1
 
 
+MANUAL = {"type": "session.update", "session": {"audio": {"input": {"turn_detection": None}}}}
+
+
+def completed(client: Client) -> list[str]:
+    """Return the transcripts of turns."""
+    return [message["transcript"] for message in client.messages if message["type"].endswith(".completed")]
+
+
+@played()
+async def test_a_turn_that_is_committed_has_the_text_of_a_file_with_its_samples(stage: Stage) -> None:
+    client = await stage.connect(RealtimeClient)
+    client.send(MANUAL)
+    for n_words in (7, 12, 1):
+        client.say(3)
+        client.send({"type": "input_audio_buffer.clear"})
+        client.say(n_words)
+        client.finish()
+    await until(lambda: completed(client) == [words_said(n_words) for n_words in (7, 12, 1)])
+
+
+@played(max_audio_s=LIMIT_S)
+async def test_a_turn_that_is_longer_than_a_recording_may_be_ends_the_session(stage: Stage) -> None:
+    client = await stage.connect(RealtimeClient)
+    client.send(MANUAL)
+    client.say(int(10 * LIMIT_S) + 10)
+    assert await closed(client) == (["audio_too_long"], 1011)
+
+
+@played(gate_from=0)
+async def test_others_are_served_while_a_long_turn_is_transcribed(stage: Stage) -> None:
+    stage.gate.open.set()
+    client, other = await stage.connect(RealtimeClient), await stage.connect(OwnClient)
+    client.send(MANUAL)
+    client.say(20)
+    await until(lambda: len(stage.gate.heard) == 2)
+    stage.gate.open.clear()
+    client.finish()
+    await until(lambda: len(stage.gate.heard) == 3)  # and waits, before what the resampler held back
+    other.say(1)
+    await settled()
+    stage.gate.open.set()
+    await until(lambda: completed(client) == [words_said(20)])
+    assert stage.gate.heard[3:6] == [0, 0, UTTERANCE_SAMPLES]
+
+
 @played(gate_from=0)
 async def test_pauses_are_shown_while_there_is_nothing_else_to_send(stage: Stage) -> None:
     client = await stage.connect(StreamedFileClient)

@@ -74,10 +74,13 @@ def test_floats_at_16_khz_come_back_to_16_bits() -> None:
     np.testing.assert_allclose(samples, levels, atol=1 / 32768)
 
 
-def test_a_decoder_begins_anew_behind_a_flush() -> None:
-    resumed = decoder("s16le", 24_000)
-    first = decoded(resumed, NOISE)
-    np.testing.assert_array_equal(decoded(resumed, NOISE), first)
+def test_a_decoder_begins_anew_behind_a_flush_and_loses_no_sample_that_is_cut_there() -> None:
+    flushed = decoder("s16le", 24_000)
+    for cut, data in ((1_999, NOISE[:1_998]), (4_001, NOISE[1_998:4_000])):
+        start = 0 if cut == 1_999 else 1_999
+        np.testing.assert_array_equal(
+            decoded(flushed, NOISE[start:cut]), decoded(decoder("s16le", 24_000), data)
+        )
 
 
 def test_a_float_that_is_not_finite_is_refused() -> None:

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from openai import BadRequestError, PermissionDeniedError
 from realtime_script import check_event, pcm
+from served_audio import wav
 from talking import TalkingRecognizer, words_said
 from websockets.sync.client import connect
 
 from harken.audio import load_audio
+from harken.contract import Floats
 from harken.serve.options import ServeOptions
+from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE, words
 from serving import Serving, serving
 
@@ -102,14 +105,34 @@ def test_the_beta_dialect_has_short_lived_keys_and_sessions_too(server: Serving,
     assert transcript_of(events) == words_said(5)
 
 
+def at_24_khz(samples: Floats) -> Floats:
+    found: Floats = np.interp(np.arange(len(samples) * 3 // 2) / 1.5, np.arange(len(samples)), samples)
+    return found
+
+
+@pytest.mark.real
+def test_a_turn_committed_after_pauses_has_the_text_of_a_file(unhurried_server: Serving) -> None:
+    said = load_audio(EXAMPLE)
+    pause = np.zeros(3 * SAMPLE_RATE, np.float32)
+    turns = [np.concatenate([said[:56_000], pause, said[56_000:], pause]), np.append(pause, said[:80_000])]
+    with unhurried_server.client() as client, client.realtime.connect(extra_query=INTENT) as connection:
+        configure(connection, turn_detection=None)
+        for samples in turns:
+            recording = wav(at_24_khz(samples), rate_hz=24_000)
+            for start in range(44, len(recording), 4_801):
+                connection.input_audio_buffer.append(audio=b64encode(recording[start : start + 4_801]).decode())
+            connection.input_audio_buffer.commit()
+            heard = transcript_of(receive_until(connection, "item.done"))
+            assert heard == client.audio.transcriptions.create(model="whisper-1", file=recording).text.strip()
+
+
 @pytest.mark.real
 def test_turns_of_real_speech_are_detected(unhurried_server: Serving) -> None:
     with unhurried_server.client().realtime.connect(extra_query=INTENT) as connection:
         turns = {"type": "server_vad", "silence_duration_ms": 1200}
         configure(connection, turn_detection=turns, transcription={"delay": "high"})
         samples = np.append(load_audio(EXAMPLE), np.zeros(20_000, np.float32))
-        at_24_khz = np.interp(np.arange(len(samples) * 3 // 2) / 1.5, np.arange(len(samples)), samples)
-        audio = (at_24_khz * 32767).astype("<i2").tobytes()
+        audio = (at_24_khz(samples) * 32767).astype("<i2").tobytes()
         for start in range(0, len(audio), 4_801):
             connection.input_audio_buffer.append(audio=b64encode(audio[start : start + 4_801]).decode())
         events = receive_until(connection, "item.done")

@@ -11,6 +11,7 @@ from realtime_script import (
     brief,
     final,
     interim,
+    transcribed,
     without_audio,
 )
 
@@ -120,15 +121,16 @@ def test_the_transcript_is_that_of_the_finals_which_repeat_no_delta_and_may_revi
     ]
 
 
-def test_a_commit_ends_the_turn_without_turn_detection() -> None:
+def test_a_commit_ends_the_turn_without_turn_detection_which_is_then_transcribed_as_a_whole() -> None:
     script = manual()
     deltas = [f"delta item_1 {text}" for text in ("Ask", " not", " what.", " you", " can.")]
     assert brief(script.say(*UTTERANCE)) == deltas[:3]
     assert brief(script.send(COMMIT)) == [*announced("item_1"), "Flush"]
     late = (speech_started(2.6), interim(" you"), final(" you", " can."), speech_ended(3.0, "flush"))
     assert brief(script.say(*late)) == deltas[3:]
+    assert script.say(transcribed(" Ask", " not"), transcribed(" what", " you.")) == []
     events = script.answer_flush()
-    assert brief(events) == ended("item_1", "Ask not what. you can.")
+    assert brief(events) == ended("item_1", "Ask not what you.")
     assert events[0]["usage"]["seconds"] == 3.0
 
 
@@ -137,8 +139,8 @@ def test_what_is_said_behind_a_commit_belongs_to_the_next_item() -> None:
     script.send(COMMIT)
     script.append(1)
     script.send(COMMIT)
-    events = script.say(final(" one")) + script.answer_flush() + script.say(final(" two"))
-    events += script.answer_flush()
+    events = script.say(final(" one"), transcribed(" one")) + script.answer_flush()
+    events += script.say(final(" two"), transcribed(" two")) + script.answer_flush()
     assert brief(events) == [
         *("delta item_1 one", *ended("item_1", "one"), "delta item_2 two", *ended("item_2", "two"))
     ]
@@ -191,7 +193,8 @@ def test_a_clear_leaves_what_was_committed_before() -> None:
     script.send(COMMIT)
     script.append(1)
     script.send(CLEAR)
-    events = script.say(final(" kept")) + script.answer_flush() + script.say(final(" dropped"))
+    events = script.say(final(" kept"), transcribed(" kept")) + script.answer_flush()
+    events += script.say(final(" dropped"))
     assert brief(events) == ["delta item_1 kept", *ended("item_1", "kept")]
 
 
@@ -245,6 +248,19 @@ def test_segments_name_their_main_speaker() -> None:
         assert [event["speaker"] for event in events if event["type"].endswith(".segment")] == [main]
 
 
+def test_segments_of_a_turn_that_is_transcribed_as_a_whole_are_those_of_its_transcript() -> None:
+    script = Script(SessionConfig(turn_detection=None, include=(SEGMENTS,)))
+    script.append(3)
+    script.send(COMMIT)
+    script.say(final(" won"), transcribed(" one"))
+    script.answer_flush()
+    script.append(1)
+    script.send(COMMIT)
+    events = script.say(final(" too"), transcribed(" two"))
+    (segment,) = (event for event in events if event["type"].endswith(".segment"))
+    assert (segment["item_id"], segment["text"], segment["start"]) == ("item_2", "two", 3.0)
+
+
 def test_the_model_that_tells_speakers_apart_sends_the_segments_of_its_protocol() -> None:
     config = SessionConfig(model="gpt-4o-transcribe-diarize")
     script = Script(config)
@@ -264,10 +280,11 @@ def test_a_change_of_load_is_not_the_client_s_business() -> None:
 
 def test_other_options_open_another_stream_whose_times_go_on() -> None:
     script = manual()
-    script.say(final(" one"), speech_ended(1.0))
+    script.say(interim(" won"), final(" won"), speech_ended(1.0))
     script.send("session.update", session={"audio": {"input": {"turn_detection": {"type": "server_vad"}}}})
     assert brief(script.append(1)) == ["OpenStream", "Audio"]
-    late = script.say(final(" two"), speech_ended(3.0, "close"), StreamClosed())
+    closing = (final(" two"), speech_ended(3.0, "close"), transcribed(" one", " two"), StreamClosed())
+    late = script.say(*closing)
     assert brief(late) == ["delta item_1  two"]
     events = script.say(speech_started(0.5), final(" three"), speech_ended(0.75))
     assert brief(events)[0] == "speech_started item_1 3500"

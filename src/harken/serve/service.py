@@ -11,6 +11,7 @@ from logging import getLogger
 from typing import BinaryIO, TypeVar
 
 from harken.api import Recognizer
+from harken.contract import Floats
 from harken.errors import BackendUnavailable, CheckpointError, OptionError
 from harken.serve.errors import RequestError, draining, too_long
 from harken.serve.metrics import Metrics
@@ -20,7 +21,7 @@ from harken.serve.work.admission import Admission
 from harken.serve.work.captions import Captions
 from harken.serve.work.engine import Job
 from harken.serve.work.file_job import FileJob, Work
-from harken.serve.work.live_job import Failed, LiveJob
+from harken.serve.work.live_job import Failed, LiveJob, Turn
 from harken.serve.work.models import LoadedModel, Models
 from harken.speakers.diarizer import Diarizer
 from harken.streaming import StreamOptions
@@ -39,7 +40,7 @@ Begin = Callable[[Recognizer, BinaryIO, TranscribeOptions], Work]
 """Begins the work on a recording."""
 
 
-def transcribed(recognizer: Recognizer, audio: BinaryIO, options: TranscribeOptions) -> Work:
+def transcribed(recognizer: Recognizer, audio: BinaryIO | Floats, options: TranscribeOptions) -> Work:
     """Begin a transcription."""
     return recognizer.transcribe(audio, options)
 
@@ -188,6 +189,7 @@ class Service:
         stream_options: StreamOptions,
         *,
         speakers: bool = False,
+        whole_turns: bool = False,
     ) -> AsyncIterator[LiveJob]:
         """Open a live stream; leaving the block ends it, and what it has not yet said is lost.
 
@@ -198,6 +200,8 @@ class Service:
         stream_options : StreamOptions
         speakers : bool
             True to tell speakers apart.
+        whole_turns : bool
+            True to transcribe what comes between two flushes once more, as a recording.
 
         Raises
         ------
@@ -214,7 +218,11 @@ class Service:
             open_session = partial(
                 model.recognizer.stream, checked, stream_options=stream_options, diarizer=diarizer
             )
-            return LiveJob(model.engine, open_session, on_end)
+            turn = None
+            if whole_turns:
+                begin = partial(transcribed, model.recognizer, options=checked)
+                turn = Turn(begin, self.options.max_audio_s)
+            return LiveJob(model.engine, open_session, on_end, turn)
 
         async with self._job(model_name, self.admission.stream(), make_job, ExitStack()) as job:
             yield job

@@ -129,8 +129,7 @@ class PcmDecoder:
         return self._resampler.feed(self._to_levels(np.frombuffer(whole[:n_bytes], self._type)))
 
     def flush(self) -> Floats:
-        """Return the samples that waited for later ones, without a sample that was cut; what comes next begins anew."""
-        self._rest = b""
+        """Return the samples that waited for later ones; a sample that is cut there comes with the next."""
         return self._resampler.flush()
 
 
@@ -167,10 +166,10 @@ class _RawInput:
             await self._feed(self._decoder.feed(data[start : start + second]))
 
     async def decoded(self) -> None:
-        return
+        await self._feed(self._decoder.flush())
 
     async def finish(self, *, whole: bool) -> None:
-        await self._feed(self._decoder.flush())
+        await self.decoded()
 
     def abandon(self) -> None:
         return

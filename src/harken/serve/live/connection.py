@@ -255,8 +255,8 @@ class Session:
                 await self._open(output)
             case Audio():
                 await self._take(output)
-            case Flush(token):
-                await self._flush(token)
+            case Flush(token, drops):
+                await self._flush(token, drops)
             case Mark(token):
                 if self._job:
                     self._job.mark(token)
@@ -276,7 +276,11 @@ class Session:
         if self._job:
             await self._close_stream(None)
         opening = self._service.stream(
-            wanted.model, wanted.options, wanted.stream_options, speakers=wanted.speakers
+            wanted.model,
+            wanted.options,
+            wanted.stream_options,
+            speakers=wanted.speakers,
+            whole_turns=wanted.whole_turns,
         )
         self._job = await self._stream.enter_async_context(opening)
         self._limit_s, self._left = wanted.limit_s, wanted.limit_s * SAMPLE_RATE or math.inf
@@ -310,14 +314,14 @@ class Session:
         if self._job and len(samples):
             await self._job.feed(samples)
 
-    async def _flush(self, token: object) -> None:
+    async def _flush(self, token: object, drops: bool) -> None:
         if self._job is None or self._updates is None:
             return
         if self._input:
             await self._input.decoded()
         self._flush_token = token
         self._flushed.clear()
-        self._job.flush(token)
+        self._job.flush(token, drops=drops)
         flushed = asyncio.create_task(self._flushed.wait())
         try:
             await asyncio.wait((flushed, self._updates), return_when=asyncio.FIRST_COMPLETED)

@@ -220,7 +220,7 @@ class RealtimeSession(Translator):
                 yield self._writer.error(problem)
                 yield HangUp(SERVER_FAULT, str(problem))
             case StreamClosed():
-                self._turns.end_stream(self._next_start_s, self._opened_with.turns is not None)
+                self._turns.end_stream(self._next_start_s, self._opened_with)
                 if self._problem:
                     yield from self._say_goodbye(self._problem)
             case _:
@@ -297,10 +297,14 @@ class RealtimeSession(Translator):
         config = self._opened_with = self._stream_config
         self._next_start_s = self._received_s
         if not self._is_open:
-            self._turns.end_stream(self._next_start_s, config.turns is not None)
+            self._turns.end_stream(self._next_start_s, config)
         self._is_open = True
         yield OpenStream(
-            config.model, config.transcribe_options(), config.stream_options(), speakers=config.speakers
+            config.model,
+            config.transcribe_options(),
+            config.stream_options(),
+            speakers=config.speakers,
+            whole_turns=config.whole_turns,
         )
 
     def _check_silence(self) -> Iterator[Output]:
@@ -323,7 +327,7 @@ class RealtimeSession(Translator):
 
     def _clear(self, event: dict[str, Any]) -> Iterator[Output]:
         if self._is_open:
-            yield Flush(self._turns.clear(self._received_s))
+            yield Flush(self._turns.clear(self._received_s), drops=True)
         yield self._writer.event("input_audio_buffer.cleared")
 
     @property

@@ -97,6 +97,14 @@ class SessionConfig:
         return self.model == DIARIZING_MODEL
 
     @property
+    def whole_turns(self) -> bool:
+        """True if turns are transcribed once more when they are committed: utterances do not stand alone in a file.
+
+        Speakers are known of the stream alone, so their segments are those of its utterances.
+        """
+        return self.turns is None and not self.speakers
+
+    @property
     def audio_format(self) -> AudioFormat:
         """Format and rate of the audio."""
         return AudioFormat(format=ENCODINGS[self.format], rate=self.rate_hz)
@@ -128,9 +136,13 @@ class SessionConfig:
         )
 
     def stream_options(self) -> StreamOptions:
-        """Return the options of the stream. Its finals are exact: a turn has the text of a file with these samples."""
+        """Return the options of the stream.
+
+        A turn has the text of a file with its samples. One that the server detects is an utterance, whose finals are
+        exact for that. One that a client commits is transcribed behind the stream, if it is whole.
+        """
         if self.turns is None:
-            return StreamOptions(delay=DELAYS[self.delay])
+            return StreamOptions(delay=DELAYS[self.delay], finals="streamed" if self.whole_turns else "exact")
         sentence_pause_s, pause_s = self.turns.pauses_s
         return StreamOptions(delay=DELAYS[self.delay], sentence_pause_s=sentence_pause_s, pause_s=pause_s)
 

@@ -30,6 +30,9 @@ class OpenStream:
         Longest audio, in seconds; 0 for no limit.
     speakers : bool
         True to tell speakers apart.
+    whole_turns : bool
+        True for `Transcribed` behind the events of a flush and of the end: what has come since the flush before,
+        transcribed as a recording.
     """
 
     model: str
@@ -37,6 +40,7 @@ class OpenStream:
     stream_options: StreamOptions
     limit_s: float = 0.0
     speakers: bool = False
+    whole_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,17 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """End the current utterance of the open stream, and wait for `Flushed` with the token, behind its events."""
+    """End the current utterance of the open stream, and wait for `Flushed` with the token, behind its events.
+
+    Parameters
+    ----------
+    token : object
+    drops : bool
+        True if what has come since the flush before need not be transcribed.
+    """
 
     token: object = None
+    drops: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """The turns of a session: updates of the stream to events about items.
 
 With turn detection an utterance of the stream is a turn, also one that the stream splits at its greatest length.
-Without, a turn has all utterances up to a commit. A commit, a clear and a check for silence flush the stream; what
-comes before the flush is answered belongs to the item of the commit, or is dropped by the clear.
+Without, a turn has all utterances up to a commit, and is then transcribed once more as a whole. A commit, a clear and a
+check for silence flush the stream; what comes before the flush is answered belongs to the item of the commit, or is
+dropped by the clear.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from harken.serve.errors import RequestError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig
 from harken.serve.live.realtime_events import EventWriter
 from harken.serve.rest.transcripts import logprobs_json
-from harken.serve.work.live_job import Flushed
+from harken.serve.work.live_job import Flushed, Transcribed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
 
 
@@ -26,8 +27,8 @@ from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechSt
 class Item:
     """An item: the audio of a turn, and the words in it.
 
-    Deltas are the committed words. Final segments may differ from them, and are the transcript; what these say more is
-    a delta as long as they do not differ.
+    Deltas are the committed words. Final segments may differ from them; what these say more is a delta as long as they
+    do not differ. They are the transcript, unless the turn is transcribed as a whole.
 
     Attributes
     ----------
@@ -35,9 +36,9 @@ class Item:
     start_s, end_s : float
         Times in the session.
     text : str
-        Of the final segments.
+        Of the transcript.
     words : list of Word
-        Of the final segments, with times in the stream.
+        Of the transcript.
     languages : list of str
     previous_id : str or None
         The item before it, once it is committed.
@@ -50,19 +51,20 @@ class Item:
     words: list[Word] = field(default_factory=list)
     languages: list[str] = field(default_factory=list)
     previous_id: str | None = None
+    _streamed: str = ""  # text of final segments until the turn is transcribed
     _ahead: str = ""  # text of deltas of this utterance that no final segment has brought yet
     _has_deltas: bool = False
     _is_revised: bool = False  # final segments of this utterance differ from the deltas
 
     @property
     def transcript(self) -> str:
-        """The text of the final segments, as of a file."""
+        """The text, as of a file."""
         return self.text.strip()
 
     @property
     def shown(self) -> str:
-        """The transcript, and the committed words behind it."""
-        return (self.text + self._ahead).lstrip()
+        """The text so far, and the committed words behind it."""
+        return (self.text + self._streamed + self._ahead).lstrip()
 
     def commit(self, words: Iterable[Word]) -> str:
         """Take words as they are committed, and return their delta."""
@@ -72,10 +74,7 @@ class Item:
 
     def finish(self, segment: Segment) -> tuple[str, list[Word]]:
         """Take a final segment; return the delta of what was not committed before, and its words."""
-        self.text += segment.text
-        self.words += segment.words
-        if segment.language and segment.language not in self.languages:
-            self.languages.append(segment.language)
+        self._streamed += segment.text
         ahead, final = _bare(self._ahead), _bare(segment.text)
         n_known = min(len(ahead), len(final))
         self._is_revised |= ahead[:n_known] != final[:n_known]
@@ -84,6 +83,15 @@ class Item:
             return "", []
         self._ahead = _behind(self._ahead, n_known)
         return self._delta(_behind(segment.text, n_known)), _words_behind(segment.words, n_known)
+
+    def transcribe(self, segments: Iterable[Segment]) -> None:
+        """Take segments of the transcript, in place of what the final segments said so far."""
+        self._streamed = ""
+        for segment in segments:
+            self.text += segment.text
+            self.words += segment.words
+            if segment.language and segment.language not in self.languages:
+                self.languages.append(segment.language)
 
     def end_utterance(self) -> None:
         """Note that final segments have brought all that there is."""
@@ -133,6 +141,8 @@ class Turns:
         It says what the client wants beside the usual.
     detects : bool
         True if the open stream ends turns, False if only commits do.
+    whole : bool
+        True if it brings turns transcribed as a whole.
     stream_start_s : float
         Time in the session at which the open stream began.
     committed_s : float
@@ -143,7 +153,7 @@ class Turns:
 
     def __init__(self, writer: EventWriter, config: SessionConfig) -> None:
         self.config = config
-        self.detects = True
+        self.detects, self.whole = True, False
         self.stream_start_s = self.committed_s = self.active_s = 0.0
         self._writer = writer
         self._item: Item | None = None
@@ -177,7 +187,7 @@ class Turns:
         self.active_s = end_s
         return mark
 
-    def update(self, update: Event | Flushed) -> Iterator[str]:
+    def update(self, update: Event | Flushed | Transcribed) -> Iterator[str]:
         """Take an update of the stream."""
         mark = self._marks[0] if self._marks else None
         match update:
@@ -190,14 +200,17 @@ class Turns:
                 yield from self._start_speech(self.stream_start_s + audio_s, mark)
             case Interim():
                 yield from self._add_words(update)
-            case FinalSegment():
-                yield from self._add_segment(update)
+            case FinalSegment(segment=segment):
+                yield from self._add_segment(segment)
+            case Transcribed(segments=segments):
+                yield from self._add_transcription(segments)
             case SpeechEnded(audio_s=audio_s, reason=reason):
                 yield from self._end_speech(self.stream_start_s + audio_s, reason)
 
-    def end_stream(self, next_start_s: float, detects: bool) -> None:
+    def end_stream(self, next_start_s: float, config: SessionConfig) -> None:
         """Note that the stream has ended, and what the next one begins with."""
-        self.stream_start_s, self.detects, self._is_continued = next_start_s, detects, False
+        self.stream_start_s, self._is_continued = next_start_s, False
+        self.detects, self.whole = config.turns is not None, config.whole_turns
 
     def fail(self, problem: RequestError, end_s: float) -> Iterator[str]:
         """Report that nothing comes of the turns in progress, up to a time."""
@@ -244,16 +257,27 @@ class Turns:
                 audio_end_ms=_ms(self.stream_start_s + interim.audio_s),
             )
 
-    def _add_segment(self, final: FinalSegment) -> Iterator[str]:
-        item, segment = self._target(), final.segment
+    def _add_segment(self, segment: Segment) -> Iterator[str]:
+        item = self._target()
         delta, words = item.finish(segment)
         yield from self._delta(item, delta, words)
+        if not self.whole:
+            item.transcribe([segment])
+            yield from self._segments(item, [segment], self.stream_start_s)
+
+    def _add_transcription(self, segments: Iterable[Segment]) -> Iterator[str]:
+        item = self._target()
+        item.transcribe(segments)
+        yield from self._segments(item, segments, max(item.start_s, self.stream_start_s))
+
+    def _segments(self, item: Item, segments: Iterable[Segment], start_s: float) -> Iterator[str]:
+        """Yield the events of segments of the transcript, whose times begin at one in the session."""
         with_words = SEGMENTS in self.config.include
         if with_words or self.config.speakers:
-            yield self._segment(item, segment, with_words=with_words)
+            for segment in segments:
+                yield self._segment(item, segment, start_s, with_words=with_words)
 
-    def _segment(self, item: Item, segment: Segment, *, with_words: bool) -> str:
-        start_s = self.stream_start_s
+    def _segment(self, item: Item, segment: Segment, start_s: float, *, with_words: bool) -> str:
         words = [
             {
                 "word": word.text,

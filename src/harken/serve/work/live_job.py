@@ -6,15 +6,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from tempfile import SpooledTemporaryFile
 from time import monotonic
 from typing import Literal
 
 import numpy as np
 
 from harken.contract import Floats
-from harken.serve.errors import ended
+from harken.results import Segment
+from harken.serve.errors import ended, too_long
 from harken.serve.waiting import call_soon
 from harken.serve.work.engine import Engine, Outbox
+from harken.serve.work.file_job import Work
 from harken.streaming import Event, FinalSegment, Interim, LiveSession
 from harken.types import SAMPLE_RATE
 
@@ -24,10 +27,11 @@ MAX_PENDING_S = 5.0
 """Seconds of samples that may wait for the engine before a sender has to."""
 MAX_STEP_SAMPLES = SAMPLE_RATE
 """Samples to process in a step: other streams do not wait for a second of one that has fallen behind."""
-
+MAX_TURN_MEMORY = 1 << 21
+"""Bytes of a turn, some half a minute, from which its samples lie in a file: nobody knows when it ends."""
 
 NO_SAMPLES: Floats = np.zeros(0, np.float32)
-Action = Literal["feed", "mark", "flush", "close"]
+Action = Literal["feed", "mark", "flush", "drop", "close"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +48,25 @@ class Flushed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Transcribed:
+    """Segments of a turn, transcribed as a recording with its samples; their times are in the turn.
+
+    Parameters
+    ----------
+    segments : tuple of Segment
+    """
+
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """The error that ended a stream."""
 
     failure: BaseException
 
 
-LiveUpdate = Event | Flushed | Failed
+LiveUpdate = Event | Flushed | Transcribed | Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,67 @@ class _Input:
     token: object = None
 
 
+class Turn:
+    """The samples of a stream since its last flush, which are transcribed as a recording when they end.
+
+    Parameters
+    ----------
+    transcribe : callable
+        Begins the transcription of samples.
+    max_s : float
+        Longest turn, in seconds.
+    """
+
+    def __init__(self, transcribe: Callable[[Floats], Work], max_s: float) -> None:
+        self._transcribe, self._max_s = transcribe, max_s
+        self._file = SpooledTemporaryFile(MAX_TURN_MEMORY)  # noqa: SIM115 (closed by `close`)
+        self._work: Work | None = None
+
+    @property
+    def in_progress(self) -> bool:
+        """True while its transcription has further steps."""
+        return self._work is not None
+
+    def add(self, samples: Floats) -> None:
+        """Take the next samples.
+
+        Raises
+        ------
+        RequestError
+            If the turn becomes longer than allowed.
+        """
+        self._file.write(samples.tobytes())
+        seconds = self._file.tell() / samples.itemsize / SAMPLE_RATE
+        if seconds > self._max_s:
+            raise too_long(seconds, self._max_s)
+
+    def end(self) -> tuple[Segment, ...]:
+        """Transcribe a window of it, and return the segments; it is to be called again while it is in progress."""
+        if not self._work and self._file.tell():
+            self._file.seek(0)
+            self._work = self._transcribe(np.frombuffer(self._file.read(), np.float32))
+            self.drop()
+        segments = tuple(self._work.step()) if self._work else ()
+        if self._work and self._work.finished:
+            self._stop()
+        return segments
+
+    def drop(self) -> None:
+        """Forget the samples; the next turn begins."""
+        self._file.seek(0)
+        self._file.truncate()
+
+    def close(self) -> None:
+        """Let go of the samples."""
+        self._stop()
+        self._file.close()
+
+    def _stop(self) -> None:
+        if self._work:
+            self._work.stop()
+        self._work = None
+
+
 class LiveJob:
     """A live session, as a job of the engine.
 
@@ -73,11 +150,14 @@ class LiveJob:
         Opens the session; called in the engine's thread.
     on_end : callable
         Called once, in any thread, when it ends or is cancelled.
+    turn : Turn, optional
+        Transcribes what has come between two flushes.
 
     Attributes
     ----------
     updates : Outbox of LiveUpdate
-        Events, `Flushed` behind those of a flush, and at last `Failed` if it ended so.
+        Events, `Flushed` behind those of a flush, and at last `Failed` if it ended so. `Transcribed` comes behind the
+        events of a flush or of the close, if there is a turn.
     session : LiveSession or None
         None before the first step.
     lag_s : float
@@ -93,7 +173,11 @@ class LiveJob:
     live = True
 
     def __init__(
-        self, engine: Engine, open_session: Callable[[], LiveSession], on_end: Callable[[], None] = lambda: None
+        self,
+        engine: Engine,
+        open_session: Callable[[], LiveSession],
+        on_end: Callable[[], None] = lambda: None,
+        turn: Turn | None = None,
     ) -> None:
         self.updates: Outbox[LiveUpdate] = Outbox(MAX_EVENTS, engine.wake)
         self.session: LiveSession | None = None
@@ -101,6 +185,7 @@ class LiveJob:
         self.service_s = self.lag_s = 0.0
         self.processed_samples = self.step_samples = self.step_segments = 0
         self._engine, self._open_session, self._on_end = engine, open_session, on_end
+        self._turn = turn
         self._inputs: deque[_Input] = deque([_Input(NO_SAMPLES, monotonic())])
         self._opened_s = self._inputs[0].came_s
         self._given_samples = self._taken_samples = 0  # each written by one thread alone
@@ -134,9 +219,16 @@ class LiveJob:
         """Have `Flushed` follow the events of the samples so far."""
         self._add("mark", token=token)
 
-    def flush(self, token: object = None) -> None:
-        """End the current utterance behind the samples so far; its events end with `Flushed`."""
-        self._add("flush", token=token)
+    def flush(self, token: object = None, *, drops: bool = False) -> None:
+        """End the current utterance and turn behind the samples so far; its events end with `Flushed`.
+
+        Parameters
+        ----------
+        token : object
+        drops : bool
+            True to leave the turn untranscribed.
+        """
+        self._add("drop" if drops else "flush", token=token)
 
     def close(self) -> None:
         """End the stream behind the samples so far; `updates` ends behind its last events."""
@@ -177,9 +269,11 @@ class LiveJob:
             case "feed":
                 self.processed_samples += len(samples)
                 events = session.feed(samples, waited_s=self._waited_s(inputs[-1]))
+                if self._turn:
+                    self._turn.add(samples)
             case "mark":
                 events = []
-            case "flush":
+            case "flush" | "drop":
                 events = session.flush()
             case "close":
                 events = session.close()
@@ -190,7 +284,14 @@ class LiveJob:
         self._wake_sender()
         for event in events:
             self.updates.put(event, merge=_merged_interims)
-        if action in ("mark", "flush"):
+        if self._turn and action == "drop":
+            self._turn.drop()
+        if self._turn and action in ("flush", "close"):
+            self.updates.put(Transcribed(segments=self._turn.end()))
+            if self._turn.in_progress:  # the next window is another step, behind other streams
+                self._inputs.appendleft(replace(inputs[-1], came_s=monotonic()))
+                return
+        if action in ("mark", "flush", "drop"):
             self.updates.put(Flushed(token=token))
         if action == "close":
             self._end()
@@ -206,6 +307,8 @@ class LiveJob:
 
     def _end(self) -> None:
         self.done = True
+        if self._turn:
+            self._turn.close()
         self._wake_sender()
         self._on_end()  # first, so that who sees the end finds its room free
         self.updates.close()
