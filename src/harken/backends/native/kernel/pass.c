@@ -234,12 +234,11 @@ static void project_to_logits(void *context, int32_t layer, int32_t begin, int32
 
 /* -- Their order, and the number of items of each ----------------------------------------------------------------- */
 
-/* Groups of a matrix that a thread takes at once: few enough to balance, enough for reading in streams; pairs, as
- * `linear` takes them. */
+/* Groups of a matrix that a thread takes at once: few enough to balance, enough for reading in streams. */
 static int32_t linear_chunk(const struct harken_matrix *matrix, int32_t n_groups, int32_t threads) {
     int64_t group_bytes = (int64_t)matrix->columns * HARKEN_GROUP * matrix->bits / 8;
     int32_t balanced = n_groups / (threads * 4), streamed = (int32_t)((64 << 10) / group_bytes);
-    return max(min(balanced, streamed) / 2 * 2, 2);
+    return max(min(balanced, streamed), 1);
 }
 
 enum { PHASES_A_LAYER = 14, OTHER_PHASES = 3 };
