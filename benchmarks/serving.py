@@ -1,10 +1,12 @@
 """The server: live streams, and files.
 
-``live`` paces clients in real time: each sends other speech over a WebSocket of its own. The latency of a word is the
-time from its end in the audio, as an offline alignment gives it, until the client has it: shown, tentative or not, and
-committed. ``files`` compares with `harken transcribe` and with faster-whisper behind the same route.
+``live`` paces clients in real time: each sends other speech over a connection of its own, in the server's own protocol
+or in several. The latency of a word is the time from its end in the audio, as an offline alignment gives it, until the
+client has it: shown, tentative or not, and committed. ``files`` compares with `harken transcribe` and with
+faster-whisper behind the same route.
 
     python benchmarks/serving.py live --count 1 2 4 8 12 --delay minimal low --save serving-live
+    python benchmarks/serving.py live --count 16 --protocol own realtime deepgram vosk wyoming --seconds 40 --repeat 15
     python benchmarks/serving.py files --concurrency 1 2 4 8 --save serving-files
 """
 
@@ -12,23 +14,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from engines import model_directory
-from program import COMMAND, Args, Program, Row, add, main, percentiles, require, stop
+from live_clients import Dialect, Reply, deepgram, own, realtime, speak, vosk, wyoming
+from program import COMMAND, Args, Program, Row, add, main, note, percentiles, require, stop
 from recordings import SAMPLE_RATE, SPEECH, cut_streams, read_set, to_pcm, write_joined
 
 if TYPE_CHECKING:
@@ -41,8 +44,6 @@ HARKEN, PEER = "harken", "faster-whisper"
 PEER_PROGRAM = Path(__file__).with_name("serving_peer.py")
 ROUTE = "/v1/audio/transcriptions"
 END_S, CLIENT_TIMEOUT_S = 60, 600
-BLOCK_S = 0.1
-"""Audio in a message of a live client."""
 START_GAP_S = 0.3
 """Time between the starts of two clients: real ones do not begin in step."""
 
@@ -101,122 +102,123 @@ async def send_file(client: httpx.AsyncClient, path: Path) -> tuple[float, float
     return total_s if first_s is None else first_s, total_s
 
 
-@dataclass(frozen=True)
-class LiveMessage:
-    """A message of the server, and when it came, in seconds since the stream began."""
-
-    fields: dict[str, Any]
-    came_s: float
-
-
-async def send_stream(server: Server, samples: Floats, hello: dict[str, Any]) -> list[LiveMessage]:
-    """Send a stream as it would be spoken, and return what came back."""
-    from websockets.asyncio.client import connect
-
-    pcm = to_pcm(samples)
-    block = round(BLOCK_S * SAMPLE_RATE)
-    audio = {"format": "s16le", "rate": SAMPLE_RATE, "channels": 1}
-    messages: list[LiveMessage] = []
-    url = f"{server.url.replace('http', 'ws', 1)}/v1/stream"
-    async with connect(url, compression=None, max_size=None, ping_interval=None) as socket:
-        await socket.send(json.dumps({"type": "hello", "audio": audio} | hello))
-        ready = json.loads(await socket.recv())
-        assert ready["type"] == "ready", ready
-        start_s = perf_counter()
-
-        async def send() -> None:
-            for first in range(0, len(pcm), block):
-                spoken_s = min(first + block, len(pcm)) / SAMPLE_RATE
-                if (early_s := start_s + spoken_s - perf_counter()) > 0:
-                    await asyncio.sleep(early_s)
-                await socket.send(pcm[first : first + block].tobytes())
-            await socket.send(json.dumps({"type": "end"}))
-
-        sending = asyncio.create_task(send())
-        async for message in socket:
-            messages.append(LiveMessage(json.loads(message), perf_counter() - start_s))
-        await sending
-    return messages
+PROTOCOLS = ("own", "realtime", "deepgram", "vosk", "wyoming")
 
 
 def live_options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--count", (1, 2, 4, 8), "numbers of streams")
+    add(parser, "--protocol", ("own",), "protocols of the streams, in turn", choices=PROTOCOLS)
     add(parser, "--delay", ("minimal", "low"), "delays")
-    add(parser, "--finals", "streamed", "kind of finals", choices=("exact", "streamed"))
+    add(parser, "--finals", "streamed", "kind of finals of the own protocol", choices=("exact", "streamed"))
     add(parser, "--seconds", 40, "length of each stream")
+    add(parser, "--repeat", 1, "times that it is said")
 
 
 def live(args: Args) -> Iterator[Row]:
-    """Yield a row for each delay and number of streams."""
+    """Yield a row for each delay and number of streams, and one for each of several protocols."""
     import harken
 
     streams = cut_streams(args.audio, args.seconds, max(args.count))
     transcripts = harken.load(args.model, threads=args.threads).transcribe_many(streams, word_timestamps=True)
     words = [[word for segment in transcript for word in segment.words] for transcript in transcripts]
-    with running(HARKEN, args, "--max-load", "100") as server:
-        asyncio.run(measure_live(server, streams[:1], words[:1], args, args.delay[0]))  # loads and warms up
+    vosk, wyoming = free_ports(2)
+    doors = "--vosk", f"127.0.0.1:{vosk}", "--wyoming", f"tcp://127.0.0.1:{wyoming}"
+    with running(HARKEN, args, "--max-load", "100", *doors) as server:
+        socket_url = server.url.replace("http", "ws", 1)
+        urls = dict.fromkeys(PROTOCOLS, socket_url) | {"vosk": f"ws://127.0.0.1:{vosk}", "wyoming": doors[-1]}
+        asyncio.run(measure_live(server, urls, streams[:1], words[:1], args, args.delay[0], 1))  # warms up
         for delay in args.delay:
             for count in args.count:
-                row = asyncio.run(measure_live(server, streams[:count], words[:count], args, delay))
-                yield {"delay": delay, "streams": count} | row
+                speaking = streams[:count], words[:count]
+                for row in asyncio.run(measure_live(server, urls, *speaking, args, delay, args.repeat)):
+                    yield {"delay": delay, "streams": count} | row
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports at which nobody listens."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
 
 
 async def measure_live(
-    server: Server, streams: Sequence[Floats], words: Sequence[Any], args: Args, delay: str
-) -> Row:
-    """Run clients at the same time, and return their latencies together."""
+    server: Server,
+    urls: dict[str, str],
+    streams: Sequence[Floats],
+    words: Sequence[Any],
+    args: Args,
+    delay: str,
+    repeat: int,
+) -> list[Row]:
+    """Run clients at the same time, and return their latencies together, and by protocol if there are several."""
     hello = {"model": args.model, "delay": delay, "finals": args.finals, "best_effort": True}
+    dialects = {
+        "own": own(hello), "realtime": realtime(delay), "deepgram": deepgram(), "vosk": vosk(), "wyoming": wyoming()
+    }  # fmt: skip
+    protocols = [name for name, _ in zip(cycle(args.protocol), streams, strict=False)]
 
-    async def client(index: int, samples: Floats) -> list[LiveMessage]:
+    async def client(index: int, samples: Floats) -> Reply:
         await asyncio.sleep(index * START_GAP_S)
-        return await send_stream(server, samples, hello)
+        name = protocols[index]
+        return await speak(urls[name], dialects[name], to_pcm(samples).tobytes() * repeat)
 
     cpu_s = server.cpu_s()
     replies = await asyncio.gather(*(client(i, samples) for i, samples in enumerate(streams)))
     cpu_s = server.cpu_s() - cpu_s
-    found = [one for reply, own in zip(replies, words, strict=True) for one in latencies(reply, own)]
-    events = [message for reply in replies for message in reply if "event" in message.fields]
+    spoken = [said_again(own_words, args.seconds, repeat) for own_words in words]
+    sessions = [
+        (name, reply, latencies(reply, dialects[name], own_words))
+        for name, reply, own_words in zip(protocols, replies, spoken, strict=True)
+    ]
+    seconds = sum(len(samples) / SAMPLE_RATE for samples in streams) * repeat
+    total = summary(sessions) | {"cpu_s_a_second": round(cpu_s / seconds, 3)}
+    if len(args.protocol) == 1:
+        return [total]
+    by_protocol = {name: [each for each in sessions if each[0] == name] for name in dict.fromkeys(protocols)}
+    apart = [{"protocol": name} | summary(of_name) for name, of_name in by_protocol.items()]
+    return [{"protocol": "all"} | total, *(row | {"cpu_s_a_second": None} for row in apart)]
+
+
+def summary(sessions: Sequence[tuple[str, Reply, Sequence[Any]]]) -> Row:
+    """Return the latencies of sessions together, and how many ended in order."""
+    found = [one for _, _, own_words in sessions for one in own_words]
+    events = [message for _, reply, _ in sessions for message in reply.messages if "event" in message.fields]
     levels = [each.fields["level"] for each in events if each.fields["event"] == "load_changed"]
+    for name, reply, _ in sessions:
+        if reply.problem:
+            note(f"{name}: {reply.problem}")
     return {
         **percentiles("shown", [each.interim_latency.computation_aware_s for each in found]),
         **percentiles("committed", [each.commit_latency.computation_aware_s for each in found]),
         **percentiles("lag", [message.came_s - message.fields["emitted_s"] for message in events]),
-        "cpu_s_a_second": round(cpu_s / sum(len(samples) / SAMPLE_RATE for samples in streams), 3),
-        "load_level": max(levels, default=0),
+        "load_level": max(levels, default=0) if events else None,
         "words": len(found),
+        "sessions": len(sessions),
+        "ended": sum(not reply.problem for _, reply, _ in sessions),
     }
 
 
-def latencies(messages: Sequence[LiveMessage], spoken: Sequence[Any]) -> Sequence[Any]:
+def said_again(words: Sequence[Any], seconds: int, repeat: int) -> list[Any]:
+    """Return the words of a stream that is said some times."""
+    return [
+        replace(word, start_s=word.start_s + i * seconds, end_s=word.end_s + i * seconds)
+        for i in range(repeat)
+        for word in words
+    ]
+
+
+def latencies(reply: Reply, dialect: Dialect, spoken: Sequence[Any]) -> Sequence[Any]:
     """Return the latency of each spoken word."""
     from harken.evaluation.latency import Display, measure_latencies, unit_splitter
     from harken.evaluation.simulation import EmissionTime
 
     split_units = unit_splitter("en")
     display = Display(split_units)
-    for message in messages:
-        if event := shown_event(message.fields):
-            time = EmissionTime(
-                computation_unaware_s=message.fields["emitted_s"], computation_aware_s=message.came_s
-            )
+    for message in reply.messages:
+        time = EmissionTime(computation_unaware_s=message.came_s, computation_aware_s=message.came_s)
+        for event in dialect.shown(message.fields):
             display.update(event, time)
     return measure_latencies(display.words(), spoken, split_units).words
-
-
-def shown_event(fields: dict[str, Any]) -> Any:
-    """Return the event that a message tells of, if it changes what is shown."""
-    from harken.formats import segment_from_json
-    from harken.streaming import FinalSegment, Interim, SpeechEnded
-
-    common: dict[str, Any] = {"audio_s": fields.get("audio_s"), "emitted_samples": 0, "compute_s": 0.0}
-    match fields.get("event"):
-        case "interim":
-            return Interim(**common, committed=fields["committed"], tentative=fields["tentative"])
-        case "final_segment":
-            return FinalSegment(**common, segment=segment_from_json(fields["segment"]))
-        case "speech_ended":
-            return SpeechEnded(**common, reason=fields["reason"])
-    return None
 
 
 def files_options(parser: argparse.ArgumentParser) -> None:
@@ -278,7 +280,13 @@ if __name__ == "__main__":
         "packages": ("uvicorn", "websockets", "faster-whisper", "ctranslate2"),
     }
     main(
-        Program(name="serving-live", rows=live, options=live_options, settings=("finals", "seconds"), **common),
+        Program(
+            name="serving-live",
+            rows=live,
+            options=live_options,
+            settings=("finals", "seconds", "repeat"),
+            **common,
+        ),
         Program(
             name="serving-files", rows=files, options=files_options, settings=("files", "seconds"), **common
         ),

@@ -15,8 +15,8 @@ from results import ROOT
 
 FOLDER = ROOT / "benchmarks"
 PARTS = {
-    "conversations", "engines", "program", "random_weights", "recordings", "results", "serving_peer", "tables",
-    "voices",
+    "conversations", "engines", "live_clients", "program", "random_weights", "recordings", "results",
+    "serving_peer", "tables", "voices",
 }  # fmt: skip
 """Modules, and programs that are tested otherwise or take a peer."""
 LIMITED = "--limit 1 --set arctic"
@@ -29,7 +29,7 @@ RUNS = {
     "live": LIMITED,
     "memory": "--limit 1 --hours 0.002",
     "parity": f"{LIMITED} --beam 1",
-    "serving live": "--count 1 --seconds 2 --delay low",
+    "serving live": "--count 5 --protocol own realtime deepgram vosk wyoming --seconds 2 --delay low",
     "serving files": "--files 1 --seconds 2 --concurrency 1 --servers harken",
     "speculative": f"{LIMITED} --repeats 1 --model tiny.en --source ngram transcript",
     "start": "--repeats 1",
