@@ -476,10 +476,11 @@ int main(void) {
         for (int32_t j = 0; j < VOCABULARY * STATE; j++)
             halves[j] = (uint16_t)(0x3000 + draw() % 0x0c00 + (draw() % 2 << 15));
         const void *embedding = bits == 32 ? (void *)draw_floats(VOCABULARY * STATE, 1) : halves;
-        struct harken_model model = {LAYERS,    HEADS,  STATE,
-                                     VOCABULARY, CONTEXT, embedding,
-                                     draw_floats(CONTEXT * STATE, 0.5f), layers, draw_matrix(VOCABULARY, STATE, bits),
-                                     1,         (int32_t[]){1, 2}};
+        struct harken_model model = {.n_layers = LAYERS, .n_heads = HEADS, .n_state = STATE,
+                                     .n_embeddings = VOCABULARY, .n_context = CONTEXT, .embedding = embedding,
+                                     .positions = draw_floats(CONTEXT * STATE, 0.5f), .layers = layers,
+                                     .head = draw_matrix(VOCABULARY, STATE, bits),
+                                     .n_alignment_heads = 1, .alignment_heads = (int32_t[]){1, 2}};
         char names[HARKEN_NAMES_BYTES];
         harken_instruction_sets(names);
         for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
