@@ -51,8 +51,8 @@ def test_both_spellings_of_lists_are_read() -> None:
 
 def test_a_language_is_any_tag_and_none_is_detected() -> None:
     assert parse(
-        ("language", "pt_BR"), ("languages[]", "en-GB"), ("languages[]", "iw")
-    ).options == TranscribeOptions(language="pt", languages=("en", "he"))
+        ("language", "pt_BR"), ("languages[]", "en-GB"), ("languages[]", "iw"), ("languages[]", "zh-TW")
+    ).options == TranscribeOptions(language="pt", languages=("en", "he", "zh-Hant"))
     assert (
         parse(("language", "auto"), ("languages[]", "de"), ("languages[]", "und")).options
         == TranscribeOptions()

@@ -95,6 +95,18 @@ def test_words_are_committed_with_times_before_the_utterance_ends() -> None:
 
 
 @pytest.mark.parametrize("finals", FINALS)
+def test_a_script_holds_for_interims_finals_and_words(finals: str) -> None:
+    events = events_of(SENTENCE, finals=finals, language="sr-Cyrl", word_timestamps=True)
+    (utterance,) = check_events(events, len(SENTENCE.samples))
+    assert [interim.committed + interim.tentative for interim in utterance.interims][-1] == "ба цо ду ми."
+    words = [word for segment in utterance.segments for word in segment.words]
+    assert [word.text for word in words] == [" ба", " цо", " ду", " ми."]
+    assert utterance.text == " ба цо ду ми."
+    assert {word.text for word in _words(utterance.interims)} <= {" ба", " цо", " ду", " ми."}
+    assert utterance.segments[0].language == "sr"
+
+
+@pytest.mark.parametrize("finals", FINALS)
 def test_stream_that_ends_within_a_word_has_that_word(finals: str) -> None:
     stopped = (silence(0.5) + speak_words(0, 1, 2)).samples[: -round(0.25 * SAMPLE_RATE)]
     (utterance,) = check_events(run_session(open_session(finals=finals), stopped), len(stopped))

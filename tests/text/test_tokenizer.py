@@ -95,6 +95,7 @@ def test_unsupported_language_or_task_is_rejected(english: Tokenizer, multilingu
 def test_every_code_and_name_resolves_to_its_code() -> None:
     assert len(LANGUAGES) == 100
     given = {" ENGLISH ": "en", "German": "de", "castilian": "es", "Haitian Creole": "ht", "jv": "jw"}
+    given |= {"zh-Hant": "zh", "chinese-hans": "zh", "sr_Latn": "sr"}
     assert {name: to_language_code(name) for name in given} == given
     assert [to_language_code(code) for code in LANGUAGES] == list(LANGUAGES)
     assert [to_language_code(name) for name in LANGUAGES.values()] == list(LANGUAGES)
@@ -105,7 +106,7 @@ def test_unknown_language_is_rejected_with_the_nearest_and_the_allowed() -> None
         to_language_code("Germn")
     assert caught.value.field == "language"
     assert "\n" not in str(caught.value)
-    for given in ("", "klingon", "xx", "<|en|>", "en-US"):
+    for given in ("", "klingon", "xx", "<|en|>", "en-US", "uz-Latn", "zh-Latn", "Hant"):
         with pytest.raises(OptionError):
             to_language_code(given)
 
@@ -166,8 +167,23 @@ def test_import_of_text_loads_no_tokenizer_library() -> None:
 
 def test_tags_of_other_programs_are_languages_of_whisper_or_any() -> None:
     given = {
-        **{"en-US": "en", "EN_us.UTF-8": "en", "zh-Hans-CN": "zh", "pt_BR": "pt", "nb-NO": "no", "iw": "he"},
+        **{
+            "en-US": "en",
+            "EN_us.UTF-8": "en",
+            "zh-Hans-CN": "zh-Hans",
+            "pt_BR": "pt",
+            "nb-NO": "no",
+            "iw": "he",
+        },
         **{"ger": "de", "deu": "de", "haw": "haw", "Haitian Creole": "ht", " German ": "de", "fil-PH": "tl"},
+        **{
+            "zh_TW": "zh-Hant",
+            "cmn-Hant": "zh-Hant",
+            "yue-HK": "yue-Hant",
+            "sr_RS@latin": "sr-Latn",
+            "sr-RS": "sr",
+        },
+        **{"SR-cyrl": "sr-Cyrl", "uz-Latn": "uz", "zh": "zh", "zh-Hans-HK": "zh-Hans"},
         **dict.fromkeys(("auto", "und", "multi", "", "  ", "*", "mul-Latn"), None),
     }
     assert {tag: from_language_tag(tag) for tag in given} == given

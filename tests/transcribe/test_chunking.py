@@ -107,14 +107,18 @@ def test_window_has_the_frames_of_its_spans_from_an_offset_on() -> None:
 
 
 def read(
-    samples: Floats | Iterator[Floats], *clips: ClipRange, options: VadOptions | None = None
+    samples: Floats | Iterator[Floats],
+    *clips: ClipRange,
+    options: VadOptions | None = None,
+    apart: bool = False,
 ) -> tuple[SpeechSegmenter, list[FrameSpans]]:
     """Read a whole recording, and return its segmenter and the spans of every packed window."""
     blocks = iter([samples]) if isinstance(samples, np.ndarray) else samples
     segmenter = SpeechSegmenter(blocks, options or VadOptions(), LoudIsSpeech)
     windows = MelWindows(segmenter.blocks(), 8, WINDOW_FRAMES)
     packed = []
-    for spans in filter(None, segmenter.packed_spans(windows, clips or [(0, None)], WINDOW_FRAMES)):
+    every_clip = clips or [(0, None)]
+    for spans in filter(None, segmenter.packed_spans(windows, every_clip, WINDOW_FRAMES, apart=apart)):
         _, frames = PackedSpeech(windows, spans).window(0)
         assert frames == total_frames(spans), "frames that are needed have been discarded"
         packed.append(spans)
@@ -138,6 +142,14 @@ def test_speech_of_clips_is_packed(
     lengths_s: Sequence[float], clips: list[ClipRange], spans: list[FrameSpans]
 ) -> None:
     assert read(noise_and_silence(*lengths_s), *clips)[1] == spans
+
+
+def test_regions_of_which_each_may_have_its_own_language_are_windows_apart() -> None:
+    speech = noise_and_silence(2, 3, 2, 3, 40)
+    segmenter, packed = read(speech)
+    assert packed[0] == tuple(segmenter.regions[:2])
+    segmenter, packed = read(speech, apart=True)
+    assert packed[:2] == [(region,) for region in segmenter.regions[:2]]
 
 
 def test_blocks_behind_the_last_clip_are_not_read() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from harken.errors import OptionError
 from harken.results import Segment
+from harken.transcribe import TranscribeOptions
 from harken.transcribe.replacement import Replacements
 from transcripts import segment, spoken
 
@@ -56,3 +57,23 @@ def test_words_are_replaced_in_text_and_words_whose_times_stay_in_order(text: st
 def test_a_line_that_is_no_replacement_is_refused(line: str) -> None:
     with pytest.raises(OptionError, match="replace="):
         Replacements([line])
+
+
+def test_a_segment_is_written_in_the_script_of_its_language_and_then_replaced() -> None:
+    chinese = spoken(
+        *((i, i + 1, character) for i, character in enumerate("以后皇后发现")), language="zh", tokens=(5, 6)
+    )
+    options = TranscribeOptions(languages=("zh-Hant", "sr-Cyrl", "en"), replace=("皇后 = 女王",))
+    after = options.replacements().apply(chinese)
+    assert after.text == "".join(word.text for word in after.words) == "以後女王發現"
+    assert (after.words[1].start_s, after.words[-1].end_s, after.tokens) == (1, 6, (5, 6))
+    serbian = spoken((0, 1, " Ljubav"), (1, 3, " njiva."), language="sr")
+    after = options.replacements().apply(serbian)
+    assert (after.text, [word.text for word in after.words]) == (" Љубав њива.", [" Љубав", " њива."])
+    english = spoken((0, 1, " Love"), language="en")
+    assert options.replacements().apply(english) == english
+
+
+def test_a_translation_is_written_in_no_script() -> None:
+    english = segment(0, 1, " Love", language="sr")
+    assert TranscribeOptions(language="sr-Cyrl", task="translate").replacements().apply(english) == english

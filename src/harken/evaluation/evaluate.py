@@ -148,9 +148,9 @@ def evaluate_entries(
 def _transcriber(entries: Sequence[Entry], engine: Engine) -> Callable[[Entry], EvalHypothesis]:
     """Return a function that returns the hypothesis of a recording, stored or new."""
     options, store = engine.options, engine.hypotheses
-    chosen = options.language and to_language_code(options.language)
     language_by_name = {
-        entry.name: chosen or (None if engine.detect_language else entry.language) for entry in entries
+        entry.name: options.language or (None if engine.detect_language else entry.language)
+        for entry in entries
     }
 
     @cache

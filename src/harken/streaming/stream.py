@@ -105,6 +105,7 @@ class Stream:
 
     def __init__(self, worker: ModelWorker, options: StreamOptions, plan: LatencyPlan) -> None:
         self._worker, self._options, self._plan = worker, options, plan
+        self._replacements = worker.options.replacements()
         self.events: list[Event] = []
         self._load_monitor = LoadMonitor(plan.config, level=plan.level, max_level=highest_level(options.finals))
         self._detector, self._snr = worker.speech_detector(), SnrEstimator()
@@ -271,8 +272,9 @@ class Stream:
         """Return the segments of streamed finals, without empty ones."""
         with_words = self._worker.options.word_timestamps
         sentences = utterance_segments(committed, utterance, self._worker.tokenizer, with_words=with_words)
-        replacements = self._worker.options.replacements()
-        return [replacements.apply(segment) for segment in sentences if segment.text.strip()]
+        return [
+            self._replacements.apply(segment, streamed=True) for segment in sentences if segment.text.strip()
+        ]
 
     def _extended_context(self, final_segments: Sequence[Segment]) -> tuple[int, ...]:
         """Return the tokens before the next utterance, as many as can fit into a prompt."""
@@ -300,17 +302,24 @@ class Stream:
     def _emit_interim(self, utterance: ActiveUtterance, response: ModelResponse) -> None:
         """Emit the text of the utterance, if it has changed."""
         tokenizer = self._worker.tokenizer
-        previous_text, self._shown_text = self._shown_text, display_text(utterance, tokenizer)
+        committed, tentative = (
+            self._replacements.in_script(text, utterance.language)
+            for text in display_text(utterance, tokenizer)
+        )
+        previous_text, self._shown_text = self._shown_text, (committed, tentative)
         if self._shown_text != previous_text:
             new_tokens, self._shown_tokens = utterance.committed[self._shown_tokens :], len(utterance.committed)
-            committed, tentative = self._shown_text
+            words = utterance_words(new_tokens, utterance, tokenizer)
             self._emit(
                 Interim,
                 (utterance.start_frame + utterance.heard_frames) / FRAMES_PER_SECOND,
                 response,
                 committed=committed,
                 tentative=tentative,
-                words=tuple(utterance_words(new_tokens, utterance, tokenizer)),
+                words=tuple(
+                    replace(word, text=self._replacements.in_script(word.text, utterance.language))
+                    for word in words
+                ),
             )
 
     def _partial_request(self, utterance: ActiveUtterance, chunk: EncoderChunk) -> PartialRequest:

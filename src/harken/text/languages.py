@@ -66,6 +66,24 @@ TAGS = {
     "urd": "ur", "uzb": "uz", "vie": "vi", "wel": "cy", "yid": "yi", "yor": "yo", "zho": "zh",
 }  # fmt: skip
 
+_CHINESE = {
+    "hans": "Hans",
+    "cn": "Hans",
+    "sg": "Hans",
+    "hant": "Hant",
+    "tw": "Hant",
+    "hk": "Hant",
+    "mo": "Hant",
+}
+
+#: Scripts that a text can be written in (`harken.text.scripts`), by what asks for them in a tag: a script, or a region
+#: that has it.
+SCRIPTS = {
+    "zh": _CHINESE,
+    "yue": _CHINESE,
+    "sr": {"latn": "Latn", "latin": "Latn", "cyrl": "Cyrl", "cyrillic": "Cyrl"},
+}
+
 #: Tags that name no language: it is to be detected.
 ANY_LANGUAGE = frozenset({"", "*", "auto", "detect", "none", "null", "und", "mul", "mis", "multi"})
 
@@ -83,8 +101,8 @@ def to_language_code(language: str, *, option: str = "language") -> str:
     Parameters
     ----------
     language : str
-        Such as ``"de"``, ``"German"`` or ``"castilian"``; or the token of a language that a model has added, such as
-        ``"<|gsw|>"``.
+        Such as ``"de"``, ``"German"`` or ``"castilian"``; a tag that names a script too, such as ``"zh-Hant"`` (see
+        `script_of`); or the token of a language that a model has added, such as ``"<|gsw|>"``.
     option : str
         Name of the option that it comes from, for the error.
 
@@ -102,9 +120,29 @@ def to_language_code(language: str, *, option: str = "language") -> str:
     if token and token[1] not in _CODES:
         return token[1]
     code = _CODES.get(language.strip().lower())
+    if code is None and script_of(language):
+        code = _split(language)[0]
     if code is None:
         raise OptionError(option, language, _allowed_languages(language))
     return code
+
+
+def script_of(language: str) -> str | None:
+    """Find the script that a language is to be written in: ``Hant`` of ``zh-Hant`` and ``zh_TW``.
+
+    Parameters
+    ----------
+    language : str
+        As for `from_language_tag`.
+
+    Returns
+    -------
+    str or None
+        A script of `SCRIPTS`; None if it names none, or none of this language.
+    """
+    code, subtags = _split(language)
+    scripts = SCRIPTS.get(code or "", {})
+    return next((scripts[subtag] for subtag in subtags if subtag in scripts), None)
 
 
 def from_language_tag(tag: str | None, *, option: str = "language") -> str | None:
@@ -113,15 +151,16 @@ def from_language_tag(tag: str | None, *, option: str = "language") -> str | Non
     Parameters
     ----------
     tag : str or None
-        A code or name, as for `to_language_code`; a tag of BCP 47 or a locale, of which only the language counts; or
-        a code of ISO 639.
+        A code or name, as for `to_language_code`; a tag of BCP 47 or a locale, of which the language counts, and the
+        script as far as `script_of` finds one; or a code of ISO 639.
     option : str
         As for `to_language_code`.
 
     Returns
     -------
     str or None
-        A key of `LANGUAGES`; None if the language is to be detected.
+        A key of `LANGUAGES`, with the script if one is asked for, such as ``zh-Hant``; None if the language is to be
+        detected.
 
     Raises
     ------
@@ -133,15 +172,23 @@ def from_language_tag(tag: str | None, *, option: str = "language") -> str | Non
     if language in ANY_LANGUAGE:
         return None
     try:
-        return to_language_code(TAGS.get(language, language), option=option)
+        code = to_language_code(TAGS.get(language, language), option=option)
     except OptionError as error:
         raise OptionError(option, tag, error.allowed) from None
+    script = script_of(whole)
+    return f"{code}-{script}" if script else code
 
 
 def from_language_tags(tags: Iterable[str], *, option: str = "languages") -> tuple[str, ...]:
-    """Find the codes of several languages, each once; none if one of the tags stands for any language."""
+    """Find several languages, each once; none if one of the tags stands for any language."""
     codes = dict.fromkeys(from_language_tag(tag, option=option) for tag in tags)
     return () if None in codes else tuple(code for code in codes if code)
+
+
+def _split(tag: str) -> tuple[str | None, list[str]]:
+    """Split a tag into the code of its language, if it has one, and the rest."""
+    language, *subtags = re.split("[-_.@]", tag.strip().lower())
+    return _CODES.get(TAGS.get(language, language)), subtags
 
 
 def _allowed_languages(language: str) -> str:

@@ -279,7 +279,7 @@ class SpeechSegmenter:
             self._word_regions += self._word_vad.flush(self._n_samples // HOP_SAMPLES)
 
     def packed_spans(
-        self, windows: MelWindows, clips: Iterable[ClipRange], window_frames: int
+        self, windows: MelWindows, clips: Iterable[ClipRange], window_frames: int, *, apart: bool = False
     ) -> Iterator[FrameSpans]:
         """Yield the spans of speech within some clips, one window of them at a time, as soon as they are certain.
 
@@ -293,9 +293,13 @@ class SpeechSegmenter:
             In frames; an end of None is that of the recording.
         window_frames : int
             Most frames of a window.
+        apart : bool
+            Whether each region has windows of its own.
         """
+        flush_silence_frames = 0 if apart else FLUSH_SILENCE_FRAMES
         for start, end in clips:
-            packer, n_packed, reading = SpeechPacker(window_frames), 0, True
+            packer = SpeechPacker(window_frames, flush_silence_frames=flush_silence_frames)
+            n_packed, reading = 0, True
             while reading:
                 reading = (end is None or self._vad.stable_until_frames < end) and windows.read_block()
                 while n_packed < len(self.regions):

@@ -24,7 +24,7 @@ from harken.decoding import (
 from harken.errors import Cancelled, OptionError
 from harken.option_types import check, option
 from harken.results import Attempt
-from harken.text import to_language_code
+from harken.text import Script, script_named, script_of, to_language_code
 from harken.transcribe.replacement import Replacements
 from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from harken.types import FRAMES_PER_SECOND
@@ -63,7 +63,10 @@ class TranscribeOptions:
     search, as in the reference, is what happens at temperature 0; without a temperature of 0 there is none.
     """
 
-    language: str | None = _language(None, "Language spoken, as a code or a name; detected if not given.")
+    language: str | None = _language(
+        None,
+        "Language spoken, as a code or a name, or with a script, as zh_Hant or sr_Latn; detected if not given.",
+    )
     languages: tuple[str, ...] = _language((), "The only candidates where the language is detected.")
     language_threshold: float = _language(
         0.5,
@@ -73,7 +76,7 @@ class TranscribeOptions:
         noun="a probability",
     )
     language_windows: int = _language(4, "Most windows to detect the language in.", low=1, high=1000)
-    multilingual: bool = _language(False, "The language may change: detect it for every window.")
+    multilingual: bool = _language(False, "The language may change: detect it for every stretch of speech.")
     task: str = _language("transcribe", "transcribe, or translate into English.", choices=TASKS)
 
     beam_size: int = _decoding(
@@ -233,15 +236,21 @@ class TranscribeOptions:
             self.temperatures, first=first, best_of=self.best_of, length_penalty=self.length_penalty
         )
 
+    def scripts(self) -> dict[str, Script]:
+        """Return the scripts that languages are to be written in, by the code of the language."""
+        tags = () if self.task == "translate" else (self.language,) if self.language else self.languages
+        asked = {to_language_code(tag): script_of(tag) for tag in reversed(tags)}
+        return {code: script_named(code, script) for code, script in asked.items() if script}
+
     def replacements(self) -> Replacements:
-        """Return what is replaced in the text.
+        """Return what is replaced in the text, and in which scripts it is written.
 
         Raises
         ------
         OptionError
             If a line is no replacement.
         """
-        return Replacements(self.replace)
+        return Replacements(self.replace, self.scripts())
 
     def vad_options(self) -> VadOptions:
         """Return the options of voice activity detection.

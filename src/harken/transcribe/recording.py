@@ -307,7 +307,9 @@ class RecordingTranscriber:
     def _packed_sources(self, segmenter: SpeechSegmenter) -> Iterator[FrameSource | None]:
         """Yield packed speech, and None wherever none is complete after another block."""
         clips = self.options.clips(FRAMES_PER_SECOND)
-        for spans in segmenter.packed_spans(self._windows, clips, self._window_frames):
+        # The language changes between regions; a window has only one.
+        apart = self.options.multilingual
+        for spans in segmenter.packed_spans(self._windows, clips, self._window_frames, apart=apart):
             yield PackedSpeech(self._windows, spans) if spans else None
 
     def _restore_language(self, language: LanguageState) -> None:

@@ -1,9 +1,9 @@
-"""Words that are always written otherwise, such as names: replaced in the text of segments and in their words."""
+"""What is always written otherwise, names or a script: replaced in the text of segments and in their words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from unicodedata import east_asian_width
 
 from harken.errors import OptionError
 from harken.results import Segment, Word
+from harken.text import Script
 
 
 class _Change(NamedTuple):
@@ -22,7 +23,7 @@ class _Change(NamedTuple):
 
 
 class Replacements:
-    """Replacements of words.
+    """Replacements of words, in texts that are written in a script of their language.
 
     Parameters
     ----------
@@ -30,6 +31,8 @@ class Replacements:
         Each ``wrong = right``, of a word or several; empty ones and comments, from a ``#``, are skipped. The longest
         one that fits is used. A text in capitals stays so, and one that begins with a capital, unless what it is
         replaced by has capitals of its own.
+    scripts : mapping of str to Script
+        The script of a language, by its code.
 
     Raises
     ------
@@ -37,7 +40,8 @@ class Replacements:
         If a line has no equals sign, or nothing on one side of it, or two say the same word.
     """
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    def __init__(self, lines: Sequence[str], scripts: Mapping[str, Script] | None = None) -> None:
+        self._scripts = scripts or {}
         pairs: dict[str, tuple[str, str]] = {}
         for line in chain.from_iterable(map(str.splitlines, lines)):
             wrong, equals, right = (" ".join(part.split()) for part in line.partition("="))
@@ -51,19 +55,36 @@ class Replacements:
         alternatives = "|".join(f"({_whole_words(wrong)})" for wrong, _ in self._pairs)
         self._pattern = re.compile(alternatives or "(?!)", re.IGNORECASE)
 
-    def apply(self, segment: Segment) -> Segment:
-        """Return a segment with its words replaced; those that stand for others have their times. Its tokens stay."""
-        if not (changes := [*self._changes(segment.text)]):
-            return segment
-        words = segment.words
-        if "".join(word.text for word in words) == segment.text:
-            words = tuple(_changed_words(words, changes))
-        return replace(segment, text=_changed(segment.text, changes), words=words)
+    def apply(self, segment: Segment, *, streamed: bool = False) -> Segment:
+        """Return a segment in its script and with its words replaced. Its tokens stay.
+
+        Words that stand for others have their times. A streamed segment is written as `in_script` writes its text.
+        """
+        if script := self._scripts.get(segment.language or ""):
+            changes = script.changes(segment.text, unfinished=streamed)
+            segment = _rewritten_segment(segment, (_Change(*change) for change in changes))
+        return _rewritten_segment(segment, self._changes(segment.text))
+
+    def in_script(self, text: str, language: str | None) -> str:
+        """Return the text of a live utterance in the script of its language; a longer one begins with it."""
+        script = self._scripts.get(language or "")
+        if not script:
+            return text
+        return _changed(text, [_Change(*change) for change in script.changes(text, unfinished=True)])
 
     def _changes(self, text: str) -> Iterator[_Change]:
         for found in self._pattern.finditer(text):
             assert found.lastindex, "each alternative is a group"
             yield _Change(found.start(), found.end(), _in_case_of(found[0], *self._pairs[found.lastindex - 1]))
+
+
+def _rewritten_segment(segment: Segment, changes: Iterable[_Change]) -> Segment:
+    if not (changes := [*changes]):
+        return segment
+    words = segment.words
+    if "".join(word.text for word in words) == segment.text:
+        words = tuple(_changed_words(words, changes))
+    return replace(segment, text=_changed(segment.text, changes), words=words)
 
 
 def _whole_words(wrong: str) -> str:
