@@ -11,7 +11,6 @@ one that the others are compared with: ratios of time turn by turn, differences 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,8 +22,8 @@ from statistics import median
 from typing import Any
 
 from engines import PACKAGES, Worker, add_engine_options, engine
-from program import DEFAULT_SET, Args, Program, Row, add, main, note, percent, ratios, spread
-from recordings import difference, evaluate, read_set, write_joined
+from program import DEFAULT_SET, Args, Parser, Row, add, main, note, percent, ratios, spread
+from recordings import SCORING, difference, evaluate, read_set, write_joined
 
 SETTLE_S = 0.5
 """Pause between two engines: idle threads of some pools spin for 0.2 s before they sleep."""
@@ -49,7 +48,7 @@ class Turns:
         self.peak_mb, self.texts = replies[-1].peak_mb, [reply.text for reply in replies]
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     add_engine_options(parser, ("harken",))
     add(parser, "--beam", (1,), "beam widths; 1 is greedy")
     add(parser, "--repeats", 3, "turns of each engine")
@@ -114,8 +113,6 @@ def compare(
 
 if __name__ == "__main__":
     main(
-        Program(
-            doc=__doc__, name="compare", rows=rows, options=options, model="tiny.en", sets=(DEFAULT_SET,),
-            needs=("harken", "jiwer", "whisper_normalizer"), packages=PACKAGES, settings=("precision", "repeats"),
-        )
+        rows, options, name="compare", model="tiny.en", sets=(DEFAULT_SET,), needs=SCORING, packages=PACKAGES,
+        settings=("precision", "repeats"),
     )  # fmt: skip

@@ -10,7 +10,6 @@ same seed gives the same files. `voices` finds the speech.
 
 from __future__ import annotations
 
-import argparse
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from program import Args, Program, Row, add, main
+from program import Args, Parser, Row, add, main
 from recordings import SAMPLE_RATE, write_wav
 from voices import (
     HALVES,
@@ -124,7 +123,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     parser.add_argument("--to", type=Path, required=True, metavar="DEST", help="folder to write to")
     add(parser, "--kind", tuple(KINDS), "kinds", choices=KINDS)
     add(parser, "--count", 8, "conversations of a kind in each half")
@@ -398,4 +397,4 @@ def make_noise(size: int, slope: float, rng: np.random.Generator) -> Floats:
 
 
 if __name__ == "__main__":
-    main(Program(doc=__doc__, name="conversations", rows=rows, options=options))
+    main(rows, options, name="conversations")

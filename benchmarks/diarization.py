@@ -8,7 +8,6 @@ same recordings, with 95 % intervals from resampled recordings.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines import DIARIZERS, Engine, Reply, Worker
-from program import Args, Program, Row, add, main, note, percent
+from program import Args, Parser, Row, add, main, note, percent
 from recordings import difference
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class Diarized:
     reply: Reply
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     parser.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="conversations")
     parser.add_argument("--speaker-model", metavar="DIR", help="folder with the models of harken")
     add(parser, "--half", "report", "of the conversations", choices=("tune", "report"))
@@ -122,9 +121,4 @@ def cost(diarized: Sequence[Diarized]) -> Row:
 
 
 if __name__ == "__main__":
-    main(
-        Program(
-            doc=__doc__, name="speakers-peers", rows=rows, options=options, needs=("harken", "scipy"),
-            packages=("scipy", "onnxruntime"),
-        )
-    )  # fmt: skip
+    main(rows, options, name="speakers-peers", needs=("harken", "scipy"), packages=("scipy", "onnxruntime"))

@@ -9,7 +9,6 @@ percentage of recordings whose language an engine got right stands beside its er
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,8 +17,8 @@ from itertools import product
 from typing import Any
 
 from engines import PACKAGES, Reply, Worker, add_engine_options, engine
-from program import Args, Program, Row, add, main, note, percent
-from recordings import difference, evaluate, read_sets
+from program import Args, Parser, Row, add, main, note, percent
+from recordings import SCORING, difference, evaluate, read_sets
 
 SETS = (
     "accents", "arctic", "chinese", "common-voice", "dutch", "french", "german", "librispeech-test-other",
@@ -38,7 +37,7 @@ class Outcome:
     replies: Sequence[Reply]
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     add_engine_options(parser, ("harken", "harken exact", "faster-whisper"))
     add(parser, "--beam", (1,), "beam widths; 1 is greedy")
     add(parser, "--language", ("named",), "named, detected or both", choices=("named", "detected"))
@@ -99,8 +98,6 @@ def measure(group: str, members: Sequence[Outcome], engines: Sequence[str]) -> R
 
 if __name__ == "__main__":
     main(
-        Program(
-            doc=__doc__, name="errors", rows=rows, options=options, model="base", sets=SETS, packages=PACKAGES,
-            needs=("harken", "jiwer", "whisper_normalizer"), settings=("precision",),
-        )
+        rows, options, name="errors", model="base", sets=SETS, packages=PACKAGES, needs=SCORING,
+        settings=("precision",),
     )  # fmt: skip

@@ -8,7 +8,6 @@ alone), which is what an archive of many hours costs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from program import COMMAND, DEFAULT_SET, Args, Program, Row, add, main, note, ratios, require, spread, stop
+from program import COMMAND, DEFAULT_SET, Args, Parser, Row, add, main, note, ratios, require, spread, stop
 from recordings import SPEECH, read_sets
 
 PROCESS, IN_PROCESS, WORKER, RAY = "process", "in-process", "worker", "ray"
@@ -39,7 +38,7 @@ for line in open(sys.argv[1], encoding="utf-8"):
 """
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     add(parser, "--minutes", 20.0, "audio of a run")
     add(parser, "--shard-minutes", 30.0, "audio of a shard")
     add(parser, "--repeats", 3, "rounds")
@@ -136,9 +135,6 @@ def ray_node(processors: int) -> Iterator[str]:
 
 if __name__ == "__main__":
     main(
-        Program(
-            doc=__doc__, name="fleet-overhead", rows=rows, options=options, model="tiny.en",
-            sets=("long-form", DEFAULT_SET, "arctic", SPEECH), packages=("ray",),
-            settings=("shard_minutes", "set", "repeats"),
-        )
+        rows, options, name="fleet-overhead", model="tiny.en", sets=("long-form", DEFAULT_SET, "arctic", SPEECH),
+        packages=("ray",), settings=("shard_minutes", "set", "repeats"),
     )  # fmt: skip

@@ -8,19 +8,18 @@ attention are medians of turns. `harken eval --attention lsh` counts errors.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator
 from statistics import median
 
-from program import Args, Program, Row, add, main
+from program import Args, Parser, Row, add, main
 
 STATE, HEADS = 512, 8
 """Width and heads of the encoder of base."""
 ROUNDS = (0, 1, 3, 7)
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     add(parser, "--positions", (750, 1500, 3000, 6000, 12_000), "positions of a window; Whisper's has 1500")
     add(parser, "--repeats", 5, "turns")
 
@@ -49,8 +48,5 @@ def rows(args: Args) -> Iterator[Row]:
 
 if __name__ == "__main__":
     main(
-        Program(
-            doc=__doc__, name="hashing-cost", rows=rows, options=options, needs=("harken", "torch"),
-            packages=("torch",), settings=("repeats",),
-        )
+        rows, options, name="hashing-cost", needs=("harken", "torch"), packages=("torch",), settings=("repeats",)
     )  # fmt: skip

@@ -8,20 +8,19 @@ turns.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from typing import Any
 
-from program import DEFAULT_SET, Args, Program, Row, add, main, note, percent
-from recordings import GAP_S, SAMPLE_RATE, read_set
+from program import DEFAULT_SET, Args, Parser, Row, add, main, note, percent
+from recordings import GAP_S, SAMPLE_RATE, SCORING, read_set
 
 BLOCK_SAMPLES = SAMPLE_RATE // 50
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     add(parser, "--delay", ("low",), "names or milliseconds")
     add(parser, "--finals", ("streamed",), "exact, streamed or both", choices=("exact", "streamed"))
     add(parser, "--repeats", 1, "turns of each session, of which that of median time counts")
@@ -83,8 +82,5 @@ def figures(found: Any, bound: Any) -> Row:
 
 if __name__ == "__main__":
     main(
-        Program(
-            doc=__doc__, name="live", rows=rows, options=options, model="tiny.en", sets=(DEFAULT_SET,),
-            needs=("harken", "jiwer", "whisper_normalizer"), settings=("one_core",),
-        )
-    )  # fmt: skip
+        rows, options, name="live", model="tiny.en", sets=(DEFAULT_SET,), needs=SCORING, settings=("one_core",)
+    )

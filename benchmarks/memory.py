@@ -9,7 +9,6 @@ Both are made of the recordings of one set, repeated with silence between them, 
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import tempfile
@@ -18,13 +17,13 @@ from itertools import cycle
 from pathlib import Path
 from time import perf_counter
 
-from program import COMMAND, DEFAULT_SET, Args, Program, Row, add, main, maxrss_mb, note, stop
+from program import COMMAND, DEFAULT_SET, Args, Parser, Row, add, main, maxrss_mb, note, stop
 from recordings import read_sets, write_joined
 
 SHORT_S = 180.0
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     add(parser, "--hours", 3.0, "length of the long one")
     add(parser, "--command", "transcribe", "of harken", choices=("transcribe", "listen"))
 
@@ -66,9 +65,4 @@ def transcribe(path: Path, audio_s: float, args: Args) -> Row:
 
 
 if __name__ == "__main__":
-    main(
-        Program(
-            doc=__doc__, name="memory", rows=rows, options=options, model="tiny.en", sets=(DEFAULT_SET,),
-            settings=("command",),
-        )
-    )  # fmt: skip
+    main(rows, options, name="memory", model="tiny.en", sets=(DEFAULT_SET,), settings=("command",))

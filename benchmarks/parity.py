@@ -10,14 +10,13 @@ reference gets the weights as harken has read them.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from program import DEFAULT_SET, Args, Program, Row, add, main, note
+from program import DEFAULT_SET, Args, Parser, Row, add, main, note
 from recordings import read_set
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ Window = tuple[int, ...]
 """Tokens that were decoded, without the end of text."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     parser.add_argument("--openai-model", metavar="FILE", help="the same model as .pt")
     add(parser, "--beam", (1, 5), "beam widths; 1 is greedy")
     add(parser, "--task", "transcribe", "of both engines", choices=("transcribe", "translate"))
@@ -133,8 +132,6 @@ def first_difference(recognizer: harken.Recognizer, ours: Sequence[Window], thei
 
 if __name__ == "__main__":
     main(
-        Program(
-            doc=__doc__, name="parity", rows=rows, options=options, model="tiny.en", sets=(DEFAULT_SET,),
-            needs=("harken", "whisper", "torch"), packages=("openai-whisper", "torch"), settings=("task",),
-        )
+        rows, options, name="parity", model="tiny.en", sets=(DEFAULT_SET,), needs=("harken", "whisper", "torch"),
+        packages=("openai-whisper", "torch"), settings=("task",),
     )  # fmt: skip

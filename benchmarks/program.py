@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn
@@ -24,24 +22,31 @@ COMMAND = [sys.executable, "-c", "import sys; from harken.__main__ import run; s
 """Command line that does what the console script `harken` does."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-Args = argparse.Namespace
+Args, Parser = argparse.Namespace, argparse.ArgumentParser
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A benchmark.
+def main(
+    rows: Callable[[Args], Iterable[Row]],
+    options: Callable[[Parser], None] = lambda parser: None,
+    *,
+    name: str,
+    model: str | None = None,
+    sets: tuple[str, ...] = (),
+    needs: tuple[str, ...] = ("harken",),
+    packages: tuple[str, ...] = (),
+    settings: tuple[str, ...] = (),
+) -> None:
+    """Run a benchmark; an error of harken becomes one line.
 
     Parameters
     ----------
-    doc : str
-        Its description.
-    name : str
-        Name of its result unless ``--save`` says another; its subcommand where a file has several.
     rows : callable
-        Yields the rows of the result, given the arguments.
+        Yields the rows of the result, given the arguments. Its module describes the program.
     options : callable, optional
         Adds arguments of its own.
+    name : str
+        Name of its result unless ``--save`` says another.
     model : str, optional
         Default of ``--model``; without one there is no such argument.
     sets : tuple of str
@@ -53,75 +58,43 @@ class Program:
     settings : tuple of str
         Arguments that belong to the result, beside the model and the threads.
     """
-
-    doc: str | None
-    name: str
-    rows: Callable[[Args], Iterable[Row]]
-    options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-    model: str | None = None
-    sets: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ("harken",)
-    packages: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
-
-    def run(self) -> None:
-        """Run the program; an error of harken becomes one line."""
-        args = self.parser().parse_args()
-        require(*self.needs)
-        limit_threads(args.threads)
-        names = ("model", "threads", *self.settings)
-        settings = {name.replace("_", " "): getattr(args, name) for name in names if hasattr(args, name)}
-        result = results.begin(args.save or self.name, settings, self.packages)
-        try:
-            for row in self.rows(args):
-                result.add(**row)
-        except Exception as error:
-            from harken.errors import HarkenError
-
-            if isinstance(error, HarkenError):
-                stop(str(error))
-            raise
-        if args.save:
-            print(results.write(result))
-
-    def parser(self) -> argparse.ArgumentParser:
-        """Return the parser of its command line."""
-        parser = argparse.ArgumentParser(
-            description=self.doc, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+    described = sys.modules[rows.__module__].__doc__
+    parser = Parser(description=described, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--audio", type=Path, metavar="DIR", default=ROOT.parent / "shared" / "audio",
+        help="folder of sets, each with a manifest.jsonl (../shared/audio beside the repository)",
+    )  # fmt: skip
+    add(parser, "--threads", 2, "threads of each engine")
+    parser.add_argument("--save", metavar="NAME", help="write benchmarks/results/NAME.json")
+    if model:
+        add(parser, "--model", model, "name or path of a model")
+    if sets:
+        add(parser, "--set", sets, "sets")
         parser.add_argument(
-            "--audio", type=Path, metavar="DIR", default=ROOT.parent / "shared" / "audio",
-            help="folder of sets, each with a manifest.jsonl (../shared/audio beside the repository)",
-        )  # fmt: skip
-        parser.add_argument(
-            "--threads", type=positive, default=2, metavar="N", help="threads of each engine (2)"
+            "--limit", type=positive, metavar="N", help="only N recordings of a set, spread evenly"
         )
-        parser.add_argument("--save", metavar="NAME", help="write benchmarks/results/NAME.json")
-        if self.model:
-            add(parser, "--model", self.model, "name or path of a model")
-        if self.sets:
-            add(parser, "--set", self.sets, "sets")
-            parser.add_argument(
-                "--limit", type=positive, metavar="N", help="only N recordings of a set, spread evenly"
-            )
-        self.options(parser)
-        return parser
+    options(parser)
+    args = parser.parse_args()
+    require(*needs)
+    limit_threads(args.threads)
+    known = [each for each in ("model", "threads", *settings) if hasattr(args, each)]
+    shown = {each.replace("_", " "): getattr(args, each) for each in known}
+    result = results.begin(args.save or name, shown, packages)
+    try:
+        for row in rows(args):
+            result.add(**row)
+    except Exception as error:
+        from harken.errors import HarkenError
 
-
-def main(*programs: Program) -> None:
-    """Run the program of a file, or that which the command line names if it has several."""
-    if len(programs) == 1:
-        return programs[0].run()
-    known = {program.name.rpartition("-")[2]: program for program in programs}
-    if len(sys.argv) < 2 or sys.argv[1] not in known:
-        sys.exit(f"usage: python {sys.argv[0]} {{{','.join(known)}}} [options]")
-    name = sys.argv.pop(1)
-    sys.argv[0] = f"{sys.argv[0]} {name}"  # the name in usage, and in the command of a result
-    known[name].run()
+        if isinstance(error, HarkenError):
+            stop(str(error))
+        raise
+    if args.save:
+        print(results.write(result))
 
 
 def add(
-    parser: argparse.ArgumentParser,
+    parser: Parser,
     name: str,
     default: Any,
     help: str,
@@ -213,20 +186,13 @@ def percent(rate: float | None) -> float | None:
 
 
 def peak_mb() -> float:
-    """Return the most memory that this process has had resident, in MB; nan where the platform does not tell.
+    """Return the most memory that this process has had resident, in MB; nan where the system is not Linux.
 
-    Linux counts the memory of the program before in `ru_maxrss`, where one process image replaces another.
+    Not `ru_maxrss`, which has the memory of the program before, where one process image replaces another.
     """
-    try:
-        status = Path("/proc/self/status").read_text(encoding="utf-8")
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
-    except (OSError, IndexError):
-        pass
-    try:
-        import resource
-    except ImportError:
-        return math.nan
-    return maxrss_mb(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    status = Path("/proc/self/status")
+    text = status.read_text(encoding="utf-8") if status.exists() else "VmHWM: nan"
+    return float(text.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
 def maxrss_mb(maxrss: int) -> float:

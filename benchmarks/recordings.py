@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from harken.contract import Floats
     from harken.evaluation.error_rate import ErrorRate
 
+SCORING = ("harken", "jiwer", "whisper_normalizer")
+"""Modules that `evaluate` needs."""
 GAP_S = 0.3
 """Silence between two joined recordings."""
 SAMPLE_RATE = 16_000

@@ -73,19 +73,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of one command.
-
-    Parameters
-    ----------
-    name, command, date, commit : str
-    machine : Machine
-    load : float or None
-    versions : mapping of str to str
-    settings : mapping of str to object
-        What holds for all rows.
-    rows : list of dict
-        What was measured.
-    """
+    """The result of one command, with the fields of its file."""
 
     name: str
     command: str

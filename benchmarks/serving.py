@@ -1,49 +1,36 @@
-"""The server: live streams, and files.
+"""Live streams of the server: clients in real time, each of which sends other speech over a connection of its own.
 
-``live`` paces clients in real time: each sends other speech over a connection of its own, in the server's own protocol
-or in several. The latency of a word is the time from its end in the audio, as an offline alignment gives it, until the
-client has it: shown, tentative or not, and committed. ``files`` compares with `harken transcribe` and with
-faster-whisper behind the same route.
+They speak the server's own protocol or several. The latency of a word is the time from its end in the audio, as an
+offline alignment gives it, until the client has it: shown, tentative or not, and committed.
 
-    python benchmarks/serving.py live --count 1 2 4 8 12 --delay minimal low --save serving-live
-    python benchmarks/serving.py live --count 16 --protocol own realtime deepgram vosk wyoming --seconds 40 --repeat 15
-    python benchmarks/serving.py files --concurrency 1 2 4 8 --save serving-files
+    python benchmarks/serving.py --count 1 2 4 8 12 --delay minimal low --save serving-live
+    python benchmarks/serving.py --count 16 --protocol own realtime deepgram vosk wyoming --seconds 40 --repeat 15
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import re
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from engines import model_directory
 from live_clients import Dialect, Reply, deepgram, own, realtime, speak, vosk, wyoming
-from program import COMMAND, Args, Program, Row, add, main, note, percentiles, require, stop
-from recordings import SAMPLE_RATE, SPEECH, cut_streams, read_set, to_pcm, write_joined
+from program import COMMAND, Args, Parser, Row, add, main, note, percentiles, stop
+from recordings import SAMPLE_RATE, cut_streams, to_pcm
 
 if TYPE_CHECKING:
-    import httpx
-
     from harken.contract import Floats
 
 ADDRESS = re.compile(r"http://([\d.]+):(\d+)")
-HARKEN, PEER = "harken", "faster-whisper"
-PEER_PROGRAM = Path(__file__).with_name("serving_peer.py")
-ROUTE = "/v1/audio/transcriptions"
-END_S, CLIENT_TIMEOUT_S = 60, 600
+END_S = 60
 START_GAP_S = 0.3
 """Time between the starts of two clients: real ones do not begin in step."""
 
@@ -62,14 +49,19 @@ class Server:
 
 
 @contextmanager
-def running(name: str, args: Args, *options: str) -> Iterator[Server]:
-    """Run a server while the block runs."""
-    if name == PEER:
-        require("faster_whisper")
-        program, model = [sys.executable, str(PEER_PROGRAM)], model_directory(args.model)
-    else:
-        program, model = [*COMMAND, "serve", *options], args.model
-    command = [*program, "--port", "0", "--threads", str(args.threads), "--model", model]
+def running(args: Args, *options: str) -> Iterator[Server]:
+    """Run the server while the block runs."""
+    command = [
+        *COMMAND,
+        "serve",
+        *options,
+        "--port",
+        "0",
+        "--threads",
+        str(args.threads),
+        "--model",
+        args.model,
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr
@@ -79,7 +71,7 @@ def running(name: str, args: Args, *options: str) -> Iterator[Server]:
             if found := ADDRESS.search(line):
                 break
         else:
-            stop(f"{name} did not start: {''.join(lines[-3:])}")
+            stop(f"the server did not start: {''.join(lines[-3:])}")
         drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
         yield Server(f"http://{found[1]}:{found[2]}", process)
     finally:
@@ -88,24 +80,10 @@ def running(name: str, args: Args, *options: str) -> Iterator[Server]:
     drain.wait(END_S)
 
 
-async def send_file(client: httpx.AsyncClient, path: Path) -> tuple[float, float]:
-    """Send a file; return the seconds until its first words came, and until all had."""
-    start_s, first_s = perf_counter(), None
-    form = {"model": "whisper-1", "language": "en", "stream": "true"}
-    with path.open("rb") as file:
-        async with client.stream("POST", ROUTE, data=form, files={"file": file}) as response:
-            response.raise_for_status()
-            async for line in response.aiter_lines():
-                if first_s is None and line.startswith("data: ") and ".delta" in line:
-                    first_s = perf_counter() - start_s
-    total_s = perf_counter() - start_s
-    return total_s if first_s is None else first_s, total_s
-
-
 PROTOCOLS = ("own", "realtime", "deepgram", "vosk", "wyoming")
 
 
-def live_options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     add(parser, "--count", (1, 2, 4, 8), "numbers of streams")
     add(parser, "--protocol", ("own",), "protocols of the streams, in turn", choices=PROTOCOLS)
     add(parser, "--delay", ("minimal", "low"), "delays")
@@ -114,7 +92,7 @@ def live_options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--repeat", 1, "times that it is said")
 
 
-def live(args: Args) -> Iterator[Row]:
+def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each delay and number of streams, and one for each of several protocols."""
     import harken
 
@@ -123,7 +101,7 @@ def live(args: Args) -> Iterator[Row]:
     words = [[word for segment in transcript for word in segment.words] for transcript in transcripts]
     vosk, wyoming = free_ports(2)
     doors = "--vosk", f"127.0.0.1:{vosk}", "--wyoming", f"tcp://127.0.0.1:{wyoming}"
-    with running(HARKEN, args, "--max-load", "100", *doors) as server:
+    with running(args, "--max-load", "100", *doors) as server:
         socket_url = server.url.replace("http", "ws", 1)
         urls = dict.fromkeys(PROTOCOLS, socket_url) | {"vosk": f"ws://127.0.0.1:{vosk}", "wyoming": doors[-1]}
         asyncio.run(measure_live(server, urls, streams[:1], words[:1], args, args.delay[0], 1))  # warms up
@@ -221,73 +199,8 @@ def latencies(reply: Reply, dialect: Dialect, spoken: Sequence[Any]) -> Sequence
     return measure_latencies(display.words(), spoken, split_units).words
 
 
-def files_options(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--servers", (HARKEN, PEER), "servers", choices=(HARKEN, PEER))
-    add(parser, "--concurrency", (1, 2, 4, 8), "numbers of clients")
-    add(parser, "--files", 16, "files")
-    add(parser, "--seconds", 60, "length of each file")
-
-
-def files(args: Args) -> Iterator[Row]:
-    """Yield a row for the command line, and one for each server and number of clients."""
-    with tempfile.TemporaryDirectory() as folder:
-        recordings = cycle(entry.path for entry in read_set(args.audio, SPEECH))
-        paths = [Path(folder) / f"{i}.wav" for i in range(args.files)]
-        for path in paths:
-            write_joined(recordings, path, args.seconds)
-        audio_s = args.files * args.seconds
-        common = ["--model", args.model, "--threads", str(args.threads), "--language", "en", "--quiet"]
-        start_s = perf_counter()
-        subprocess.run(
-            [*COMMAND, "transcribe", *map(str, paths), *common], check=True, stdout=subprocess.DEVNULL
-        )
-        yield files_row("harken transcribe", 1, audio_s / (perf_counter() - start_s), [])
-        for name in args.servers:
-            with running(name, args) as server:
-                asyncio.run(send_all(server, paths[:2], 1))  # loads and warms up
-                for clients in args.concurrency:
-                    start_s = perf_counter()
-                    replies = asyncio.run(send_all(server, paths, clients))
-                    yield files_row(name, clients, audio_s / (perf_counter() - start_s), replies)
-
-
-async def send_all(server: Server, paths: Sequence[Path], clients: int) -> list[tuple[float, float]]:
-    """Send files by some clients, each of which takes the next file when it has the words of the last."""
-    import httpx
-
-    waiting = iter(paths)
-    async with httpx.AsyncClient(base_url=server.url, timeout=CLIENT_TIMEOUT_S) as client:
-
-        async def work() -> list[tuple[float, float]]:
-            return [await send_file(client, path) for path in waiting]
-
-        replies = await asyncio.gather(*(work() for _ in range(clients)))
-        return [reply for own in replies for reply in own]
-
-
-def files_row(server: str, clients: int, speed: float, replies: Sequence[tuple[float, float]]) -> Row:
-    """Return a row of the result."""
-    first = percentiles("first", [first_s for first_s, _ in replies])
-    whole = percentiles("file", [total_s for _, total_s in replies])
-    return {"server": server, "clients": clients, "times_real_time": round(speed, 1), **first, **whole}
-
-
 if __name__ == "__main__":
-    common: dict[str, Any] = {
-        "doc": __doc__,
-        "model": "tiny.en",
-        "needs": ("harken", "httpx", "websockets", "starlette"),
-        "packages": ("uvicorn", "websockets", "faster-whisper", "ctranslate2"),
-    }
     main(
-        Program(
-            name="serving-live",
-            rows=live,
-            options=live_options,
-            settings=("finals", "seconds", "repeat"),
-            **common,
-        ),
-        Program(
-            name="serving-files", rows=files, options=files_options, settings=("files", "seconds"), **common
-        ),
-    )
+        rows, options, name="serving-live", model="tiny.en", needs=("harken", "websockets", "starlette"),
+        packages=("uvicorn", "websockets"), settings=("finals", "seconds", "repeat"),
+    )  # fmt: skip

@@ -10,14 +10,13 @@ plain decoding, of which there must be none.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from program import DEFAULT_SET, Args, Program, Row, add, main, note, percent
+from program import DEFAULT_SET, Args, Parser, Row, add, main, note, percent
 from recordings import read_sets
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Run:
     stats: Any = field(default=None)
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     add(parser, "--source", ("tiny", REFERENCE, TRANSCRIPT), "assistants, reference, transcript")
     add(parser, "--repeats", 2, "turns")
     add(parser, "--beam-size", 1, "hypotheses of the beam search")
@@ -97,13 +96,5 @@ def compare(plain: list[Run], drafted: list[Run]) -> Row:
 
 if __name__ == "__main__":
     main(
-        Program(
-            doc=__doc__,
-            name="speculative",
-            rows=rows,
-            options=options,
-            model="small",
-            sets=(DEFAULT_SET,),
-            settings=("beam_size", "repeats"),
-        )
+        rows, options, name="speculative", model="small", sets=(DEFAULT_SET,), settings=("beam_size", "repeats")
     )

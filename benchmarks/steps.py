@@ -14,14 +14,13 @@ bytes again and again. With ``--dims`` the weights are random, of a published mo
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from program import Args, Program, Row, add, main, note, spread, stop
+from program import Args, Parser, Row, add, main, note, spread, stop
 from random_weights import SIZES
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ CACHE_BYTES = {"native": 2, "onnx": 4, "torch": 2}
 """Bytes of a key or value, of each backend in its lower precisions."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     parser.add_argument("--dims", choices=SIZES, help="random weights of these dimensions instead of a model")
     add(parser, "--backend", ("native",), "backends", choices=("native", "onnx", "torch", "numpy"))
     add(parser, "--precision", "auto", "of all backends")
@@ -191,8 +190,6 @@ def timed(work: Callable[[], object]) -> float:
 
 if __name__ == "__main__":
     main(
-        Program(
-            doc=__doc__, name="steps", rows=rows, options=options, model="tiny.en", packages=("torch",),
-            settings=("positions", "past", "bursts", "burst_s"),
-        )
+        rows, options, name="steps", model="tiny.en", packages=("torch",),
+        settings=("positions", "past", "bursts", "burst_s"),
     )  # fmt: skip

@@ -8,16 +8,15 @@ so cues that break no other rule than that of the reading speed are counted apar
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 
-from program import Args, Program, Row, add, main
+from program import Args, Parser, Row, add, main
 from recordings import read_sets
 
 AS_THEY_ARE = "segments as they are"
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     add(parser, "--style", ("plain", "netflix", "bbc"), "styles")
 
 
@@ -50,6 +49,4 @@ def rows(args: Args) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    main(
-        Program(doc=__doc__, name="subtitles", rows=rows, options=options, model="tiny.en", sets=("long-form",))
-    )
+    main(rows, options, name="subtitles", model="tiny.en", sets=("long-form",))

@@ -10,7 +10,6 @@ errors, and count against F1, for which start and end have to be within 50 ms.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import importlib
 import re
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines import MODULES, PACKAGES, model_directory
-from program import Args, Program, Row, add, main, note, require
+from program import Args, Parser, Row, add, main, note, require
 from recordings import SAMPLE_RATE, read_set, write_wav
 
 if TYPE_CHECKING:
@@ -263,7 +262,7 @@ def figures(name: str, values: Sequence[float]) -> Row:
     } | shares
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def options(parser: Parser) -> None:
     add(parser, "--engines", ("harken",), ", ".join(LABELS), choices=LABELS)
     add(parser, "--language", "en", "of the set's references that are spoken")
     parser.add_argument("--pt", metavar="FILE", help="the same model for openai-whisper and stable-ts")
@@ -306,9 +305,6 @@ def compare(spoken: Sequence[Spoken], found: Sequence[Words]) -> Row:
 
 if __name__ == "__main__":
     main(
-        Program(
-            doc=__doc__, name="word-times", rows=rows, options=options, model="tiny.en", sets=("arctic",),
-            needs=("harken", "espeakng_loader"), packages=(*PACKAGES, "espeakng-loader", "stable-ts"),
-            settings=("language",),
-        )
+        rows, options, name="word-times", model="tiny.en", sets=("arctic",), needs=("harken", "espeakng_loader"),
+        packages=(*PACKAGES, "espeakng-loader", "stable-ts"), settings=("language",),
     )  # fmt: skip

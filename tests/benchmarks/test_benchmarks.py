@@ -15,24 +15,21 @@ from results import ROOT
 
 FOLDER = ROOT / "benchmarks"
 PARTS = {
-    "conversations", "engines", "live_clients", "program", "random_weights", "recordings", "results",
-    "serving_peer", "tables", "voices",
+    "conversations", "engines", "live_clients", "program", "random_weights", "recordings", "results", "tables",
+    "voices",
 }  # fmt: skip
-"""Modules, and programs that are tested otherwise or take a peer."""
+"""Modules, and programs that are tested otherwise."""
 LIMITED = "--limit 1 --set arctic"
 RUNS = {
     "compare": f"{LIMITED} --repeats 1",
     "errors": f"{LIMITED} --engines harken --model tiny.en",
     "fleet": f"{LIMITED} --repeats 1 --ways in-process",
-    "gpu": "--dims tiny --device cpu --steps 2 --rounds 1 --batch 1",
     "hashing": "--positions 300 --repeats 1",
     "live": LIMITED,
     "memory": "--limit 1 --hours 0.002",
     "parity": f"{LIMITED} --beam 1",
-    "serving live": "--count 5 --protocol own realtime deepgram vosk wyoming --seconds 2 --delay low",
-    "serving files": "--files 1 --seconds 2 --concurrency 1 --servers harken",
+    "serving": "--count 5 --protocol own realtime deepgram vosk wyoming --seconds 2 --delay low",
     "speculative": f"{LIMITED} --repeats 1 --model tiny.en --source ngram transcript",
-    "start": "--repeats 1",
     "subtitles": "--limit 1 --style plain",
     "word_times": f"{LIMITED} --engines harken 'harken live' 'harken align'",
     "steps": "--bursts 1 --burst-s 0.01 --tokens 1 2 --rows 1 2 --positions 300",
@@ -40,7 +37,6 @@ RUNS = {
 }
 NEEDS = {
     "parity": ("whisper", "torch"),
-    "gpu": ("torch",),
     "hashing": ("torch",),
     "word_times": ("espeakng_loader",),
     "diarization": ("onnxruntime",),
@@ -55,20 +51,18 @@ pytestmark = [
 
 
 def test_every_program_is_run_here() -> None:
-    run = {name.split()[0] for name in RUNS}
-    assert {path.stem for path in FOLDER.glob("*.py")} == run | PARTS
+    assert {path.stem for path in FOLDER.glob("*.py")} == RUNS.keys() | PARTS
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name not in BY_DAY)) for name in RUNS]
 )
 def test_a_program_yields_rows(name: str, tmp_path: Path, places: Callable[[str], str]) -> None:
-    program, *subcommand = name.split()
-    for module in NEEDS.get(program, ()):
+    for module in NEEDS.get(name, ()):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"needs {module}")
     arguments = [places(part) for part in RUNS[name].split()]
-    command = [sys.executable, str(FOLDER / f"{program}.py"), *subcommand, "--audio", str(SHARED / "audio")]
+    command = [sys.executable, str(FOLDER / f"{name}.py"), "--audio", str(SHARED / "audio")]
     done = subprocess.run(
         [*command, "--threads", "1", *arguments], capture_output=True, text=True, cwd=tmp_path
     )
