@@ -11,6 +11,7 @@ from audio_files import AUDIO_FORMATS
 from harken.errors import ManifestError, OutputError
 from harken.evaluation.evaluate import open_hypotheses
 from harken.evaluation.scoring import EvalHypothesis
+from harken.formats.cue_check import read_cues
 from harken.manifests import read_manifests, subsample_evenly
 
 GOOD = {"audio": "a.wav", "text": "Hello."}
@@ -94,6 +95,8 @@ class TestManifest:
     def test_endless_device_is_refused(self) -> None:
         with pytest.raises(ManifestError, match="/dev/zero: is a device"):
             read_manifests(["/dev/zero"])
+        with pytest.raises(ManifestError, match="/dev/zero: is a device"):
+            read_cues("/dev/zero")
         with pytest.raises(ManifestError, match="/dev/zero: is a device"), open_hypotheses("/dev/zero", BY):
             pass
 

@@ -17,6 +17,7 @@ from harken.formats.cues import LONG_PAUSE_S, SENTENCE_END, Cue
 
 TOLERANCE_S = 0.0015
 """Times in files are rounded to milliseconds."""
+_ALLOWED = "allowed is a file in the format srt or vtt"
 _CLOCK = r"(?:(\d+):)?(\d\d):(\d\d)[.,](\d{3})"
 _TIMES = re.compile(rf"\s*{_CLOCK}\s*-->\s*{_CLOCK}(?:\s.*)?")
 _MARKUP = re.compile(r"<[^>\n]*>|\{\\[^}\n]*\}")
@@ -125,6 +126,8 @@ def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
         If the file cannot be read, or has no cues.
     """
     try:
+        if Path(path).is_char_device():
+            raise ManifestError(f"{path}: is a device; {_ALLOWED}")
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -132,7 +135,7 @@ def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
         raise ManifestError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
     cues = [*parse_cues(text)]
     if not cues and text.strip().partition("\n")[0] != "WEBVTT":
-        raise ManifestError(f"{path}: has no subtitles; allowed is a file in the format srt or vtt")
+        raise ManifestError(f"{path}: has no subtitles; {_ALLOWED}")
     return cues
 
 
