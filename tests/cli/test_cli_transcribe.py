@@ -242,16 +242,6 @@ class TestFailures:
         assert json.loads(text_of("nan.json.partial"))["text"] == "onetwothree"
         assert text_of("nan.txt") == "whole"
 
-    def test_bad_file_does_not_stop_the_others(self, transcribe, talk):
-        Path("bad.wav").touch()
-        outcome = transcribe("bad.wav", talk, "none.mp3", "-f", "txt")
-        assert outcome.code == 1
-        assert outcome.err == (
-            "harken: bad.wav: is empty (0 bytes)\nharken: none.mp3: no such file\n"
-            "harken: 1 recording done; 2 refused: bad.wav, none.mp3\n"
-        )
-        assert text_of("talk.txt") == TEXT
-
     def test_missing_model_stops_at_once(self, cli, talk):
         def load(**given):
             raise CheckpointNotFound(f"{given['model']}: no such model")

@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from audio_files import AUDIO_FORMATS
 from harken.audio import load_audio
 from harken.cli.exits import SIGNALS
-from harken.formats import FORMATS
 from processes import ended, speech, started
 from real_models import CACHE, model_path
 
@@ -58,24 +56,6 @@ def read(controller: int, until: str | None = None) -> str:
             if until and until in shown.decode(errors="ignore"):
                 break
     return shown.decode(errors="ignore")
-
-
-@posix
-def test_signal_at_a_terminal_writes_the_transcript_so_far(tmp_path):
-    long = AUDIO_FORMATS["flac"].write(tmp_path / "long", samples=np.tile(speech(0, 11), 28))
-    arguments = ["transcribe", long, "--temperatures", "0", "--format", "all", "--output-dir", "partial"]
-    with on_a_terminal(arguments, tmp_path) as (process, controller):
-        shown = read(controller, until="x real time")  # the first window is done
-        process.send_signal(signal.SIGINT)
-        last = read(controller)
-        assert process.wait(timeout=20) == 130
-    assert LINE.search(shown)
-    assert re.search(r"harken: .*long\.flac: interrupted at \d\d:\d\d\.\d{3}; what was done", last)
-    names = {path.name for path in (tmp_path / "partial").iterdir()}
-    assert names == {f"long.{form}.partial" for form in FORMATS if form != "rttm"}
-    document = json.loads((tmp_path / "partial" / "long.json.partial").read_text(encoding="utf-8"))
-    assert "ask not" in document["text"]
-    assert 0 < document["segments"][-1]["end"] < 300
 
 
 @posix
