@@ -23,7 +23,7 @@ DIMS = Dims(
     **{"n_vocab": 4, "n_text_ctx": 2, "n_text_state": 32, "n_text_head": 1, "n_text_layer": 1},
 )
 WEIGHTS = files.random_weights(DIMS)
-ROUNDS = 40
+ROUNDS = 24
 
 
 def write_decoder(folder: Path, dims: Dims, weights: files.Arrays) -> Path:

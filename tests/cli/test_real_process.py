@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.real
 posix = pytest.mark.skipif(
     sys.platform == "win32", reason="Windows has neither POSIX signals nor such terminals"
 )
-LINE = re.compile(r"\[\d\d:\d\d\.\d{3} --> \d\d:\d\d\.\d{3}\] \S.*")
 
 
 @pytest.fixture(autouse=True)

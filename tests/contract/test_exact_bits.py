@@ -29,7 +29,6 @@ from tiny_models import DIMS, make_backend, make_mel
 
 PROMPT = (256, 72, 101, 108, 111)
 TEXT, CAPACITY = 34, 48
-MAX_ROWS = 5
 MAX_ROWS, MOST_AT_ONCE = 5, 16
 EXACT = ("onnx-int8", "native-int8", "native-fp32")
 

@@ -242,7 +242,7 @@ MESSAGES = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(hello=st.booleans(), messages=st.lists(MESSAGES, max_size=5))
 @played()
 async def test_whatever_comes_is_answered_with_a_code_of_the_protocol(

@@ -41,7 +41,7 @@ def utterances(name: str) -> dict[str, list[tuple[str, Floats]]]:
 def talk() -> tuple[list[str], list[str], Floats]:
     """Return who of two people speaks, what they say and their samples; half a second between utterances."""
     first, _, third = list(utterances("librispeech-test-other").values())[:3]
-    said = [speaker[number] for number in (3, 1) for speaker in (first, third)]
+    said = [first[3], third[3], first[4], third[1]]
     pause = np.zeros(8000, np.float32)
     samples = np.concatenate([piece for _, utterance in said for piece in (utterance, pause)])
     return ["A", "B"] * 2, [text for text, _ in said], samples

@@ -1,16 +1,12 @@
-"""The final pass: the result of an offline transcription whatever the draft; times, languages, fewer decoder passes."""
+"""The final pass: languages, fewer decoder passes; `test_live_sessions.py` compares it with offline transcription."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from comparable import comparable
 from fakes.backends import (
     WINDOW_POSITIONS,
     WINDOW_S,
@@ -21,75 +17,12 @@ from fakes.backends import (
     window_text,
 )
 from fakes.drafts import eager_decoder
-from fakes.speech_detector import LoudIsSpeech, noise_and_silence
-from harken.api import Recognizer
-from harken.contract import Backend, Floats
+from fakes.speech_detector import noise_and_silence
 from harken.errors import AudioError, OptionError
 from harken.results import Segment
 from harken.streaming.worker import FinalRequest, final_pass
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from random_transcriptions import options, recordings
 from tiny_models import DIMS, TOKENIZER
-
-TIMESTAMP_BEGIN, N_VOCAB = TOKENIZER.timestamp_begin, DIMS.n_vocab
-
-
-@pytest.fixture(scope="module")
-def recognizer(open_backend: Callable[[str], Backend]) -> Recognizer:
-    return Recognizer(open_backend("native-int8"), TOKENIZER, "tiny", speech_detector=LoudIsSpeech)
-
-
-def make_draft(draft_kind: str, segments: tuple[Segment, ...], rng: np.random.Generator) -> tuple[int, ...]:
-    """Return draft tokens of a given kind."""
-    tokens = [token for segment in segments for token in segment.tokens]
-    match draft_kind:
-        case "without times":
-            return tuple(token for token in tokens if token < TIMESTAMP_BEGIN)
-        case "half":
-            return tuple(t if rng.random() < 0.7 else int(rng.integers(TOKENIZER.eot)) for t in tokens)
-        case "wrong":
-            return tuple(rng.integers(N_VOCAB, size=30).tolist())
-        case "nothing":
-            return ()
-    return tuple(tokens)
-
-
-@settings(max_examples=5)
-@given(
-    many=st.lists(recordings(), min_size=1, max_size=3),
-    draft_kinds=st.lists(
-        st.sampled_from(["all", "without times", "half", "wrong", "nothing"]), min_size=3, max_size=3
-    ),
-    options=options,
-    starts_s=st.lists(st.sampled_from([0.0, 3.5, 36_000.0]), min_size=3, max_size=3),
-    batch_size=st.integers(1, 4),
-    seed=st.integers(0, 9),
-)
-def test_final_pass_equals_offline_transcription_for_any_draft(
-    recognizer: Recognizer,
-    many: list[Floats],
-    draft_kinds: list[str],
-    options: dict[str, Any],
-    starts_s: list[float],
-    batch_size: int,
-    seed: int,
-) -> None:
-    made = TranscribeOptions(**options)
-    plain = [recognizer.transcribe(samples, made).result().segments for samples in many]
-    rng = np.random.default_rng(seed)
-    requests = [
-        FinalRequest(samples=samples, start_s=start_s, draft_tokens=make_draft(kind, segments, rng))
-        for samples, start_s, kind, segments in zip(many, starts_s, draft_kinds, plain, strict=False)
-    ]
-    for speculator in (eager_decoder(), None):
-        window_decoder = WindowDecoder(
-            recognizer.backend, TOKENIZER, made, speculator, speech_detector=LoudIsSpeech
-        )
-        finals = final_pass(window_decoder, requests, batch_size)
-        for found, segments, start_s in zip(finals, plain, starts_s, strict=False):
-            assert comparable(found, start_s) == comparable(segments)
-            assert [segment.index for segment in found] == [*range(len(segments))]
-
 
 NOISE = noise_and_silence(WINDOW_S)
 OPTIONS = TranscribeOptions(
@@ -135,7 +68,15 @@ def test_unknown_language_and_an_utterance_without_samples_are_refused():
         hello(FinalRequest(samples=np.empty(0, np.float32), start_s=0.0))
 
 
-def hello(request: FinalRequest, **options: Any) -> list[tuple[Segment, ...]]:
+def test_each_utterance_has_its_own_segments_with_times_in_the_stream():
+    requests = [
+        FinalRequest(samples=NOISE, start_s=at_s, language=code) for code, at_s in (("de", 0), ("fr", 7))
+    ]
+    found = hello(*requests)
+    assert [(segment.language, segment.start_s) for (segment,) in found] == [("de", 0.0), ("fr", 7.0)]
+
+
+def hello(*requests: FinalRequest, **options: Any) -> list[tuple[Segment, ...]]:
     made = TranscribeOptions(vad=False, hallucination_threshold=None, **options)
     backend = TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS))
-    return final_pass(WindowDecoder(backend, TOKENIZER, made), [request], 1)
+    return final_pass(WindowDecoder(backend, TOKENIZER, made), requests, 1)
