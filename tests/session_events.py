@@ -16,17 +16,7 @@ from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
 @dataclass
 class Utterance:
-    """One utterance of a session.
-
-    Parameters
-    ----------
-    began, ended : float
-        Seconds in the stream.
-    reason : str
-        Cause of the end.
-    interims : list of Interim
-    segments : list of Segment
-    """
+    """One utterance of a session, from when to when in the stream, and why it ended."""
 
     began: float
     ended: float = 0.0

@@ -55,18 +55,9 @@ QUICK = [
 ]
 OTHERS = [
     Case(LONG["transcribe"], "windows decoded", signal.SIGINT),
+    Case(LONG["transcribe"], "cache begun", signal.SIGTERM),
     Case(LONG["transcribe"], "model mapped", signal.SIGINT, times=3),
-    *(
-        Case(arguments, "model mapped", next(NUMBERS))
-        for name, arguments in LONG.items()
-        if name != "transcribe"
-    ),
-]
-BY_NIGHT = [Case(LONG["transcribe"], "cache begun", signal.SIGTERM)] + [
-    Case(arguments, point, next(NUMBERS), times)
-    for name, arguments in LONG.items()
-    for point, times in (("handlers set", 1), ("cache begun", 1), ("model mapped", 3))
-    if name != "transcribe"
+    *(Case(LONG[name], "model mapped", next(NUMBERS)) for name in [*LONG][1:]),
 ]
 
 
@@ -84,11 +75,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "case",
-    [
-        *QUICK,
-        *(pytest.param(case, marks=pytest.mark.attack) for case in OTHERS),
-        *(pytest.param(case, marks=pytest.mark.nightly) for case in BY_NIGHT),
-    ],
+    [*QUICK, *(pytest.param(case, marks=pytest.mark.attack) for case in OTHERS)],
     ids=str,
 )
 def test_signal_ends_the_command_in_one_line_and_keeps_what_was_done(

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_windows import END, TEXT, TIMES, rules_over, windows
 
-from comparable import comparable
 from fakes.backends import (
     EOT,
     N_VOCAB,
@@ -32,8 +31,6 @@ from fakes.drafts import (
     open_drafts,
     unrestricted_rules,
 )
-from fakes.speech_detector import LoudIsSpeech
-from harken.api import Recognizer
 from harken.contract import Backend, Features, Floats, SparsePositions
 from harken.decoding import (
     Assistant,
@@ -56,9 +53,8 @@ from harken.decoding.generate import Row, WindowEnd, generate, pick_best
 from harken.decoding.speculation import MAX_DRAFT_TOKENS, NEAR_TIE
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from harken.transcribe.window_decoder import WindowResult
-from random_transcriptions import options, recordings
 from single_recording import SMALL_PADDING, audio_window, decode_windows
-from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_assistant_weights, make_backend, make_mel, make_weights
+from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
 # --- passes ------------------------------------------------------------------------------------------------
 
@@ -347,60 +343,6 @@ def test_drafts_of_the_model_itself_are_all_accepted(
     _, stats, rows = decode_all(backend, features, windows, rules, Greedy(), context)
     assert stats.accepted == stats.drafted
     assert stats.drafted or max(map(len, rows.values())) < 3
-
-
-# --- transcripts -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def assistants(tmp_path_factory: pytest.TempPathFactory) -> list[Assistant | None]:
-    """Models that are mostly the main one, so that they are right now and then: with its encoder, and their own."""
-    other = make_assistant_weights()
-    related = {key: np.float32(0.9) * own + np.float32(0.1) * other[key] for key, own in make_weights().items()}
-
-    def assistant(*, shares_encoder: bool, **options: Any) -> Assistant:
-        graphs = tmp_path_factory.mktemp("drafting")
-        backend = make_backend("native-int8", graphs, related, **options)
-        return Assistant(backend=backend, shares_encoder=shares_encoder)
-
-    sharing = assistant(shares_encoder=True, vocab_subset=PART)
-    return [None, sharing, assistant(shares_encoder=False)]
-
-
-@settings(max_examples=12)
-@given(
-    samples=recordings(),
-    options=options,
-    which=st.integers(0, 2),
-    strict=st.booleans(),
-    batch_size=st.sampled_from([1, 4]),
-    seed=st.integers(0, 9),
-)
-def test_drafts_do_not_change_whole_transcripts(
-    open_backend: Callable[[str], Backend],
-    assistants: list[Assistant | None],
-    samples: Floats,
-    options: dict[str, Any],
-    which: int,
-    strict: bool,
-    batch_size: int,
-    seed: int,
-) -> None:
-    backend, rng = open_backend("native-int8"), np.random.default_rng(seed)
-    options |= {"batch_size": batch_size} | ({"logprob_threshold": 0.0} if strict else {})
-    decoder = eager_decoder(
-        (lambda: float(rng.exponential())) if seed % 3 else float, assistant=assistants[which], ngram=True
-    )
-    drafted, plain = (
-        Recognizer(backend, TOKENIZER, "tiny", speculator, speech_detector=LoudIsSpeech).transcribe(
-            samples, **options
-        )
-        for speculator in (decoder, None)
-    )
-    assert comparable(drafted) == comparable(plain)
-    assert drafted.stats.sampled_tokens == plain.stats.sampled_tokens
-    # The tokens of an earlier attempt are a draft without any speculator too.
-    assert drafted.stats.forwards <= plain.stats.forwards + plain.stats.accepted
 
 
 # --- the fallback schedule, and partly encoded windows -----------------------------------------------------

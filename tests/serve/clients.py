@@ -426,13 +426,7 @@ class DeepgramFileClient(FileClient):
 
 
 class StreamedFileClient(FileClient):
-    """A client to which the text of a file is streamed.
-
-    Attributes
-    ----------
-    n_pauses : int
-        Number of comments, by which the server shows that it is still there.
-    """
+    """A client to which the text of a file is streamed; it counts the comments, by which pauses are shown."""
 
     fields: ClassVar = {"model": "tiny.en", "stream": "true"}
     n_pauses = 0

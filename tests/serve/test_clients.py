@@ -33,16 +33,7 @@ def of_form(*parts: tuple[str, Any]) -> tuple[str, bytes]:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A request, and the type and the text (a pattern) of the answer.
-
-    Parameters
-    ----------
-    client, target : str
-    body : tuple of str and bytes
-        With its type.
-    type, answer : str
-    headers : dict
-    """
+    """A request, whose body has its type in front, and the type and the text (a pattern) of the answer."""
 
     client: str
     target: str

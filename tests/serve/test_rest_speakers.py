@@ -35,13 +35,7 @@ SAMPLE = np.full(4 * SAMPLE_RATE, 0.1, np.float32)
 
 
 class Loader:
-    """Loads the diarizer, unless told that its models are missing.
-
-    Attributes
-    ----------
-    missing : bool
-    n_loads : int
-    """
+    """Loads the diarizer, unless told that its models are missing."""
 
     def __init__(self) -> None:
         self.missing, self.n_loads = False, 0
