@@ -132,16 +132,15 @@ class BackendFactory:
             from harken.backends.native import NativeBackend
             from harken.backends.onnx import OnnxBackend
 
-            return (NativeBackend if engine == "native" else OnnxBackend)(
-                dims,
-                weights,
-                weights.digest,
-                precision=precision,
-                threads=self.threads,
-                cache=self.cache,
-                check_unchanged=weights.check_unchanged,
-                **parts,
-            )
+            parts |= {
+                "precision": precision,
+                "threads": self.threads,
+                "cache": self.cache,
+                "check_unchanged": weights.check_unchanged,
+            }
+            if engine == "native":
+                return NativeBackend(dims, weights, weights.digest, factors=weights.factors, **parts)
+            return OnnxBackend(dims, weights, weights.digest, **parts)
         backend: Backend
         if engine == "torch":
             from harken.backends.torch import LSHAttention, TorchBackend

@@ -82,14 +82,27 @@ static struct harken_matrix draw_matrix(int32_t rows, int32_t columns, int32_t b
                                   draw_floats(padded, 0.1f), rows, columns, 32};
 }
 
+static struct harken_linear draw_linear(int32_t rows, int32_t columns, int32_t bits, int32_t rank) {
+    struct harken_linear linear = {draw_matrix(rows, rank ? rank : columns, bits)};
+    if (rank) {
+        linear.first = draw_matrix(rank, columns, bits);
+        linear.first.bias = NULL;
+    }
+    return linear;
+}
+
+/* The layers of odd numbers are of low rank. */
 static struct harken_encoder draw_encoder(int32_t bits) {
     int32_t wide = bits < 16 ? 16 : bits;
     struct harken_matrix none = {0};
     struct harken_encoder_layer *layers = malloc(LAYERS * sizeof *layers);
-    for (int32_t i = 0; i < LAYERS; i++)
-        layers[i] = (struct harken_encoder_layer){draw_matrix(STATE, STATE, bits), draw_matrix(2 * STATE, STATE, bits),
-                                                  draw_matrix(STATE, STATE, bits), draw_matrix(4 * STATE, STATE, bits),
-                                                  draw_matrix(STATE, 4 * STATE, bits)};
+    for (int32_t i = 0; i < LAYERS; i++) {
+        int32_t rank = i % 2 * 32;
+        layers[i] = (struct harken_encoder_layer){
+            draw_linear(STATE, STATE, bits, rank),     draw_linear(STATE, STATE, bits, rank),
+            draw_linear(STATE, STATE, bits, 0),        draw_linear(STATE, STATE, bits, rank),
+            draw_linear(4 * STATE, STATE, bits, rank), draw_linear(STATE, 4 * STATE, bits, 2 * rank)};
+    }
     return (struct harken_encoder){LAYERS,
                                    HEADS,
                                    STATE,

@@ -64,17 +64,26 @@ def test_matrices_of_8_bits_in_graphs_are_within_half_a_step(
 
 
 def test_layers_of_low_rank_are_the_product_of_their_factors(tmp_path: Path) -> None:
-    """As in lite-whisper, whose layers compute ``x @ weight1 @ weight2 + bias``."""
-    rng, layer = np.random.default_rng(0), "encoder.blocks.1.mlp.0"
-    first, second = rng.standard_normal((32, 5), np.float32), rng.standard_normal((5, 128), np.float32)
-    factors = {f"{layer}.weight1": first, f"{layer}.weight2": second}
-    others = {name: values for name, values in SINGLE.items() if name != f"{layer}.weight"}
-    config = {"model_type": "lite-whisper"}
-    path = files.write_huggingface(tmp_path, files.TINY, others | factors, config=config)
-    np.testing.assert_array_equal(open_checkpoint(path).weights[f"{layer}.weight"], (first @ second).T)
-    files.write_huggingface(
-        tmp_path, files.TINY, others | factors | {f"{layer}.weight2": second.T}, config=config
-    )
+    """As in lite-whisper, whose layers compute ``x @ weight1 @ weight2 + bias``, those of the keys too."""
+    rng, config = np.random.default_rng(0), {"model_type": "lite-whisper"}
+    stored, products = dict(SINGLE), {}
+    for layer, rows in (("encoder.blocks.1.mlp.0", 128), ("encoder.blocks.0.attn.key", 32)):
+        first, second = rng.standard_normal((32, 5), np.float32), rng.standard_normal((5, rows), np.float32)
+        stored |= {
+            f"{layer}.weight1": first,
+            f"{layer}.weight2": second,
+            f"{layer}.bias": np.ones(rows, np.float32),
+        }
+        products[f"{layer}.weight"] = (first @ second).T
+        del stored[f"{layer}.weight"]
+    weights = open_checkpoint(files.write_huggingface(tmp_path, files.TINY, stored, config=config)).weights
+    assert set(weights) == set(SINGLE)
+    for name, product in products.items():
+        np.testing.assert_allclose(weights[name], product, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(weights.factors[f"{name}.A"], stored[f"{name}1"].T)
+        np.testing.assert_array_equal(weights.factors[f"{name}.B"], stored[f"{name}2"].T)
+    stored["encoder.blocks.1.mlp.0.weight2"] = stored["encoder.blocks.1.mlp.0.weight2"].T
+    path = files.write_huggingface(tmp_path, files.TINY, stored, config=config)
     with pytest.raises(
         CheckpointError, match=r"encoder\.blocks\.1\.mlp\.0 has factors of the shapes \(32, 5\) and \(128, 5\)"
     ):

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checkpoint_files import write_huggingface
 from harken.audio import load_audio, log_mel
+from harken.backend_factory import BackendFactory
 from harken.backends.native import backend as native_backend
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
 from harken.backends.numpy import NumpyBackend
+from harken.checkpoints import open_checkpoint
 from harken.contract import Floats
 from real_models import EXAMPLE, recognizer
 from tiny_models import DIMS, make_backend, make_weights
@@ -93,6 +96,32 @@ def test_encoder_output_is_that_of_the_reference(
     assert actual.shape == expected.shape == (2, frames // 2, ENCODER_DIMS.n_audio_state)
     assert actual.dtype == np.float32
     check_errors(actual, expected, precision)
+
+
+def test_layers_of_low_rank_are_two_products_and_less_to_read(tmp_path: Path, precision: str) -> None:
+    """Those of the first layer, as in lite-whisper; the ranks of the second are so high that one is less work."""
+    dims = replace(ENCODER_DIMS, n_audio_state=128, n_audio_head=4, n_text_state=128, n_text_head=4)
+    weights, rng = make_weights(dims=dims), np.random.default_rng(1)
+    for name in [name for name, values in weights.items() if ".blocks." in name and values.ndim == 2]:
+        if name.startswith("encoder."):
+            (rows, columns), rank = weights.pop(name).shape, 40 if name.startswith("encoder.blocks.0.") else 90
+            for number, shape in ((1, (columns, rank)), (2, (rank, rows))):
+                weights[f"{name}{number}"] = (
+                    rng.standard_normal(shape, np.float32) / np.float32(shape[0]) ** 0.5
+                )
+            weights[name.replace(".weight", ".bias")] = rng.standard_normal(rows, np.float32)
+    folder = write_huggingface(tmp_path / "lite", dims, weights, config={"model_type": "lite-whisper"})
+    checkpoint, mel = open_checkpoint(folder), draw_mel(2, 98)
+    engine = BackendFactory(backend="native", precision=precision, threads=2, cache=tmp_path / "two")
+    backend: Any = engine.make_backend(checkpoint)
+    reference = NumpyBackend(dims, checkpoint.weights)
+    expected = reference.encoder_output(reference.encode(mel))
+    check_errors(backend.encode(mel).encoder_output, expected, precision)
+    make_backend(f"native-{precision}", tmp_path / "one", checkpoint.weights, dims=dims)
+    two, one = (
+        sum(file.stat().st_size for file in (tmp_path / cache).rglob("*.packed")) for cache in ("two", "one")
+    )
+    assert two < one
 
 
 def test_loud_quiet_and_empty_windows_have_the_same_relative_error(

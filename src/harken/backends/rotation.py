@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ WRITERS = ("attn.out", "cross_attn.out", "mlp.2")
 DEVIATIONS = 3
 """Standard deviations above its mean at which the input of a hidden unit counts, to rank the units."""
 ROWS_AT_ONCE = 4096
+NO_FACTORS: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
 class RotatedWeights(Mapping[str, NDArray[Any]]):
@@ -54,6 +56,8 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
     part : {"decoder", "encoder"}
     rotates : bool
         False folds the normalisations and rotates nothing: what is not quantised gains nothing by it.
+    factors : mapping of str to ndarray
+        Factors of weights that are products B A, as ``NAME.A`` and ``NAME.B``; changed as the weights are.
     """
 
     def __init__(
@@ -63,8 +67,9 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
         part: str = "decoder",
         *,
         rotates: bool = True,
+        factors: Mapping[str, NDArray[Any]] = NO_FACTORS,
     ) -> None:
-        self._weights = weights
+        self._weights, self._factors = weights, factors
         self._state = dims.n_text_state if part == "decoder" else dims.n_audio_state
         self._rotation = make_rotation(self._state) if rotates else None
         self._compute: dict[str, Callable[[], NDArray[Any]]] = {}
@@ -96,12 +101,16 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
             if block.startswith("encoder") and name.startswith("cross_attn"):
                 continue
             self._add_reader(f"{block}.{name}", f"{block}.{name}", f"{block}.{norm}")
-        for name in (f"{block}.{writer}.{part}" for writer in WRITERS for part in ("weight", "bias")):
-            self._compute[name] = partial(self._rotate_output, name)
-        for name, axis in (("mlp.0.weight", 0), ("mlp.0.bias", 0), ("mlp.2.weight", 1)):
-            unsorted = self._compute[f"{block}.{name}"]
-            if self._rotation is not None:
-                self._compute[f"{block}.{name}"] = partial(self._sort_outliers_first, unsorted, axis, block)
+        for name in (f"{block}.{writer}" for writer in WRITERS):
+            for part in ("weight", "bias"):
+                self._compute[f"{name}.{part}"] = partial(self._rotate_output, f"{name}.{part}")
+            if f"{name}.weight.A" in self._factors:
+                self._compute[f"{name}.weight.A"] = partial(self._float32, f"{name}.weight.A")
+                self._compute[f"{name}.weight.B"] = partial(self._rotate_output, f"{name}.weight.B")
+        of_hidden_units = {"0.weight": 0, "0.weight.B": 0, "0.bias": 0, "2.weight": 1, "2.weight.A": 1}
+        for name, axis in ((f"{block}.mlp.{part}", axis) for part, axis in of_hidden_units.items()):
+            if self._rotation is not None and name in self._compute:
+                self._compute[name] = partial(self._sort_outliers_first, self._compute[name], axis, block)
 
     def _add_reader(self, name: str, source: str, norm: str) -> None:
         """Add a layer that takes over gain and bias of the normalisation before it."""
@@ -111,11 +120,16 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
             return own + _multiply(self._float32(f"{source}.weight"), self._float32(f"{norm}.bias"))
 
         self._compute |= {
-            f"{name}.weight": lambda: self._rotate(self._fold_gain(source, norm)),
+            f"{name}.weight": lambda: self._rotate(self._fold_gain(f"{source}.weight", norm)),
             f"{name}.bias": bias,
             f"{norm}.weight": lambda: np.ones(self._state, np.float32),
             f"{norm}.bias": lambda: np.zeros(self._state, np.float32),
         }
+        if f"{source}.weight.A" in self._factors:
+            self._compute |= {
+                f"{name}.weight.A": lambda: self._rotate(self._fold_gain(f"{source}.weight.A", norm)),
+                f"{name}.weight.B": lambda: self._float32(f"{source}.weight.B"),
+            }
 
     def _rotate_output(self, name: str) -> Floats:
         """Return the weight or bias of a layer that adds to the residual stream."""
@@ -126,15 +140,15 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
         """Return a weight that reads the residual stream, or rows of the stream, in its coordinates."""
         return rows if self._rotation is None else _multiply(rows, self._rotation)
 
-    def _fold_gain(self, source: str, norm: str) -> Floats:
-        return self._float32(f"{source}.weight") * self._float32(f"{norm}.weight")
+    def _fold_gain(self, name: str, norm: str) -> Floats:
+        return self._float32(name) * self._float32(f"{norm}.weight")
 
     def _sort_outliers_first(self, unsorted: Callable[[], Floats], axis: int, block: str) -> Floats:
         """Sort an MLP's hidden units by the magnitude of their activation, largest first."""
         layer, norm = f"{block}.mlp.0", f"{block}.mlp_ln"
         own, weight = self._float32(f"{layer}.bias"), self._float32(f"{layer}.weight")
         mean = own + _multiply(weight, self._float32(f"{norm}.bias"))
-        deviation = np.linalg.norm(self._fold_gain(layer, norm).astype(np.float64), axis=1)
+        deviation = np.linalg.norm(self._fold_gain(f"{layer}.weight", norm).astype(np.float64), axis=1)
         order = np.argsort(-(mean + DEVIATIONS * deviation), kind="stable")
         ordered: Floats = np.take(unsorted(), order, axis)
         return ordered
@@ -146,7 +160,7 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
         return rotated if stored.dtype == np.float32 else rotated.astype(np.float16)
 
     def _float32(self, name: str) -> Floats:
-        return np.asarray(self._weights[name], np.float32)
+        return np.asarray((self._factors if name in self._factors else self._weights)[name], np.float32)
 
 
 def _multiply(a: Floats, b: Floats) -> Floats:

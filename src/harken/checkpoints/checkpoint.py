@@ -84,6 +84,16 @@ class Weights(Mapping[str, Array]):
         """Return the weights whose names begin so, not read yet."""
         return {name: tensor for name, tensor in self._tensors.items() if name.startswith(prefix)}
 
+    @property
+    def factors(self) -> Weights:
+        """The factors of the weights that are stored as products B A, under the names ``NAME.A`` and ``NAME.B``."""
+        factors = {
+            f"{name}.{factor}": part
+            for name, tensor in self._tensors.items()
+            for factor, part in zip("AB", tensor.factors, strict=False)
+        }
+        return Weights(self._path, factors, self.files)
+
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hex, of every file that the weights and the dimensions come from.

@@ -184,25 +184,36 @@ def _with_products(path: Path, tensors: Mapping[str, LazyTensor]) -> Iterator[tu
     """Yield the weights, of layers of low rank the product of their factors.
 
     The layers of lite-whisper compute ``x @ weight1 @ weight2 + bias`` (modeling_lite_whisper.py, `LinearLowRank`).
+    Those of the keys have a bias too, which never changes the softmax.
     """
     for name, tensor in tensors.items():
         layer, _, leaf = name.rpartition(".")
-        second = tensors.get(f"{layer}.weight2")
-        if leaf == "weight2" and f"{layer}.weight1" in tensors:
-            continue
-        if leaf != "weight1" or second is None:
+        first, second = tensors.get(f"{layer}.weight1"), tensors.get(f"{layer}.weight2")
+        if first is None or second is None:
             yield name, tensor
-            continue
-        if len(tensor.shape) != 2 or len(second.shape) != 2 or tensor.shape[1] != second.shape[0]:
-            raise CheckpointError(
-                f"{path}: {layer} has factors of the shapes {tensor.shape} and {second.shape}, "
-                "allowed are (columns, rank) and (rank, rows)"
-            )
-        yield f"{layer}.weight", tensor.combined(_product, second, shape=(second.shape[1], tensor.shape[0]))
+        elif leaf == "weight1":
+            yield f"{layer}.weight", _product(path, layer, first, second)
+        elif leaf != "weight2" and not name.endswith(".key.bias"):
+            yield name, tensor
 
 
-def _product(first: Array, second: Array) -> Array:
-    return np.ascontiguousarray((first.astype(np.float32) @ second.astype(np.float32)).T)
+def _product(path: Path, layer: str, first: LazyTensor, second: LazyTensor) -> LazyTensor:
+    if len(first.shape) != 2 or len(second.shape) != 2 or first.shape[1] != second.shape[0]:
+        raise CheckpointError(
+            f"{path}: {layer} has factors of the shapes {first.shape} and {second.shape}, "
+            "allowed are (columns, rank) and (rank, rows)"
+        )
+    a, b = (tensor.combined(_transposed, shape=tensor.shape[::-1]) for tensor in (first, second))
+    product = b.combined(_multiply, a, shape=(b.shape[0], a.shape[1]))
+    return replace(product, factors=(a, b))
+
+
+def _transposed(values: Array) -> Array:
+    return np.ascontiguousarray(values.T)
+
+
+def _multiply(b: Array, a: Array) -> Array:
+    return b.astype(np.float32) @ a.astype(np.float32)
 
 
 def declared_dims(config: Mapping[str, object]) -> dict[str, object]:

@@ -275,11 +275,15 @@ UINT32 = _numpy_dtype("uint32", "<u4")
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """One weight of a checkpoint: its shape, stored data type, and a function that reads it."""
+    """One weight of a checkpoint: its shape, stored data type, and a function that reads it.
+
+    One that is stored as the product B A has the factors A and B.
+    """
 
     shape: tuple[int, ...]
     stored_dtype: str
     read: Callable[[], Array]
+    factors: tuple[LazyTensor, ...] = ()
 
     def combined(
         self, change: Callable[..., Array], *others: LazyTensor, shape: tuple[int, ...] | None = None

@@ -19,6 +19,7 @@ from harken.backends.native.packed_file import PackedContents, load_packed
 from harken.backends.native.session import NativeSession
 from harken.backends.native.weights import DecoderWeights, EncoderWeights
 from harken.backends.store import FileStore, default_store_directory
+from harken.checkpoints import Weights as StoredWeights
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.errors import OptionError, install_hint
@@ -62,6 +63,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
     vocab_subset : ndarray of int64, or None
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
+    factors : Weights, or None
+        Factors of weights of low rank (see `harken.checkpoints.Weights.factors`); the encoder multiplies with both.
     check_unchanged : callable
         Called when weights were packed and before it is stored; raises an error if the weights may not be those of
         `digest` any more.
@@ -94,6 +97,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         word_heads: tuple[WordHead, ...] = (),
         shares_encoder: bool = False,
         vocab_subset: Ints | None = None,
+        factors: StoredWeights | None = None,
         check_unchanged: Callable[[], None] = lambda: None,
     ) -> None:
         if precision not in BITS:
@@ -115,7 +119,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         decoder_weights = DecoderWeights(
             dims=self.dims, bits=BITS[precision], cross_bits=encoder_bits, vocab_subset=vocab_subset
         )
-        encoder_weights = EncoderWeights(self.dims, encoder_bits)
+        encoder_weights = EncoderWeights(self.dims, encoder_bits, factors)
         parts = (decoder_weights, encoder_weights) if self.dims.has_encoder else (decoder_weights,)
         arrays = load_parts(weights, *(partial(load, contents=contents) for contents in parts))
         self._decoder = NativeDecoder(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from harken.backends.encoding import StreamState, own_states, short_speech_window, with_room, write_at
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
-from harken.backends.native.library import Chunk, Encoder, EncoderLayer
+from harken.backends.native.library import Chunk, Encoder, EncoderLayer, Linear
 from harken.backends.native.packed_file import ArrayShape, PackedContents, Put, Weights
 from harken.backends.native.weights import EncoderWeights
 from harken.contract import Floats, SparsePositions, StreamingEncoderState
@@ -169,7 +169,12 @@ def _make_model(arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights) ->
     """Return the structure that describes an encoder to the library; it points to the arrays."""
     dims = contents.dims
     layers = (
-        EncoderLayer(*(matrix.structure(arrays) for matrix in contents.layer_matrices(layer)))
+        EncoderLayer(
+            *(
+                Linear(*(matrix.structure(arrays) for matrix in matrices))
+                for matrices in contents.layer_matrices(layer)
+            )
+        )
         for layer in range(dims.n_audio_layer)
     )
     return Encoder(

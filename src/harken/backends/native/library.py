@@ -62,10 +62,16 @@ class Model(Structure):
     )
 
 
+class Linear(Structure):
+    """``struct harken_linear``: a linear layer of the encoder."""
+
+    _fields_ = (("matrix", Matrix), ("first", Matrix))
+
+
 class EncoderLayer(Structure):
     """``struct harken_encoder_layer``: the linear layers of a block of the encoder."""
 
-    _fields_ = tuple((name, Matrix) for name in ("query", "key_value", "out", "mlp_in", "mlp_out"))
+    _fields_ = tuple((name, Linear) for name in ("query", "key", "value", "out", "mlp_in", "mlp_out"))
 
 
 class Encoder(Structure):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from harken.backends.native.matrices import GROUP, LinearMatrix, make_matrix, padded_rows
+from harken.backends.native.matrices import BLOCK, GROUP, LinearMatrix, make_matrix, padded_rows
 from harken.backends.native.packed_file import ArrayShape, Put, Weights
-from harken.backends.rotation import LM_HEAD, RotatedWeights, make_rotation
+from harken.backends.rotation import LM_HEAD, NO_FACTORS, RotatedWeights, make_rotation
+from harken.checkpoints import Weights as StoredWeights
 from harken.contract import Floats, Ints
 from harken.types import Dims
 
@@ -28,9 +30,15 @@ LAYER_SOURCES = {
 """The linear layers of a block, by the names of ``struct harken_layer``."""
 CROSS_SOURCES = {"cross_key": "cross_attn.key", "cross_value": "cross_attn.value"}
 """Those that read the encoder's output, of whole windows at a time."""
+ENCODER_SOURCES = {name: source for name, source in LAYER_SOURCES.items() if not name.startswith("cross_")}
+"""Those of the encoder, in the order of ``struct harken_encoder_layer``."""
 SCALED_QUERIES = ("query", "cross_query")
 WITHOUT_BIAS = ("key", "cross_key")
 """A bias of the keys adds the same to all scores of a query, and the softmax cancels it."""
+
+
+MOST_OF_TWO_PRODUCTS = 0.8
+"""Multiplications of the two factors of a matrix, relative to its own, up to which they take less time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +52,13 @@ class EncoderWeights:
     dims : Dims
     bits : {7, 16, 32}
         Bits of a weight of the blocks: integers, with the residual stream rotated where they are 7, or float32.
+    factors : Weights, or None
+        Factors of those of low rank (see `harken.checkpoints.Weights.factors`).
     """
 
     dims: Dims
     bits: int = 16
+    factors: StoredWeights | None = None
 
     @property
     def key(self) -> str:
@@ -55,7 +66,9 @@ class EncoderWeights:
         dims = self.dims
         audio_dims = (dims.n_mels, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
         kind = {7: "int7-", 16: "", 32: "float-"}[self.bits]
-        return f"encoder-{kind}{zlib.crc32(repr(audio_dims).encode()):08x}"
+        layers = chain.from_iterable(map(self.layer_matrices, range(dims.n_audio_layer)))
+        ranks = [[first.rows for first in factors] for _, *factors in layers]
+        return f"encoder-{kind}{zlib.crc32(repr((audio_dims, ranks)).encode()):08x}"
 
     def convolutions(self) -> Iterator[LinearMatrix]:
         """Yield the convolutions, whose columns are three frames of all channels, padded to whole groups."""
@@ -70,17 +83,25 @@ class EncoderWeights:
             yield make_matrix(16, "rotation", state, state, has_bias=False)
             yield make_matrix(16, "restoration", state, state)
 
-    def layer_matrices(self, layer: int) -> Iterator[LinearMatrix]:
-        """Yield the matrices of a block in the order of ``struct harken_encoder_layer``."""
+    def layer_matrices(self, layer: int) -> Iterator[tuple[LinearMatrix, ...]]:
+        """Yield the matrix of each linear layer of a block, or the factors B and A of one of low rank."""
         state = self.dims.n_audio_state
-        for name, rows, columns in (
-            ("query", state, state),
-            ("key_value", 2 * state, state),
-            ("out", state, state),
-            ("mlp_in", 4 * state, state),
-            ("mlp_out", state, 4 * state),
-        ):
-            yield make_matrix(self.bits, f"layers.{layer}.{name}", rows, columns)
+        for name, source in ENCODER_SOURCES.items():
+            rows = 4 * state if name == "mlp_in" else state
+            columns = 4 * state if name == "mlp_out" else state
+            array = f"layers.{layer}.{name}"
+            if rank := self._rank(f"encoder.blocks.{layer}.{source}.weight", rows, columns):
+                first = make_matrix(self.bits, f"{array}.first", rank, columns, has_bias=False)
+                yield make_matrix(self.bits, array, rows, rank), first
+            else:
+                yield (make_matrix(self.bits, array, rows, columns),)
+
+    def _rank(self, name: str, rows: int, columns: int) -> int:
+        """Return the rank of a matrix, rounded up to whole blocks, or 0 if one product is as fast as two."""
+        if self.factors is None or f"{name}.A" not in self.factors:
+            return 0
+        rank = -(-self.factors.shape(f"{name}.A")[0] // BLOCK) * BLOCK
+        return rank if rank * (rows + columns) <= MOST_OF_TWO_PRODUCTS * rows * columns else 0
 
     def arrays(self) -> Iterator[ArrayShape]:
         """Yield every array, in the order of the file."""
@@ -91,7 +112,7 @@ class EncoderWeights:
         for matrix in (*self.convolutions(), *self.rotations()):
             yield from matrix.arrays()
         for layer in range(dims.n_audio_layer):
-            for matrix in self.layer_matrices(layer):
+            for matrix in chain.from_iterable(self.layer_matrices(layer)):
                 yield from matrix.arrays()
 
     def write(self, weights: Weights, put: Put) -> None:
@@ -108,26 +129,24 @@ class EncoderWeights:
             turn = make_rotation(self.dims.n_audio_state)
             rotations[0].write(put, np.ascontiguousarray(turn.T), None)
             rotations[1].write(put, gain[:, None] * turn, bias)
-        rotated = RotatedWeights(weights, self.dims, "encoder") if rotations else None
-
-        def linear(name: str, norm: str = "") -> Sequence[Floats]:
-            """Return weight and bias of a layer, which takes over those of the normalisation before it."""
-            if rotated:
-                return rotated[f"{name}.weight"], rotated[f"{name}.bias"]
-            return _folded(weights, name, norm) if norm else _linear(weights, name)
-
-        scale = np.float32((self.dims.n_audio_state // self.dims.n_audio_head) ** -0.5)
+        folded = RotatedWeights(
+            weights, self.dims, "encoder", rotates=bool(rotations), factors=self.factors or NO_FACTORS
+        )
+        head_size = self.dims.n_audio_state // self.dims.n_audio_head
         for layer in range(self.dims.n_audio_layer):
-            block = f"encoder.blocks.{layer}"
-            query, key_value, out, mlp_in, mlp_out = self.layer_matrices(layer)
-            queries, keys, values = (
-                linear(f"{block}.attn.{name}", f"{block}.attn_ln") for name in ("query", "key", "value")
-            )
-            query.write(put, *(part * scale for part in queries))
-            key_value.write(put, *(np.concatenate(parts) for parts in zip(keys, values, strict=True)))
-            out.write(put, *linear(f"{block}.attn.out"))
-            mlp_in.write(put, *linear(f"{block}.mlp.0", f"{block}.mlp_ln"))
-            mlp_out.write(put, *linear(f"{block}.mlp.2"))
+            for (name, source), (matrix, *first) in zip(
+                ENCODER_SOURCES.items(), self.layer_matrices(layer), strict=True
+            ):
+                source = f"encoder.blocks.{layer}.{source}"
+                scale = np.float32(head_size**-0.5 if name in SCALED_QUERIES else 1)
+                bias = folded[f"{source}.bias"] * scale
+                if not first:
+                    matrix.write(put, folded[f"{source}.weight"] * scale, bias)
+                    continue
+                weight = folded[f"{source}.weight.B"] * scale
+                matrix.write(put, np.pad(weight, ((0, 0), (0, matrix.columns - weight.shape[1]))), bias)
+                weight = folded[f"{source}.weight.A"]
+                first[0].write(put, np.pad(weight, ((0, matrix.columns - len(weight)), (0, 0))), None)
 
 
 def _linear(weights: Weights, name: str) -> Sequence[Floats]:
@@ -135,13 +154,6 @@ def _linear(weights: Weights, name: str) -> Sequence[Floats]:
     weight = np.asarray(weights[f"{name}.weight"], np.float32)
     bias = weights.get(f"{name}.bias", np.zeros(len(weight)))
     return weight, np.asarray(bias, np.float32)
-
-
-def _folded(weights: Weights, name: str, norm: str) -> Sequence[Floats]:
-    weight, bias = _linear(weights, name)
-    gain, shift = _linear(weights, norm)
-    # In float64: in float32 the last bits of a product depend on the processor's matrix library.
-    return weight * gain, (bias + weight.astype(np.float64) @ shift.astype(np.float64)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

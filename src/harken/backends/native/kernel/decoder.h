@@ -89,14 +89,15 @@ struct harken_input {
     struct harken_activations activations; /* instead, where the matrix has 7 bits */
 };
 
-/* Memory for so many numbers, of HARKEN_BLOCK_ROWS rows and matrices like this one or with 16 bits. */
+/* Memory for so many numbers, of HARKEN_BLOCK_ROWS rows and matrices with 16 bits, or for so many columns and matrices
+ * with `bits`. */
 static inline struct harken_input harken_take_input(struct harken_arena *arena, const struct harken_kernels *kernels,
-                                                    const struct harken_matrix *matrix, size_t numbers) {
+                                                    int32_t bits, int32_t columns, size_t numbers) {
     struct harken_input input = {.kernels = kernels};
     input.rows.values = harken_take(arena, numbers, (size_t)kernels->number_bytes);
     input.rows.scales = harken_take(arena, HARKEN_BLOCK_ROWS, sizeof(float));
-    if (matrix->bits == 7) {
-        size_t values = HARKEN_BLOCK_ROWS * (size_t)matrix->columns;
+    if (bits == 7) {
+        size_t values = HARKEN_BLOCK_ROWS * (size_t)columns;
         input.activations.values = harken_take(arena, values, sizeof(int8_t));
         input.activations.scales = harken_take(arena, values / HARKEN_BLOCK, sizeof(float));
         input.activations.offsets = harken_take(arena, values / HARKEN_BLOCK, sizeof(int32_t));

@@ -15,8 +15,9 @@ enum {
 /* The working memory of one thread. */
 struct scratch {
     struct harken_input input;
-    float *hidden; /* (48, mlp) */
-    float *scores; /* (24, k) */
+    struct harken_input factor; /* products with the first factor of a layer of low rank */
+    float *hidden;              /* (48, mlp), and before them those products */
+    float *scores;              /* (24, k) */
 };
 
 /* A chunk in work; p is the number of its positions, k that of all keys, s the state, h the number of heads. */
@@ -36,6 +37,24 @@ struct work {
     struct scratch *scratch;               /* (threads) */
     struct harken_phase *phases;
 };
+
+/* -- Linear layers ------------------------------------------------------------------------------------------------ */
+
+static void read_rows(struct scratch *scratch, const struct harken_linear *layer, const float *x, int64_t stride,
+                      int32_t n, int normalise) {
+    harken_read_rows(&scratch->input, layer->first.weights ? &layer->first : &layer->matrix, x, stride, n, normalise);
+}
+
+/* The rows that were read stay in the input, for another layer. */
+static void multiply_rows(struct scratch *scratch, const struct harken_linear *layer, int32_t n,
+                          enum harken_output output, float *y, int64_t stride) {
+    const struct harken_matrix *first = &layer->first, *matrix = &layer->matrix;
+    if (first->weights) {
+        harken_multiply_rows(&scratch->input, first, n, HARKEN_STORE, scratch->hidden, first->rows);
+        harken_read_rows(&scratch->factor, matrix, scratch->hidden, first->rows, n, 0);
+    }
+    harken_multiply_rows(first->weights ? &scratch->factor : &scratch->input, matrix, n, output, y, stride);
+}
 
 /* -- The phases -------------------------------------------------------------------------------------------------- */
 
@@ -70,10 +89,11 @@ static void convolve_frames(void *context, int32_t unused, int32_t begin, int32_
 static void project_qkv(struct work *work, int32_t number, int32_t first, int32_t n, struct scratch *scratch) {
     const struct harken_encoder_layer *layer = &work->model->layers[number];
     int64_t state = work->model->n_state, row = work->chunk->n_history + first;
-    harken_read_rows(&scratch->input, &layer->query, work->x + first * state, state, n, 1);
-    harken_multiply_rows(&scratch->input, &layer->query, n, HARKEN_STORE, work->queries + first * state, state);
-    harken_multiply_rows(&scratch->input, &layer->key_value, n, HARKEN_STORE,
-                         work->keys_values + number * work->layer_stride + row * 2 * state, 2 * state);
+    float *keys_values = work->keys_values + number * work->layer_stride + row * 2 * state;
+    read_rows(scratch, &layer->query, work->x + first * state, state, n, 1);
+    multiply_rows(scratch, &layer->query, n, HARKEN_STORE, work->queries + first * state, state);
+    multiply_rows(scratch, &layer->key, n, HARKEN_STORE, keys_values, 2 * state);
+    multiply_rows(scratch, &layer->value, n, HARKEN_STORE, keys_values + state, 2 * state);
 }
 
 static void embed_positions(void *context, int32_t unused, int32_t begin, int32_t end, int32_t thread) {
@@ -145,16 +165,16 @@ static void transform(void *context, int32_t number, int32_t begin, int32_t end,
     const struct harken_encoder *model = work->model;
     const struct harken_encoder_layer *layer = &model->layers[number];
     struct scratch *scratch = &work->scratch[thread];
-    int64_t state = model->n_state, mlp = layer->mlp_in.rows;
+    int64_t state = model->n_state, mlp = layer->mlp_in.matrix.rows;
     for (int32_t block = begin; block < end; block++) {
         int32_t first = block * work->block_rows, n = min(work->chunk->positions - first, work->block_rows);
         float *x = work->x + first * state;
-        harken_read_rows(&scratch->input, &layer->out, work->attended + first * state, state, n, 0);
-        harken_multiply_rows(&scratch->input, &layer->out, n, HARKEN_ADD, x, state);
-        harken_read_rows(&scratch->input, &layer->mlp_in, x, state, n, 1);
-        harken_multiply_rows(&scratch->input, &layer->mlp_in, n, HARKEN_GELU, scratch->hidden, mlp);
-        harken_read_rows(&scratch->input, &layer->mlp_out, scratch->hidden, mlp, n, 0);
-        harken_multiply_rows(&scratch->input, &layer->mlp_out, n, HARKEN_ADD, x, state);
+        read_rows(scratch, &layer->out, work->attended + first * state, state, n, 0);
+        multiply_rows(scratch, &layer->out, n, HARKEN_ADD, x, state);
+        read_rows(scratch, &layer->mlp_in, x, state, n, 1);
+        multiply_rows(scratch, &layer->mlp_in, n, HARKEN_GELU, scratch->hidden, mlp);
+        read_rows(scratch, &layer->mlp_out, scratch->hidden, mlp, n, 0);
+        multiply_rows(scratch, &layer->mlp_out, n, HARKEN_ADD, x, state);
         float *output = work->chunk->encoder_output + first * state;
         if (number + 1 < model->n_layers)
             project_qkv(work, number + 1, first, n, scratch);
@@ -188,7 +208,7 @@ static int32_t list_phases(struct work *work) {
 static void take_memory(struct work *work, struct harken_arena *arena, int32_t threads) {
     const struct harken_encoder *model = work->model;
     size_t frames = (size_t)work->frames, positions = (size_t)work->chunk->positions, state = (size_t)model->n_state;
-    size_t mlp = (size_t)model->layers[0].mlp_in.rows;
+    int32_t mlp = model->layers[0].mlp_in.matrix.rows, bits = model->layers[0].mlp_in.matrix.bits;
     int32_t padded_keys = parts(work->n_keys, HARKEN_GROUP) * HARKEN_GROUP;
     size_t number = (size_t)work->kernels->number_bytes, keys = (size_t)padded_keys;
     size_t head_numbers = keys * (size_t)work->head_size;
@@ -213,13 +233,14 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
         if (arena->memory)
             work->keys[head] = head_keys, work->values[head] = head_values;
     }
-    int32_t columns = max(max(model->conv1.columns, model->conv2.columns), model->layers[0].mlp_in.rows);
+    int32_t columns = max(max(model->conv1.columns, model->conv2.columns), mlp);
     size_t numbers = max(HARKEN_BLOCK_ROWS * columns, QUERY_ROWS * padded_keys);
     work->scratch = harken_take(arena, (size_t)threads, sizeof *work->scratch);
     for (int32_t thread = 0; thread < threads; thread++) {
         struct scratch scratch = {0};
-        scratch.input = harken_take_input(arena, work->kernels, &model->layers[0].mlp_out, numbers);
-        scratch.hidden = harken_take(arena, HARKEN_BLOCK_ROWS * mlp, sizeof(float));
+        scratch.input = harken_take_input(arena, work->kernels, bits, mlp, numbers);
+        scratch.factor = harken_take_input(arena, work->kernels, bits, model->n_state, HARKEN_BLOCK_ROWS * state);
+        scratch.hidden = harken_take(arena, HARKEN_BLOCK_ROWS * (size_t)mlp, sizeof(float));
         scratch.scores = harken_take(arena, QUERY_ROWS * keys, sizeof(float));
         if (arena->memory)
             work->scratch[thread] = scratch;

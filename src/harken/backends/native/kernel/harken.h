@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 9
+#define HARKEN_ABI_VERSION 10
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -65,10 +65,16 @@ struct harken_model {
     const int32_t *alignment_heads; /* pairs of layer and head, each once */
 };
 
-/* The layers of one block of the encoder, with 7, 16 or 32 bits; keys and then values are one matrix. Normalisations and
- * the queries' scale are folded as above. */
+/* A linear layer of the encoder. One of low rank is computed as W = B A: `matrix` is B, and `first` is A, which has no bias
+ * and as many rows as B has columns, at most n_state. Else `first` has no weights. */
+struct harken_linear {
+    struct harken_matrix matrix, first;
+};
+
+/* The layers of one block of the encoder, with 7, 16 or 32 bits. Normalisations and the queries' scale are folded as
+ * above. */
 struct harken_encoder_layer {
-    struct harken_matrix query, key_value, out, mlp_in, mlp_out;
+    struct harken_linear query, key, value, out, mlp_in, mlp_out;
 };
 
 struct harken_encoder {

@@ -57,8 +57,8 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
     work->inputs = harken_take(arena, threads, sizeof *work->inputs);
     const struct harken_matrix *matrix = &model->layers[0].cross_key;
     for (size_t thread = 0; thread < threads; thread++) {
-        struct harken_input input =
-            harken_take_input(arena, work->decoder->kernels, matrix, HARKEN_BLOCK_ROWS * (size_t)matrix->columns);
+        struct harken_input input = harken_take_input(arena, work->decoder->kernels, matrix->bits, matrix->columns,
+                                                      HARKEN_BLOCK_ROWS * (size_t)matrix->columns);
         if (arena->memory)
             work->inputs[thread] = input;
     }
