@@ -300,7 +300,7 @@ def test_package_of_tiny_en_is_the_one_that_harken_knows(
     shutil.copytree(ROOT / "packages/tiny-en/harken_tiny_en", model.parent)
     shutil.copytree(source, model, ignore=lambda *_: ["model.bin", "tokenizer.json"])
     quantise = runpy.run_path(str(ROOT / "packages/tiny-en/quantise.py"))["quantise"]
-    (model / "model.bin").write_bytes(quantise((source / "model.bin").read_bytes()))
+    (model / "model.gguf").write_bytes(quantise((source / "model.bin").read_bytes()))
     monkeypatch.syspath_prepend(tmp_path / "site")
     recognizer = harken.load("tiny.en")  # checks its hash
     assert hub.embedded_model() == model

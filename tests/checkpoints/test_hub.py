@@ -280,7 +280,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "harken_test_models").mkdir(parents=True)
     (root / "harken_test_models" / "__init__.py").write_text("raise AssertionError('imported')")
     monkeypatch.syspath_prepend(root)
-    monkeypatch.setattr(hub, "_EMBEDDED", {"harken_no_such_package": "", "harken_test_models": "5a"})
+    monkeypatch.setattr(
+        hub, "_EMBEDDED", {"harken_no_such_package": ("", ""), "harken_test_models": ("model.bin", "5a")}
+    )
     return root / "harken_test_models"
 
 
@@ -291,7 +293,7 @@ def test_embedded_model_is_verified_and_not_imported(
     digest = hub.file_sha256(package / "model" / "model.bin")
     with pytest.raises(CheckpointError, match=rf"model\.bin: sha256 is {digest}, allowed is 5a"):
         resolve_model("tiny.en")
-    monkeypatch.setattr(hub, "_EMBEDDED", {"harken_test_models": digest})
+    monkeypatch.setattr(hub, "_EMBEDDED", {"harken_test_models": ("model.bin", digest)})
     assert open_checkpoint(resolve_model("tiny.en")).dims == files.TINY
     assert stub.requests == []
 
@@ -301,7 +303,7 @@ def test_default_model_is_downloaded_in_another_revision_or_without_the_package(
 ) -> None:
     stub.repositories["openai/whisper-tiny.en"] = {"model.safetensors": b"weights"}
     assert resolve_model("tiny.en", revision="main") == stub.snapshot("openai/whisper-tiny.en")
-    monkeypatch.setattr(hub, "_EMBEDDED", {"harken_no_such_package": ""})
+    monkeypatch.setattr(hub, "_EMBEDDED", {"harken_no_such_package": ("", "")})
     assert resolve_model("tiny.en") == stub.snapshot("openai/whisper-tiny.en")
 
 

@@ -1,1 +1,1 @@
-"""The weights of Whisper tiny.en in 8-bit integers, for harken: the folder ``model``, in CTranslate2's format."""
+"""The weights of Whisper tiny.en in 8-bit integers, for harken: the folder ``model``, a GGUF file."""

