@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from harken.backends.store import FileStore
 
-PACKED_FORMAT_VERSION = 6
+PACKED_FORMAT_VERSION = 7
 """Part of the name of every packed file; raise it with every change of what is in it."""
 PACKED_FILE = "weights.packed"
 ALIGNMENT_BYTES = 64

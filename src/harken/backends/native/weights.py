@@ -11,7 +11,7 @@ import numpy as np
 
 from harken.backends.native.matrices import BLOCK, GROUP, LinearMatrix, make_matrix, padded_rows
 from harken.backends.native.packed_file import ArrayShape, Put, Weights
-from harken.backends.rotation import LM_HEAD, NO_FACTORS, RotatedWeights, make_rotation
+from harken.backends.rotation import LM_HEAD, NO_FACTORS, READERS, RotatedWeights, make_rotation
 from harken.checkpoints import Weights as StoredWeights
 from harken.contract import Floats, Ints
 from harken.types import Dims
@@ -134,12 +134,16 @@ class EncoderWeights:
         )
         head_size = self.dims.n_audio_state // self.dims.n_audio_head
         for layer in range(self.dims.n_audio_layer):
-            for (name, source), (matrix, *first) in zip(
+            block = f"encoder.blocks.{layer}"
+            for (name, module), (matrix, *first) in zip(
                 ENCODER_SOURCES.items(), self.layer_matrices(layer), strict=True
             ):
-                source = f"encoder.blocks.{layer}.{source}"
+                source, norm = f"{block}.{module}", READERS.get(module)
                 scale = np.float32(head_size**-0.5 if name in SCALED_QUERIES else 1)
-                bias = folded[f"{source}.bias"] * scale
+                bias = folded[f"{source}.bias"]
+                if norm and not rotations:
+                    bias = _folded_bias(weights, source, f"{block}.{norm}")
+                bias = bias * scale
                 if not first:
                     matrix.write(put, folded[f"{source}.weight"] * scale, bias)
                     continue
@@ -154,6 +158,13 @@ def _linear(weights: Weights, name: str) -> Sequence[Floats]:
     weight = np.asarray(weights[f"{name}.weight"], np.float32)
     bias = weights.get(f"{name}.bias", np.zeros(len(weight)))
     return weight, np.asarray(bias, np.float32)
+
+
+def _folded_bias(weights: Weights, name: str, norm: str) -> Floats:
+    """Return the bias of a layer behind a normalisation, rounded once."""
+    weight, bias = _linear(weights, name)
+    shift = np.asarray(weights[f"{norm}.bias"], np.float64)
+    return (bias + weight.astype(np.float64) @ shift).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
