@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import plistlib
 import re
 import shlex
@@ -66,7 +67,12 @@ def serve(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.stderr.close()
 
 
-def test_what_cannot_be_served_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_served_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("harken.serve", "uvicorn.error"):  # whose handlers would write to what pytest closes
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = str(taken.getsockname()[1])
         for options, code, expected in (
