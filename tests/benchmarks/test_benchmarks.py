@@ -24,6 +24,7 @@ RUNS = {
     "compare": f"{LIMITED} --repeats 1",
     "errors": f"{LIMITED} --engines harken --model tiny.en",
     "fleet": f"{LIMITED} --repeats 1 --ways in-process",
+    "gpu": "--dims tiny --device cpu --steps 2 --rounds 1 --batch 1",
     "hashing": "--positions 300 --repeats 1",
     "live": LIMITED,
     "memory": "--limit 1 --hours 0.002",
@@ -37,6 +38,7 @@ RUNS = {
 }
 NEEDS = {
     "parity": ("whisper", "torch"),
+    "gpu": ("torch",),
     "hashing": ("torch",),
     "word_times": ("espeakng_loader",),
     "diarization": ("onnxruntime",),
