@@ -93,6 +93,10 @@ _ENGINES = {
 TABLES = {
     "engines": Table({"model": "{model}"} | _ENGINES, results=("engines", "engines-base")),
     "engines-small": Table(_ENGINES),
+    "engines-avx512": Table(
+        {"model": "{model}"} | _ENGINES,
+        results=("engines-avx512-small", "engines-avx512-base", "engines-avx512"),
+    ),
     "engines-long": Table({"set": "{set}"} | _ENGINES | {"loading, s": "{load_s:.2f}"}),
     "errors-base": Table(_ERRORS),
     "errors-base-beam": Table(_ERRORS),
