@@ -26,7 +26,7 @@ _NO_DIGRAPHS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """How a text is written in one script of its language.
+    """A script of a language: what its texts have for the letters and phrases of another.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is always written otherwise, names or a script: replaced in the text of segments and in their words."""
+"""Replacements of words, such as names, and of scripts, in the text of segments and in their words."""
 
 from __future__ import annotations
 
