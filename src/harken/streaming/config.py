@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -221,6 +221,7 @@ def with_overrides(config: StreamingConfig, options: StreamOptions) -> Streaming
     return replace(config, **given | {"window_frames": window_frames, "hop_frames": hop_frames})
 
 
+@cache  # asked for at every chunk of samples
 def scale_window(config: StreamingConfig, noise_window_frames: int) -> StreamingConfig:
     """Return a configuration with its window scaled to the noise of the stream.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 from harken.streaming.config import MAX_WINDOW_FRAMES, StreamingConfig
 from harken.types import FRAMES_PER_SECOND
@@ -74,6 +75,7 @@ def highest_level(finals: str) -> int:
     return len(LOAD_LEVELS) - 1 if finals == "exact" else len(LOAD_LEVELS) - 2
 
 
+@cache
 def apply_load_level(level: int, config: StreamingConfig) -> StreamingConfig:
     """Return a configuration as it is at one of the `LOAD_LEVELS`.
 
