@@ -25,12 +25,21 @@ static inline int32_t parts(int32_t n, int32_t size) {
     return (n + size - 1) / size;
 }
 
-/* Rows that a thread takes at once: whole tiles, which share each weight that is read, and enough parts for all threads. */
-static inline int32_t harken_block_rows(int32_t n, int32_t threads) {
-    int32_t rows = HARKEN_BLOCK_ROWS;
-    while (rows > HARKEN_ROWS && parts(n, rows) < 4 * threads)
-        rows /= 2;
-    return rows;
+/* Blocks of rows that threads take in turn: whole tiles, which share each weight that is read, and as many for each. */
+struct harken_blocks {
+    int32_t rows, tile, count;
+};
+
+static inline struct harken_blocks harken_divide(int32_t rows, int32_t bits, int32_t threads) {
+    int32_t tile = bits == 7 ? HARKEN_VECTORS : HARKEN_SMALL_TILE;
+    int32_t count = parts(parts(rows, HARKEN_BLOCK_ROWS), threads) * threads;
+    return (struct harken_blocks){rows, tile, min(count, parts(rows, tile))};
+}
+
+/* The first row of a block; behind the last it is the number of rows. */
+static inline int32_t harken_first_row(const struct harken_blocks *blocks, int64_t block) {
+    int64_t tiles = block * parts(blocks->rows, blocks->tile) / blocks->count;
+    return min((int32_t)tiles * blocks->tile, blocks->rows);
 }
 
 /* Memory that grows and is used again by the next call. */

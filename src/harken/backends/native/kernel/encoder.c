@@ -26,7 +26,7 @@ struct work {
     const struct harken_kernels *kernels;
     const struct harken_chunk *chunk;
     int32_t frames, n_keys, head_size;
-    int32_t block_rows;                    /* positions of an item, or frames */
+    struct harken_blocks blocks, conv_blocks; /* of positions, and of frames of the first convolution */
     int32_t mel_columns;                   /* n_mels rounded up to whole vectors, m */
     float *mel_rows;                       /* (2 p + 3, m) */
     float *conv_rows;                      /* (2 p + 1, s) */
@@ -76,7 +76,8 @@ static void convolve_frames(void *context, int32_t unused, int32_t begin, int32_
     struct scratch *scratch = &work->scratch[thread];
     (void)unused;
     for (int32_t block = begin; block < end; block++) {
-        int32_t first = block * work->block_rows, n = min(work->frames - 2 - first, work->block_rows);
+        int32_t first = harken_first_row(&work->conv_blocks, block);
+        int32_t n = harken_first_row(&work->conv_blocks, block + 1) - first;
         float *rows = work->conv_rows + (int64_t)first * model->n_state;
         harken_read_rows(&scratch->input, &model->conv1, work->mel_rows + (int64_t)first * work->mel_columns,
                          work->mel_columns, n, 0);
@@ -103,7 +104,7 @@ static void embed_positions(void *context, int32_t unused, int32_t begin, int32_
     int64_t state = model->n_state;
     (void)unused;
     for (int32_t block = begin; block < end; block++) {
-        int32_t first = block * work->block_rows, n = min(work->chunk->positions - first, work->block_rows);
+        int32_t first = harken_first_row(&work->blocks, block), n = harken_first_row(&work->blocks, block + 1) - first;
         float *x = work->x + first * state;
         const float *embeddings = model->positions + (work->chunk->first_position + first) * state;
         harken_read_rows(&scratch->input, &model->conv2, work->conv_rows + 2 * first * state, 2 * state, n, 0);
@@ -167,7 +168,7 @@ static void transform(void *context, int32_t number, int32_t begin, int32_t end,
     struct scratch *scratch = &work->scratch[thread];
     int64_t state = model->n_state, mlp = layer->mlp_in.matrix.rows;
     for (int32_t block = begin; block < end; block++) {
-        int32_t first = block * work->block_rows, n = min(work->chunk->positions - first, work->block_rows);
+        int32_t first = harken_first_row(&work->blocks, block), n = harken_first_row(&work->blocks, block + 1) - first;
         float *x = work->x + first * state;
         read_rows(scratch, &layer->out, work->attended + first * state, state, n, 0);
         multiply_rows(scratch, &layer->out, n, HARKEN_ADD, x, state);
@@ -193,9 +194,9 @@ static void transform(void *context, int32_t number, int32_t begin, int32_t end,
 enum { FIRST_PHASES = 3, PHASES_A_LAYER = 3 };
 
 static int32_t list_phases(struct work *work) {
-    int32_t blocks = parts(work->chunk->positions, work->block_rows), heads = work->model->n_heads, n = 0;
+    int32_t blocks = work->blocks.count, heads = work->model->n_heads, n = 0;
     work->phases[n++] = (struct harken_phase){transpose_mel, 0, parts(work->frames, MEL_ROWS), 4};
-    work->phases[n++] = (struct harken_phase){convolve_frames, 0, parts(work->frames - 2, work->block_rows), 1};
+    work->phases[n++] = (struct harken_phase){convolve_frames, 0, work->conv_blocks.count, 1};
     work->phases[n++] = (struct harken_phase){embed_positions, 0, blocks, 1};
     for (int32_t layer = 0; layer < work->model->n_layers; layer++) {
         work->phases[n++] = (struct harken_phase){pack_heads, layer, 2 * heads, 1};
@@ -256,7 +257,8 @@ int32_t harken_encode(harken_decoder *decoder, const struct harken_encoder *enco
     work.keys_values = chunk->keys_values;
     work.layer_stride = chunk->keys_values ? chunk->layer_stride : 0;
     int32_t threads = harken_team_threads(decoder->team);
-    work.block_rows = harken_block_rows(chunk->positions, threads);
+    work.blocks = harken_divide(chunk->positions, encoder->layers[0].mlp_in.matrix.bits, threads);
+    work.conv_blocks = harken_divide(work.frames - 2, encoder->conv1.bits, threads);
     struct harken_arena needed = {0}, arena;
     take_memory(&work, &needed, threads);
     if (harken_arena_grow(&decoder->arena, needed.used, &arena))

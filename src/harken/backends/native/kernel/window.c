@@ -4,8 +4,8 @@
 struct work {
     const harken_decoder *decoder;
     const struct harken_window *window;
-    int32_t block_rows;          /* positions of an item */
     int32_t first, n;            /* the positions to project, from the first of a chunk on */
+    struct harken_blocks blocks; /* of these */
     const float *encoder_output; /* of these */
     float *keys, *values;        /* of one layer, (n, n_state) each */
     struct harken_input *inputs; /* (threads), each (48, n_audio_state) */
@@ -41,7 +41,7 @@ static void project_blocks(void *context, int32_t number, int32_t begin, int32_t
     struct harken_input *input = &work->inputs[thread];
     int64_t columns = layer->cross_key.columns, state = work->decoder->model.n_state;
     for (int32_t block = begin; block < end; block++) {
-        int32_t first = block * work->block_rows, n = min(work->n - first, work->block_rows);
+        int32_t first = harken_first_row(&work->blocks, block), n = harken_first_row(&work->blocks, block + 1) - first;
         harken_read_rows(input, &layer->cross_key, work->encoder_output + first * columns, columns, n, 0);
         harken_multiply_rows(input, &layer->cross_key, n, HARKEN_STORE, work->keys + first * state, state);
         harken_multiply_rows(input, &layer->cross_value, n, HARKEN_STORE, work->values + first * state, state);
@@ -70,7 +70,7 @@ int32_t harken_project_window(harken_decoder *decoder, const float *encoder_outp
     int32_t begin = first / window->part * window->part;
     struct work work = {.decoder = decoder, .window = window, .first = begin, .n = window->positions - begin};
     work.encoder_output = encoder_output + (int64_t)begin * model->layers[0].cross_key.columns;
-    work.block_rows = harken_block_rows(work.n, harken_team_threads(decoder->team));
+    work.blocks = harken_divide(work.n, model->layers[0].cross_key.bits, harken_team_threads(decoder->team));
     struct harken_arena needed = {0}, arena;
     take_memory(&work, &needed);
     if (harken_arena_grow(&decoder->arena, needed.used, &arena))
@@ -78,7 +78,7 @@ int32_t harken_project_window(harken_decoder *decoder, const float *encoder_outp
     take_memory(&work, &arena);
     int32_t n = 0, chunk_items = model->n_heads * parts(work.n, window->part);
     for (int32_t layer = 0; layer < model->n_layers; layer++) {
-        decoder->phases[n++] = (struct harken_phase){project_blocks, layer, parts(work.n, work.block_rows), 1};
+        decoder->phases[n++] = (struct harken_phase){project_blocks, layer, work.blocks.count, 1};
         decoder->phases[n++] = (struct harken_phase){pack_chunks, layer, chunk_items, 1};
     }
     harken_team_run(decoder->team, decoder->phases, n, &work);
