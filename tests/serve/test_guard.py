@@ -124,6 +124,10 @@ def test_sockets_take_the_key_as_a_subprotocol(guarded: Serving) -> None:
 def test_every_response_has_a_number_and_every_error_the_body_of_openai(local: Serving) -> None:
     replies = [local.http.get("/nothing"), local.http.get("/v1/audio/transcriptions")]
     assert [reply.status_code for reply in replies] == [404, 405]
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"{local.socket_url}/nothing").close()
+    assert refused.value.response.status_code == 404
+    assert b"/nothing: no WebSocket is served here" in (refused.value.response.body or b"")
     assert len({reply.headers["x-request-id"] for reply in replies}) == 2
     for reply in replies:
         assert reply.json()["error"].keys() == {"message", "type", "param", "code"}

@@ -24,7 +24,7 @@ import pytest
 import yaml
 from served_audio import pcm, wav
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosedError
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from cli_runner import eventually
 from harken.audio import load_audio
@@ -125,6 +125,8 @@ def test_sigterm_brings_the_last_words_and_finishes_files_and_the_log_keeps_secr
             assert (await client.get("/v1/models", headers={"authorization": ""})).status_code == 401
             allowed = await client.get("/v1/models", headers={"host": "whisper.lan:8765"})
             assert [model["id"] for model in allowed.json()["data"]] == ["tiny.en"]
+            with pytest.raises(InvalidStatus):
+                await connect(f"ws{address.removeprefix('http')}/v1/stream")
             process.send_signal(signal.SIGTERM)
             finals = ""
             with suppress(ConnectionClosedError):
@@ -143,6 +145,7 @@ def test_sigterm_brings_the_last_words_and_finishes_files_and_the_log_keeps_secr
     lines = [json.loads(line) for line in log.splitlines()]
     assert {"/v1/models", "/v1/audio/transcriptions"} <= {line.get("route") for line in lines}
     assert {200, 401} <= {line.get("status") for line in lines}
+    assert {line["event"] for line in lines} == {"request", "draining"}
     assert not any(secret in log for secret in ("secret", "fellow", "country"))
 
 

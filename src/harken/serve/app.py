@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from harken.serve import page
 from harken.serve.errors import RequestError
@@ -66,6 +67,11 @@ def make_app(service: Service) -> Starlette:
         response.headers.update(error.headers or {})
         return response
 
+    async def refuse_socket(socket: WebSocket) -> None:
+        """Answer a WebSocket at another address, as 403 would send its user to look for a key."""
+        message = f"{socket.url.path}: no WebSocket is served here"
+        raise RequestError(message, status=404, code="not_found")
+
     guard = Middleware(
         Guard,
         options=service.options,
@@ -74,7 +80,11 @@ def make_app(service: Service) -> Starlette:
         on_response=service.metrics.record_response,
     )
     return Starlette(
-        routes=[*with_short_addresses(described), *page.routes(service, document)],
+        routes=[
+            *with_short_addresses(described),
+            *page.routes(service, document),
+            WebSocketRoute("/{path:path}", refuse_socket),
+        ],
         middleware=[guard],
         exception_handlers={HTTPException: answer_http_error, RequestError: answer_request_error},
     )

@@ -216,7 +216,13 @@ def _configure_log(log_format: str) -> None:
         logger.propagate = False
     logging.getLogger("harken.serve").setLevel(logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes what damaged forms hold
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tell if a line of uvicorn says something: of each WebSocket that is refused it says that it got no answer."""
+    return "without completing handshake" not in record.getMessage()
 
 
 class _TextFormatter(logging.Formatter):
