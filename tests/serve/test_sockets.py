@@ -77,6 +77,19 @@ async def test_the_results_of_deepgram(stage: Stage) -> None:
 
 
 @played()
+async def test_the_end_of_an_utterance_is_told_if_its_silence_came_before_it_was_heard(stage: Stage) -> None:
+    asked = parse_query(QueryParams(f"{RAW}&utterance_end_ms=1000"), stage.service)
+    translator = DeepgramTranslator(asked, 0.0, "id")
+    assert not any(isinstance(output, Mark) for output in translator.received(bytes(64_000)))
+    for event in (speech_started(0.2), final(" Ask", " not!")):
+        assert told(translator.updated(event)) == []
+    _, mark = translator.updated(speech_ended(1.0))
+    assert isinstance(mark, Mark)
+    (ended,) = told(translator.updated(Flushed(token=mark.token)))
+    assert (ended["type"], ended["last_word_end"]) == ("UtteranceEnd", 0.5)
+
+
+@played()
 async def test_finalize_is_answered_even_if_nothing_was_said(stage: Stage) -> None:
     client = await stage.connect(DeepgramClient)
     client.send({"type": "Finalize"})
@@ -98,6 +111,7 @@ async def test_finalize_is_answered_even_if_nothing_was_said(stage: Stage) -> No
         ("encoding=mulaw&sample_rate=1", "invalid_value"),
         (f"{RAW}&language=klingon", "invalid_value"),
         (f"{RAW}&model=large", "model_not_found"),
+        (f"{RAW}&callback=https://results.example", "invalid_value"),
     ],
 )
 @played()

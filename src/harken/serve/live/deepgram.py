@@ -231,6 +231,7 @@ class DeepgramTranslator(Translator):
                 self._end_s = audio_s
                 if reason != "flush":  # else the flush tells
                     yield self._final(speech_final=self._asked.ends_speech and reason != "limit")
+                    yield from self._silence()  # its audio may have come before the end was found
             case Flushed(token=token) if token == FINALIZE:
                 yield self._final(speech_final=True, from_finalize=True)
             case Flushed(token=token) if token == UTTERANCE_END and self._last_word_s < inf:
@@ -250,8 +251,12 @@ class DeepgramTranslator(Translator):
             yield OpenStream(asked.model, asked.options, asked.stream_options, self._limit_s, asked.speakers)
         self._n_bytes += len(audio)
         yield Audio(audio, self._asked.audio)
+        yield from self._silence()
+
+    def _silence(self) -> Iterator[Output]:
+        """Have the end of the utterance told once the audio so far has been heard, if it ends in enough silence."""
         silence_s, told_s = self._received_s - self._last_word_s, self._asked.utterance_end_s
-        if told_s is not None and silence_s >= told_s:
+        if self._is_open and told_s is not None and silence_s >= told_s:
             yield Mark(UTTERANCE_END)
 
     def _finalize(self) -> Iterator[Output]:

@@ -28,7 +28,7 @@ from harken.serve.rest.fields import (
     transcribe_options,
 )
 from harken.serve.rest.files import Dialect
-from harken.serve.rest.forms import FLAGS, Form
+from harken.serve.rest.forms import FLAGS, Form, bad_field
 from harken.serve.rest.transcription_form import TranscriptionRequest
 from harken.serve.rest.transcripts import words_of
 from harken.text import from_language_tags
@@ -91,6 +91,8 @@ def listen_options(form: Form) -> TranscribeOptions:
     RequestError
         If a value is not allowed.
     """
+    if address := form.text("callback"):
+        raise bad_field("callback", address, "none, as this server sends nothing to other addresses")
     given, names = read_fields(form, OPTION_FIELDS), field_names(OPTION_FIELDS)
     return transcribe_options(given, names, word_timestamps=True)
 
