@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
@@ -18,7 +21,9 @@ from audio_files import AUDIO_FORMATS
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
 from fakes.speech_detector import LoudIsSpeech
 from harken import Recognizer
+from harken.errors import OptionError
 from harken.serve import mcp
+from harken.serve.options import ServeOptions
 from harken.text import LANGUAGES
 from tiny_models import TOKENIZER
 
@@ -145,6 +150,8 @@ def test_nothing_outside_the_folders_is_read_or_listed(agent):
     [
         ({"file_path": "none.wav"}, "none.wav: no such file"),
         ({"file_path": "notes.wav"}, "notes.wav: is not a recording that FFmpeg can read"),
+        ({"file_path": "x" * 300}, "xxx: "),  # the system says why, each in its words
+        ({"file_path": "talk.wav", "start": -1}, "start, end=(-1.0,): allowed is times in seconds from 0 to"),
         ({"file_path": "talk.wav", "start": 99}, "start=99: allowed is a time before the end, 1.44 s"),
         ({"file_path": "talk.wav", "language": "klingon"}, "language='klingon': allowed is one of en"),
         ({"file_path": "talk.wav", "model": "huge"}, "model='huge': allowed is tiny, base"),
@@ -160,3 +167,40 @@ def test_language_is_detected(agent):
     found = agent.calls(("detect_language", {"file_path": "talk.wav"}))[0]
     assert found["name"] == LANGUAGES[found["code"]]
     assert max(found["probabilities"], key=found["probabilities"].get) == found["code"]
+
+
+def test_it_ends_by_a_signal_while_a_client_listens_and_says_why_it_cannot_begin(agent, caplog):
+    initialize = {
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    }
+    accepts = {"accept": "application/json, text/event-stream"}
+    signals: list[Any] = []
+
+    def on_signals(handle: Any) -> nullcontext[None]:
+        signals.append(handle)
+        return nullcontext()
+
+    async def serve(port: int, addresses: asyncio.Queue[str]) -> None:
+        server = mcp.make_server(pytest.fail, ("tiny",), ("talks",), pytest.fail)
+        await mcp.serve_http(server, ServeOptions(port=port), addresses.put_nowait, on_signals)
+
+    async def run() -> str:
+        addresses: asyncio.Queue[str] = asyncio.Queue()
+        serving = asyncio.create_task(serve(0, addresses))
+        async with httpx.AsyncClient(base_url=await addresses.get(), headers=accepts) as client:
+            with pytest.raises(OptionError, match="allowed is a port"):
+                await serve(client.base_url.port or 0, addresses)
+            opened = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1} | initialize)
+            session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+            async with client.stream("GET", "/mcp", headers=session) as listening:
+                signals[0]()
+                await serving
+                return (await listening.aread()).decode()
+
+    assert asyncio.run(run()) == ""
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []

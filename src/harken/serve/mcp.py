@@ -22,6 +22,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import ToolAnnotations
 from pydantic import Field
+from starlette.types import Receive, Scope, Send
 
 from harken.api import Recognizer
 from harken.audio import audio_duration
@@ -141,17 +142,25 @@ async def serve_http(
     """Serve by streamable HTTP, at the path ``/mcp``, until a signal comes; the arguments are as for `server.run`."""
     # The guard knows more names and pages than the package does, and keys.
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    inner = server.streamable_http_app(transport_security=unchecked)
+    ready, stopping = asyncio.Event(), asyncio.Event()
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await ready.wait()
+        await inner(scope, receive, send)
+
     app = Guard(
-        server.streamable_http_app(transport_security=unchecked),
+        serve,
         options,
         Tickets(),
         answer_error=lambda path, problem: json_error(problem),
         on_response=lambda *_: None,
     )
-    stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     with on_signals(lambda: loop.call_soon_threadsafe(stopping.set)):
-        async with server.session_manager.run(), listening(app, options, announce):
+        # Sessions end before the connections, of which each client keeps one open.
+        async with listening(app, options, announce), server.session_manager.run():
+            ready.set()
             await stopping.wait()
 
 
@@ -348,7 +357,9 @@ def _told() -> Iterator[None]:
     try:
         yield
     except HarkenError as error:
-        raise ToolError(str(error)) from error
+        raise ToolError(str(error).replace("clip_timestamps", "start, end")) from error
+    except OSError as error:
+        raise ToolError(f"{error.filename}: {error.strerror or error}") from error
 
 
 def _format_of(path: Path) -> str:
