@@ -308,10 +308,12 @@ def _decode_data_url(url: str) -> bytes:
 
 
 def _read_voice(name: str, data: bytes) -> Floats:
+    file = io.BytesIO(data)
+    file.name = f"the sample of {name!r}"
     try:
-        samples = np.concatenate([*_bounded(stream_audio(io.BytesIO(data)))])
+        samples = np.concatenate([*_bounded(stream_audio(file))])
     except AudioError as error:
-        raise _unusable(f"the sample of {name!r}: {error}") from error
+        raise _unusable(str(error)) from error
     seconds = len(samples) / SAMPLE_RATE
     if not MIN_SAMPLE_S <= seconds <= MAX_SAMPLE_S + _TOLERANCE_S:
         length = f"{seconds:g} s long" if seconds <= MAX_SAMPLE_S else f"longer than {MAX_SAMPLE_S:g} s"
