@@ -177,7 +177,7 @@ static uint64_t run(const struct harken_model *model, int32_t threads, const cha
         windows[i].packed =
             aligned_alloc(64, (size_t)harken_window_bytes(decoder, positions, HARKEN_MOST_IN_A_PART));
         float *output = draw_floats((size_t)positions * STATE, 2);
-        if (harken_project_window(decoder, output, 0, &windows[i]))
+        if (harken_project_window(decoder, output, 0, NULL, &windows[i]))
             exit(1);
         free(output);
     }
@@ -234,7 +234,7 @@ static uint64_t encode(const struct harken_model *model, const struct harken_enc
         if (window % 3)
             chunk.key_bias = key_bias;
         struct harken_window projected = {packed, positions, HARKEN_MOST_IN_A_PART, positions, NULL};
-        if (harken_encode(decoder, encoder, &chunk) || harken_project_window(decoder, output, 0, &projected))
+        if (harken_encode(decoder, encoder, &chunk) || harken_project_window(decoder, output, 0, NULL, &projected))
             exit(1);
         hashes[window] = add_floats(EMPTY_HASH, output, n);
         hashes[window] = add_floats(hashes[window], keys_values, LAYERS * rows * 2 * STATE);

@@ -40,6 +40,16 @@ def test_a_decoder_that_reuses_the_output_counts_positions_as_well(sparse: Backe
     )
 
 
+def test_windows_of_other_lengths_in_between_change_nothing(sparse: BackendPair) -> None:
+    shorter = SparsePositions(ENCODED // 2, SPARSE.sample, WINDOW)
+    before = decode(sparse.tested, sparse.features, [1])
+    first = sparse.tested.encode(make_mel()[:, :, :ENCODED], shorter)
+    after = sparse.tested.encode(make_mel()[:, :, : 2 * ENCODED], SPARSE)
+    again = sparse.tested.encode(make_mel()[:, :, :ENCODED], shorter)
+    np.testing.assert_array_equal(before, decode(sparse.tested, after, [1]))
+    np.testing.assert_array_equal(decode(sparse.tested, first, [0]), decode(sparse.tested, again, [0]))
+
+
 def test_a_window_with_its_own_padding_frozen_is_that_window(
     reference_backend: NumpyBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

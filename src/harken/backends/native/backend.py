@@ -160,8 +160,9 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         positions: SparsePositions | None = None,
     ) -> NativeFeatures:
         n_windows, n_positions, _ = encoder_output.shape
+        n_frozen = len(positions.frozen) if positions else 0
         windows = [
-            self._decoder.project_window(output[:length])
+            self._decoder.project_window(output[:length], n_frozen)
             for output, length in zip(encoder_output, lengths or [n_positions] * n_windows, strict=True)
         ]
         return NativeFeatures(encoder_output, windows, lengths, positions)

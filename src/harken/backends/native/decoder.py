@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from harken.backends.encoding import EncodedWindows
 from harken.backends.native.library import (
     MOST_IN_A_PART,
     NO_MEMORY,
+    Known,
     Layer,
     Model,
     Window,
@@ -35,6 +37,8 @@ from harken.errors import OutOfMemory
 Packed = NDArray[np.uint8]
 
 
+MOST_KEPT_BYTES = 32 << 20
+"""Most bytes of projected frozen positions that are kept: enough for models up to `small`, and for `turbo`."""
 PART_OF_STREAM = 96
 """Positions of a stream that are packed together: two seconds, so that little is packed anew with each chunk."""
 
@@ -134,6 +138,10 @@ class NativeDecoder:
         self.n_columns, self.stride = contents.n_logits, padded_rows(contents.n_logits)
         self._lock = Lock()
         self._abandoned: deque[int] = deque()  # sessions to close
+        self._frozen = (
+            np.empty((0, 0), np.float32),
+            np.empty((0, 0, 0), np.float32),
+        )  # encoder output; keys, values
         head_tokens = None if self.vocab_subset is None else self.vocab_subset.astype(np.int32)
         self._model = _make_model(arrays, contents, heads.all, head_tokens)
         self._arrays = arrays, head_tokens  # the model points to them
@@ -158,12 +166,14 @@ class NativeDecoder:
             raise OutOfMemory(f"not enough memory {purpose}")
         return result
 
-    def project_window(self, encoder_output: Floats) -> PackedWindow:
+    def project_window(self, encoder_output: Floats, n_frozen: int = 0) -> PackedWindow:
         """Make packed keys and values of the cross-attention of one window.
 
         Parameters
         ----------
         encoder_output : ndarray of shape (positions, n_audio_state), float32
+        n_frozen : int
+            Number of frozen positions, the last ones. They are the same in most windows, and projected once.
 
         Raises
         ------
@@ -171,7 +181,24 @@ class NativeDecoder:
             If there is no memory for it.
         """
         positions = len(encoder_output)
-        return self._project(encoder_output, 0, self._allocate(positions, MOST_IN_A_PART, positions))
+        keys_values = self._project_frozen(encoder_output[positions - n_frozen :])
+        window = self._allocate(positions, MOST_IN_A_PART, positions)
+        return self._project(encoder_output, 0, window, keys_values)
+
+    def _project_frozen(self, encoder_output: Floats) -> Floats | None:
+        """Return keys and values of frozen positions, (layers, n, 2 n_text_state); None if they would be too large."""
+        n, dims = len(encoder_output), self.dims
+        shape = dims.n_text_layer, n, 2 * dims.n_text_state
+        if not 0 < 4 * math.prod(shape) <= MOST_KEPT_BYTES:
+            return None
+        kept, keys_values = self._frozen
+        if not np.array_equal(kept[-n:], encoder_output):
+            kept, keys_values = encoder_output.copy(), np.empty(shape, np.float32)
+            project = self.library.harken_project_rows
+            arguments = (kept.ctypes.data, n, keys_values.ctypes.data)
+            self.compute("for the keys and values of a window", project, self.handle, *arguments)
+            self._frozen = kept, keys_values
+        return keys_values[:, -n:]
 
     def project_stream(
         self, encoder_output: Floats, unchanged: int = 0, earlier: PackedWindow | None = None
@@ -200,10 +227,13 @@ class NativeDecoder:
         n_bytes = self.call(self.library.harken_window_bytes, self.handle, capacity, part)
         return PackedWindow(aligned_empty(n_bytes), positions, part, capacity)
 
-    def _project(self, encoder_output: Floats, unchanged: int, window: PackedWindow) -> PackedWindow:
+    def _project(
+        self, encoder_output: Floats, unchanged: int, window: PackedWindow, frozen: Floats | None = None
+    ) -> PackedWindow:
         assert encoder_output.flags.c_contiguous
         project = self.library.harken_project_window
-        arguments = (encoder_output.ctypes.data, unchanged, byref(window.structure()))
+        known = frozen is not None and byref(Known(frozen.ctypes.data, frozen.strides[0] // 4, frozen.shape[1]))
+        arguments = (encoder_output.ctypes.data, unchanged, known or None, byref(window.structure()))
         self.compute("for the keys and values of a window", project, self.handle, *arguments)
         return window
 

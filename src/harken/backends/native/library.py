@@ -121,6 +121,12 @@ class Window(Structure):
     )
 
 
+class Known(Structure):
+    """``struct harken_known``: keys and values of the last positions of a window."""
+
+    _fields_ = (("keys_values", c_void_p), ("layer_stride", c_int64), ("n", c_int32))
+
+
 class Rules(Structure):
     """``struct harken_rules``: rules of greedy decoding."""
 
@@ -154,7 +160,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "harken_decoder_close": (None, (c_void_p,)),
     "harken_window_bytes": (c_int64, (c_void_p, c_int32, c_int32)),
     "harken_encode": (c_int32, (c_void_p, POINTER(Encoder), POINTER(Chunk))),
-    "harken_project_window": (c_int32, (c_void_p, c_void_p, c_int32, POINTER(Window))),
+    "harken_project_rows": (c_int32, (c_void_p, c_void_p, c_int32, c_void_p)),
+    "harken_project_window": (c_int32, (c_void_p, c_void_p, c_int32, POINTER(Known), POINTER(Window))),
     "harken_session_open": (c_void_p, (c_void_p, POINTER(Window), c_int32, c_void_p, c_int32, c_int32)),
     "harken_session_close": (None, (c_void_p,)),
     "harken_session_extend": (c_int32, (c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_int64)),

@@ -217,7 +217,7 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     work->conv_rows = harken_take(arena, (frames - 2) * state, sizeof(float));
     work->x = harken_take(arena, positions * state, sizeof(float));
     work->queries = harken_take(arena, positions * state, sizeof(float));
-    work->attended = harken_take(arena, positions * state, sizeof(float));
+    work->attended = work->conv_rows; /* which are read no more by then, and twice as many */
     if (!work->chunk->keys_values)
         work->keys_values = harken_take(arena, (size_t)work->n_keys * 2 * state, sizeof(float));
     work->keys = harken_take(arena, (size_t)model->n_heads, sizeof *work->keys);

@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 10
+#define HARKEN_ABI_VERSION 11
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -140,11 +140,24 @@ HARKEN_API int64_t harken_window_bytes(const harken_decoder *decoder, int32_t ca
 HARKEN_API int32_t harken_encode(harken_decoder *decoder, const struct harken_encoder *encoder,
                                  const struct harken_chunk *chunk);
 
-/* Project the encoder's output of one window, shape (positions, n_state), to the keys and values of all layers, and pack
- * them into the buffer of the window, aligned to 64 bytes; the output before position `first` is what was packed there
- * before. Returns 0 or HARKEN_NO_MEMORY. */
+/* Keys and values of the last n positions of a window, of every layer rows of 2 n_state floats, as harken_project_rows
+ * writes them. */
+struct harken_known {
+    const float *keys_values;
+    int64_t layer_stride; /* floats from layer to layer */
+    int32_t n;
+};
+
+/* Project n positions of the encoder's output to the keys and values of all layers, shape (layers, n, 2 n_state): each key
+ * and the value behind it. Returns 0 or HARKEN_NO_MEMORY. */
+HARKEN_API int32_t harken_project_rows(harken_decoder *decoder, const float *encoder_output, int32_t n,
+                                       float *keys_values);
+
+/* Project the encoder's output of one window, shape (positions, n_state), to the keys and values of all layers, but for
+ * those known (or NULL), and pack them into the buffer of the window, aligned to 64 bytes; the output before position `first` is what
+ * was packed there before. Returns 0 or HARKEN_NO_MEMORY. */
 HARKEN_API int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t first,
-                                         const struct harken_window *window);
+                                         const struct harken_known *known, const struct harken_window *window);
 
 /* Open a session of n_rows rows, row r over windows[row_windows[r]]. The array of windows is copied, what they point to
  * is not. */
