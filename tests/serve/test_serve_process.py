@@ -125,8 +125,13 @@ def test_sigterm_brings_the_last_words_and_finishes_files_and_the_log_keeps_secr
             assert (await client.get("/v1/models", headers={"authorization": ""})).status_code == 401
             allowed = await client.get("/v1/models", headers={"host": "whisper.lan:8765"})
             assert [model["id"] for model in allowed.json()["data"]] == ["tiny.en"]
+            url = f"ws{address.removeprefix('http')}/v1/stream"
             with pytest.raises(InvalidStatus):
-                await connect(f"ws{address.removeprefix('http')}/v1/stream")
+                await connect(url)
+            async with connect(url, additional_headers=KEY) as hostile:
+                await hostile.send(b"\xff", text=True)
+                await hostile.wait_closed()
+                assert hostile.close_code == 1007
             process.send_signal(signal.SIGTERM)
             finals = ""
             with suppress(ConnectionClosedError):

@@ -35,6 +35,8 @@ MAX_FRAME_BYTES = 16 << 20
 CLOSE_S = 5
 """Seconds that connections have to close once all work has ended."""
 BACKLOG = 2048
+OF_CLIENTS = ("without completing handshake", "Invalid UTF-8 sequence")
+"""In uvicorn's errors about WebSockets that were refused, and closed for a text that is none."""
 FIRST_REQUEST_S = 30.0
 """Seconds from a connection to the end of the headers of its first request."""
 
@@ -221,8 +223,8 @@ def _configure_log(log_format: str) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Tell if a line of uvicorn says something: of each WebSocket that is refused it says that it got no answer."""
-    return "without completing handshake" not in record.getMessage()
+    """Tell if a line of uvicorn says more than the one about the request, whose client was told what is wrong."""
+    return not any(known in record.getMessage() for known in OF_CLIENTS)
 
 
 class _TextFormatter(logging.Formatter):
