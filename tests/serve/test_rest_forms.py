@@ -111,6 +111,8 @@ def test_a_value_that_is_not_allowed_is_named(http: httpx.Client) -> None:
     ):
         line = check_refused(post(http, WAVE, **{field: value}), 400, "invalid_value", param)
         assert line.startswith(param)
+    line = check_refused(post(http, WAVE, max_line_count="0"), 400, "invalid_value", "max_line_count")
+    assert line.startswith("max_line_count=0: allowed is an integer from 1")
 
 
 def test_a_missing_file_or_model_is_named(http: httpx.Client) -> None:

@@ -151,7 +151,7 @@ def parse_transcription_form(form: Form, task: str) -> TranscriptionRequest:
 def _layout(given: Mapping[str, Any]) -> Layout:
     """Return the style of subtitles, and the rules that are given one by one."""
     rules: dict[str, Any] = {name: given[name] for name in RULES}
-    whole = {name: int(value) for name, value in rules.items() if value and value.is_integer()}
+    whole = {name: int(value) for name, value in rules.items() if value is not None and value.is_integer()}
     try:
         return Layout(subtitle_style=given["subtitle_style"], **rules | whole)
     except OptionError as error:
