@@ -297,10 +297,11 @@ def test_language_is_detected_in_the_first_window() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last_s", "advance_s"), [(0.3, 0.3), (0.304, 0.3), (0.006, 0.01), (0.004, WINDOW_S), (0.0, WINDOW_S)]
+    ("last_s", "advance_s"), [(0.3, 0.3), (0.304, 0.3), (0.1, 0.1), (0.09, WINDOW_S), (0.0, WINDOW_S)]
 )
-def test_next_window_starts_after_the_last_word_and_never_where_this_one_did(
-    monkeypatch: pytest.MonkeyPatch, last_s: float, advance_s: float
+@pytest.mark.parametrize("timestamps", [True, False])
+def test_next_window_starts_after_the_last_word_and_never_about_where_this_one_did(
+    monkeypatch: pytest.MonkeyPatch, last_s: float, advance_s: float, timestamps: bool
 ) -> None:
     def refine_word_boundaries(segments: Sequence[Segment], **_: Any) -> tuple[list[Segment], float]:
         segment = segments[0]
@@ -309,7 +310,8 @@ def test_next_window_starts_after_the_last_word_and_never_where_this_one_did(
         return [replace(segment, words=(replace(word, start_s=segment.seek_s, end_s=end_s),))], end_s
 
     monkeypatch.setattr(window_chain, "refine_word_boundaries", refine_word_boundaries)
-    seeks = starts(window_text(0, " one"), audio=2, word_timestamps=True)
+    text = window_text(0, " one") if timestamps else WindowText(tokens=(*b" one",))
+    seeks = starts(text, audio=2, word_timestamps=True, timestamps=timestamps)
     assert seeks[1] == pytest.approx(advance_s)
 
 

@@ -22,6 +22,10 @@ from harken.transcribe.window_segments import SegmentMaker, WindowText
 from harken.transcribe.word_boundaries import refine_word_boundaries
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, TIMESTAMP_STEP_S
 
+# No text ends that early in a window. Words invented for music get such times; windows that began behind them would
+# repeat the words for every few hundredths of a second.
+_LEAST_ADVANCE_FRAMES = FRAMES_PER_SECOND // 10
+
 
 @dataclass(slots=True)
 class ChainContext:
@@ -208,7 +212,7 @@ class WindowChain:
                 self._frame_source.self_contained or single_timestamp_ending(tokens, timestamp_begin)
             ):
                 last_word_frame = last_word_s * FRAMES_PER_SECOND - self._seek(window.offset)
-                if round(last_word_frame) > 0:  # else the next window would be this one again
+                if round(last_word_frame) >= _LEAST_ADVANCE_FRAMES:
                     advance = last_word_frame / FRAMES_PER_POSITION
             self._draft_tokens = shift_timestamps(
                 tokens[sum(len(segment.tokens) for segment in window.scored) :],
