@@ -124,6 +124,14 @@ class TestScreen:
         assert "rain.wav: no text" in cli.run("transcribe", "rain.wav", "--vad", "--verbose").err
         assert cli.run("transcribe", "rain.wav", "--vad", "--quiet").err == ""
 
+    def test_check_passes_subtitles_without_speech_and_goes_on_after_what_are_none(self, cli):
+        AUDIO_FORMATS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
+        cli.run("transcribe", "rain.wav", "--vad", "-f", "srt,vtt")
+        outcome = cli.run("check", "none.srt", "rain.wav", "rain.srt", "rain.vtt")
+        passed = "".join(f"rain.{ending}: 0 of 0 cues with a broken rule\n" for ending in ("srt", "vtt"))
+        assert (outcome.code, outcome.out) == (1, passed)
+        assert [line.split(":")[1] for line in outcome.err.splitlines()] == [" none.srt", " rain.wav"]
+
     def test_clips_behind_the_end_of_the_recording_are_said(self, transcribe, talk):
         message = "harken: talk.wav: ends at 00:01.920, before the clip at 01:40.000\n"
         Path("talk.txt").write_text("whole")

@@ -9,7 +9,8 @@ import click
 
 from harken.cli.exits import EPILOGUE, SOME_FAILED
 from harken.cli.options import Command, FilePath, dataclass_options
-from harken.cli.terminal import format_time, pluralize, write_stdout
+from harken.cli.terminal import format_time, pluralize, write_stderr, write_stdout
+from harken.errors import ManifestError
 from harken.formats import Layout
 from harken.formats.cue_check import check_cues, read_cues
 from harken.option_types import options_from
@@ -27,7 +28,14 @@ def command(files: Sequence[str], **params: Any) -> int:
     layout = options_from(Layout, params)
     failed = False
     for file in files:
-        cues = read_cues(file)
+        try:
+            cues = read_cues(file)
+        except ManifestError as error:
+            if len(files) == 1:
+                raise
+            write_stderr(f"harken: {error}")
+            failed = True
+            continue
         broken = [*check_cues(cues, layout)]
         for each in broken:
             write_stdout(f"{file}: cue {each.number} at {format_time(cues[each.number - 1].start_s)}: {each}\n")

@@ -123,7 +123,7 @@ def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
     Raises
     ------
     ManifestError
-        If the file cannot be read, or has no cues.
+        If the file cannot be read, or is of another kind.
     """
     try:
         if Path(path).is_char_device():
@@ -134,7 +134,8 @@ def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
     except UnicodeDecodeError as error:
         raise ManifestError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
     cues = [*parse_cues(text)]
-    if not cues and text.strip().partition("\n")[0] != "WEBVTT":
+    # Without speech an srt file is empty, and a vtt file its heading.
+    if not cues and text.strip().partition("\n")[0] not in ("", "WEBVTT"):
         raise ManifestError(f"{path}: has no subtitles; {_ALLOWED}")
     return cues
 
