@@ -96,7 +96,10 @@ def test_interrupt_while_seeking_is_raised(tmp_path):
 def test_arrays_are_scaled_and_split_into_blocks(dtype):
     pcm = (tone(2.0) * 32768).astype(np.int16)
     given = pcm if dtype == np.int16 else (pcm / 32768).astype(dtype)
-    assert np.array_equal(load_audio(given), pcm.astype(np.float32) / 32768)
+    for array in (given, np.ma.masked_array(given)):
+        loaded = load_audio(array)
+        assert type(loaded) is np.ndarray
+        assert np.array_equal(loaded, pcm.astype(np.float32) / 32768)
     assert [len(block) for block in stream_audio(given, block_samples=12_000)] == [12_000, 12_000, 8_000]
 
 

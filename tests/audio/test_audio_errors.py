@@ -100,14 +100,15 @@ def test_source_that_cannot_be_used_is_explained_in_one_line(tmp_path):
             tmp_path,
             rf"{re.escape(str(tmp_path))}: is a directory; allowed is an audio or video file with sound",
         ),
+        ("", "'': no such file"),
         ("two\nlines.mp3", r"'two\\nlines\.mp3': no such file"),
         ("nul\0.mp3", r"'nul\\x00\.mp3': cannot be read: embedded null byte"),
         (closed, r"<BytesIO>: cannot be read: I/O operation on closed file\.?"),
         (WithoutPosition(), "<WithoutPosition>: cannot be read: Illegal seek"),
         (Failing(), r"talk\.wav: cannot be read: Input/output error"),
         *(
-            (other, f"<{type(other).__name__}>: allowed is a path, .+ binary mode, or an array")
-            for other in (None, 3, b"talk.mp3", io.StringIO("talk"))
+            (other, f"<{type(other).__name__}>: allowed is a path, .+ binary mode, or a numpy array")
+            for other in (None, 3, b"talk.mp3", [0.0], io.StringIO("talk"))
         ),
     ):
         assert re.fullmatch(message, error_of(source)), source

@@ -136,10 +136,13 @@ def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path: Path, s
     assert stub.requests == []
 
 
-@pytest.mark.parametrize("name", ["whisper-9", "a/b/c", "./small", "~/small", "../small", "", "a b/c", "/x"])
+@pytest.mark.parametrize(
+    "name", ["whisper-9", "a/b/c", "./small", "~/small", "../small", "", "a b/c", "a\n", "/x"]
+)
 def test_invalid_name_is_rejected_with_the_known_names(stub: Hub, name: str) -> None:
-    allowed = r"no such model; allowed is a path, owner/name on Hugging Face, tiny\.en[^\n]*$"
-    with pytest.raises(CheckpointNotFound, match=allowed):
+    shown = re.escape(name if name.strip() == name != "" else repr(name))
+    allowed = r"no such model; allowed is a path, owner/name on Hugging Face, tiny\.en[^\n]*"
+    with pytest.raises(CheckpointNotFound, match=f"^{shown}: {allowed}$"):
         resolve_model(name)
     assert stub.requests == []
 

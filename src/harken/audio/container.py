@@ -295,7 +295,7 @@ def _open_source(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
     name = name if isinstance(name, str) else f"<{type(source).__name__}>"
     if isinstance(source, io.TextIOBase) or not hasattr(source, "read"):
         raise AudioError(
-            f"{name}: allowed is a path, '-' for standard input, a file opened in binary mode, or an array"
+            f"{name}: allowed is a path, '-' for standard input, a file opened in binary mode, or a numpy array"
         )
     return name, source
 
@@ -315,7 +315,7 @@ def _open_path(path: str) -> BinaryIO:
 
 def _printable_path(path: str) -> str:
     """Return a path on one line, whatever characters it contains."""
-    return path if path.isprintable() else repr(path)
+    return path if path and path.isprintable() else repr(path)
 
 
 def _frame_format(frame: AudioFrame) -> tuple[str, str, int]:

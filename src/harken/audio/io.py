@@ -68,6 +68,7 @@ def stream_audio(
         one line that names the file (``<stdin>`` for standard input), the time if known, and the reason.
     """
     if isinstance(source, np.ndarray):
+        source = np.asarray(source)  # a subclass, such as a masked array, has other methods
         one = source[:, channel] if channel is not None and source.ndim == 2 else source
         yield from _array_blocks(one, block_samples)
         return

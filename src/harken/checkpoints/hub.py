@@ -102,8 +102,9 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
         raise CheckpointNotFound(f"{os.fspath(model)}: no such file or directory")
     repository = SHORT_NAMES.get(model, model)
     if not _REPOSITORY.fullmatch(repository):
+        name = model if model and model.isprintable() else repr(model)
         raise CheckpointNotFound(
-            f"{model}: no such model; allowed is a path, owner/name on Hugging Face, {', '.join(SHORT_NAMES)}"
+            f"{name}: no such model; allowed is a path, owner/name on Hugging Face, {', '.join(SHORT_NAMES)}"
         )
     if revision is None:
         if (own := _in_own_folder(model, repository)) is not None:
