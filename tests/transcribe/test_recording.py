@@ -356,6 +356,11 @@ def test_all_attempts_are_reported_the_accepted_one_last() -> None:
     assert stats.forwards == stats.sampled_tokens < 100  # the first has 84, was it not stopped
 
 
+def test_blanks_without_end_are_a_loop() -> None:
+    decoded, (first, _), _ = attempt(window_text(0, FLUENT + "\n" * 60, 20), GOOD)
+    assert (first.reason, decoded.text) == ("repeats itself", FLUENT)
+
+
 @pytest.mark.parametrize(
     ("lines", "best"),
     [

@@ -65,6 +65,6 @@ class LoopRule:
         """Return the index of the first token that only repeats those before it up to the end; None without a loop."""
         text = [index for index, token in enumerate(tokens) if token < self.eot]
         length = repetition_length([tokens[index] for index in text], REPEATS)
-        if not length or compression_ratio(self.decode(tokens).strip()) <= self.max_ratio:
+        if not length or compression_ratio(self.decode(tokens).lstrip()) <= self.max_ratio:
             return None
         return text[-length]
