@@ -61,6 +61,8 @@ REFUSED = [
     ("transcribe talk.wav -f srt --karaoke", 2, "--karaoke has no effect without a --format of"),
     ("transcribe talk.wav -f json --embed-audio", 2, "--embed-audio has no effect without a --format of html"),
     ("transcribe talk.wav --max-speakers 2", 2, "--max-speakers has no effect without --speakers"),
+    ("transcribe talk.wav --speakers --speaker-sample Ann", 2, "Ann: allowed is NAME=FILE, each name once"),
+    ("transcribe talk.wav --speakers --voices none.json", 4, "none.json: "),
     ("transcribe talk.wav -q -v", 2, "--verbose has no effect with --quiet"),
     ("transcribe talk.wav -f srt --min-cue-s 8", 2, "--min-cue-s 8.0: allowed is at most --max-cue-s, 7"),
     ("transcribe talk.wav -f txt --min-gap-s 1", 2, "--min-gap-s has no effect without a --format of srt"),

@@ -198,6 +198,7 @@ class _FilesRun:
         """Make the transcription of every recording; none is decoded yet."""
         if not durations_s:
             return {}
+        diarizer = self.job.diarizer  # before the model, which may take long: its options may be wrong
         progress = _BatchProgress(self.job.screen, durations_s, batched=self.job.options.batch_size > 1)
         callbacks = {
             index: Callbacks(
@@ -216,7 +217,7 @@ class _FilesRun:
             self.job.options,
             callbacks=callbacks,
             journals=journals,
-            diarizer=self.job.diarizer,
+            diarizer=diarizer,
             draft=self.job.draft,
         )
         return dict(zip(durations_s, transcriptions, strict=True))

@@ -231,20 +231,19 @@ def load_diarizer_with_status(screen: Screen, params: Mapping[str, Any]) -> Diar
     arguments = speaker_params(params)
     if arguments is None:
         return None
+    samples, path = _samples(params["speaker_samples"]), params["voices"]
+    known = read_voices(path) if path and (os.path.exists(path) or not samples) else ()
     screen.show_status("loading the models of speakers ...")
     try:
         with keeping_stop():
             diarizer = chosen_loader("load_diarizer", load_diarizer)(**arguments)
-            return _with_voices(diarizer, params)
+            return _with_voices(diarizer.with_voices(known), samples, path)
     finally:
         screen.show_status("")
 
 
-def _with_voices(diarizer: Diarizer, params: Mapping[str, Any]) -> Diarizer:
-    """Return a diarizer that knows the voices of the file and of the samples, which are added to the file."""
-    samples, path = _samples(params["speaker_samples"]), params["voices"]
-    if path and (os.path.exists(path) or not samples):
-        diarizer = diarizer.with_voices(read_voices(path))
+def _with_voices(diarizer: Diarizer, samples: Mapping[str, str], path: str | None) -> Diarizer:
+    """Return a diarizer that knows the voices of samples too, which are added to the file at a path."""
     if samples:
         try:
             diarizer = diarizer.with_voices(samples)
