@@ -128,6 +128,10 @@ def test_every_response_has_a_number_and_every_error_the_body_of_openai(local: S
         connect(f"{local.socket_url}/nothing").close()
     assert refused.value.response.status_code == 404
     assert b"/nothing: no WebSocket is served here" in (refused.value.response.body or b"")
+    for path in ("/v1/stream", "/realtime", "/v1/listen"):  # as a proxy sends it that passes no Upgrade on
+        reply = local.http.get(path)
+        assert (reply.status_code, reply.headers["upgrade"]) == (426, "websocket")
+        assert f"GET {path}: allowed is a WebSocket; a proxy" in reply.text
     assert len({reply.headers["x-request-id"] for reply in replies}) == 2
     for reply in replies:
         assert reply.json()["error"].keys() == {"message", "type", "param", "code"}

@@ -48,6 +48,8 @@ def make_app(service: Service) -> Starlette:
         *live_deepgram.routes(service),
     ]
     document = openapi.document(described)
+    routes = [*with_short_addresses(described), *page.routes(service, document)]
+    sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)}
     refusals = {dialect.path: dialect.refuse for dialect in dialects} | {load.path: files.plain_error}
 
     def answer_error(path: str, problem: RequestError) -> Response:
@@ -61,10 +63,16 @@ def make_app(service: Service) -> Starlette:
     async def answer_http_error(request: Request, error: Exception) -> Response:
         """Answer where no route fits the request."""
         assert isinstance(error, HTTPException)
-        code = "not_found" if error.status_code == 404 else None
-        message = f"{request.method} {request.url.path}: {error.detail}"
-        response = answer_error(request.url.path, RequestError(message, status=error.status_code, code=code))
-        response.headers.update(error.headers or {})
+        status, detail, headers = error.status_code, error.detail, error.headers or {}
+        code = "not_found" if status == 404 else None
+        if request.method == "GET" and request.url.path in sockets:
+            status, code, headers = 426, "upgrade_required", {"upgrade": "websocket"}
+            detail = (
+                "allowed is a WebSocket; a proxy in between has to pass the headers Upgrade and Connection on"
+            )
+        message = f"{request.method} {request.url.path}: {detail}"
+        response = answer_error(request.url.path, RequestError(message, status=status, code=code))
+        response.headers.update(headers)
         return response
 
     async def refuse_socket(socket: WebSocket) -> None:
@@ -80,11 +88,7 @@ def make_app(service: Service) -> Starlette:
         on_response=service.metrics.record_response,
     )
     return Starlette(
-        routes=[
-            *with_short_addresses(described),
-            *page.routes(service, document),
-            WebSocketRoute("/{path:path}", refuse_socket),
-        ],
+        routes=[*routes, WebSocketRoute("/{path:path}", refuse_socket)],
         middleware=[guard],
         exception_handlers={HTTPException: answer_http_error, RequestError: answer_request_error},
     )
