@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.contract import Floats
 from harken.results import Segment
+from harken.serve.errors import RequestError
+from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 from harken.serve.work.live_job import Failed
 from harken.streaming import FinalSegment, Interim, StreamOptions
@@ -89,6 +93,29 @@ async def test_work_that_outlasts_the_draining_is_abandoned(stage: Stage) -> Non
         await stage.service.close()
         assert isinstance([update async for update in job.updates][-1], Failed)
     assert job.done
+
+
+def test_who_waits_for_a_model_while_the_server_ends_is_told_to_come_again() -> None:
+    loading, never = Event(), Event()
+
+    def load(id: str) -> Any:
+        loading.set()
+        never.wait()
+
+    async def use() -> None:
+        service = Service(load, ["tiny.en"], ServeOptions(preload=False), {})
+        request = asyncio.create_task(file_segments(service, np.zeros(WORD_SAMPLES, np.float32)))
+        await asyncio.to_thread(loading.wait)
+        await service.close()
+        with pytest.raises(RequestError) as told:
+            await request
+        assert (told.value.status, told.value.code) == (503, "draining")
+        assert told.value.retry_after_s
+
+    try:
+        asyncio.run(use())
+    finally:
+        never.set()
 
 
 @played(preload=True, unload_after_s=75)

@@ -8,6 +8,8 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
+from harken.serve.errors import ended
+
 T = TypeVar("T")
 
 
@@ -75,11 +77,17 @@ class LoadOnce(Generic[T]):
         return task.result() if task and loaded else None
 
     async def get(self) -> T:
-        """Return it, loaded if it is not in memory."""
+        """Return it, loaded if it is not in memory; a `RequestError` says that the server ends meanwhile."""
         if self._loading is None or (self._loading.done() and self.value is None):
             self._loading = asyncio.create_task(self._load())
-        # A request that is cancelled meanwhile does not end the loading, for which others may wait.
-        return await asyncio.shield(self._loading)
+        loading = self._loading
+        try:
+            # A request that is cancelled meanwhile does not end the loading, for which others may wait.
+            return await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            if loading.cancelled():
+                raise ended("the server has ended") from None
+            raise
 
     def forget(self) -> None:
         """Let go of it, and wait no longer for the loading."""
