@@ -95,7 +95,14 @@ def test_unsupported_language_or_task_is_rejected(english: Tokenizer, multilingu
 def test_every_code_and_name_resolves_to_its_code() -> None:
     assert len(LANGUAGES) == 100
     given = {" ENGLISH ": "en", "German": "de", "castilian": "es", "Haitian Creole": "ht", "jv": "jw"}
-    given |= {"zh-Hant": "zh", "chinese-hans": "zh", "sr_Latn": "sr"}
+    given |= {
+        "zh-Hant": "zh",
+        "chinese-hans": "zh",
+        "sr_Latn": "sr",
+        "en-GB": "en",
+        "pt_BR.UTF-8": "pt",
+        "ger": "de",
+    }
     assert {name: to_language_code(name) for name in given} == given
     assert [to_language_code(code) for code in LANGUAGES] == list(LANGUAGES)
     assert [to_language_code(name) for name in LANGUAGES.values()] == list(LANGUAGES)
@@ -106,7 +113,7 @@ def test_unknown_language_is_rejected_with_the_nearest_and_the_allowed() -> None
         to_language_code("Germn")
     assert caught.value.field == "language"
     assert "\n" not in str(caught.value)
-    for given in ("", "klingon", "xx", "<|en|>", "en-US", "uz-Latn", "zh-Latn", "Hant"):
+    for given in ("", "klingon", "xx", "<|en|>", "tlh-XX", "Hant"):
         with pytest.raises(OptionError):
             to_language_code(given)
 
@@ -194,5 +201,3 @@ def test_tags_of_other_programs_are_languages_of_whisper_or_any() -> None:
         assert from_language_tag(f"{code}-XX") == code
     with pytest.raises(OptionError, match="language='tlh-XX': allowed is one of en"):
         from_language_tag("tlh-XX")
-    with pytest.raises(OptionError, match="language='en-US'"):
-        to_language_code("en-US")

@@ -75,6 +75,7 @@ def test_blank_text_is_none() -> None:
         ("patience", 2, 2.0),
         ("vad", np.bool_(False), False),
         ("language", np.str_("de"), "de"),
+        ("language", "auto", None),
         ("temperatures", [0, np.float32(0.5)], (0.0, 0.5)),
         ("suppress_tokens", range(3), (0, 1, 2)),
         ("suppress_tokens", np.array([9, 5], np.uint16), (9, 5)),

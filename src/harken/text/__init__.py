@@ -1,7 +1,14 @@
 """Tokenizer: text to tokens and back, word splitting, languages, and the layout of the special tokens."""
 
 from harken.text.frequent_tokens import frequent_token_ids
-from harken.text.languages import LANGUAGES, from_language_tag, from_language_tags, script_of, to_language_code
+from harken.text.languages import (
+    LANGUAGES,
+    asks_for_detection,
+    from_language_tag,
+    from_language_tags,
+    script_of,
+    to_language_code,
+)
 from harken.text.scripts import Script, script_named
 from harken.text.tokenizer import IncrementalDetokenizer, Tokenizer, TokenKind
 
@@ -11,6 +18,7 @@ __all__ = [
     "Script",
     "TokenKind",
     "Tokenizer",
+    "asks_for_detection",
     "frequent_token_ids",
     "from_language_tag",
     "from_language_tags",

@@ -91,18 +91,20 @@ ANY_LANGUAGE = frozenset({"", "*", "auto", "detect", "none", "null", "und", "mul
 #: (openai-whisper tokenizer.py, `Tokenizer.split_to_word_tokens`).
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
+_SEPARATORS = re.compile("[-_.@]")
 LANGUAGE_TOKEN = re.compile(r"<\|([a-z]{2,3})\|>")
 _CODES = {code: code for code in LANGUAGES} | {name: code for code, name in LANGUAGES.items()} | ALIASES
 
 
 def to_language_code(language: str, *, option: str = "language") -> str:
-    """Find the code of a language given by code, name or alias, in any case.
+    """Find the code of a language given by code, name, alias or tag, in any case.
 
     Parameters
     ----------
     language : str
-        Such as ``"de"``, ``"German"`` or ``"castilian"``; a tag that names a script too, such as ``"zh-Hant"`` (see
-        `script_of`); or the token of a language that a model has added, such as ``"<|gsw|>"``.
+        Such as ``"de"``, ``"German"`` or ``"castilian"``; a tag of BCP 47 or a locale, of which the language counts
+        (``"pt_BR"``, ``"zh-Hant"``); a code of ISO 639 (``"ger"``); or the token of a language that a model has added,
+        such as ``"<|gsw|>"``.
     option : str
         Name of the option that it comes from, for the error.
 
@@ -119,9 +121,7 @@ def to_language_code(language: str, *, option: str = "language") -> str:
     token = LANGUAGE_TOKEN.fullmatch(language.strip())
     if token and token[1] not in _CODES:
         return token[1]
-    code = _CODES.get(language.strip().lower())
-    if code is None and script_of(language):
-        code = _split(language)[0]
+    code = _CODES.get(language.strip().lower()) or _split(language)[0]
     if code is None:
         raise OptionError(option, language, _allowed_languages(language))
     return code
@@ -151,8 +151,7 @@ def from_language_tag(tag: str | None, *, option: str = "language") -> str | Non
     Parameters
     ----------
     tag : str or None
-        A code or name, as for `to_language_code`; a tag of BCP 47 or a locale, of which the language counts, and the
-        script as far as `script_of` finds one; or a code of ISO 639.
+        As for `to_language_code`, or one that `asks_for_detection`.
     option : str
         As for `to_language_code`.
 
@@ -167,16 +166,16 @@ def from_language_tag(tag: str | None, *, option: str = "language") -> str | Non
     OptionError
         As for `to_language_code`.
     """
-    whole = (tag or "").strip().lower()
-    language = whole if whole in _CODES else re.split("[-_.@]", whole, maxsplit=1)[0]
-    if language in ANY_LANGUAGE:
+    given = (tag or "").strip()
+    if asks_for_detection(given):
         return None
-    try:
-        code = to_language_code(TAGS.get(language, language), option=option)
-    except OptionError as error:
-        raise OptionError(option, tag, error.allowed) from None
-    script = script_of(whole)
+    code, script = to_language_code(given, option=option), script_of(given)
     return f"{code}-{script}" if script else code
+
+
+def asks_for_detection(tag: str) -> bool:
+    """Return whether a tag stands for any language: ``auto``, ``und``, ``mul-Latn``, or nothing."""
+    return _SEPARATORS.split(tag.strip().lower())[0] in ANY_LANGUAGE
 
 
 def from_language_tags(tags: Iterable[str], *, option: str = "languages") -> tuple[str, ...]:
@@ -187,7 +186,7 @@ def from_language_tags(tags: Iterable[str], *, option: str = "languages") -> tup
 
 def _split(tag: str) -> tuple[str | None, list[str]]:
     """Split a tag into the code of its language, if it has one, and the rest."""
-    language, *subtags = re.split("[-_.@]", tag.strip().lower())
+    language, *subtags = _SEPARATORS.split(tag.strip().lower())
     return _CODES.get(TAGS.get(language, language)), subtags
 
 

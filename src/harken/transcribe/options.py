@@ -24,7 +24,7 @@ from harken.decoding import (
 from harken.errors import Cancelled, OptionError
 from harken.option_types import check, option
 from harken.results import Attempt
-from harken.text import Script, script_named, script_of, to_language_code
+from harken.text import Script, asks_for_detection, script_named, script_of, to_language_code
 from harken.transcribe.replacement import Replacements
 from harken.transcribe.word_timestamps import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from harken.types import FRAMES_PER_SECOND
@@ -65,7 +65,7 @@ class TranscribeOptions:
 
     language: str | None = _language(
         None,
-        "Language spoken, as a code or a name, or with a script, as zh_Hant or sr_Latn; detected if not given.",
+        "Language spoken: a code, a name or a tag, also with a script, as zh_Hant; auto, or none, detects it.",
     )
     languages: tuple[str, ...] = _language((), "The only candidates where the language is detected.")
     language_threshold: float = _language(
@@ -204,7 +204,10 @@ class TranscribeOptions:
                 object.__setattr__(self, name, None)
         object.__setattr__(self, "hotwords", normalized_hotwords(self.hotwords))
         if self.language is not None:
-            to_language_code(self.language)
+            if self.language and asks_for_detection(self.language):
+                object.__setattr__(self, "language", None)
+            else:
+                to_language_code(self.language)
         for language in self.languages:
             to_language_code(language, option="languages")
         if self.suppress_regex is not None:
