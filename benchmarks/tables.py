@@ -100,6 +100,7 @@ TABLES = {
     "engines-long": Table({"set": "{set}"} | _ENGINES | {"loading, s": "{load_s:.2f}"}),
     "errors-base": Table(_ERRORS),
     "errors-base-beam": Table(_ERRORS),
+    "errors-small": Table(_ERRORS),
     "errors-tiny-en": Table(_ERRORS),
     "hashing-cost": Table(
         {

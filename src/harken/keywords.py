@@ -28,7 +28,7 @@ class TranscribeKeywords(TypedDict, total=False):
     language_windows: int
     multilingual: bool
     task: str
-    beam_size: int
+    beam_size: int | None
     patience: float
     length_penalty: float | None
     best_of: int

@@ -115,14 +115,15 @@ class TestEvents:
 
     def test_rejected_attempts_have_reasons(self, trace):
         unsure = window_text(0, "hm", WINDOW_POSITIONS, gap=1.0)
-        texts = [[unsure, window_text(0, "yes", WINDOW_POSITIONS)]]
+        texts = [[unsure, unsure, window_text(0, "yes", WINDOW_POSITIONS)]]
         events = trace(texts, "--temperatures", "0,0.2", "--best-of", "1", *FIRST_WINDOW)
         assert [(event["attempt"], event["strategy"]) for event in named("attempt", events)] == [
-            (1, "greedy"), (2, "sampling at temperature 0.2, best of 1"),
+            (1, "greedy"), (2, "beam search of width 5"), (3, "sampling at temperature 0.2, best of 1"),
         ]  # fmt: skip
         (decided,) = named("decided", events)
-        rejected, kept = decided["attempts"]
-        assert rejected["reason"].startswith("average log-probability -")
+        *rejected, kept = decided["attempts"]
+        assert len(rejected) == 2
+        assert all(each["reason"].startswith("average log-probability -") for each in rejected)
         assert kept["reason"] is None
         assert (decided["text"], decided["silent"]) == ("<|0.00|>yes<|0.48|>", False)
 
@@ -141,7 +142,7 @@ class TestEvents:
         assert named("attempt", events)[0]["strategy"] == "beam search of width 2"
 
     def test_sentence_without_end_timestamp_has_no_end(self, trace):
-        (sentence,) = named("sentence", trace(window_text(0, "and so"), *FIRST_WINDOW))
+        (sentence,) = named("sentence", trace(window_text(0, "and so"), "--beam-size", "1", *FIRST_WINDOW))
         assert (sentence["start_s"], sentence["end_s"]) == (0.0, None)
 
     def test_step_time_excludes_printing(self, cli, trace):

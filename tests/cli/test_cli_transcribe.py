@@ -74,7 +74,7 @@ class TestScreen:
     def test_verbose_reports_engine_rejections_and_speed(self, cli, transcribe, talk):
         cli.use_texts(window_text(0, "hm", WINDOW_POSITIONS, gap=1.0))
         first, *rejected, speed, drafts = transcribe(
-            talk, "--verbose", "--temperatures", "0,0"
+            talk, "--verbose", "--temperatures", "0,0", "--beam-size", "1"
         ).err.splitlines()
         assert first.startswith("Recognizer('tiny.en', fixed logits) loaded in ")
         assert [line.partition(": average")[0] for line in rejected] == [
@@ -86,7 +86,9 @@ class TestScreen:
 
     def test_verbose_reports_language_and_dropped_segments(self, cli, talk):
         cli.use_texts(window_text(0, "Thanks for watching!", WINDOW_POSITIONS, gap=4.0, no_speech=0.5))
-        outcome = cli.run("transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0")
+        outcome = cli.run(
+            "transcribe", talk, "--verbose", "--languages", "de", "--temperatures", "0", "--beam-size", "1"
+        )
         assert outcome.out == ""
         _, summary, language, *dropped, _ = outcome.err.splitlines()
         assert (summary, language) == ("talk.wav: no text", "talk.wav: language: de, probability 1.00")

@@ -352,7 +352,7 @@ def decode_two(
     backend: Backend, content_frames: int, speculator: SpeculativeDecoder | None, **options: Any
 ) -> tuple[list[WindowResult], DecodeStats]:
     made = TranscribeOptions(
-        language="en", best_of=2, logprob_threshold=0.0, no_speech_threshold=None, **options
+        language="en", best_of=2, beam_size=1, logprob_threshold=0.0, no_speech_threshold=None, **options
     )
     decoder = WindowDecoder(backend, TOKENIZER, made, speculator, FakeClock(tick_s=1.0), padding=SMALL_PADDING)
     results, _ = decode_windows(

@@ -184,7 +184,7 @@ class TestFilling:
 @pytest.mark.usefixtures("small_numbers")
 class TestReporting:
     def test_gap_that_fails_a_threshold_is_reported_after_one_attempt(self) -> None:
-        transcript, backend = transcribe(JUMP, UNSURE)
+        transcript, backend = transcribe(JUMP, UNSURE, beam_size=1)
         assert transcript.text == "one two"
         (missing,) = transcript.unwritten
         assert (missing.start_s, missing.end_s) == (0.06, 0.34)

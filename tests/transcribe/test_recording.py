@@ -248,7 +248,7 @@ def test_previous_text_is_cleared_after_a_high_temperature(
 ) -> None:
     # UNSURE fails at temperature 0; the line after it, being certain, is drawn at any other.
     backend = TranscriptBackend(HELLO, [UNSURE, WORLD], AGAIN, HELLO)
-    options = {"temperatures": (0.0, temperature), "prompt_reset_temperature": reset}
+    options = {"temperatures": (0.0, temperature), "prompt_reset_temperature": reset, "beam_size": 1}
     list(work(backend, 4, **options).segments())
     kept = () if forgotten else HELLO_WORLD
     assert told_before(backend) == [
@@ -333,7 +333,7 @@ def attempt(*lines: WindowText, **options: Any) -> tuple[DecodingResult, tuple[A
     told: list[tuple[DecodingResult, tuple[Attempt, ...]]] = []
     callbacks = Callbacks(on_window_end=lambda start_s, decoded, attempts: told.append((decoded, attempts)))
     # At these temperatures nothing but the line is drawn from the good ones.
-    options = {"temperatures": (0.0, 0.01, 0.02, 0.03), **options}
+    options = {"temperatures": (0.0, 0.01, 0.02, 0.03), "beam_size": 1, **options}
     form = work(TranscriptBackend(lines, n_text_ctx=448), 1, callbacks, **options)
     list(form.segments())
     ((decoded, attempts),) = told
@@ -354,6 +354,33 @@ def test_all_attempts_are_reported_the_accepted_one_last() -> None:
     assert decoded.text == FLUENT
     assert (stats.windows, stats.prompt_tokens) == (3, 3 * len(START))
     assert stats.forwards == stats.sampled_tokens < 100  # the first has 84, was it not stopped
+
+
+DOUBT, LESS_DOUBT, MORE_DOUBT = (window_text(0, FLUENT, 20, gap=gap) for gap in (5.1, 5.2, 5.0))
+"""Probable enough for the threshold, but not sure."""
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept"),
+    [
+        ((GOOD,), 0),
+        ((DOUBT, LESS_DOUBT), 1),
+        ((DOUBT, MORE_DOUBT), 0),
+        ((DOUBT, REPETITIVE), 0),
+        ((IMPROBABLE, DOUBT), 1),
+        ((REPETITIVE, GOOD), 1),
+    ],
+)
+def test_text_in_doubt_is_decoded_again_with_beams_and_the_more_probable_kept(
+    lines: tuple[WindowText, ...], kept: int
+) -> None:
+    decoded, tried, stats = attempt(*lines, beam_size=None)
+    assert stats.windows == len(lines)
+    assert [each.reason is None for each in tried] == [*[False] * (len(lines) - 1), True]
+    assert decoded.temperature == 0
+    expected, *_ = attempt(lines[kept], beam_size=1, temperatures=(0.0,))
+    assert decoded.hypothesis.avg_logprob == pytest.approx(expected.hypothesis.avg_logprob)
+    assert -1 < attempt(DOUBT, beam_size=1)[0].hypothesis.avg_logprob < -0.6
 
 
 def test_blanks_without_end_are_a_loop() -> None:

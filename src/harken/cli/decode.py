@@ -119,6 +119,7 @@ class DecodingTracer:
     _window_start_s: float = 0.0
     _prompt_tokens: int = 0
     _attempt_number: int = 0
+    _strategy: Strategy = field(default_factory=Greedy)
     _hypotheses: dict[int, _HypothesisText] = field(default_factory=dict)
 
     def callbacks(self) -> CallbackKeywords:
@@ -141,9 +142,9 @@ class DecodingTracer:
 
     def _on_token(self, step: Step) -> None:
         ms = self._lap_ms()
+        strategy = self._strategy = step.strategy
         if step.row == step.index == 0:
             self._start_attempt()
-        strategy = self._strategy
         if isinstance(strategy, Beam):
             self._hypotheses.clear()  # another hypothesis may lead at every step
         hypothesis = self._hypotheses.setdefault(step.row, self._new_hypothesis())
@@ -182,10 +183,6 @@ class DecodingTracer:
         self._attempt_number += 1
         self._hypotheses.clear()
         self.emit(AttemptStarted(attempt=self._attempt_number, strategy=_describe_strategy(self._strategy)))
-
-    @property
-    def _strategy(self) -> Strategy:
-        return self.options.strategies()[self._attempt_number - 1]
 
     def _emit_closed_segment(self, hypothesis: _HypothesisText, token: int, sample_index: int | None) -> None:
         if segment := hypothesis.closed_segment(token):

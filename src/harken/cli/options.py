@@ -175,7 +175,7 @@ def without_format(*format_names: str) -> NoEffect:
 
 
 def _beam_search_is_left_out(given: Given) -> bool:
-    return given["beam_size"] > 1 and 0 not in given["temperatures"]
+    return (given["beam_size"] or 1) > 1 and 0 not in given["temperatures"]
 
 
 def _language_is_not_voted_on(given: Given) -> object:

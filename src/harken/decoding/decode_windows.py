@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -184,7 +184,7 @@ def decode(
     def count(step: Step) -> None:
         nonlocal n_sampled
         n_sampled += 1
-        observe(step)
+        observe(replace(step, strategy=strategy))
 
     draft_session: DraftSession | None = None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from harken.contract import Floats, Session
+from harken.decoding.strategies import Greedy, Strategy
 
 CapturedAttention = tuple[Floats | None, Floats | None]
 """Attention of the alignment heads and of the word heads."""
@@ -115,12 +116,15 @@ class Step:
         Number of tokens picked in this row before this one.
     token : int
     logprob : float
+    strategy : Greedy, Sample or Beam
+        What picked it.
     """
 
     row: int
     index: int
     token: int
     logprob: float
+    strategy: Strategy = field(default_factory=Greedy)
 
 
 Observer = Callable[[Step], None]

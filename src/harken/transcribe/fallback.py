@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,14 +11,19 @@ from harken.decoding import (
     DecodeStats,
     DecodingResult,
     DraftContext,
+    Greedy,
     LogitRules,
     Observer,
+    Strategy,
     Window,
     decode,
 )
 from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe.options import TranscribeOptions
+
+SURE_LOGPROB = -0.6
+"""Average log-probability below which greedy text is not sure (docs/decisions/fallback.md)."""
 
 FallbackResult = tuple[DecodingResult, tuple[Attempt, ...]]
 """The result of a window, and all attempts at it, the accepted one last."""
@@ -37,7 +43,8 @@ def decode_with_fallback(
 ) -> tuple[list[FallbackResult], DecodeStats]:
     """Decode windows at rising temperatures until their results pass the thresholds.
 
-    If every attempt fails, the most probable of the least repetitive ones is accepted. Each window is tried again by
+    Greedy text that is not sure is decoded again with beams, unless the options choose otherwise. If every attempt
+    fails, the most probable of the least repetitive ones is accepted. Each window is tried again by
     itself, and the tokens of a failed attempt are the draft of the next. Each attempt has random numbers of its own, so
     a result depends neither on the attempts before it nor on the windows beside it.
 
@@ -53,12 +60,14 @@ def decode_with_fallback(
     temperature 1. Accepting the best is faster-whisper's rule (transcribe.py, generate_with_fallback).
     """
     attempts: list[list[tuple[DecodingResult, str | None]]] = [[] for _ in windows]
-    failing, total = list(range(len(windows))), DecodeStats()
-    for attempt_index, strategy in enumerate(options.strategies()):
+    total = DecodeStats()
+
+    def attempt(indices: Sequence[int], strategy: Strategy, seed: int) -> list[DecodingResult]:
+        nonlocal total
         results, stats = decode(
             backend,
             features,
-            [_window_for_attempt(windows[i], attempt_index, attempts[i]) for i in failing],
+            [_window_for_attempt(windows[i], seed, attempts[i]) for i in indices],
             tokenizer=tokenizer,
             logit_rules=rules,
             strategy=strategy,
@@ -69,12 +78,40 @@ def decode_with_fallback(
             max_compression_ratio=options.compression_ratio_threshold,
         )
         total += stats
-        for i, decoded in zip(failing, results, strict=True):
+        return results
+
+    failing = list(range(len(windows)))
+    for number, strategy in enumerate(options.strategies()):
+        for i, decoded in zip(failing, attempt(failing, strategy, number), strict=True):
             attempts[i].append((decoded, options.rejection_reason(decoded)))
+        if isinstance(strategy, Greedy) and options.second_look:
+            unsure = [i for i in failing if _is_unsure(*attempts[i][-1], options)]
+            looks = attempt(unsure, options.second_look, number) if unsure else []
+            for i, decoded in zip(unsure, looks, strict=True):
+                attempts[i] = _surer_last(attempts[i][-1], (decoded, options.rejection_reason(decoded)))
         failing = [i for i in failing if attempts[i][-1][1] is not None]
         if not failing:
             break
     return [_select_attempt(window_attempts, options) for window_attempts in attempts], total
+
+
+def _is_unsure(decoded: DecodingResult, rejection: str | None, options: TranscribeOptions) -> bool:
+    """Return whether greedy text is to be decoded again with beams."""
+    sure = round(decoded.hypothesis.avg_logprob, 4) >= SURE_LOGPROB
+    return rejection is not None or not (sure or options.is_silence(decoded))
+
+
+def _surer_last(
+    greedy: tuple[DecodingResult, str | None], beams: tuple[DecodingResult, str | None]
+) -> list[tuple[DecodingResult, str | None]]:
+    """Return both attempts: last the one that passed, of two that did the more probable one."""
+    logprobs = (round(decoded.hypothesis.avg_logprob, 4) for decoded, _ in (greedy, beams))
+    surer, other = (beams, greedy)
+    if greedy[1] is None and (beams[1] is not None or operator.ge(*logprobs)):
+        surer, other = (greedy, beams)
+    if surer[1] is None and other[1] is None:
+        other = other[0], "less probable than the accepted attempt"
+    return [other, surer]
 
 
 def _window_for_attempt(

@@ -34,6 +34,7 @@ CHANNELS = ("mixed", "apart")
 FIDELITIES = ("auto", "exact", "fast")
 TEMPERATURES = f"0, and numbers from {MIN_TEMPERATURE} to 10"
 MAX_CLIP_S = 1e7
+SECOND_LOOK_BEAMS = 5
 """Latest time of a clip, about four months."""
 
 
@@ -79,8 +80,12 @@ class TranscribeOptions:
     multilingual: bool = _language(False, "The language may change: detect it for every stretch of speech.")
     task: str = _language("transcribe", "transcribe, or translate into English.", choices=TASKS)
 
-    beam_size: int = _decoding(
-        1, "Hypotheses of the beam search, at temperature 0; 1 is greedy.", low=1, high=64
+    beam_size: int | None = _decoding(
+        None,
+        "Hypotheses of the beam search, at temperature 0; 1 is greedy. If not given: greedy, and again with five "
+        "where that text is not sure.",
+        low=1,
+        high=64,
     )
     patience: float = _decoding(1.0, "Beam search ends after beam size times this many finished hypotheses.")
     length_penalty: float | None = _decoding(None, "Alpha of the length penalty; none divides by the length.")
@@ -233,11 +238,19 @@ class TranscribeOptions:
 
     def strategies(self) -> tuple[Strategy, ...]:
         """Return the fallback schedule: the decoding strategies to try in turn."""
-        beam = Beam(width=self.beam_size, patience=self.patience, length_penalty=self.length_penalty)
-        first = Greedy() if self.beam_size == 1 else beam
+        beam = self._beam(self.beam_size or SECOND_LOOK_BEAMS)
+        first = Greedy() if self.beam_size in (None, 1) else beam
         return fallback_schedule(
             self.temperatures, first=first, best_of=self.best_of, length_penalty=self.length_penalty
         )
+
+    @property
+    def second_look(self) -> Beam | None:
+        """How windows whose greedy text is not sure are decoded again, if they are."""
+        return self._beam(SECOND_LOOK_BEAMS) if self.beam_size is None else None
+
+    def _beam(self, width: int) -> Beam:
+        return Beam(width=width, patience=self.patience, length_penalty=self.length_penalty)
 
     def scripts(self) -> dict[str, Script]:
         """Return the scripts that languages are to be written in, by the code of the language."""
