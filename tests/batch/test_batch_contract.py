@@ -100,7 +100,7 @@ def test_other_options_are_refused_by_their_names(
     use_in_workers(monkeypatch)
     manifest = write_archive(tmp_path, {"a.wav": "a"})
     run_batch(manifest, tmp_path / "out", make_options())
-    with pytest.raises(PlanError, match=r"of other options.*: beam_size was 1, now is 2; choose") as caught:
+    with pytest.raises(PlanError, match=r"of other options.*: beam_size was None, now is 2; choose") as caught:
         run_batch(manifest, tmp_path / "out", make_options(), harken.TranscribeOptions(beam_size=2))
     assert "\n" not in str(caught.value)
     assert run_batch(manifest, tmp_path / "out", make_options()).new_rows == 0

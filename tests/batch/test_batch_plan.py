@@ -235,7 +235,7 @@ def test_each_option_counts_except_the_batch_size():
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        (replace(RECIPE, options=TranscribeOptions(beam_size=5)), ["beam_size was 1, now is 5"]),
+        (replace(RECIPE, options=TranscribeOptions(beam_size=5)), ["beam_size was None, now is 5"]),
         (replace(RECIPE, options=TranscribeOptions(length_penalty=1)), ["length_penalty was None, now is 1.0"]),
         (replace(RECIPE, options=TranscribeOptions(languages=["en"])), ["languages was [], now is ['en']"]),
         (replace(RECIPE, weights="adapted"), ["weights was 'w', now is 'adapted'"]),

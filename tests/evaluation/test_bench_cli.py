@@ -94,7 +94,7 @@ class TestOneModel:
 
 class TestSpeculative:
     def test_table_lists_times_and_counts(self, cli: CliRunner) -> None:
-        outcome, loaded = run(cli, "bench", "talks/0.wav", "talks/1.wav", "--speculative")
+        outcome, loaded = run(cli, "bench", "talks/0.wav", "talks/1.wav", "--speculative", "--beam-size", "1")
         assert (outcome.code, outcome.err) == (0, "")
         assert [arguments["assistant"] for arguments in loaded] == ["auto"]  # one model for both
         assert "drafts: a decoder of 2 layers, 64 wide, with the model's encoder\n" in outcome.out

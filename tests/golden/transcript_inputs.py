@@ -23,6 +23,7 @@ AS_REFERENCE: dict[str, Any] = {
     "hallucination_threshold": None,
     "language_windows": 1,
     "condition_on_previous_text": True,
+    "beam_size": 1,
 }
 """Options that make harken equal to openai-whisper with its defaults at temperature 0."""
 

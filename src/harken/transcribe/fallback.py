@@ -62,7 +62,9 @@ def decode_with_fallback(
     attempts: list[list[tuple[DecodingResult, str | None]]] = [[] for _ in windows]
     total = DecodeStats()
 
-    def attempt(indices: Sequence[int], strategy: Strategy, seed: int) -> list[DecodingResult]:
+    def attempt(
+        indices: Sequence[int], strategy: Strategy, seed: int, drafts: DraftContext | None
+    ) -> list[DecodingResult]:
         nonlocal total
         results, stats = decode(
             backend,
@@ -74,7 +76,7 @@ def decode_with_fallback(
             observe=observe,
             attention=attention,
             word_attention=options.word_timestamps,
-            draft_context=draft_context,
+            draft_context=drafts,
             max_compression_ratio=options.compression_ratio_threshold,
         )
         total += stats
@@ -82,11 +84,11 @@ def decode_with_fallback(
 
     failing = list(range(len(windows)))
     for number, strategy in enumerate(options.strategies()):
-        for i, decoded in zip(failing, attempt(failing, strategy, number), strict=True):
+        for i, decoded in zip(failing, attempt(failing, strategy, number, draft_context), strict=True):
             attempts[i].append((decoded, options.rejection_reason(decoded)))
         if isinstance(strategy, Greedy) and options.second_look:
             unsure = [i for i in failing if _is_unsure(*attempts[i][-1], options)]
-            looks = attempt(unsure, options.second_look, number) if unsure else []
+            looks = attempt(unsure, options.second_look, number, None) if unsure else []
             for i, decoded in zip(unsure, looks, strict=True):
                 attempts[i] = _surer_last(attempts[i][-1], (decoded, options.rejection_reason(decoded)))
         failing = [i for i in failing if attempts[i][-1][1] is not None]
