@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -44,9 +43,9 @@ def decode_with_fallback(
     """Decode windows at rising temperatures until their results pass the thresholds.
 
     Greedy text that is not sure is decoded again with beams, unless the options choose otherwise. If every attempt
-    fails, the most probable of the least repetitive ones is accepted. Each window is tried again by
-    itself, and the tokens of a failed attempt are the draft of the next. Each attempt has random numbers of its own, so
-    a result depends neither on the attempts before it nor on the windows beside it.
+    fails, the most probable of the least repetitive ones is accepted. Each window is tried again by itself, and the
+    tokens of a failed attempt are the draft of the next. Each attempt has random numbers of its own, so a result
+    depends neither on the attempts before it nor on the windows beside it.
 
     Returns
     -------
@@ -90,7 +89,7 @@ def decode_with_fallback(
             unsure = [i for i in failing if _is_unsure(*attempts[i][-1], options)]
             looks = attempt(unsure, options.second_look, number, None) if unsure else []
             for i, decoded in zip(unsure, looks, strict=True):
-                attempts[i] = _surer_last(attempts[i][-1], (decoded, options.rejection_reason(decoded)))
+                attempts[i][-1:] = _surer_last(attempts[i][-1], (decoded, options.rejection_reason(decoded)))
         failing = [i for i in failing if attempts[i][-1][1] is not None]
         if not failing:
             break
@@ -99,21 +98,24 @@ def decode_with_fallback(
 
 def _is_unsure(decoded: DecodingResult, rejection: str | None, options: TranscribeOptions) -> bool:
     """Return whether greedy text is to be decoded again with beams."""
-    sure = round(decoded.hypothesis.avg_logprob, 4) >= SURE_LOGPROB
-    return rejection is not None or not (sure or options.is_silence(decoded))
+    return rejection is not None or not (_logprob(decoded) >= SURE_LOGPROB or options.is_silence(decoded))
 
 
 def _surer_last(
     greedy: tuple[DecodingResult, str | None], beams: tuple[DecodingResult, str | None]
 ) -> list[tuple[DecodingResult, str | None]]:
     """Return both attempts: last the one that passed, of two that did the more probable one."""
-    logprobs = (round(decoded.hypothesis.avg_logprob, 4) for decoded, _ in (greedy, beams))
-    surer, other = (beams, greedy)
-    if greedy[1] is None and (beams[1] is not None or operator.ge(*logprobs)):
-        surer, other = (greedy, beams)
+    surer, other = beams, greedy
+    if greedy[1] is None and (beams[1] is not None or _logprob(greedy[0]) >= _logprob(beams[0])):
+        surer, other = greedy, beams
     if surer[1] is None and other[1] is None:
         other = other[0], "less probable than the accepted attempt"
     return [other, surer]
+
+
+def _logprob(decoded: DecodingResult) -> float:
+    """Return the average log-probability, rounded so that equal texts are equal in every batch."""
+    return round(decoded.hypothesis.avg_logprob, 4)
 
 
 def _window_for_attempt(
@@ -136,10 +138,10 @@ def _select_attempt(
 
 
 def _failure_rank(decoded: DecodingResult, options: TranscribeOptions) -> tuple[bool, float]:
-    """Return the sort key of a failed attempt, rounded so that equal texts are equal in every batch."""
+    """Return the sort key of a failed attempt."""
     limit = options.compression_ratio_threshold
     repetitive = decoded.loops or (limit is not None and decoded.compression_ratio > limit)
-    return not repetitive, round(decoded.hypothesis.avg_logprob, 4)
+    return not repetitive, _logprob(decoded)
 
 
 def _to_attempt(decoded: DecodingResult, reason: str | None) -> Attempt:
