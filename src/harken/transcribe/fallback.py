@@ -23,6 +23,8 @@ from harken.transcribe.options import TranscribeOptions
 
 SURE_LOGPROB = -0.6
 """Average log-probability below which greedy text is not sure (docs/decisions/fallback.md)."""
+MOST_LAYERS_IN_DOUBT = 6
+"""Most layers of the encoder of multilingual models that gain by a second look at such text: `tiny` and `base`."""
 
 FallbackResult = tuple[DecodingResult, tuple[Attempt, ...]]
 """The result of a window, and all attempts at it, the accepted one last."""
@@ -42,10 +44,10 @@ def decode_with_fallback(
 ) -> tuple[list[FallbackResult], DecodeStats]:
     """Decode windows at rising temperatures until their results pass the thresholds.
 
-    Greedy text that is not sure is decoded again with beams, unless the options choose otherwise. If every attempt
-    fails, the most probable of the least repetitive ones is accepted. Each window is tried again by itself, and the
-    tokens of a failed attempt are the draft of the next. Each attempt has random numbers of its own, so a result
-    depends neither on the attempts before it nor on the windows beside it.
+    Greedy text of `tiny` and `base` that is not sure is decoded again with beams, unless the options choose otherwise.
+    If every attempt fails, the most probable of the least repetitive ones is accepted. Each window is tried again by
+    itself, and the tokens of a failed attempt are the draft of the next. Each attempt has random numbers of its own, so
+    a result depends neither on the attempts before it nor on the windows beside it.
 
     Returns
     -------
@@ -81,13 +83,15 @@ def decode_with_fallback(
         total += stats
         return results
 
+    gains = tokenizer.multilingual and backend.dims.n_audio_layer <= MOST_LAYERS_IN_DOUBT
+    second_look = options.second_look if gains else None
     failing = list(range(len(windows)))
     for number, strategy in enumerate(options.strategies()):
         for i, decoded in zip(failing, attempt(failing, strategy, number, draft_context), strict=True):
             attempts[i].append((decoded, options.rejection_reason(decoded)))
-        if isinstance(strategy, Greedy) and options.second_look:
+        if isinstance(strategy, Greedy) and second_look:
             unsure = [i for i in failing if _is_unsure(*attempts[i][-1], options)]
-            looks = attempt(unsure, options.second_look, number, None) if unsure else []
+            looks = attempt(unsure, second_look, number, None) if unsure else []
             for i, decoded in zip(unsure, looks, strict=True):
                 attempts[i][-1:] = _surer_last(attempts[i][-1], (decoded, options.rejection_reason(decoded)))
         failing = [i for i in failing if attempts[i][-1][1] is not None]

@@ -82,8 +82,8 @@ class TranscribeOptions:
 
     beam_size: int | None = _decoding(
         None,
-        "Hypotheses of the beam search, at temperature 0; 1 is greedy. If not given: greedy, and again with five "
-        "where that text is not sure.",
+        "Hypotheses of the beam search, at temperature 0; 1 is greedy. If not given: greedy, and with tiny and base "
+        "again with five where that text is not sure.",
         low=1,
         high=64,
     )
@@ -246,7 +246,7 @@ class TranscribeOptions:
 
     @property
     def second_look(self) -> Beam | None:
-        """How windows whose greedy text is not sure are decoded again, if they are."""
+        """How windows whose greedy text is not sure may be decoded again."""
         return self._beam(SECOND_LOOK_BEAMS) if self.beam_size is None else None
 
     def _beam(self, width: int) -> Beam:
