@@ -22,7 +22,7 @@ from harken.contract import Floats
 from harken.decoding import DecodeStats, DecodingResult, Step
 from harken.errors import AudioError
 from harken.results import Attempt, Segment
-from harken.transcribe import Callbacks, TranscribeOptions, window_chain, window_segments
+from harken.transcribe import Callbacks, TranscribeOptions, fallback, window_chain, window_segments
 from harken.transcribe.hallucination import HallucinationFeatures, HallucinationVerdict
 from harken.types import SAMPLE_RATE
 from single_recording import SMALL_PADDING, SingleRecordingTranscriber
@@ -381,6 +381,11 @@ def test_text_in_doubt_is_decoded_again_with_beams_and_the_more_probable_kept(
     expected, *_ = attempt(lines[kept], beam_size=1, temperatures=(0.0,))
     assert decoded.hypothesis.avg_logprob == pytest.approx(expected.hypothesis.avg_logprob)
     assert -1 < attempt(DOUBT, beam_size=1)[0].hypothesis.avg_logprob < -0.6
+
+
+def test_larger_models_have_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fallback, "MOST_LAYERS_IN_DOUBT", DIMS.n_audio_layer - 1)
+    assert attempt(DOUBT, LESS_DOUBT, beam_size=None)[2].windows == 1
 
 
 def test_blanks_without_end_are_a_loop() -> None:
