@@ -99,6 +99,11 @@ class Cancelled(HarkenError):
     """The caller asked to stop; results up to that point have been delivered."""
 
 
+def printable(name: str) -> str:
+    """Return a name for messages, on one line whatever characters it has, and quoted if it has none."""
+    return name if name and name.isprintable() else repr(name)
+
+
 def install_hint(extra: str) -> str:
     """Return the words of a message that say how to install an extra: harken is on no package index."""
     return f"pip install '.[{extra}]' in a clone of harken"

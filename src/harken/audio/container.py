@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from harken.audio.ffmpeg_input import FFmpegInput
 from harken.audio.truncation import cut_short_reason
-from harken.errors import AudioError, AudioNotFound
+from harken.errors import AudioError, AudioNotFound, printable
 from harken.types import SAMPLE_RATE
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def _open_source(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
         return "<stdin>", sys.stdin.buffer
     if isinstance(source, str | os.PathLike):
         path = os.fsdecode(source)
-        return _printable_path(path), stack.enter_context(_open_path(path))
+        return printable(path), stack.enter_context(_open_path(path))
     name = getattr(source, "name", None)
     name = name if isinstance(name, str) else f"<{type(source).__name__}>"
     if isinstance(source, io.TextIOBase) or not hasattr(source, "read"):
@@ -303,19 +303,14 @@ def _open_source(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
 def _open_path(path: str) -> BinaryIO:
     try:
         if os.path.isdir(path):
-            raise AudioError(f"{_printable_path(path)}: is a directory; {ALLOWED_SOURCES}")
+            raise AudioError(f"{printable(path)}: is a directory; {ALLOWED_SOURCES}")
         return open(path, "rb", buffering=0)
     except FileNotFoundError:
-        raise AudioNotFound(f"{_printable_path(path)}: no such file") from None
+        raise AudioNotFound(f"{printable(path)}: no such file") from None
     except AudioError:
         raise
     except (OSError, ValueError) as error:
-        raise AudioError(f"{_printable_path(path)}: cannot be read: {_reason(error)}") from error
-
-
-def _printable_path(path: str) -> str:
-    """Return a path on one line, whatever characters it contains."""
-    return path if path and path.isprintable() else repr(path)
+        raise AudioError(f"{printable(path)}: cannot be read: {_reason(error)}") from error
 
 
 def _frame_format(frame: AudioFrame) -> tuple[str, str, int]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
+from harken.errors import printable
 from harken.files import folded_name
 
 DURATION_KEYS = ("duration", "seconds")
@@ -119,7 +120,7 @@ class BatchRecording:
     def shown_name(self) -> str:
         """Its location for messages, on one line whatever characters it has."""
         text = f"{self.location}: {self.name}" if self.bytes else self.location
-        return text if text.isprintable() else repr(text)
+        return printable(text)
 
 
 def digest_of(value: Any) -> str:

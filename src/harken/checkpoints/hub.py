@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harken.checkpoints.model_files import file_sha256
-from harken.errors import CheckpointError, CheckpointNotFound, OptionError
+from harken.errors import CheckpointError, CheckpointNotFound, OptionError, printable
 
 DEFAULT_MODEL = "tiny.en"
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -102,9 +102,9 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
         raise CheckpointNotFound(f"{os.fspath(model)}: no such file or directory")
     repository = SHORT_NAMES.get(model, model)
     if not _REPOSITORY.fullmatch(repository):
-        name = model if model and model.isprintable() else repr(model)
         raise CheckpointNotFound(
-            f"{name}: no such model; allowed is a path, owner/name on Hugging Face, {', '.join(SHORT_NAMES)}"
+            f"{printable(model)}: no such model; allowed is a path, owner/name on Hugging Face, "
+            f"{', '.join(SHORT_NAMES)}"
         )
     if revision is None:
         if (own := _in_own_folder(model, repository)) is not None:

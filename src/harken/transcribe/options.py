@@ -34,8 +34,8 @@ CHANNELS = ("mixed", "apart")
 FIDELITIES = ("auto", "exact", "fast")
 TEMPERATURES = f"0, and numbers from {MIN_TEMPERATURE} to 10"
 MAX_CLIP_S = 1e7
-SECOND_LOOK_BEAMS = 5
 """Latest time of a clip, about four months."""
+SECOND_LOOK_BEAMS = 5
 
 
 _language = partial(option, section="Language")
@@ -208,11 +208,10 @@ class TranscribeOptions:
             if not (getattr(self, name) or "").strip():
                 object.__setattr__(self, name, None)
         object.__setattr__(self, "hotwords", normalized_hotwords(self.hotwords))
+        if self.language and asks_for_detection(self.language):
+            object.__setattr__(self, "language", None)
         if self.language is not None:
-            if self.language and asks_for_detection(self.language):
-                object.__setattr__(self, "language", None)
-            else:
-                to_language_code(self.language)
+            to_language_code(self.language)
         for language in self.languages:
             to_language_code(language, option="languages")
         if self.suppress_regex is not None:
@@ -246,7 +245,7 @@ class TranscribeOptions:
 
     @property
     def second_look(self) -> Beam | None:
-        """How windows whose greedy text is not sure may be decoded again."""
+        """The search by which greedy text that is not sure may be decoded again; None if a width was chosen."""
         return self._beam(SECOND_LOOK_BEAMS) if self.beam_size is None else None
 
     def _beam(self, width: int) -> Beam:

@@ -138,10 +138,8 @@ class NativeDecoder:
         self.n_columns, self.stride = contents.n_logits, padded_rows(contents.n_logits)
         self._lock = Lock()
         self._abandoned: deque[int] = deque()  # sessions to close
-        self._frozen = (
-            np.empty((0, 0), np.float32),
-            np.empty((0, 0, 0), np.float32),
-        )  # encoder output; keys, values
+        # encoder output of frozen positions, and their keys and values
+        self._frozen = np.empty((0, 0), np.float32), np.empty((0, 0, 0), np.float32)
         head_tokens = None if self.vocab_subset is None else self.vocab_subset.astype(np.int32)
         self._model = _make_model(arrays, contents, heads.all, head_tokens)
         self._arrays = arrays, head_tokens  # the model points to them
@@ -232,8 +230,10 @@ class NativeDecoder:
     ) -> PackedWindow:
         assert encoder_output.flags.c_contiguous
         project = self.library.harken_project_window
-        known = frozen is not None and byref(Known(frozen.ctypes.data, frozen.strides[0] // 4, frozen.shape[1]))
-        arguments = (encoder_output.ctypes.data, unchanged, known or None, byref(window.structure()))
+        known = None
+        if frozen is not None:
+            known = byref(Known(frozen.ctypes.data, frozen.strides[0] // frozen.itemsize, frozen.shape[1]))
+        arguments = (encoder_output.ctypes.data, unchanged, known, byref(window.structure()))
         self.compute("for the keys and values of a window", project, self.handle, *arguments)
         return window
 

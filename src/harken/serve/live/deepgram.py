@@ -66,7 +66,7 @@ FINALIZE, UTTERANCE_END = "finalize", "utterance end"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRequest:
-    """What a client asks for in the address.
+    """The request of a client, from the address.
 
     Parameters
     ----------

@@ -154,8 +154,8 @@ HARKEN_API int32_t harken_project_rows(harken_decoder *decoder, const float *enc
                                        float *keys_values);
 
 /* Project the encoder's output of one window, shape (positions, n_state), to the keys and values of all layers, but for
- * those known (or NULL), and pack them into the buffer of the window, aligned to 64 bytes; the output before position `first` is what
- * was packed there before. Returns 0 or HARKEN_NO_MEMORY. */
+ * those known (or NULL), and pack them into the buffer of the window, aligned to 64 bytes; the output before position
+ * `first` is what was packed there before. Returns 0 or HARKEN_NO_MEMORY. */
 HARKEN_API int32_t harken_project_window(harken_decoder *decoder, const float *encoder_output, int32_t first,
                                          const struct harken_known *known, const struct harken_window *window);
 
