@@ -1,24 +1,29 @@
 """Speed of the PyTorch backend at the dimensions of a large model, beside transformers.
 
 Weights and windows are random: neither changes what is computed. Every engine reads a prompt of 4 tokens and then
-chooses the most probable token a fixed number of times, with no rules and no end; encoding is timed by itself, and what
-the encoder gave is handed to each decoder. harken runs with and without CUDA graphs, transformers
+chooses the most probable token a fixed number of times, without an end; harken by Whisper's logit rules, transformers
+by none. Encoding is timed by itself, and what the encoder gave is handed to each decoder. harken runs with and without
+CUDA graphs, and at one window with drafts by a decoder of a few layers that shares the encoder; transformers
 with its growing cache and with its static cache, which it compiles on CUDA. The first call of each, with capture and
-compilation, is reported by itself. Runs take turns; figures are medians.
+compilation, is reported by itself. Runs take turns; figures are medians. ``times_real_time`` is that of windows of
+30 s with so many tokens each: one of speech has 60 to 130.
 
-    python benchmarks/gpu.py
+For drafts, layers behind the assistant's add nothing to what they read, at the same cost, and the assistant's last one
+is disturbed, by so much that about as many drafts are accepted as with trained models.
+
+    python benchmarks/gpu.py --dims large-v3 large-v3-turbo --batch 1 8 32
     python benchmarks/gpu.py --dims tiny --device cpu --steps 16 --rounds 1
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from program import Args, Parser, Row, add, importable, main, note
+from program import Args, Parser, Row, add, importable, main, note, percent
 from random_weights import SIZES, draw_weights, make_dims
 
 if TYPE_CHECKING:
@@ -26,9 +31,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from harken.backends.torch import TorchBackend
+    from harken.decoding.logit_rules import LogitRules
+    from harken.decoding.speculation import DraftSession
     from harken.types import Dims
 
 PROMPT = (50258, 50259, 50360, 50364)
+WINDOW_S, N_TIMESTAMPS, EOT, BLANK, NON_SPEECH = 30, 1501, 50257, 220, range(0, 50000, 550)
+SHARPNESS = 20
+"""Factor on the decoder's last norm and on its positions: without it random logits are so flat that no draft is certain,
+and repeat one token."""
+DISTURBANCE = 0.01
+"""Share by which an assistant's last norm differs."""
+Weights = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +56,14 @@ class Engine:
         Encodes log-mel of shape (batch, n_mels, 3000) on the host; the result is for `decode`.
     decode : callable
         Decodes so many tokens of every window; returns them, shape (batch, steps).
+    drafts : list of DraftSession
+        Of each call that drafted.
     """
 
     name: str
     encode: Callable[[NDArray[Any]], Any]
     decode: Callable[[Any, int], list[list[int]]]
+    drafts: list[DraftSession] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,8 +75,12 @@ class Times:
     decode: list[float] = field(default_factory=list)
 
 
+ENGINES = ("graphs", "steps", "drafts", "transformers", "transformers-static")
+
+
 def options(parser: Parser) -> None:
-    add(parser, "--dims", "large-v3", "dimensions of this model", choices=SIZES)
+    add(parser, "--dims", ("large-v3",), "dimensions of these models", choices=SIZES)
+    add(parser, "--engine", ENGINES, "engines", choices=ENGINES)
     add(parser, "--device", "auto", "auto, cuda, mps or cpu")
     add(parser, "--precision", "auto", "auto, fp32, fp16 or bf16, of all engines")
     add(parser, "--batch", (1, 8), "windows at a time")
@@ -68,40 +89,101 @@ def options(parser: Parser) -> None:
 
 
 def rows(args: Args) -> Iterator[Row]:
-    """Yield a row for each batch size and engine."""
+    """Yield a row for each model, batch size and engine."""
     import numpy as np
     import torch
 
     torch.set_num_threads(args.threads)
-    dims, rng = make_dims(args.dims), np.random.default_rng(0)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    engines = list(make_engines(dims, args))
-    for batch in args.batch:
-        mel = rng.standard_normal((batch, dims.n_mels, 2 * dims.n_audio_ctx), np.float32)
-        for row in measure(engines, mel, args.steps, args.rounds):
-            yield {"device": device} | row
+    for name in args.dims:
+        dims, rng = make_dims(name), np.random.default_rng(0)
+        engines = list(make_engines(dims, args))
+        for batch in args.batch:
+            mel = rng.standard_normal((batch, dims.n_mels, 2 * dims.n_audio_ctx), np.float32)
+            used = [engine for engine in engines if batch == 1 or "drafts" not in engine.name]
+            for row in measure(used, mel, args.steps, args.rounds):
+                yield {"model": name, "device": device} | row
+        del engines
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def make_engines(dims: Dims, args: Args) -> Iterator[Engine]:
-    """Load every engine that is installed."""
+    """Load the engines that are asked for, if they are installed."""
     from harken.backends.torch import TorchBackend
 
-    weights = draw_weights(dims)
-    captured = TorchBackend(dims, weights, device=args.device, precision=args.precision)
+    n_layers = max(1, dims.n_text_layer // 16)
+    weights, own = draft_weights(dims, n_layers)
+    make = {"device": args.device, "precision": args.precision}
+    captured = TorchBackend(dims, weights, **make)
     capabilities = captured.capabilities
     note(capabilities.detail)
-    if capabilities.device == "cuda":
-        yield harken_engine("harken, CUDA graphs", captured)
-    plain = TorchBackend(dims, weights, device=args.device, precision=args.precision, graph_capture=None)
-    yield harken_engine("harken, step by step", plain)
-    if not importable("transformers"):
+    if "graphs" in args.engine and capabilities.device == "cuda":
+        yield harken_engine("harken", captured)
+    if "steps" in args.engine:
+        yield harken_engine(
+            "harken without CUDA graphs", TorchBackend(dims, weights, graph_capture=None, **make)
+        )
+    if "drafts" in args.engine:
+        assistant = TorchBackend(replace(dims, n_text_layer=n_layers), own, shares_encoder=True, **make)
+        yield harken_engine(f"harken, drafts of {n_layers} layers", captured, assistant)
+    peers = [name for name in args.engine if name.startswith("transformers")]
+    if peers and not importable("transformers"):
         note("transformers is left out: it is not installed")
-        return
-    yield from transformers_engines(dims, capabilities.device, capabilities.precision)
+    elif peers:
+        yield from transformers_engines(dims, capabilities.device, capabilities.precision, peers)
 
 
-def harken_engine(name: str, backend: TorchBackend) -> Engine:
-    """Return harken as an engine: a session, `extend` and `top`."""
+def draft_weights(dims: Dims, n_layers: int) -> tuple[Weights, Weights]:
+    """Draw the weights of a model whose text is that of its first layers, and of an assistant that has those."""
+    import numpy as np
+
+    weights = dict(draw_weights(dims))
+    for name in ("decoder.ln.weight", "decoder.positional_embedding"):
+        weights[name] = weights[name] * np.float16(SHARPNESS)
+    own = {}
+    for name, values in weights.items():
+        block, _, part = name.removeprefix("decoder.blocks.").partition(".")
+        if not block.isdecimal() or int(block) < n_layers:
+            own[name] = values
+        elif part.rpartition(".")[0] in ("attn.out", "cross_attn.out", "mlp.2"):
+            weights[name] = np.zeros_like(values)
+    factors = np.random.default_rng(1).normal(1, DISTURBANCE, dims.n_text_state).astype(np.float16)
+    own["decoder.ln.weight"] = own["decoder.ln.weight"] * factors
+    return weights, own
+
+
+def make_rules(dims: Dims) -> LogitRules:
+    """Return Whisper's rules, and that text has no end."""
+    import numpy as np
+
+    from harken.decoding.logit_rules import LogitRules
+
+    begin = dims.n_vocab - N_TIMESTAMPS
+    return LogitRules(
+        eot=EOT,
+        timestamp_begin=begin,
+        suppressed=np.array([*NON_SPEECH, *range(EOT, begin)], np.int64),
+        first_banned=((BLANK, BLANK + 1),),
+        timestamps=True,
+        max_initial_timestamp=begin + 50,
+    )
+
+
+def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | None = None) -> Engine:
+    """Return harken as an engine: greedy decoding of windows, maybe with drafts."""
+    import numpy as np
+
+    from harken.decoding.candidate_generator import Assistant
+    from harken.decoding.generate import Row as DecodedRow
+    from harken.decoding.generate import WindowEnd, generate, generate_best, pick_best
+    from harken.decoding.speculation import SpeculativeDecoder
+
+    rules = make_rules(backend.dims)
+    speculative = SpeculativeDecoder(
+        perf_counter, assistant=Assistant(backend=assistant, shares_encoder=True) if assistant else None
+    )
+    drafts: list[DraftSession] = []
 
     def encode(mel: NDArray[Any]) -> Any:
         features = backend.encode(mel, None)
@@ -109,22 +191,25 @@ def harken_engine(name: str, backend: TorchBackend) -> Engine:
         return features
 
     def decode(features: Any, steps: int) -> list[list[int]]:
-        session = backend.open_session(features, range(features.n_windows), len(PROMPT) + steps)
-        logits = session.extend([PROMPT] * features.n_windows)
-        chosen: list[list[int]] = [[] for _ in range(features.n_windows)]
-        for step in range(steps):
-            ids, _ = logits.top(1)
-            for row, token in zip(chosen, ids[:, 0].tolist(), strict=True):
-                row.append(token)
-            if step + 1 < steps:
-                logits = session.extend([row[-1:] for row in chosen])
-        return chosen
+        numbers, prompts = range(features.n_windows), [PROMPT] * features.n_windows
+        session = backend.open_session(features, numbers, len(PROMPT) + steps)
+        logits = session.extend(prompts)
+        found = [DecodedRow(len(PROMPT), steps, WindowEnd(EOT)) for _ in numbers]
+        if assistant is None:
+            generate_best(session, found, logits, rules, rules.greedy, observe=lambda step: None)
+        else:
+            context = speculative.prepare(
+                np.zeros((len(prompts), 1, 2 * backend.dims.n_audio_ctx), np.float32), features
+            )
+            drafts.append(context.open_draft_session(numbers, prompts, [()] * len(prompts), rules))
+            generate(session, found, logits, rules, pick_best, draft_session=drafts[-1])
+        return [row.tokens for row in found]
 
-    return Engine(name=name, encode=encode, decode=decode)
+    return Engine(name=name, encode=encode, decode=decode, drafts=drafts)
 
 
-def transformers_engines(dims: Dims, device: str, precision: str) -> Iterator[Engine]:
-    """Yield transformers with each cache: `GenerationMixin.generate`, without Whisper's logit rules and long form."""
+def transformers_engines(dims: Dims, device: str, precision: str, names: list[str]) -> Iterator[Engine]:
+    """Yield transformers with some caches: `GenerationMixin.generate`, without Whisper's logit rules and long form."""
     import torch
     from transformers import GenerationConfig, GenerationMixin, WhisperConfig, WhisperForConditionalGeneration
     from transformers.modeling_outputs import BaseModelOutput
@@ -142,7 +227,8 @@ def transformers_engines(dims: Dims, device: str, precision: str) -> Iterator[En
         decoder_ffn_dim=4 * dims.n_text_state,
         attn_implementation="sdpa",
     )
-    model = WhisperForConditionalGeneration(config).to(device, dtype).eval()
+    with torch.device(device):
+        model = WhisperForConditionalGeneration(config).to(dtype).eval()
 
     @torch.inference_mode()
     def encode(mel: NDArray[Any]) -> Tensor:
@@ -168,8 +254,10 @@ def transformers_engines(dims: Dims, device: str, precision: str) -> Iterator[En
 
         return decode
 
-    yield Engine(name="transformers, growing cache", encode=encode, decode=decoder("dynamic"))
-    yield Engine(name="transformers, static cache", encode=encode, decode=decoder("static"))
+    if "transformers" in names:
+        yield Engine(name="transformers, growing cache", encode=encode, decode=decoder("dynamic"))
+    if "transformers-static" in names:
+        yield Engine(name="transformers, static cache", encode=encode, decode=decoder("static"))
 
 
 def wait() -> None:
@@ -202,13 +290,19 @@ def measure(engines: list[Engine], mel: NDArray[Any], steps: int, rounds: int) -
             engine_times.encode.append(encoded - began)
             engine_times.decode.append(perf_counter() - encoded)
     for engine, engine_times in zip(engines, times, strict=True):
-        seconds = median(engine_times.decode)
+        decode_s, encode_s = median(engine_times.decode), median(engine_times.encode)
+        stats = [each.stats for each in engine.drafts]
         yield {
             "engine": engine.name,
             "batch": len(mel),
-            "encode_ms": round(1000 * median(engine_times.encode) / len(mel), 3),
-            "tokens_per_second": round(len(mel) * steps / seconds, 1),
-            "step_ms": round(1000 * seconds / steps, 4),
+            "encode_ms": round(1000 * encode_s / len(mel), 3),
+            "step_ms": round(1000 * decode_s / steps, 4),
+            "times_real_time": round(WINDOW_S * len(mel) / (encode_s + decode_s), 1),
+            "accepted_percent": percent(
+                sum(each.accepted for each in stats) / sum(each.drafted for each in stats)
+            )
+            if stats
+            else None,
             "first_call_s": round(engine_times.first, 2),
         }
 
@@ -216,5 +310,5 @@ def measure(engines: list[Engine], mel: NDArray[Any], steps: int, rounds: int) -
 if __name__ == "__main__":
     main(
         rows, options, name="gpu", needs=("harken", "torch"), packages=("torch", "transformers"),
-        settings=("dims", "steps", "rounds"),
+        settings=("steps", "rounds", "precision"),
     )  # fmt: skip

@@ -30,16 +30,21 @@ def make_dims(name: str) -> Dims:
     )  # fmt: skip
 
 
+N_DRAWN = 1_000_003
+"""Random numbers that are drawn, and repeated in each matrix from another one on: a prime, so no two rows are equal."""
+
+
 def draw_weights(dims: Dims) -> Mapping[str, NDArray[Any]]:
     """Return random weights that keep activations near one, in half precision as published weights are."""
     import numpy as np
 
     from harken.checkpoints.weight_shapes import expected_shapes
 
-    rng = np.random.default_rng(0)
+    drawn = np.random.default_rng(0).standard_normal(N_DRAWN, np.float32)
+    values = {scale: (scale * drawn).astype(np.float16) for scale in (0.02, 0.1)}
     weights = {}
-    for name, shape in expected_shapes(dims).items():
-        scale = 0.02 if len(shape) > 1 else 0.1
-        values = scale * rng.standard_normal(shape, np.float32)
-        weights[name] = (values + (name.endswith(("ln.weight", "ln_post.weight")))).astype(np.float16)
+    for number, (name, shape) in enumerate(expected_shapes(dims).items()):
+        weights[name] = np.resize(np.roll(values[0.02 if len(shape) > 1 else 0.1], 7919 * number), shape)
+        if name.endswith(("ln.weight", "ln_post.weight")):
+            weights[name] += np.float16(1)
     return weights

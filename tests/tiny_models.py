@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ DIMS = Dims(
     n_text_layer=2,
 )
 N_WINDOWS = 4
+TORCH_DEVICE = os.environ.get("HARKEN_TORCH_DEVICE", "cpu")
+"""Device of the PyTorch backends in the contract suite: ``HARKEN_TORCH_DEVICE=cuda pytest tests/contract -k torch``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +122,13 @@ def make_backend(
 
 
 def make_torch_backend(precision: str, dims: Dims, weights: Mapping[str, Floats], **options: Any) -> Backend:
-    """Build the PyTorch backend on the CPU; "graphs" is float32 with its steps recorded and replayed."""
+    """Build the PyTorch backend; "graphs" is float32 with its steps recorded and replayed, on a CPU by a fake."""
     from harken.backends.torch import TorchBackend
 
-    if precision != "graphs":
-        return TorchBackend(dims, weights, device="cpu", precision=precision, threads=1, **options)
-    from fakes.cuda_graphs import FakeGraphCapture
+    if precision == "graphs":
+        precision = "fp32"
+        if TORCH_DEVICE == "cpu":
+            from fakes.cuda_graphs import FakeGraphCapture
 
-    return TorchBackend(
-        dims, weights, device="cpu", precision="fp32", threads=1, graph_capture=FakeGraphCapture, **options
-    )
+            options["graph_capture"] = FakeGraphCapture
+    return TorchBackend(dims, weights, device=TORCH_DEVICE, precision=precision, threads=1, **options)

@@ -279,8 +279,9 @@ class GreedySession(Session, Protocol):
         picked : sequence of PickedSoFar
             One a row.
         most : int
-            Most steps; the call ends before with the step in which a row picks the end of text, or its last token, or
-            becomes too improbable.
+            Most steps. A row ends with the step in which it picks the end of text, or its last token, or becomes too
+            improbable. The call ends when the first row has ended, or later: what it picks for a row behind its end
+            means nothing. It ends when all have.
 
         Returns
         -------

@@ -16,9 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from fakes.cuda_graphs import SYNCHRONIZING_OPERATORS, FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend  # noqa: E402
-from harken.backends.torch.session import TorchLogits  # noqa: E402
+from harken.backends.torch.logits import TorchLogits  # noqa: E402
 from harken.backends.torch.static_cache import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS  # noqa: E402
 from harken.backends.torch.streaming_encoder import TorchEncoderState  # noqa: E402
+from harken.errors import OutOfMemory  # noqa: E402
 
 PROMPT = [1, 2, 3]
 
@@ -52,6 +53,7 @@ def decode(backend: TorchBackend, rows: list[int], *tokens: list[int], positions
 
 def test_step_is_captured_once_for_all_sessions_of_its_shape() -> None:
     backend = make_backend(graph_capture=FakeGraphCapture)
+    assert count_captures(lambda: backend.encode(make_mel())) == 1
     assert count_captures(lambda: decode(backend, [0], PROMPT, [4], [5])) == 2  # 3 tokens, and 1
     assert count_captures(lambda: decode(backend, [3], PROMPT, [4], [5])) == 0
     assert count_captures(lambda: decode(backend, [0, 1], PROMPT, [4])) == 2
@@ -99,6 +101,24 @@ def test_pool_keeps_few_idle_caches() -> None:
     for rows in ([0], [0, 1], [0, 0], [0, 1, 2], [0] * 4):
         decode(backend, rows, [1])
     assert [cache.cache_rows for cache in backend._cache_pool._idle] == [3, 4]
+
+
+def test_pool_of_a_small_device_keeps_one_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harken.backends.torch.backend.memory_bytes", lambda device: 0)
+    backend = make_backend()
+    for rows in ([0], [0, 1], [0, 0, 0]):
+        decode(backend, rows, [1])
+    assert [cache.cache_rows for cache in backend._cache_pool._idle] == [3]
+
+
+@pytest.mark.parametrize("method", ["encode", "allocate_cache", "decode"])
+def test_batch_that_does_not_fit_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def fail(*given: object, **options: object) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    monkeypatch.setattr(f"harken.backends.torch.model.WhisperModel.{method}", fail)
+    with pytest.raises(OutOfMemory, match=r"not enough memory for .*(windows|rows|a step)"):
+        decode(make_backend(), [0, 1], [1])
 
 
 def test_graphs_are_kept_up_to_a_number() -> None:

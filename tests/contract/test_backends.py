@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from pairs import PROMPT, BackendPair, decode, log_probabilities
 
-from tiny_models import BACKENDS, DIMS, N_WINDOWS, make_backend, make_mel
+from tiny_models import BACKENDS, DIMS, N_WINDOWS, TORCH_DEVICE, make_backend, make_mel
 
 HEADS = (DIMS.n_text_layer - DIMS.n_text_layer // 2) * DIMS.n_text_head
 MIN_DIFFERENCE = 5.0
@@ -26,7 +26,7 @@ def differ(one: np.ndarray, other: np.ndarray, tolerance: float) -> bool:
 
 def test_dims_and_capabilities_are_reported(backends: BackendPair) -> None:
     assert backends.tested.dims == DIMS
-    assert backends.tested.capabilities.device == "cpu"
+    assert backends.tested.capabilities.device == (TORCH_DEVICE if "torch" in backends.name else "cpu")
     assert backends.tested.capabilities.detail
 
 

@@ -27,7 +27,7 @@ def make_host_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> 
 def make_torch_logits(table: np.ndarray, token_ids: np.ndarray | None = None) -> Logits:
     import torch
 
-    from harken.backends.torch.session import LogitVocabulary, TorchLogits
+    from harken.backends.torch.logits import LogitVocabulary, TorchLogits
 
     ids = np.arange(table.shape[1]) if token_ids is None else token_ids
     return TorchLogits(torch.tensor(table[:, ids]), LogitVocabulary(ids, torch.device("cpu")))

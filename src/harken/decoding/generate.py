@@ -380,9 +380,11 @@ def generate_best(
     while True:
         for step in zip(ids.tolist(), logprobs.tolist(), strict=True):
             for number, token, logprob in zip(active, *step, strict=True):
-                n_before = len(rows[number].tokens)
-                rows[number].accept((token,), (logprob,), None)
-                _report_steps(number, rows[number], n_before, observe)
+                if rows[number].stop is None:
+                    n_before = len(rows[number].tokens)
+                    rows[number].accept((token,), (logprob,), None)
+                    _report_steps(number, rows[number], n_before, observe)
+        session.rewind([rows[number].n_read for number in active])
         active = _drop_ended(session, rows, active, capture)
         if not active:
             return forwards

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from harken.backends.encoding import NO_ENCODER, own_features, own_states
-from harken.backends.torch.device import DTYPES, choose_device, describe_device
+from harken.backends.loading import reporting_memory
+from harken.backends.torch.device import DTYPES, choose_device, describe_device, memory_bytes, upload
+from harken.backends.torch.logits import LogitVocabulary
 from harken.backends.torch.model import AttentionFunction, WhisperModel, attend
-from harken.backends.torch.session import LogitVocabulary, TorchFeatures, TorchSession
-from harken.backends.torch.static_cache import CudaGraphCapture, GraphCapture, StaticCachePool
+from harken.backends.torch.session import TorchFeatures, TorchSession
+from harken.backends.torch.static_cache import (
+    CudaGraphCache,
+    CudaGraphCapture,
+    GraphCapture,
+    StaticCachePool,
+)
 from harken.backends.torch.streaming_encoder import PAD_MULTIPLE, TorchEncoderState
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
@@ -23,6 +32,10 @@ from harken.types import FRAMES_PER_POSITION, Dims, WordHead
 
 MAX_IDLE_CACHES = {"cuda": 8, "mps": 2, "cpu": 2}
 """Static caches that are kept for later sessions; most on CUDA, where a new one has to capture its graphs again."""
+IDLE_SHARE = 4
+"""A GPU's memory over the most that idle caches may take, the last one aside."""
+MAX_CAPTURED_WINDOWS = 4
+"""Most windows whose encoding is captured: with more, the device takes longer than the host that starts its kernels."""
 
 
 class TorchBackend:
@@ -94,7 +107,14 @@ class TorchBackend:
         self._vocabulary = LogitVocabulary(
             np.arange(dims.n_vocab) if vocab_subset is None else vocab_subset, torch_device
         )
-        self._cache_pool = StaticCachePool(self._model, graph_capture, MAX_IDLE_CACHES[torch_device.type])
+        self._cache_pool = StaticCachePool(
+            self._model,
+            graph_capture,
+            MAX_IDLE_CACHES[torch_device.type],
+            memory_bytes(torch_device) // IDLE_SHARE,
+        )
+        self._encoder_graphs = CudaGraphCache(graph_capture()) if graph_capture is not None else None
+        self._encoder_lock = Lock()
         self._attention = attention
         self._pad_multiple = PAD_MULTIPLE if graph_capture is not None else 1
         self.capabilities = Capabilities(
@@ -103,16 +123,29 @@ class TorchBackend:
             device=torch_device.type,
             detail=f"torch {torch.__version__} {precision} on {describe_device(torch_device)}"
             + (f", {attention}" if attention is not attend else ""),
+            picks_best=True,
         )
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> TorchFeatures:
         assert self.dims.has_encoder, NO_ENCODER
         assert positions is None, "all positions are encoded: on a GPU that takes no longer"
-        encoder_output = self._model.encode(torch.tensor(mel), self._attention)
-        return TorchFeatures(encoder_output, self._model.project_cross_kv(encoder_output))
+        with reporting_memory(f"encoding {len(mel)} windows at a time"):
+            encoder_output = self._encode(upload(mel, self._model.device))
+            return TorchFeatures(encoder_output, self._model.project_cross_kv(encoder_output))
+
+    def _encode(self, mel: Tensor) -> Tensor:
+        encode = partial(self._model.encode, attend=self._attention)
+        whole = mel.shape[2] == FRAMES_PER_POSITION * self.dims.n_audio_ctx
+        captured = whole and len(mel) <= MAX_CAPTURED_WINDOWS and self._attention is attend
+        if self._encoder_graphs is None or not captured:
+            return encode(mel)
+        with self._encoder_lock:  # of threads that share the static input and output
+            return self._encoder_graphs(len(mel), encode, mel).clone()
 
     def encoder_output(self, features: Features) -> Floats:
-        encoder_output: Floats = own_features(features, TorchFeatures).encoder_output.float().cpu().numpy()
+        own = own_features(features, TorchFeatures)
+        positions = max(own.lengths or [own.positions])  # without padding that is there for captured steps
+        encoder_output: Floats = own.encoder_output[:, :positions].float().cpu().numpy()
         return encoder_output
 
     def reuse_encoder_output(self, features: Features) -> TorchFeatures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +66,11 @@ def describe_device(device: torch.device) -> str:
             return f"CPU, {torch.get_num_threads()} threads"
 
 
+def memory_bytes(device: torch.device) -> int:
+    """Return the memory of a GPU; elsewhere a bound that is never met."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else sys.maxsize
+
+
 def upload(
     values: Sequence[Any] | NDArray[Any], device: torch.device, dtype: torch.dtype | None = None
 ) -> Tensor:
@@ -72,8 +78,8 @@ def upload(
 
     CUDA copies asynchronously from pinned memory only; PyTorch keeps such memory until the copy is done.
     """
-    cuda = device.type == "cuda"
-    return torch.tensor(values, dtype=dtype, pin_memory=cuda).to(device, non_blocking=cuda)
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def _usable_devices() -> list[str]:

@@ -18,6 +18,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from harken.backends.loading import reporting_memory
+from harken.backends.torch.logits import STATE_COLUMNS, GreedyChoice
 from harken.backends.torch.model import KVCache, WhisperModel
 
 CAPTURED_STEP_TOKENS = (1, 2, 3, 5, 9, 17)
@@ -154,6 +156,11 @@ class StaticCache:
         """Number of rows."""
         return self.shape.windows * self.shape.rows_per_window
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its keys and values."""
+        return int(self.kv_cache.kv.nbytes + self.kv_cache.cross_kv.nbytes)
+
     def padded_step_tokens(self, needed: int) -> int:
         """Return the number of new tokens that a step is padded to."""
         sizes = CAPTURED_STEP_TOKENS if self._cuda_graphs is not None else (self._min_step_tokens,)
@@ -174,18 +181,64 @@ class StaticCache:
         ragged : bool
             True if some windows are shorter.
         """
-        n = lengths_and_tokens.shape[1] - 1
+        key, decode = self._decode(longest_row, audio_positions, ragged)
+        return self._compute(key, decode, lengths_and_tokens, lengths_and_tokens.shape[1] - 1)
+
+    def greedy_steps(
+        self,
+        inputs: Tensor,
+        choice: GreedyChoice,
+        n_steps: int,
+        longest_row: int,
+        audio_positions: int,
+        ragged: bool,
+    ) -> Tensor:
+        """Read new tokens in every cache row and pick the next, and read that, some times.
+
+        Parameters
+        ----------
+        inputs : Tensor of shape (cache rows, STATE_COLUMNS + n), int64
+            See `GreedyChoice.step`.
+        choice : GreedyChoice
+        n_steps : int
+        longest_row : int
+            Number of positions that the longest row has in use behind the first step.
+        audio_positions, ragged
+            As for `decode_step`.
+
+        Returns
+        -------
+        Tensor of shape (steps, cache rows, 2), int64
+            The tokens picked, and the bits of their log-probabilities.
+        """
+        picked = inputs.new_empty((n_steps, len(inputs), 2))
+        key, decode = self._decode(longest_row + n_steps - 1, audio_positions, ragged)
+        step = partial(choice.step, decode=decode, project=self.model.logits)
+        for n in range(n_steps):
+            output = self._compute((choice, *key), step, inputs, inputs.shape[1] - STATE_COLUMNS)
+            picked[n], inputs = output[:, -2:], output[:, :-1]
+        return picked
+
+    def _decode(
+        self, longest_row: int, audio_positions: int, ragged: bool
+    ) -> tuple[tuple[Hashable, ...], StepFunction]:
+        """Return the decoder over this cache, with all but the tokens given, and a key that equals for equal ones."""
         past_positions = _round_up_positions(longest_row, self.model.dims.n_text_ctx)
-        step = partial(
+        decode = partial(
             self.model.decode,
             kv_cache=self.kv_cache,
             past_positions=past_positions,
             audio_positions=audio_positions,
             ragged=ragged,
         )
-        if self._cuda_graphs is None or n > CAPTURED_STEP_TOKENS[-1]:
-            return step(lengths_and_tokens)
-        return self._cuda_graphs((n, past_positions, audio_positions, ragged), step, lengths_and_tokens)
+        return (past_positions, audio_positions, ragged), decode
+
+    def _compute(self, key: tuple[Hashable, ...], step: StepFunction, inputs: Tensor, n: int) -> Tensor:
+        """Compute a step over n new tokens; captured, if steps are."""
+        with reporting_memory("a step of the decoder"):
+            if self._cuda_graphs is None or n > CAPTURED_STEP_TOKENS[-1]:
+                return step(inputs)
+            return self._cuda_graphs((n, *key), step, inputs)
 
 
 class StaticCachePool:
@@ -198,12 +251,18 @@ class StaticCachePool:
         Makes a `GraphCapture` for each cache.
     max_idle : int
         Most idle caches.
+    max_idle_bytes : int
+        Most memory of all but the one that was released last.
     """
 
     def __init__(
-        self, model: WhisperModel, graph_capture: Callable[[], GraphCapture] | None, max_idle: int
+        self,
+        model: WhisperModel,
+        graph_capture: Callable[[], GraphCapture] | None,
+        max_idle: int,
+        max_idle_bytes: int,
     ) -> None:
-        self.model, self._graph_capture = model, graph_capture
+        self.model, self._graph_capture, self._max_idle_bytes = model, graph_capture, max_idle_bytes
         self._idle: deque[StaticCache] = deque(maxlen=max_idle)
 
     def acquire(self, shape: CacheShape) -> StaticCache:
@@ -212,11 +271,17 @@ class StaticCachePool:
             if cache.shape == shape and self._try_remove(cache):
                 cache.kv_cache.kv.zero_()
                 return cache
-        return StaticCache(self.model, shape, self._graph_capture and self._graph_capture())
+        with reporting_memory(f"keys and values of {shape.windows * shape.rows_per_window} rows"):
+            return StaticCache(self.model, shape, self._graph_capture and self._graph_capture())
 
     def release(self, cache: StaticCache) -> None:
         """Return a cache to the pool; any thread may call it, as the garbage collector does."""
         self._idle.append(cache)
+        idle = tuple(self._idle)
+        excess = sum(other.n_bytes for other in idle[:-1]) - self._max_idle_bytes
+        for oldest in idle[:-1]:
+            if excess > 0 and self._try_remove(oldest):
+                excess -= oldest.n_bytes
 
     def _try_remove(self, cache: StaticCache) -> bool:
         try:
