@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 PROMPT = (50258, 50259, 50360, 50364)
 WINDOW_S, N_TIMESTAMPS, EOT, BLANK, NON_SPEECH = 30, 1501, 50257, 220, range(0, 50000, 550)
 SHARPNESS = 20
-"""Factor on the decoder's last norm and on its positions: without it random logits are so flat that no draft is certain,
-and repeat one token."""
+"""Factor on the decoder's last norm and on its positions: without it random logits are flat, so that no draft is
+certain, and repeat one token."""
 DISTURBANCE = 0.01
 """Share by which an assistant's last norm differs."""
 Weights = dict[str, Any]
@@ -181,7 +181,7 @@ def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | No
 
     rules = make_rules(backend.dims)
     speculative = SpeculativeDecoder(
-        perf_counter, assistant=Assistant(backend=assistant, shares_encoder=True) if assistant else None
+        backend.clock, assistant=Assistant(backend=assistant, shares_encoder=True) if assistant else None
     )
     drafts: list[DraftSession] = []
 

@@ -160,13 +160,13 @@ def load(
     stock = open_checkpoint(resolve_model(model, revision=revision, download=download))
     checkpoint = with_adapters(stock, adapter)
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
-    speculator = None
+    loaded, speculator = engines.make_backend(checkpoint), None
     if assistant is not None:
         speculator = engines.make_speculative_decoder(
-            assistant, stock, tokenizer, model_name=str(model), clock=perf_counter, download=download
+            assistant, stock, tokenizer, model_name=str(model), clock=loaded.clock, download=download
         )
     return Recognizer(
-        engines.make_backend(checkpoint),
+        loaded,
         tokenizer,
         str(model),
         speculator,
@@ -374,7 +374,9 @@ class Recognizer:
         if diarizer:
             options = replace(options, word_timestamps=True)
         # Texts that are there anyway are drafts, also without an assistant: those given, and those of earlier attempts.
-        window_decoder = self._window_decoder(options, self.speculator or SpeculativeDecoder(perf_counter))
+        window_decoder = self._window_decoder(
+            options, self.speculator or SpeculativeDecoder(self.backend.clock)
+        )
         if options.channels == "apart":
             if journals:
                 raise OptionError("journals", journals, "none with channels='apart'")

@@ -20,7 +20,7 @@ encodes the next chunks of some streams together, and ``stream_features`` makes 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -307,6 +307,11 @@ class Backend(Protocol):
     @property
     def word_heads(self) -> tuple[WordHead, ...]:
         """Heads that attend to the bounds of words; none where they are not known."""
+        ...
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """`time.perf_counter`, less the seconds of work that is done once for all windows, such as capturing steps."""
         ...
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Features:

@@ -175,10 +175,14 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
             passes = generate(session, rows, logits, rules, pick_best, observe=observe)
         return rows, steps, passes
 
-    *picked, passes = decode(at_once=True)
-    *expected, fewest = decode(at_once=False)
-    assert picked == expected
-    assert fewest <= passes <= (fewest if "native" in backend.capabilities.name else fewest + STEPS_AT_ONCE - 1)
+    rows, steps, passes = decode(at_once=True)
+    expected_rows, expected_steps, fewest = decode(at_once=False)
+    assert [row.tokens for row in rows] == [row.tokens for row in expected_rows]
+    if backend.capabilities.name == "native":
+        assert (rows, steps, passes) == (expected_rows, expected_steps, fewest)
+    else:  # which rounds otherwise with fewer rows, and goes on for some steps behind the last end
+        np.testing.assert_allclose(steps, expected_steps, atol=1e-4)
+        assert fewest <= passes < fewest + STEPS_AT_ONCE
 
 
 # --- the native decoder ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,7 @@ class FakeBackend:
     """The parts that all fake backends share: the dimensions of the tiny model, and a description."""
 
     word_heads: tuple[WordHead, ...] = ()
+    clock = staticmethod(perf_counter)
 
     def __init__(self, n_text_ctx: int = DIMS.n_text_ctx) -> None:
         self.dims: Dims = replace(DIMS, n_text_ctx=n_text_ctx)
@@ -115,7 +117,7 @@ class ScriptedBackend(FakeBackend):
         cost: Callable[[int, int], float] = lambda rows, width: 0.0,
     ) -> None:
         super().__init__(n_text_ctx)
-        self.next_logits, self.vocabulary, self.clock, self.cost = next_logits, vocabulary, clock, cost
+        self.next_logits, self.vocabulary, self.fake_clock, self.cost = next_logits, vocabulary, clock, cost
         self.sessions: list[Any] = []
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Any:
@@ -139,8 +141,8 @@ class ScriptedBackendSession(FakeSession):
         self._backend, self.vocabulary = backend, backend.vocabulary
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
-        if self._backend.clock:
-            self._backend.clock.spend(self._backend.cost(len(tokens), max(map(len, tokens))))
+        if self._backend.fake_clock:
+            self._backend.fake_clock.spend(self._backend.cost(len(tokens), max(map(len, tokens))))
         return super().extend(tokens, last_n)
 
     def attention(self, row: int) -> Floats:

@@ -200,8 +200,8 @@ class ToneBackend(ScriptedBackend):
         return (tone + offset) % len(WORDS) if self.unstable and end > last - FRAMES_PER_SECOND // 2 else tone
 
     def _spend(self) -> None:
-        if self.clock:
-            self.clock.spend(self.encode_s)
+        if self.fake_clock:
+            self.fake_clock.spend(self.encode_s)
 
 
 class ToneSession(ScriptedBackendSession):

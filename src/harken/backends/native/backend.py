@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from numpy.typing import NDArray
@@ -83,6 +84,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
     BackendUnavailable
         If there is no library.
     """
+
+    clock = staticmethod(perf_counter)
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from numpy.typing import NDArray
@@ -62,6 +63,8 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
     """
 
     _encoder: EncoderGraphs
+
+    clock = staticmethod(perf_counter)
 
     def __init__(
         self,

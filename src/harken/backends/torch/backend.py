@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
+from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
@@ -125,6 +126,10 @@ class TorchBackend:
             + (f", {attention}" if attention is not attend else ""),
             picks_best=True,
         )
+
+    @staticmethod
+    def clock() -> float:
+        return perf_counter() - CudaGraphCache.capture_s
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> TorchFeatures:
         assert self.dims.has_encoder, NO_ENCODER

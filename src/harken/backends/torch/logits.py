@@ -231,15 +231,17 @@ def initial_state(length: int, row: PickedSoFar, n_unread: int, timestamp_begin:
     return [length, n_unread - 1, before_last, next(timestamps, NONE), speech_end]
 
 
-def steps_until_all_ended(ids: Ints, logprobs: Floats, picked: Sequence[PickedSoFar], eot: int) -> int:
-    """Return the number of steps up to the one with which the last row ends, or all of them."""
+def steps_until_all_ended(ids: Ints, logprobs: Floats, picked: Sequence[PickedSoFar], eot: int) -> int | None:
+    """Return the number of steps up to the one with which the last row ends; None if some row goes on."""
     ends = []
-    for tokens, certainties, row in zip(ids.T, np.exp(logprobs.T), picked, strict=True):
-        sure = np.minimum(certainties * row.calibration, MOST_CERTAIN).cumprod() >= row.least_prob
-        ended = (tokens == eot) | ~sure
+    for tokens, row_logprobs, row in zip(ids.T, logprobs.T, picked, strict=True):
+        certainty = np.minimum(np.exp(row_logprobs) * row.calibration, MOST_CERTAIN).cumprod()
+        ended = (tokens == eot) | (certainty < row.least_prob)
         ended[row.left - 1 :] = True
-        ends.append(int(ended.argmax()) + 1 if ended.any() else len(ids))
-    return max(ends, default=0)
+        if not ended.any():
+            return None
+        ends.append(int(ended.argmax()) + 1)
+    return max(ends)
 
 
 def _top_columns(values: Tensor, k: int) -> Tensor:

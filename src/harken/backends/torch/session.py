@@ -7,7 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from harken.backends.torch.logits import (
 )
 from harken.backends.torch.static_cache import CacheShape, StaticCache, StaticCachePool
 from harken.contract import Floats, GreedyRules, Ints, PickedSoFar
+
+STEPS_TO_A_LOOK = 4
+"""Draft tokens that are picked between two looks at them: a look takes a third of a small assistant's step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +128,33 @@ class TorchSession:
             state = initial_state(row.length, own, len(new), rules.timestamp_begin)
             inputs[row.cache_row, : STATE_COLUMNS + len(new)] = *state, *new
         n_steps = min(most, max(row.left for row in picked))
-        chosen = cache.greedy_steps(
+        longest = max(row.length + len(new) for row, new in zip(before, unread, strict=True))
+        steps = cache.greedy_steps(
             upload(inputs, cache.model.device),
             self._vocabulary.choice(rules),
             n_steps,
-            max(row.length + len(new) for row, new in zip(before, unread, strict=True)),
+            longest,
             self._audio_positions,
             self._ragged,
         )
-        ids, bits = chosen[:, [row.cache_row for row in before]].cpu().numpy().transpose(2, 0, 1)
-        logprobs = np.ascontiguousarray(bits.astype(np.int32)).view(np.float32)
-        n_steps = steps_until_all_ended(ids, logprobs, picked, rules.eot)
+        cache_rows, found = [row.cache_row for row in before], list[Ints]()
+        # Who draws drafts stops where they become improbable, so the host looks after a few steps.
+        look_every = STEPS_TO_A_LOOK if any(row.least_prob for row in picked) else n_steps
+        while len(found) < n_steps:
+            several = torch.stack([*islice(steps, look_every)])
+            found.extend(several[:, cache_rows].cpu().numpy())
+            ids, bits = np.array(found).transpose(2, 0, 1)
+            logprobs = np.ascontiguousarray(bits.astype(np.int32)).view(np.float32)
+            n_picked = steps_until_all_ended(ids, logprobs, picked, rules.eot)
+            if n_picked is not None:
+                break
+        else:
+            n_picked = n_steps
         self._rows = [
-            replace(row, length=row.length + len(new) + n_steps - 1)
+            replace(row, length=row.length + len(new) + n_picked - 1)
             for row, new in zip(before, unread, strict=True)
         ]
-        return ids[:n_steps], logprobs[:n_steps]
+        return ids[:n_picked], logprobs[:n_picked]
 
     def rewind(self, lengths: Sequence[int]) -> None:
         self._rows = [

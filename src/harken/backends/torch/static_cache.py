@@ -9,10 +9,11 @@ Python decides during capture is fixed; the key of a graph has to cover all of i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
+from time import perf_counter
 from typing import Protocol
 
 import torch
@@ -90,6 +91,9 @@ class CudaGraphCache:
     capture : GraphCapture
     """
 
+    capture_s = 0.0
+    """Seconds that all captures of this process took."""
+
     def __init__(self, capture: GraphCapture) -> None:
         self._capture = capture
         self._graphs: dict[Hashable, tuple[Tensor, Callable[[], None], Tensor]] = {}
@@ -113,8 +117,9 @@ class CudaGraphCache:
         """
         captured = self._graphs.pop(key, None)
         if captured is None:
-            static_input = inputs.clone()
+            began_s, static_input = perf_counter(), inputs.clone()
             captured = static_input, *self._capture(step, static_input)
+            CudaGraphCache.capture_s += perf_counter() - began_s
         self._graphs[key] = captured
         if len(self._graphs) > MAX_CUDA_GRAPHS:
             # After capture, which waits for the device, the evicted graph cannot be in the middle of a replay.
@@ -192,7 +197,7 @@ class StaticCache:
         longest_row: int,
         audio_positions: int,
         ragged: bool,
-    ) -> Tensor:
+    ) -> Iterator[Tensor]:
         """Read new tokens in every cache row and pick the next, and read that, some times.
 
         Parameters
@@ -206,18 +211,17 @@ class StaticCache:
         audio_positions, ragged
             As for `decode_step`.
 
-        Returns
-        -------
-        Tensor of shape (steps, cache rows, 2), int64
+        Yields
+        ------
+        Tensor of shape (cache rows, 2), int64
             The tokens picked, and the bits of their log-probabilities.
         """
-        picked = inputs.new_empty((n_steps, len(inputs), 2))
         key, decode = self._decode(longest_row + n_steps - 1, audio_positions, ragged)
         step = partial(choice.step, decode=decode, project=self.model.logits)
-        for n in range(n_steps):
+        for _ in range(n_steps):
             output = self._compute((choice, *key), step, inputs, inputs.shape[1] - STATE_COLUMNS)
-            picked[n], inputs = output[:, -2:], output[:, :-1]
-        return picked
+            inputs = output[:, :-1]
+            yield output[:, -2:].clone()
 
     def _decode(
         self, longest_row: int, audio_positions: int, ragged: bool

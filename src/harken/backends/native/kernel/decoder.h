@@ -30,12 +30,6 @@ struct harken_blocks {
     int32_t rows, tile, count;
 };
 
-static inline struct harken_blocks harken_divide(int32_t rows, int32_t bits, int32_t threads) {
-    int32_t tile = bits == 7 ? HARKEN_VECTORS : HARKEN_SMALL_TILE;
-    int32_t count = parts(parts(rows, HARKEN_BLOCK_ROWS), threads) * threads;
-    return (struct harken_blocks){rows, tile, min(count, parts(rows, tile))};
-}
-
 /* The first row of a block; behind the last it is the number of rows. */
 static inline int32_t harken_first_row(const struct harken_blocks *blocks, int64_t block) {
     int64_t tiles = block * parts(blocks->rows, blocks->tile) / blocks->count;
@@ -78,6 +72,13 @@ struct harken_decoder {
     struct harken_arena arena;
     struct harken_phase *phases; /* of a pass */
 };
+
+static inline struct harken_blocks harken_divide(int32_t rows, int32_t bits, const harken_decoder *decoder) {
+    int32_t tile = bits == 7 ? decoder->kernels->vectors : HARKEN_SMALL_TILE;
+    int32_t threads = harken_team_threads(decoder->team);
+    int32_t count = parts(parts(rows, HARKEN_BLOCK_ROWS), threads) * threads;
+    return (struct harken_blocks){rows, tile, min(count, parts(rows, tile))};
+}
 
 enum { HARKEN_SLAB = 64 };
 

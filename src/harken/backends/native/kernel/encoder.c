@@ -257,8 +257,8 @@ int32_t harken_encode(harken_decoder *decoder, const struct harken_encoder *enco
     work.keys_values = chunk->keys_values;
     work.layer_stride = chunk->keys_values ? chunk->layer_stride : 0;
     int32_t threads = harken_team_threads(decoder->team);
-    work.blocks = harken_divide(chunk->positions, encoder->layers[0].mlp_in.matrix.bits, threads);
-    work.conv_blocks = harken_divide(work.frames - 2, encoder->conv1.bits, threads);
+    work.blocks = harken_divide(chunk->positions, encoder->layers[0].mlp_in.matrix.bits, decoder);
+    work.conv_blocks = harken_divide(work.frames - 2, encoder->conv1.bits, decoder);
     struct harken_arena needed = {0}, arena;
     take_memory(&work, &needed, threads);
     if (harken_arena_grow(&decoder->arena, needed.used, &arena))

@@ -1,4 +1,5 @@
 /* The kernels that this processor can run, by name; and what only the best of them does. */
+#define _GNU_SOURCE /* syscall */
 #include <string.h>
 
 #include "kernels.h"
@@ -9,10 +10,16 @@ extern const struct harken_kernels harken_kernels_portable[2];
 
 #include <cpuid.h>
 
-extern const struct harken_kernels harken_kernels_avx512vnni[2], harken_kernels_avxvnni[2], harken_kernels_avx2[2];
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+extern const struct harken_kernels harken_kernels_amx[2], harken_kernels_avx512vnni[2], harken_kernels_avxvnni[2],
+    harken_kernels_avx2[2];
 
 struct cpu {
-    uint32_t leaf_1_ecx, leaf_7_ebx, leaf_7_ecx, leaf_7_1_eax, saved; /* saved: registers that the system saves */
+    uint32_t leaf_1_ecx, leaf_7_ebx, leaf_7_ecx, leaf_7_edx, leaf_7_1_eax, saved; /* saved: registers that the system saves */
 };
 
 static struct cpu read_cpu(void) {
@@ -21,7 +28,7 @@ static struct cpu read_cpu(void) {
     if (__get_cpuid(1, &eax, &ebx, &ecx, &edx))
         cpu.leaf_1_ecx = ecx;
     if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
-        cpu.leaf_7_ebx = ebx, cpu.leaf_7_ecx = ecx;
+        cpu.leaf_7_ebx = ebx, cpu.leaf_7_ecx = ecx, cpu.leaf_7_edx = edx;
         if (eax >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx))
             cpu.leaf_7_1_eax = eax;
     }
@@ -48,9 +55,25 @@ static int has_avx512vnni(const struct cpu *cpu) {
            (cpu->saved & zmm) == zmm;
 }
 
+/* Linux saves a process's tiles only once it has asked for it; how other systems do is not known here.
+ * Source: kernel.org, Documentation/arch/x86/xstate.rst. */
+static int has_amx(const struct cpu *cpu) {
+    uint32_t tile_int8 = 1u << 24 | 1u << 25, tiles = 3u << 17;
+    if (!has_avx512vnni(cpu) || (cpu->leaf_7_edx & tile_int8) != tile_int8 || (cpu->saved & tiles) != tiles)
+        return 0;
+#if defined(__linux__)
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return 0;
+#endif
+}
+
 static int32_t collect(const struct harken_kernels **to) {
     struct cpu cpu = read_cpu();
     int32_t n = 0;
+    if (has_amx(&cpu))
+        to[n++] = harken_kernels_amx;
     if (has_avx512vnni(&cpu))
         to[n++] = harken_kernels_avx512vnni;
     if (has_avxvnni(&cpu))

@@ -7,7 +7,7 @@
 enum {
     HARKEN_MAX_HEAD_SIZE = 64, /* that of every published Whisper */
     HARKEN_ROWS = 12,      /* rows of the largest tile of any processor */
-    HARKEN_VECTORS = 8,    /* the same of weights with 7 bits */
+    HARKEN_VECTORS = 8,    /* the same of weights with 7 bits, without AMX */
     HARKEN_SMALL_TILE = 6, /* there is a tile for every number of rows up to it */
     HARKEN_BLOCK_ROWS = 48, /* positions of an item: whole tiles of rows, which share each weight that is read */
 };
@@ -41,6 +41,7 @@ struct harken_partial {
 struct harken_kernels {
     const char *name;
     int32_t activation_bytes; /* of a number of harken_activations */
+    int32_t vectors;          /* that share what is read of weights with 7 bits */
     int32_t number_bytes;     /* of a number of harken_rows, of packed keys and values, and of the KV cache */
 
     /* y = x, or x with mean 0 and variance 1, quantised for weights of so many bits or as it is, as vector i of `to`. */
@@ -106,7 +107,7 @@ struct harken_kernels {
 
 /* The pairs of kernels that this processor can run, best first; the last are portable. */
 struct harken_supported {
-    const struct harken_kernels *list[4];
+    const struct harken_kernels *list[5];
     int32_t n;
 };
 

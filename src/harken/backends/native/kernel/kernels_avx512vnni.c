@@ -1,11 +1,12 @@
-/* x86-64 with AVX-512 and its vector neural network instructions. */
+/* x86-64 with AVX-512 and its vector neural network instructions, with and without AMX. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
 #pragma clang attribute push(                                                                                          \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"), min_vector_width(512))),   \
-    apply_to = function)
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-int8"),         \
+                   min_vector_width(512))),                                                                          \
+    apply_to = function) /* only tiles.h uses AMX: no compiler does unasked */
 #include "simd.h"
 
 enum { WEIGHTS_ARE_UNSIGNED = 1 }; /* as the instruction takes them: w + 128 */
@@ -44,6 +45,7 @@ INLINE i32x16 dot_pairs(i32x16 sums, pair_weights weights, const int16_t *x) {
 #define ROW_TILE 12
 #define GROUP_TILE 2
 #define KERNELS_NAME avx512vnni
+#define WITH_TILES /* those of AMX, for which there is a pair of kernels more */
 #include "kernels_body.h"
 #pragma clang attribute pop
 

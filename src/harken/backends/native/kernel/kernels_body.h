@@ -21,40 +21,47 @@
 #define STRING_(a) #a
 #define STRING(a) STRING_(a)
 
-#define OF_BOTH                                                                                                        \
-    .name = STRING(KERNELS_NAME), .merge_chunks = merge_chunks, .normalise_row = normalise_row,                        \
-    .log_sum_exp = log_sum_exp, .largest = largest, .top = top, .sample = sample, .log_mel = log_mel,                  \
-    .silero_probabilities = silero_probabilities
+#define OF_BOTH(set)                                                                                                   \
+    .name = STRING(set), .merge_chunks = merge_chunks, .normalise_row = normalise_row, .log_sum_exp = log_sum_exp,     \
+    .largest = largest, .top = top, .sample = sample, .log_mel = log_mel, .silero_probabilities = silero_probabilities
 
-const struct harken_kernels JOIN(harken_kernels_, KERNELS_NAME)[2] = {
-    {
-        OF_BOTH,
-        .activation_bytes = sizeof(int8_t),
-        .number_bytes = sizeof(int16_t),
-        .quantise = quantise,
-        .linear = linear,
-        .self_attention = self_attention,
-        .cross_attention = cross_attention,
-        .pack_keys = pack_keys,
-        .pack_values = pack_values,
-        .quantise_rows = quantise_rows,
-        .multiply = multiply,
-        .window_attention = window_attention,
-        .embed = embed,
-    },
-    {
-        OF_BOTH,
-        .activation_bytes = sizeof(float),
-        .number_bytes = sizeof(float),
-        .quantise = float_vector,
-        .linear = float_linear,
-        .self_attention = float_self_attention,
-        .cross_attention = float_cross_attention,
-        .pack_keys = float_pack_keys,
-        .pack_values = float_pack_values,
-        .quantise_rows = float_rows,
-        .multiply = float_multiply,
-        .window_attention = float_window_attention,
-        .embed = float_embed,
-    },
-};
+#define KERNELS(set, tile, linear_of_integers)                                                                         \
+    {                                                                                                                  \
+        {                                                                                                              \
+            OF_BOTH(set),                                                                                              \
+            .activation_bytes = sizeof(int8_t),                                                                        \
+            .number_bytes = sizeof(int16_t),                                                                           \
+            .vectors = tile,                                                                                           \
+            .quantise = quantise,                                                                                      \
+            .linear = linear_of_integers,                                                                              \
+            .self_attention = self_attention,                                                                          \
+            .cross_attention = cross_attention,                                                                        \
+            .pack_keys = pack_keys,                                                                                    \
+            .pack_values = pack_values,                                                                                \
+            .quantise_rows = quantise_rows,                                                                            \
+            .multiply = multiply,                                                                                      \
+            .window_attention = window_attention,                                                                      \
+            .embed = embed,                                                                                            \
+        },                                                                                                             \
+        {                                                                                                              \
+            OF_BOTH(set),                                                                                              \
+            .activation_bytes = sizeof(float),                                                                         \
+            .number_bytes = sizeof(float),                                                                             \
+            .vectors = tile,                                                                                           \
+            .quantise = float_vector,                                                                                  \
+            .linear = float_linear,                                                                                    \
+            .self_attention = float_self_attention,                                                                    \
+            .cross_attention = float_cross_attention,                                                                  \
+            .pack_keys = float_pack_keys,                                                                              \
+            .pack_values = float_pack_values,                                                                          \
+            .quantise_rows = float_rows,                                                                               \
+            .multiply = float_multiply,                                                                                \
+            .window_attention = float_window_attention,                                                                \
+            .embed = float_embed,                                                                                      \
+        },                                                                                                             \
+    }
+
+const struct harken_kernels JOIN(harken_kernels_, KERNELS_NAME)[2] = KERNELS(KERNELS_NAME, HARKEN_VECTORS, linear);
+#ifdef WITH_TILES
+const struct harken_kernels harken_kernels_amx[2] = KERNELS(amx, TILE_VECTORS, tile_linear);
+#endif

@@ -98,11 +98,28 @@ struct ahead {
     int64_t bytes; /* for each block */
 };
 
+/* Writes the products of the rows of a group and of n vectors. */
+INLINE void write_totals(const struct harken_matrix *matrix, int64_t group, const f32x16 *totals, int n,
+                         enum harken_output output, void *const *y, int64_t shift) {
+    int64_t row = group * HARKEN_GROUP, place = shift + row;
+    f32x16 bias = matrix->bias ? load(matrix->bias + row) : splat(0);
+    for (int i = 0; i < n; i++) {
+        float *to = y[i];
+        f32x16 result = totals[i] + bias;
+        if (output == HARKEN_CACHE)
+            store_half((uint16_t *)y[i] + place, result);
+        else if (output == HARKEN_ADD)
+            store(to + place, load(to + place) + result);
+        else
+            store(to + place, result);
+    }
+}
+
 /* The rows of a group times vectors `first` to `first + n`. */
 INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
                         int64_t first, int n, int bits, struct ahead ahead, enum harken_output output, void *const *y,
                         int64_t shift) {
-    int64_t n_blocks = matrix->columns / HARKEN_BLOCK, row = group * HARKEN_GROUP, place = shift + row;
+    int64_t n_blocks = matrix->columns / HARKEN_BLOCK;
     const int8_t *weights = (const int8_t *)matrix->weights + group * n_blocks * block_bytes(matrix);
     const uint16_t *scales = (const uint16_t *)matrix->scales + group * n_blocks * HARKEN_GROUP;
     const int8_t *values = (const int8_t *)x->values + first * matrix->columns;
@@ -132,17 +149,7 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const
         weights += block_bytes(matrix);
         scales += HARKEN_GROUP;
     }
-    f32x16 bias = matrix->bias ? load(matrix->bias + row) : splat(0);
-    for (int i = 0; i < n; i++) {
-        float *to = y[first + i];
-        f32x16 result = totals[i] + bias;
-        if (output == HARKEN_CACHE)
-            store_half((uint16_t *)y[first + i] + place, result);
-        else if (output == HARKEN_ADD)
-            store(to + place, load(to + place) + result);
-        else
-            store(to + place, result);
-    }
+    write_totals(matrix, group, totals, n, output, y + first, shift);
 }
 
 /* A copy of `linear_tile` for every number of vectors, so that the sums stay in registers. */
@@ -169,9 +176,15 @@ TILE_OF(8)
 #endif
 #undef TILE_OF
 
-static void linear(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
-                   const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
-                   int64_t shift) {
+#ifdef WITH_TILES
+#include "tiles.h"
+#else
+enum { TILE_VECTORS = 1 };
+#endif
+
+INLINE void linear_groups(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
+                          const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
+                          int64_t shift, int32_t n_in_tiles) {
     typedef void tile_function(const struct harken_matrix *, int64_t, const struct harken_activations *, int64_t,
                                struct ahead, enum harken_output, void *const *, int64_t);
     static tile_function *const tiles[] = {
@@ -180,13 +193,21 @@ static void linear(const struct harken_matrix *matrix, int32_t first_group, int3
         linear_5, linear_6, linear_7, linear_8,
 #endif
     };
-    int64_t n_blocks = matrix->columns / HARKEN_BLOCK, n_tiles = (n + LINEAR_TILE - 1) / LINEAR_TILE;
+    int64_t n_blocks = matrix->columns / HARKEN_BLOCK;
+    int64_t n_tiles = n_in_tiles / TILE_VECTORS + (n - n_in_tiles + LINEAR_TILE - 1) / LINEAR_TILE;
     int64_t lines = (block_bytes(matrix) / LINE + n_tiles - 1) / n_tiles;
     for (int64_t group = first_group; group < end_group; group++) {
         /* One vector waits for nothing else. */
         struct ahead ahead = {(const int8_t *)matrix->weights + (group + 1) * n_blocks * block_bytes(matrix),
                               n > 1 && group + 1 < end_group ? lines * LINE : 0};
-        for (int64_t first = 0; first < n; first += LINEAR_TILE) {
+        int64_t first = 0;
+#ifdef WITH_TILES
+        for (; first < n_in_tiles; first += TILE_VECTORS) {
+            multiply_tiles(matrix, group, x, first, ahead, output, y, shift);
+            ahead.weights += n_blocks * ahead.bytes;
+        }
+#endif
+        for (; first < n; first += LINEAR_TILE) {
             int64_t size = n - first < LINEAR_TILE ? n - first : LINEAR_TILE;
             tiles[size - 1](matrix, group, x, first, ahead, output, y, shift);
             ahead.weights += n_blocks * ahead.bytes;
@@ -195,6 +216,27 @@ static void linear(const struct harken_matrix *matrix, int32_t first_group, int3
             gelu_row((float *)y[i] + shift + group * HARKEN_GROUP, HARKEN_GROUP);
     }
 }
+
+static void linear(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
+                   const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
+                   int64_t shift) {
+    linear_groups(matrix, first_group, end_group, x, n, output, y, shift, 0);
+}
+
+#ifdef WITH_TILES
+static void tile_linear(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
+                        const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
+                        int64_t shift) {
+    int32_t n_in_tiles = matrix->bits == 7 ? n - n % TILE_VECTORS : 0;
+    if (!n_in_tiles) {
+        linear(matrix, first_group, end_group, x, n, output, y, shift);
+        return;
+    }
+    configure_tiles();
+    linear_groups(matrix, first_group, end_group, x, n, output, y, shift, n_in_tiles);
+    release_tiles();
+}
+#endif
 
 /* x, or x with mean 0 and variance 1, as integers with a scale for every block. Magnitudes are compared by their bits,
  * among which NaN is the largest: a block with a number that is not finite gets the scale NaN.

@@ -79,7 +79,7 @@ static void take_memory(struct work *work, struct harken_arena *arena) {
 static int32_t run(harken_decoder *decoder, struct work *work) {
     const struct harken_model *model = &decoder->model;
     work->decoder = decoder;
-    work->blocks = harken_divide(work->n, model->layers[0].cross_key.bits, harken_team_threads(decoder->team));
+    work->blocks = harken_divide(work->n, model->layers[0].cross_key.bits, decoder);
     struct harken_arena needed = {0}, arena;
     take_memory(work, &needed);
     if (harken_arena_grow(&decoder->arena, needed.used, &arena))
