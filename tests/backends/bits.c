@@ -331,9 +331,9 @@ static void check_largest_sums_7(int32_t n_large, float other) {
         int8_t values[HARKEN_BLOCK];
         uint8_t weights[HARKEN_BLOCK * HARKEN_GROUP] __attribute__((aligned(64)));
         uint16_t ones[HARKEN_GROUP];
-        int32_t pair_sums, sum = 0;
+        int32_t offset, sum = 0;
         float scale, y[HARKEN_GROUP];
-        struct harken_activations activations = {values, &scale, &pair_sums};
+        struct harken_activations activations = {values, &scale, &offset};
         supported.list[i]->quantise(x, HARKEN_BLOCK, 0, 7, &activations, 0);
         for (int32_t column = 0; column < HARKEN_BLOCK; column++) {
             int32_t weight = (int32_t)fmaxf(-63, fminf(63, rintf(x[column] * 138 / sqrtf(norm))));

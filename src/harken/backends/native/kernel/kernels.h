@@ -17,7 +17,7 @@ struct harken_activations {
     void *values;     /* (n, columns), int8 in -127..127 */
     float *scales;    /* (n, columns / 32) */
     /* (n, columns / 32). For weights of 4 or 8 bits, -128 times the sum of the values of each block. For weights of 7 bits
-     * two int16: in the lower half the sum of columns 0 and 1, 4 and 5, ... of the block, in the upper that of the others. */
+     * what the sums of the instruction set start with, for most -64 times that sum. */
     int32_t *offsets;
 };
 

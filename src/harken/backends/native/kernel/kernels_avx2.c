@@ -62,8 +62,13 @@ typedef struct {
 #define SUMS_OF_PAIRS
 #define COLUMNS_IN_TURN _Pragma("clang loop unroll(disable)") /* else the weights of all columns go to the stack */
 
-INLINE sums_7 start_7(int32_t pair_sums) {
-    __m256i half = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_slli_epi16(_mm256_set1_epi32(pair_sums), 6));
+/* Two int16, for even pairs of columns and for the others. */
+INLINE int32_t offset_7(int32_t total, int32_t even_total) {
+    return (int32_t)(((uint32_t)(-64 * even_total) & 0xffff) | (uint32_t)(-64 * (total - even_total)) << 16);
+}
+
+INLINE sums_7 start_7(int32_t offset) {
+    __m256i half = _mm256_set1_epi32(offset);
     return (sums_7){{half, half}};
 }
 

@@ -33,13 +33,18 @@ INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, 
 }
 
 #ifndef SUMS_OF_PAIRS
-/* The sums of a block with weights of 7 bits. They start so that weights count from 0; `pair_sums` are those of
- * harken_activations. */
+/* The sums of a block with weights of 7 bits. They start so that weights count from 0; `offset_7` says from the sum of a
+ * block's values, and that of its even pairs of columns, what is kept for that. */
 typedef i32x16 sums_7;
 #define COLUMNS_IN_TURN
 
-INLINE sums_7 start_7(int32_t pair_sums) {
-    return splat_integer(-64 * ((int16_t)pair_sums + (pair_sums >> 16)));
+INLINE int32_t offset_7(int32_t total, int32_t even_total) {
+    (void)even_total;
+    return -64 * total;
+}
+
+INLINE sums_7 start_7(int32_t offset) {
+    return splat_integer(offset);
 }
 
 INLINE sums_7 dot_7(sums_7 sums, u8x64 weights, const int8_t *x) {
@@ -52,12 +57,12 @@ INLINE i32x16 end_7(sums_7 sums) {
 #endif
 
 /* The products of one block with weights of 7 bits, stored as unsigned numbers. */
-INLINE void dot_block_7(const int8_t *weights, const int8_t *x, int64_t stride, const int32_t *pair_sums,
+INLINE void dot_block_7(const int8_t *weights, const int8_t *x, int64_t stride, const int32_t *offsets,
                         int64_t n_blocks, int n, i32x16 *sums) {
     sums_7 own[LINEAR_TILE];
     int first = 0;
     for (int i = 0; i < n; i++)
-        own[i] = start_7(pair_sums[i * n_blocks]);
+        own[i] = start_7(offsets[i * n_blocks]);
 #ifdef DOT_BLOCK_PAIR
     for (; first + 2 <= n; first += 2)
         dot_block_pair(weights, x + first * stride, stride, own + first);
@@ -234,7 +239,7 @@ static void tile_linear(const struct harken_matrix *matrix, int32_t first_group,
     }
     configure_tiles();
     linear_groups(matrix, first_group, end_group, x, n, output, y, shift, n_in_tiles);
-    release_tiles();
+    _tile_release();
 }
 #endif
 
@@ -276,9 +281,8 @@ static void quantise(const float *x, int32_t columns, int normalise, int bits, s
             memcpy(bytes + part * LANES, &narrow, LANES);
             sums = sums + integers;
         }
-        uint32_t total = (uint32_t)__builtin_reduce_add(sums), even_total = (uint32_t)__builtin_reduce_add(sums & even);
+        int32_t total = __builtin_reduce_add(sums), even_total = __builtin_reduce_add(sums & even);
         to->scales[(int64_t)i * n_blocks + block] = peak < INFINITY ? scale : NAN;
-        to->offsets[(int64_t)i * n_blocks + block] =
-            (int32_t)(bits == 7 ? (even_total & 0xffff) | (total - even_total) << 16 : -128u * total);
+        to->offsets[(int64_t)i * n_blocks + block] = bits == 7 ? offset_7(total, even_total) : -128 * total;
     }
 }
