@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
 from harken.contract import Backend, Features, Floats, Session
-from harken.decoding.generate import STEPS_AT_ONCE, Row, WindowEnd, generate, generate_best, pick_best, prefill
+from harken.decoding.generate import STEPS_AT_ONCE, Row, WindowEnd, generate, pick_best, prefill
 from harken.decoding.hypothesis import Step
 from harken.decoding.logit_rules import LogitRules
 from real_models import recognizer
@@ -169,10 +169,8 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
         def observe(step: Step) -> None:
             steps.append((step.row, step.index, step.token, step.logprob))
 
-        if at_once:
-            passes = generate_best(session, rows, logits, rules, rules.greedy, observe=observe)
-        else:
-            passes = generate(session, rows, logits, rules, pick_best, observe=observe)
+        greedy = rules.greedy if at_once else None
+        passes = generate(session, rows, logits, rules, pick_best, greedy=greedy, observe=observe)
         return rows, steps, passes
 
     rows, steps, passes = decode(at_once=True)

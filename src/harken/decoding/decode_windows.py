@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 
-from harken.contract import Backend, Features, GreedySession, Logits
+from harken.contract import Backend, Features, Logits
 from harken.decoding.beam import beam_search
 from harken.decoding.generate import (
     Pick,
     Row,
     WindowEnd,
     generate,
-    generate_best,
     pick_best,
     pick_sample,
     prefill,
@@ -204,23 +202,18 @@ def decode(
             Row(len(prompts[i]), limits[i], WindowEnd(logit_rules.eot, loop_rule), speech_end=speech_ends[i])
             for i in window_of_row
         ]
-        rules = logit_rules.greedy if pick is pick_best and draft_session is None else None
-        if rules and backend.capabilities.picks_best:
-            of_session = cast(GreedySession, session)
-            forwards = generate_best(
-                of_session, rows, logits, logit_rules, rules, observe=count, capture=capture
-            )
-        else:
-            forwards = generate(
-                session,
-                rows,
-                logits,
-                logit_rules,
-                pick,
-                observe=count,
-                capture=capture,
-                draft_session=draft_session,
-            )
+        in_one_call = pick is pick_best and backend.capabilities.picks_best
+        forwards = generate(
+            session,
+            rows,
+            logits,
+            logit_rules,
+            pick,
+            greedy=logit_rules.greedy if in_one_call else None,
+            observe=count,
+            capture=capture,
+            draft_session=draft_session,
+        )
         return [row.hypothesis(logit_rules.eot) for row in rows], forwards
 
     match strategy:

@@ -25,6 +25,8 @@ BUDGET_STEPS = 30
 START_BUDGET_STEPS = 5
 """Plain steps that drafting may lose before it has gained any: a short recording has 15 to 40 tokens."""
 BUDGET_REFILL_RATE = 0.01
+PLAIN_STEPS_BETWEEN_LOOKS = 8
+"""Steps without a draft, once the budget is used up, before it is looked at again."""
 PRIOR_GAIN = 0.25
 """Share of the time of plain decoding that drafts are expected to save, until it is measured."""
 DECAY, PLAIN_DECAY = 0.98, 0.9
@@ -154,6 +156,13 @@ class DraftController:
             self.budget = START_BUDGET_STEPS
         return self.budget > 0.0
 
+    @property
+    def plain_steps(self) -> int:
+        """Number of steps without a draft before there may be one, where there is none now."""
+        if self.plain_cost.measurements < MIN_MEASUREMENTS:
+            return MIN_MEASUREMENTS - self.plain_cost.measurements
+        return 1 if self.budget is None or self.budget > 0.0 else PLAIN_STEPS_BETWEEN_LOOKS
+
     def may_set_up(self, *, setup_s: float, n_rows: int, n_tokens: float) -> bool:
         """Return whether an assistant may encode a window: it has to pay in this window, or the budget has to cover it.
 
@@ -181,7 +190,7 @@ class DraftController:
         return self.verify_cost.slope * n_rows / self._plain_step_cost(n_rows)
 
     def record_step(
-        self, *, n_rows: int, width: int, n_new_tokens: int, verify_s: float, draft_s: float
+        self, *, n_rows: int, width: int, n_new_tokens: float, verify_s: float, draft_s: float
     ) -> None:
         """Record one step in the costs and the budget.
 
@@ -191,7 +200,7 @@ class DraftController:
             Rows that took part.
         width : int
             Most new tokens that the model read in a row.
-        n_new_tokens : int
+        n_new_tokens : float
             Tokens picked in all rows.
         verify_s, draft_s : float
             Seconds that the model and the generators took.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -263,6 +263,10 @@ def prefill(
     return logits.select_positions(positions), no_speech_probs
 
 
+STEPS_AT_ONCE = 8
+"""Most steps in one call, between two looks at who observes: some 0.2 s with the largest models."""
+
+
 def generate(
     session: Session,
     rows: Sequence[Row],
@@ -270,6 +274,7 @@ def generate(
     logit_rules: LogitRules,
     pick: Pick,
     *,
+    greedy: GreedyRules | None = None,
     observe: Observer | None = None,
     capture: AttentionCapture = no_attention,
     draft_session: DraftSession | None = None,
@@ -288,6 +293,9 @@ def generate(
         Behind the last token of each prompt and each token of its draft (see `prefill`).
     logit_rules : LogitRules
     pick : callable
+    greedy : GreedyRules or None
+        `logit_rules` behind the first token, if `pick` is `pick_best` and the session a `GreedySession`: then some
+        steps without a draft are one call.
     observe : callable or None
         Called with every `Step`; decoding stops at once with whatever it raises.
     capture : callable
@@ -335,65 +343,55 @@ def generate(
         if drafted:
             session.rewind([rows[row].n_read for row in active])
         active = _drop_ended(session, rows, active, capture)
+        while active:
+            n_steps = STEPS_AT_ONCE
+            if draft_session is not None:
+                prefixes = {row: rows[row].tokens for row in active}
+                drafts = draft_session.propose(prefixes, {row: rows[row].max_draft for row in active})
+                for row in active:
+                    rows[row].draft = drafts.get(row, ())
+                n_steps = 1 if drafts else draft_session.plain_steps
+            if greedy is None or n_steps == 1:
+                break
+            forwards += _pick_steps(
+                cast(GreedySession, session), rows, active, greedy, n_steps, observe, draft_session
+            )
+            active = _drop_ended(session, rows, active, capture)
         if not active:
             return forwards
-        if draft_session is not None:
-            prefixes = {row: rows[row].tokens for row in active}
-            drafts = draft_session.propose(prefixes, {row: rows[row].max_draft for row in active})
-            for row in active:
-                rows[row].draft = drafts.get(row, ())
         unread = [(rows[row].tokens[-1], *rows[row].draft) for row in active]
         logits = session.extend(unread, max(map(len, unread)))
         forwards += 1
 
 
-STEPS_AT_ONCE = 8
-"""Most steps of `generate_best` between two looks at who observes: some 0.2 s with the largest models."""
-
-
-def generate_best(
+def _pick_steps(
     session: GreedySession,
     rows: Sequence[Row],
-    logits: Logits,
-    logit_rules: LogitRules,
-    rules: GreedyRules,
-    *,
-    observe: Observer,
-    capture: AttentionCapture = no_attention,
+    active: Sequence[int],
+    greedy: GreedyRules,
+    n_steps: int,
+    observe: Observer | None,
+    draft_session: DraftSession | None,
 ) -> int:
-    """Do what `generate` does with `pick_best`, some steps in one call of the session.
-
-    Parameters
-    ----------
-    rules : GreedyRules
-        Those of `logit_rules`.
-
-    Returns
-    -------
-    int
-        Number of forward passes.
-    """
-    active, forwards = list(range(len(rows))), 0
-    logit_rules.apply(logits, [row.committed for row in rows], [row.speech_end for row in rows])
-    first = pick_best(logits, [(row, 0) for row in active], False)
-    ids, logprobs = first.ids[None], first.logprobs[None]
-    while True:
-        for step in zip(ids.tolist(), logprobs.tolist(), strict=True):
-            for number, token, logprob in zip(active, *step, strict=True):
-                if rows[number].stop is None:
-                    n_before = len(rows[number].tokens)
-                    rows[number].accept((token,), (logprob,), None)
+    """Extend rows by some tokens in one call of the session; return the number of forward passes."""
+    lengths = {row: len(rows[row].tokens) for row in active}
+    picked = [
+        PickedSoFar(tokens=row.tokens, left=row.limit - len(row.tokens), speech_end=row.speech_end)
+        for row in (rows[number] for number in active)
+    ]
+    ids, logprobs = session.pick_best(greedy, picked, n_steps)
+    for step in zip(ids.tolist(), logprobs.tolist(), strict=True):
+        for number, token, logprob in zip(active, *step, strict=True):
+            if rows[number].stop is None:
+                n_before = len(rows[number].tokens)
+                rows[number].accept((token,), (logprob,), None)
+                if observe is not None:
                     _report_steps(number, rows[number], n_before, observe)
-        session.rewind([rows[number].n_read for number in active])
-        active = _drop_ended(session, rows, active, capture)
-        if not active:
-            return forwards
-        picked = [
-            PickedSoFar(tokens=row.tokens, left=row.limit - len(row.tokens), speech_end=row.speech_end)
-            for row in (rows[number] for number in active)
-        ]
-        ids, logprobs = session.pick_best(rules, picked, STEPS_AT_ONCE)
-        forwards += len(ids)
+    if draft_session is not None:
+        new_tokens = {row: rows[row].tokens[length:] for row, length in lengths.items()}
+        draft_session.record_accepted(new_tokens, (), n_steps=len(ids))
+    session.rewind([rows[number].n_read for number in active])
+    return len(ids)
 
 
 def _drop_ended(

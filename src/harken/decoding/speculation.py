@@ -259,8 +259,15 @@ class DraftSession:
         self._total_draft_s += self._draft_s
         return {row: draft.tokens for row, (draft, _) in self._row_drafts.items()}
 
-    def record_accepted(self, new_tokens: Mapping[int, Sequence[int]], margins: Sequence[float]) -> None:
-        """Record how many tokens of the last drafts were accepted, and what the step cost.
+    @property
+    def plain_steps(self) -> int:
+        """Number of steps without a draft before there may be one, where there is none now."""
+        return self.controller.plain_steps
+
+    def record_accepted(
+        self, new_tokens: Mapping[int, Sequence[int]], margins: Sequence[float], n_steps: int = 1
+    ) -> None:
+        """Record how many tokens of the last drafts were accepted, and what that step, or some without drafts, cost.
 
         Parameters
         ----------
@@ -268,9 +275,12 @@ class DraftSession:
             Tokens picked in the step, for every row that took part.
         margins : sequence of float
             Margin to the second best token, in log-probability, of each token that was verified together with others.
+        n_steps : int
+            Number of steps.
         """
         if self._verify_start_s is None:
             return
+        self._counts["skipped_steps"] += n_steps - 1
         width = 1
         for row, (draft, generator) in self._row_drafts.items():
             width = max(width, 1 + len(draft.tokens))
@@ -283,13 +293,15 @@ class DraftSession:
         self.speech.accepted += n_new_tokens / len(new_tokens)
         self._tokens_expected -= n_new_tokens / len(new_tokens)
         self._near_ties += [margin for margin in margins if margin < NEAR_TIE]
-        self.controller.record_step(
-            n_rows=len(new_tokens),
-            width=width,
-            n_new_tokens=n_new_tokens,
-            verify_s=self.controller.clock() - self._verify_start_s,
-            draft_s=self._draft_s,
-        )
+        verify_s = self.controller.clock() - self._verify_start_s
+        for _ in range(n_steps):
+            self.controller.record_step(
+                n_rows=len(new_tokens),
+                width=width,
+                n_new_tokens=n_new_tokens / n_steps,
+                verify_s=verify_s / n_steps,
+                draft_s=self._draft_s / n_steps,
+            )
 
     def _usable_generators(self, n_rows: int) -> list[_CalibratedGenerator]:
         """Return the generators without an assistant that would have to encode and will not pay."""
