@@ -98,6 +98,18 @@ TABLES = {
         results=("engines-avx512-small", "engines-avx512-base", "engines-avx512"),
     ),
     "engines-long": Table({"set": "{set}"} | _ENGINES | {"loading, s": "{load_s:.2f}"}),
+    "gpu": Table(
+        {
+            "model": "{model}",
+            "engine": "{engine}",
+            "windows": "{batch:d}",
+            "encoding, ms a window": "{encode_ms:.1f}",
+            "ms a token": "{step_ms:.2f}",
+            "tokens a pass": "{tokens_a_pass:.1f}",
+            "times real time": "{times_real_time:.0f}",
+        },
+        results=("gpu", "gpu-turbo"),
+    ),
     "errors-base": Table(_ERRORS),
     "errors-base-beam": Table(_ERRORS),
     "errors-small": Table(_ERRORS),

@@ -37,6 +37,19 @@ PRODUCTS_OF(2)
 PRODUCTS_OF(3)
 #undef PRODUCTS_OF
 
+/* Adds the scaled sums of a block to `totals`. */
+INLINE void scale_block(const i32x16 *sums, const uint16_t *scales, const float *x_scales, const int32_t *offsets,
+                        int64_t stride, f32x16 *totals) {
+    f32x16 scale = load_bfloat(scales);
+    UNROLL for (int i = 0; i < TILE_VECTORS; i++) {
+        f32x16 both = scale * x_scales[i * stride];
+        i32x16 sum = sums[i] + offsets[i * stride];
+        totals[i] = fma16(__builtin_convertvector(sum, f32x16), both, totals[i]);
+        if (i % 4 == 3)
+            __asm__ volatile("" ::: "memory"); /* more at a time need more registers than there are */
+    }
+}
+
 /* The rows of a group times vectors `first` to `first + 16`. */
 static void multiply_tiles(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
                            int64_t first, struct ahead ahead, enum harken_output output, void *const *y,
@@ -51,35 +64,29 @@ static void multiply_tiles(const struct harken_matrix *matrix, int64_t group, co
     f32x16 totals[TILE_VECTORS];
     UNROLL for (int i = 0; i < TILE_VECTORS; i++)
         totals[i] = splat(0);
-    for (int64_t begun = 0; begun < n_blocks + IN_WORK - 1; begun++) {
-        const int8_t *next = weights + begun * BLOCK_BYTES, *columns_of_x = values + begun * HARKEN_BLOCK;
-        switch (begun < n_blocks ? begun % IN_WORK : -1) {
-        case 0:
-            products_0(next, columns_of_x, columns, sums[0]);
-            break;
-        case 1:
-            products_1(next, columns_of_x, columns, sums[1]);
-            break;
-        case 2:
-            products_2(next, columns_of_x, columns, sums[2]);
-            break;
-        case 3:
-            products_3(next, columns_of_x, columns, sums[3]);
-        }
-        int64_t block = begun - (IN_WORK - 1);
-        if (block < 0)
-            continue;
-        for (int64_t byte = 0; byte < ahead.bytes; byte += LINE)
+#define BEGIN(turn, block)                                                                                             \
+    if ((block) < n_blocks)                                                                                            \
+    products_##turn(weights + (block) * BLOCK_BYTES, values + (block) * HARKEN_BLOCK, columns, sums[turn])
+#define END(turn, block)                                                                                               \
+    if ((block) < n_blocks)                                                                                            \
+    scale_block(sums[turn], scales + (block) * HARKEN_GROUP, x_scales + (block), offsets + (block), n_blocks, totals)
+    BEGIN(0, 0);
+    BEGIN(1, 1);
+    BEGIN(2, 2);
+    for (int64_t block = 0; block < n_blocks; block += IN_WORK) {
+        for (int64_t byte = 0; byte < IN_WORK * ahead.bytes; byte += LINE)
             __builtin_prefetch(ahead.weights + byte, 0, 2);
-        ahead.weights += ahead.bytes;
-        f32x16 scale = load_bfloat(scales + block * HARKEN_GROUP);
-        UNROLL for (int i = 0; i < TILE_VECTORS; i++) {
-            f32x16 both = scale * x_scales[i * n_blocks + block];
-            i32x16 sum = sums[block % IN_WORK][i] + offsets[i * n_blocks + block];
-            totals[i] = fma16(__builtin_convertvector(sum, f32x16), both, totals[i]);
-            if (i % 4 == 3)
-                __asm__ volatile("" ::: "memory"); /* more at a time need more registers than there are */
-        }
+        ahead.weights += IN_WORK * ahead.bytes;
+        BEGIN(3, block + 3);
+        END(0, block);
+        BEGIN(0, block + 4);
+        END(1, block + 1);
+        BEGIN(1, block + 5);
+        END(2, block + 2);
+        BEGIN(2, block + 6);
+        END(3, block + 3);
     }
+#undef BEGIN
+#undef END
     write_totals(matrix, group, totals, TILE_VECTORS, output, y + first, shift);
 }
