@@ -22,7 +22,7 @@ from harken.decoding.candidate_generator import (
     PromptLookup,
     common_prefix_length,
 )
-from harken.decoding.draft_controller import AcceptanceCounter, DraftController
+from harken.decoding.draft_controller import PLAIN_STEPS_BETWEEN_LOOKS, AcceptanceCounter, DraftController
 from harken.decoding.hypothesis import DecodeStats
 from harken.decoding.logit_rules import LogitRules
 from harken.types import FRAMES_PER_SECOND
@@ -210,6 +210,11 @@ class DraftSession:
         Length of a window; 0 is unknown.
     setup_s : float
         Estimate of the seconds that an assistant takes before it can draft for the windows.
+
+    Attributes
+    ----------
+    plain_steps : int
+        Number of steps before there may be a draft, if `propose` has returned none.
     """
 
     controller: DraftController
@@ -217,6 +222,7 @@ class DraftSession:
     speech: AcceptanceCounter = field(default_factory=AcceptanceCounter)
     window_s: float = 0.0
     setup_s: float = 0.0
+    plain_steps: int = field(default=1, init=False)
     _counts: Counter[str] = field(default_factory=Counter)
     _near_ties: list[float] = field(default_factory=list)
     _row_drafts: dict[int, tuple[DraftTokens, _CalibratedGenerator]] = field(default_factory=dict)
@@ -249,7 +255,10 @@ class DraftSession:
         """
         start_s = self.controller.clock()
         self._row_drafts = {}
-        generators = self._usable_generators(len(prefixes)) if self.controller.may_draft() else []
+        may_draft = self.controller.may_draft()
+        generators = self._usable_generators(len(prefixes)) if may_draft else []
+        none_pays = may_draft and not generators
+        self.plain_steps = PLAIN_STEPS_BETWEEN_LOOKS if none_pays else self.controller.plain_steps
         if generators:
             self._request_drafts(generators, prefixes, max_tokens)
         else:
@@ -258,11 +267,6 @@ class DraftSession:
         self._draft_s = self._verify_start_s - start_s
         self._total_draft_s += self._draft_s
         return {row: draft.tokens for row, (draft, _) in self._row_drafts.items()}
-
-    @property
-    def plain_steps(self) -> int:
-        """Number of steps without a draft before there may be one, where there is none now."""
-        return self.controller.plain_steps
 
     def record_accepted(
         self, new_tokens: Mapping[int, Sequence[int]], margins: Sequence[float], n_steps: int = 1
