@@ -112,6 +112,8 @@ TILE_OF(4)
 TILE_OF(5)
 TILE_OF(6)
 #if ROW_TILE == 12
+TILE_OF(8)
+TILE_OF(10)
 TILE_OF(12)
 #endif
 #undef TILE_OF
@@ -123,7 +125,7 @@ static void multiply(const struct harken_matrix *matrix, const struct harken_row
     static tile_function *const tiles[] = {
         multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6,
 #if ROW_TILE == 12
-        multiply_12,
+        multiply_8, multiply_8, multiply_10, multiply_10, multiply_12, multiply_12,
 #endif
     };
     int64_t n_groups = (matrix->rows + HARKEN_GROUP - 1) / HARKEN_GROUP;
@@ -131,8 +133,7 @@ static void multiply(const struct harken_matrix *matrix, const struct harken_row
         taken = n > HARKEN_SMALL_TILE && n_groups - group >= GROUP_TILE ? GROUP_TILE : 1; /* few rows wait for memory */
         for (int32_t first = 0; first < n; first += ROW_TILE) {
             int32_t size = n - first < ROW_TILE ? n - first : ROW_TILE;
-            tiles[size <= HARKEN_SMALL_TILE ? size - 1 : HARKEN_SMALL_TILE](matrix, group, taken, x, first, size, output,
-                                                                             y, stride);
+            tiles[size - 1](matrix, group, taken, x, first, size, output, y, stride);
         }
         for (int32_t i = 0; output == HARKEN_GELU && i < n; i++)
             gelu_row(y + i * stride + group * HARKEN_GROUP, taken * HARKEN_GROUP);

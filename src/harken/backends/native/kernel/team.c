@@ -46,6 +46,10 @@ struct harken_team {
     struct worker *workers;
 };
 
+/* The team that began a call last. Workers of another leave it the cores when their own call is over: those of a model,
+ * while its assistant drafts. */
+static _Atomic(const harken_team *) team_at_work;
+
 static uint64_t position_of(uint64_t phase, uint32_t taken, uint32_t done)
 {
     return phase << 2 * CHUNK_BITS | (uint64_t)taken << CHUNK_BITS | done;
@@ -145,7 +149,8 @@ static uint64_t wait_for_chunk(harken_team *team, int32_t thread)
         if (spins % SPINS_PER_LOOK != 0)
             continue;
         const int64_t waited = harken_nanoseconds() - start;
-        if (waited > AWAKE_NS) {
+        const bool idle = chunks_of(team, phase_of(position)) == 0; /* between two calls */
+        if (waited > AWAKE_NS || (idle && atomic_load_explicit(&team_at_work, memory_order_relaxed) != team)) {
             sleep_until_rung(team, thread);
             start = harken_nanoseconds();
         } else if (waited > SPIN_NS) {
@@ -214,6 +219,7 @@ void harken_team_run(harken_team *team, const struct harken_phase *phases, int32
 {
     const uint64_t mode_of_caller = harken_float_mode();
     harken_set_float_mode(HARKEN_STANDARD_FLOATS);
+    atomic_store_explicit(&team_at_work, team, memory_order_relaxed);
     team->context = context;
     for (int32_t i = 0; i < n_phases; i += MOST_PHASES)
         run_part(team, phases + i, n_phases - i < MOST_PHASES ? n_phases - i : MOST_PHASES);
