@@ -96,12 +96,14 @@ INLINE int64_t block_bytes(const struct harken_matrix *matrix) {
     return HARKEN_BLOCK * HARKEN_GROUP / (matrix->bits == 4 ? 2 : 1);
 }
 
-/* Weights that are fetched while a tile is computed: a share of the next group's for each block. A processor that looks
- * ahead by itself gets only as far as the end of a page, and no further than the products that wait. */
-struct ahead {
-    const int8_t *weights;
-    int64_t bytes; /* for each block */
-};
+/* The first tile of a group fetches weights that lie so far ahead, also those of the next group: a processor that looks
+ * ahead by itself gets only as far as the end of a page. With few registers one vector waits for instructions instead. */
+enum { AHEAD = 8 << 10, LEAST_FETCHED = LINEAR_TILE == 8 ? 1 : 2 };
+
+INLINE void fetch(const int8_t *weights, int64_t bytes) {
+    for (int64_t byte = 0; byte < bytes; byte += LINE)
+        __builtin_prefetch(weights + AHEAD + byte, 0, 2);
+}
 
 /* Writes the products of the rows of a group and of n vectors. */
 INLINE void write_totals(const struct harken_matrix *matrix, int64_t group, const f32x16 *totals, int n,
@@ -122,7 +124,7 @@ INLINE void write_totals(const struct harken_matrix *matrix, int64_t group, cons
 
 /* The rows of a group times vectors `first` to `first + n`. */
 INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
-                        int64_t first, int n, int bits, struct ahead ahead, enum harken_output output, void *const *y,
+                        int64_t first, int n, int bits, enum harken_output output, void *const *y,
                         int64_t shift) {
     int64_t n_blocks = matrix->columns / HARKEN_BLOCK;
     const int8_t *weights = (const int8_t *)matrix->weights + group * n_blocks * block_bytes(matrix);
@@ -135,9 +137,8 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const
         totals[i] = splat(0);
     for (int64_t block = 0; block < n_blocks; block++) {
         i32x16 sums[LINEAR_TILE];
-        for (int64_t byte = 0; byte < ahead.bytes; byte += LINE)
-            __builtin_prefetch(ahead.weights + byte, 0, 2);
-        ahead.weights += ahead.bytes;
+        if (first == 0 && n >= LEAST_FETCHED)
+            fetch(weights, block_bytes(matrix));
         for (int i = 0; bits != 7 && i < n; i++)
             sums[i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
         if (bits == 8)
@@ -160,14 +161,14 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const
 /* A copy of `linear_tile` for every number of vectors, so that the sums stay in registers. */
 #define TILE_OF(n)                                                                                                     \
     static void linear_##n(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,      \
-                           int64_t first, struct ahead ahead, enum harken_output output, void *const *y,               \
+                           int64_t first, enum harken_output output, void *const *y,               \
                            int64_t shift) {                                                                            \
         if (matrix->bits == 4)                                                                                         \
-            linear_tile(matrix, group, x, first, n, 4, ahead, output, y, shift);                                       \
+            linear_tile(matrix, group, x, first, n, 4, output, y, shift);                                       \
         else if (matrix->bits == 7)                                                                                    \
-            linear_tile(matrix, group, x, first, n, 7, ahead, output, y, shift);                                       \
+            linear_tile(matrix, group, x, first, n, 7, output, y, shift);                                       \
         else                                                                                                           \
-            linear_tile(matrix, group, x, first, n, 8, ahead, output, y, shift);                                       \
+            linear_tile(matrix, group, x, first, n, 8, output, y, shift);                                       \
     }
 TILE_OF(1)
 TILE_OF(2)
@@ -183,39 +184,30 @@ TILE_OF(8)
 
 #ifdef WITH_TILES
 #include "tiles.h"
-#else
-enum { TILE_VECTORS = 1 };
 #endif
 
 INLINE void linear_groups(const struct harken_matrix *matrix, int32_t first_group, int32_t end_group,
                           const struct harken_activations *x, int32_t n, enum harken_output output, void *const *y,
                           int64_t shift, int32_t n_in_tiles) {
     typedef void tile_function(const struct harken_matrix *, int64_t, const struct harken_activations *, int64_t,
-                               struct ahead, enum harken_output, void *const *, int64_t);
+                               enum harken_output, void *const *, int64_t);
     static tile_function *const tiles[] = {
         linear_1, linear_2, linear_3, linear_4,
 #if LINEAR_TILE == 8
         linear_5, linear_6, linear_7, linear_8,
 #endif
     };
-    int64_t n_blocks = matrix->columns / HARKEN_BLOCK;
-    int64_t n_tiles = n_in_tiles / TILE_VECTORS + (n - n_in_tiles + LINEAR_TILE - 1) / LINEAR_TILE;
-    int64_t lines = (block_bytes(matrix) / LINE + n_tiles - 1) / n_tiles;
     for (int64_t group = first_group; group < end_group; group++) {
-        /* One vector waits for nothing else. */
-        struct ahead ahead = {(const int8_t *)matrix->weights + (group + 1) * n_blocks * block_bytes(matrix),
-                              n > 1 && group + 1 < end_group ? lines * LINE : 0};
         int64_t first = 0;
 #ifdef WITH_TILES
-        for (; first < n_in_tiles; first += TILE_VECTORS) {
-            multiply_tiles(matrix, group, x, first, ahead, output, y, shift);
-            ahead.weights += n_blocks * ahead.bytes;
-        }
+        for (; first < n_in_tiles; first += TILE_VECTORS)
+            multiply_tiles(matrix, group, x, first, output, y, shift);
+#else
+        (void)n_in_tiles;
 #endif
         for (; first < n; first += LINEAR_TILE) {
             int64_t size = n - first < LINEAR_TILE ? n - first : LINEAR_TILE;
-            tiles[size - 1](matrix, group, x, first, ahead, output, y, shift);
-            ahead.weights += n_blocks * ahead.bytes;
+            tiles[size - 1](matrix, group, x, first, output, y, shift);
         }
         for (int32_t i = 0; output == HARKEN_GELU && i < n; i++)
             gelu_row((float *)y[i] + shift + group * HARKEN_GROUP, HARKEN_GROUP);

@@ -234,11 +234,9 @@ static void project_to_logits(void *context, int32_t layer, int32_t begin, int32
 
 /* -- Their order, and the number of items of each ----------------------------------------------------------------- */
 
-/* Groups of a matrix that a thread takes at once: few enough to balance, enough for reading in streams. */
-static int32_t linear_chunk(const struct harken_matrix *matrix, int32_t n_groups, int32_t threads) {
-    int64_t group_bytes = (int64_t)matrix->columns * HARKEN_GROUP * matrix->bits / 8;
-    int32_t balanced = n_groups / (threads * 4), streamed = (int32_t)((64 << 10) / group_bytes);
-    return max(min(balanced, streamed), 1);
+/* Groups that a thread takes at once: few enough to balance, and many, as what lies behind the last is fetched in vain. */
+static int32_t linear_chunk(int32_t n_groups, int32_t threads) {
+    return max(n_groups / (threads * 4), 1);
 }
 
 enum { PHASES_A_LAYER = 14, OTHER_PHASES = 3 };
@@ -255,10 +253,10 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
     for (int32_t i = 0; i < model->n_layers; i++) {
         const struct harken_layer *layer = &model->layers[i];
         int32_t state_groups = groups(&layer->out), mlp_groups = groups(&layer->mlp_in);
-        int32_t chunk = linear_chunk(&layer->out, state_groups, threads);
+        int32_t chunk = linear_chunk(state_groups, threads);
         const struct harken_phase of_layer[PHASES_A_LAYER] = {
             {normalise, i, n, 1},
-            {project_qkv, i, 3 * state_groups, linear_chunk(&layer->query, 3 * state_groups, threads)},
+            {project_qkv, i, 3 * state_groups, linear_chunk(3 * state_groups, threads)},
             {self_attention, i, n * model->n_heads, max(n * model->n_heads / (4 * threads), 1)},
             {quantise_attended, i, n, 1},
             {project_out, i, state_groups, chunk},
@@ -268,9 +266,9 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
             {merge_chunks, i, n, 1},
             {project_cross_out, i, state_groups, chunk},
             {normalise, i, n, 1},
-            {project_mlp_in, i, mlp_groups, linear_chunk(&layer->mlp_in, mlp_groups, threads)},
+            {project_mlp_in, i, mlp_groups, linear_chunk(mlp_groups, threads)},
             {quantise_hidden, i, n, 1},
-            {project_mlp_out, i, state_groups, linear_chunk(&layer->mlp_out, state_groups, threads)},
+            {project_mlp_out, i, state_groups, chunk},
         };
         memcpy(phases + count, of_layer, sizeof of_layer);
         count += PHASES_A_LAYER;
@@ -278,7 +276,7 @@ static int32_t list_phases(const struct work *work, struct harken_phase *phases)
     int32_t head_groups = groups(&model->head);
     phases[count++] = (struct harken_phase){normalise_last, 0, work->pass->n_logits, 1};
     phases[count++] = (struct harken_phase){project_to_logits, 0, work->pass->n_logits ? head_groups : 0,
-                                            linear_chunk(&model->head, head_groups, threads)};
+                                            linear_chunk(head_groups, threads)};
     return count;
 }
 

@@ -52,7 +52,7 @@ INLINE void scale_block(const i32x16 *sums, const uint16_t *scales, const float 
 
 /* The rows of a group times vectors `first` to `first + 16`. */
 static void multiply_tiles(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,
-                           int64_t first, struct ahead ahead, enum harken_output output, void *const *y,
+                           int64_t first, enum harken_output output, void *const *y,
                            int64_t shift) {
     int64_t n_blocks = matrix->columns / HARKEN_BLOCK, columns = matrix->columns;
     const int8_t *weights = (const int8_t *)matrix->weights + group * n_blocks * BLOCK_BYTES;
@@ -74,9 +74,8 @@ static void multiply_tiles(const struct harken_matrix *matrix, int64_t group, co
     BEGIN(1, 1);
     BEGIN(2, 2);
     for (int64_t block = 0; block < n_blocks; block += IN_WORK) {
-        for (int64_t byte = 0; byte < IN_WORK * ahead.bytes; byte += LINE)
-            __builtin_prefetch(ahead.weights + byte, 0, 2);
-        ahead.weights += IN_WORK * ahead.bytes;
+        if (first == 0)
+            fetch(weights + block * BLOCK_BYTES, IN_WORK * BLOCK_BYTES);
         BEGIN(3, block + 3);
         END(0, block);
         BEGIN(0, block + 4);
