@@ -97,8 +97,9 @@ INLINE int64_t block_bytes(const struct harken_matrix *matrix) {
 }
 
 /* The first tile of a group fetches weights that lie so far ahead, also those of the next group: a processor that looks
- * ahead by itself gets only as far as the end of a page. With few registers one vector waits for instructions instead. */
-enum { AHEAD = 8 << 10, LEAST_FETCHED = LINEAR_TILE == 8 ? 1 : 2 };
+ * ahead by itself gets only as far as the end of a page, and no further than the products that wait. One vector waits for
+ * nothing else. */
+enum { AHEAD = 8 << 10 };
 
 INLINE void fetch(const int8_t *weights, int64_t bytes) {
     for (int64_t byte = 0; byte < bytes; byte += LINE)
@@ -137,7 +138,7 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const
         totals[i] = splat(0);
     for (int64_t block = 0; block < n_blocks; block++) {
         i32x16 sums[LINEAR_TILE];
-        if (first == 0 && n >= LEAST_FETCHED)
+        if (first == 0 && n > 1)
             fetch(weights, block_bytes(matrix));
         for (int i = 0; bits != 7 && i < n; i++)
             sums[i] = splat_integer(first_sum(offsets[i * n_blocks + block], bits));
