@@ -10,6 +10,7 @@ import gc
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
 from harken.contract import Backend, Features, Floats, Session
+from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest
 from harken.decoding.generate import STEPS_AT_ONCE, Row, WindowEnd, generate, pick_best, prefill
 from harken.decoding.hypothesis import Step
 from harken.decoding.logit_rules import LogitRules
@@ -181,6 +183,54 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
     else:  # which rounds otherwise with fewer rows, and goes on for some steps behind the last end
         np.testing.assert_allclose(steps, expected_steps, atol=1e-4)
         assert fewest <= passes < fewest + STEPS_AT_ONCE
+
+
+class StepByStep:
+    """A backend whose sessions pick one token at a time."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.capabilities = replace(backend.capabilities, picks_best=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+@pytest.mark.parametrize("backend", ["native-int8", "torch-graphs"], indirect=True)
+@given(
+    most=st.integers(1, 12),
+    threshold=st.sampled_from([0.0, 1e-4, 0.01, 0.3]),
+    accepted=st.lists(st.integers(0, 6), min_size=1, max_size=4),
+)
+@settings(max_examples=12)
+def test_drafts_in_one_call_are_those_of_single_steps(
+    backend: Backend, features: Features, most: int, threshold: float, accepted: list[int]
+) -> None:
+    """Whatever part of each draft is right."""
+    rules = LogitRules(
+        eot=DIMS.n_vocab - 21,
+        timestamp_begin=DIMS.n_vocab - 20,
+        suppressed=np.arange(0, DIMS.n_vocab - 20, 3),
+        first_banned=(),
+        timestamps=True,
+        max_initial_timestamp=None,
+    )
+    whole, single = (
+        AssistedCandidateGenerator(each, lambda: features, [1], [PROMPT], rules)
+        for each in (backend, StepByStep(backend))
+    )
+    prefix = [DIMS.n_vocab - 20]
+    for n_right in accepted:
+        request = DraftRequest(
+            row=0, prefix=tuple(prefix), max_tokens=min(most, CAPACITY - len(PROMPT) - len(prefix)),
+            calibration=0.9, draft_threshold=threshold, verify_threshold=threshold / 2,
+        )  # fmt: skip
+        (drafted,), (expected,) = whole.propose([request]), single.propose([request])
+        assert drafted.tokens == expected.tokens
+        np.testing.assert_allclose(drafted.confidences, expected.confidences, rtol=1e-3)
+        prefix += [*drafted.tokens[:n_right], 70 + n_right]
+        if len(prefix) > CAPACITY - len(PROMPT) - 2:
+            return
 
 
 # --- the native decoder ------------------------------------------------------------------------------------
