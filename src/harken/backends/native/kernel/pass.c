@@ -236,7 +236,7 @@ static void project_to_logits(void *context, int32_t layer, int32_t begin, int32
 
 /* Groups that a thread takes at once: few enough to balance, and many, as what lies behind the last is fetched in vain. */
 static int32_t linear_chunk(int32_t n_groups, int32_t threads) {
-    return max(n_groups / (threads * 4), 1);
+    return max(n_groups / (threads * 8), 1);
 }
 
 enum { PHASES_A_LAYER = 14, OTHER_PHASES = 3 };
