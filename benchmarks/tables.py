@@ -98,6 +98,19 @@ TABLES = {
         results=("engines-avx512-small", "engines-avx512-base", "engines-avx512"),
     ),
     "engines-long": Table({"set": "{set}"} | _ENGINES | {"loading, s": "{load_s:.2f}"}),
+    "expected": Table(
+        {
+            "model": "{model}",
+            "assistant": "{assistant}",
+            "ms a token": "{step_ms:.1f}",
+            "pass over 5, 8 tokens": "{5 over 1:.2f}, {8 over 1:.2f}",
+            "draft step": "{draft over 1:.3f}",
+            "0.6": "{gain 0.6:.2f}",
+            "0.7": "{gain 0.7:.2f}",
+            "0.8": "{gain 0.8:.2f}",
+            "0.9": "{gain 0.9:.2f}",
+        }
+    ),
     "gpu": Table(
         {
             "model": "{model}",
