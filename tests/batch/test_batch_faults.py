@@ -8,7 +8,10 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from batch_files import RECIPE
@@ -24,7 +27,7 @@ from harken.batch import BatchOptions, run_batch
 from harken.batch.plan import Shard, weights_digest
 from harken.batch.recordings import BatchRecording
 from harken.batch.store import Store
-from harken.batch.worker import Task
+from harken.batch.worker import Task, WorkerSettings, own_gpu
 from harken.batch.workers import Broken, Event, ProcessWorkers
 from harken.errors import OutputError, PlanError, WorkerError
 
@@ -74,6 +77,23 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path: 
         while not workers.n_free:
             workers.wait(60, events.append)
     assert events == [Broken(task, "its worker ended with signal SIGKILL")]
+
+
+def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    numbers: list[int] = []
+
+    def start(target: object, args: Any, daemon: bool) -> Mock:
+        numbers.append(args[1].number)
+        return Mock()
+
+    monkeypatch.setattr("harken.batch.workers._CONTEXT", Mock(Pipe=Pipe, Process=start))
+    settings = WorkerSettings(recipe=RECIPE, folder="out", threads=1, time_limit=20.0)
+    with closing(ProcessWorkers(settings, 3)):
+        assert [own_gpu(number) for number in numbers] == ["cuda:0", "cuda:1", "cuda:0"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert own_gpu(1) == "cuda"  # which loading refuses
 
 
 def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_recording(

@@ -55,12 +55,25 @@ class WorkerSettings:
         Threads of its engine.
     time_limit : float
         Most seconds of work for a second of audio.
+    number : int
+        Number of the worker among those of its machine: with the device "cuda" each takes the next GPU.
     """
 
     recipe: Recipe
     folder: str
     threads: int | None
     time_limit: float
+    number: int = 0
+
+
+def own_gpu(number: int) -> str:
+    """Return the device of a worker of that number: the GPUs of its machine in turn."""
+    with suppress(ImportError):  # which `harken.load` reports
+        import torch
+
+        if n_gpus := torch.cuda.device_count():
+            return f"cuda:{number % n_gpus}"
+    return "cuda"
 
 
 @dataclass(frozen=True)
@@ -270,6 +283,8 @@ def _load_once_a_node(settings: WorkerSettings) -> Recognizer:
     """Load the model while no other worker of this machine does, so that one downloads it and builds its graphs."""
     with _only_loader():
         load_arguments = {**settings.recipe.load, "threads": settings.threads}
+        if load_arguments.get("device") == "cuda":
+            load_arguments["device"] = own_gpu(settings.number)
         digest = weights_digest(load_arguments)
         if digest != settings.recipe.weights:
             raise CheckpointError(

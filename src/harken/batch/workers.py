@@ -9,7 +9,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count as count_up
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
@@ -194,7 +195,9 @@ class Pool(ABC):
 
     def __init__(self, count: int) -> None:
         self._start_failures = 0
-        self._members = [self._spawn() for _ in range(count)]
+        self._members: list[Member] = []
+        for _ in range(count):
+            self._members.append(self._spawn())
 
     @property
     def n_free(self) -> int:
@@ -298,6 +301,7 @@ _OUT_OF_MEMORY = 7
 
 
 class _Place(NamedTuple):
+    number: int
     process: SpawnProcess
     connection: Connection
 
@@ -345,10 +349,13 @@ class ProcessWorkers(Pool):
 
     def _spawn(self) -> Member:
         ours, theirs = _CONTEXT.Pipe()
-        process = _CONTEXT.Process(target=_serve, args=(theirs, self._settings), daemon=True)
+        taken = {each.place.number for each in self._members}
+        number = next(number for number in count_up() if number not in taken)
+        settings = replace(self._settings, number=number)
+        process = _CONTEXT.Process(target=_serve, args=(theirs, settings), daemon=True)
         process.start()
         theirs.close()
-        return Member(_Place(process, ours))
+        return Member(_Place(number, process, ours))
 
     def _send(self, each: Member, task: Task) -> None:
         with suppress(OSError):  # it has just ended, which `wait` finds out
