@@ -38,9 +38,9 @@ INLINE void dot_block_8(const int8_t *weights, const int8_t *x, int64_t stride, 
 typedef i32x16 sums_7;
 #define COLUMNS_IN_TURN
 
-INLINE int32_t offset_7(int32_t total, int32_t even_total) {
+INLINE uint32_t offset_7(uint32_t total, uint32_t even_total) {
     (void)even_total;
-    return -64 * total;
+    return -64u * total;
 }
 
 INLINE sums_7 start_7(int32_t offset) {
@@ -162,14 +162,14 @@ INLINE void linear_tile(const struct harken_matrix *matrix, int64_t group, const
 /* A copy of `linear_tile` for every number of vectors, so that the sums stay in registers. */
 #define TILE_OF(n)                                                                                                     \
     static void linear_##n(const struct harken_matrix *matrix, int64_t group, const struct harken_activations *x,      \
-                           int64_t first, enum harken_output output, void *const *y,               \
+                           int64_t first, enum harken_output output, void *const *y,                                   \
                            int64_t shift) {                                                                            \
         if (matrix->bits == 4)                                                                                         \
-            linear_tile(matrix, group, x, first, n, 4, output, y, shift);                                       \
+            linear_tile(matrix, group, x, first, n, 4, output, y, shift);                                              \
         else if (matrix->bits == 7)                                                                                    \
-            linear_tile(matrix, group, x, first, n, 7, output, y, shift);                                       \
+            linear_tile(matrix, group, x, first, n, 7, output, y, shift);                                              \
         else                                                                                                           \
-            linear_tile(matrix, group, x, first, n, 8, output, y, shift);                                       \
+            linear_tile(matrix, group, x, first, n, 8, output, y, shift);                                              \
     }
 TILE_OF(1)
 TILE_OF(2)
@@ -274,8 +274,9 @@ static void quantise(const float *x, int32_t columns, int normalise, int bits, s
             memcpy(bytes + part * LANES, &narrow, LANES);
             sums = sums + integers;
         }
-        int32_t total = __builtin_reduce_add(sums), even_total = __builtin_reduce_add(sums & even);
+        uint32_t total = (uint32_t)__builtin_reduce_add(sums), even_total = (uint32_t)__builtin_reduce_add(sums & even);
         to->scales[(int64_t)i * n_blocks + block] = peak < INFINITY ? scale : NAN;
-        to->offsets[(int64_t)i * n_blocks + block] = bits == 7 ? offset_7(total, even_total) : -128 * total;
+        to->offsets[(int64_t)i * n_blocks + block] =
+            (int32_t)(bits == 7 ? offset_7(total, even_total) : -128u * total);
     }
 }
