@@ -34,6 +34,14 @@ ATTENTIONS = ("full", "lsh")
 LSH_ROUNDS, LSH_BUCKET_SIZE = 3, 64
 
 
+def gpu_in_turn(number: int) -> str:
+    """Return the GPU of that number, from the first one again behind the last; "cuda" where there is none."""
+    from harken.backends.torch.device import count_gpus
+
+    n_gpus = count_gpus()
+    return f"cuda:{number % n_gpus}" if n_gpus else "cuda"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFactory:
     """A maker of backends of one kind.

@@ -23,11 +23,12 @@ from fakes.archive_recognizer import (
     use_in_workers,
     write_archive,
 )
+from harken.backend_factory import gpu_in_turn
 from harken.batch import BatchOptions, run_batch
 from harken.batch.plan import Shard, weights_digest
 from harken.batch.recordings import BatchRecording
 from harken.batch.store import Store
-from harken.batch.worker import Task, WorkerSettings, own_gpu
+from harken.batch.worker import Task, WorkerSettings
 from harken.batch.workers import Broken, Event, ProcessWorkers
 from harken.errors import OutputError, PlanError, WorkerError
 
@@ -91,9 +92,9 @@ def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch: pytest.Monk
     monkeypatch.setattr("harken.batch.workers._CONTEXT", Mock(Pipe=Pipe, Process=start))
     settings = WorkerSettings(recipe=RECIPE, folder="out", threads=1, time_limit=20.0)
     with closing(ProcessWorkers(settings, 3)):
-        assert [own_gpu(number) for number in numbers] == ["cuda:0", "cuda:1", "cuda:0"]
+        assert [gpu_in_turn(number) for number in numbers] == ["cuda:0", "cuda:1", "cuda:0"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert own_gpu(1) == "cuda"  # which loading refuses
+    assert gpu_in_turn(1) == "cuda"  # which loading refuses
 
 
 def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_recording(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from harken.api import Recognizer, load, load_diarizer
+from harken.backend_factory import gpu_in_turn
 from harken.batch.plan import Recipe, Shard, weights_digest
 from harken.batch.read_ahead import FetchedFile, reading_ahead
 from harken.batch.recordings import BatchRecording, Json
@@ -64,16 +65,6 @@ class WorkerSettings:
     threads: int | None
     time_limit: float
     number: int = 0
-
-
-def own_gpu(number: int) -> str:
-    """Return the device of a worker of that number: the GPUs of its machine in turn."""
-    with suppress(ImportError):  # which `harken.load` reports
-        import torch
-
-        if n_gpus := torch.cuda.device_count():
-            return f"cuda:{number % n_gpus}"
-    return "cuda"
 
 
 @dataclass(frozen=True)
@@ -284,7 +275,7 @@ def _load_once_a_node(settings: WorkerSettings) -> Recognizer:
     with _only_loader():
         load_arguments = {**settings.recipe.load, "threads": settings.threads}
         if load_arguments.get("device") == "cuda":
-            load_arguments["device"] = own_gpu(settings.number)
+            load_arguments["device"] = gpu_in_turn(settings.number)
         digest = weights_digest(load_arguments)
         if digest != settings.recipe.weights:
             raise CheckpointError(

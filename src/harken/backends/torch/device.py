@@ -55,6 +55,11 @@ def choose_device(device: str, precision: str) -> tuple[torch.device, str]:
     return torch_device, precision
 
 
+def count_gpus() -> int:
+    """Return the number of CUDA devices."""
+    return int(torch.cuda.device_count())
+
+
 def describe_device(device: torch.device) -> str:
     """Return the name of the hardware, for people."""
     match device.type:
@@ -84,6 +89,6 @@ def upload(
 
 def _usable_devices() -> list[str]:
     """Return the devices that this PyTorch supports on this machine, the fastest first."""
-    cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    cuda = [f"cuda:{index}" for index in range(count_gpus())]
     mps = ["mps"] if torch.backends.mps.is_available() else []
     return [*(["cuda"] if cuda else []), *cuda, *mps, "cpu"]
