@@ -97,7 +97,10 @@ TABLES = {
         {"model": "{model}"} | _ENGINES,
         results=("engines-avx512-small", "engines-avx512-base", "engines-avx512"),
     ),
-    "engines-long": Table({"set": "{set}"} | _ENGINES | {"loading, s": "{load_s:.2f}"}),
+    "engines-long": Table(
+        {"model": "{model}", "set": "{set}"} | _ENGINES | {"loading, s": "{load_s:.2f}"},
+        results=("engines-long-small", "engines-long"),
+    ),
     "expected": Table(
         {
             "model": "{model}",
