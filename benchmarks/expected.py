@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from statistics import median
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from program import Args, Parser, Row, add, main, note
 from random_weights import SIZES, draw_weights, make_dims
-from steps import burst, draw_tokens, encode
+from steps import burst, encode, open_session, timed
 
 if TYPE_CHECKING:
     from harken.contract import Backend
@@ -73,18 +72,12 @@ def load(name: str, args: Args, precision: str) -> tuple[Backend, float]:
 
     dims = make_dims(name)
     backend = NativeBackend(dims, draw_weights(dims), "random", precision=precision, threads=args.threads)
-    times = []
-    for _ in range(3):
-        began = perf_counter()
-        encode(backend, 1, args)
-        times.append(1000 * (perf_counter() - began))
-    return backend, min(times)
+    return backend, 1000 * min(timed(lambda: encode(backend, 1, args)) for _ in range(3))
 
 
 def pass_costs(backend: Backend, args: Args, passes: tuple[int, ...]) -> dict[int, float]:
     """Return the milliseconds of passes over so many tokens."""
-    session = backend.open_session(encode(backend, 1, args), [0], backend.dims.n_text_ctx)
-    session.extend([draw_tokens(args.past, seed=0)])
+    session = open_session(backend, 1, args)
     taken: dict[int, list[float]] = {n: [] for n in passes}
     for _ in range(args.bursts):
         for n in passes:

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count as count_up
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
@@ -350,7 +349,7 @@ class ProcessWorkers(Pool):
     def _spawn(self) -> Member:
         ours, theirs = _CONTEXT.Pipe()
         taken = {each.place.number for each in self._members}
-        number = next(number for number in count_up() if number not in taken)
+        number = min({*range(len(taken) + 1)} - taken)
         settings = replace(self._settings, number=number)
         process = _CONTEXT.Process(target=_serve, args=(theirs, settings), daemon=True)
         process.start()

@@ -25,8 +25,6 @@ BUDGET_STEPS = 30
 START_BUDGET_STEPS = 5
 """Plain steps that drafting may lose before it has gained any: a short recording has 15 to 40 tokens."""
 BUDGET_REFILL_RATE = 0.01
-PLAIN_STEPS_BETWEEN_LOOKS = 8
-"""Steps without a draft, once the budget is used up, before it is looked at again."""
 PRIOR_GAIN = 0.25
 """Share of the time of plain decoding that drafts are expected to save, until it is measured."""
 DECAY, PLAIN_DECAY = 0.98, 0.9
@@ -161,7 +159,8 @@ class DraftController:
         """Number of steps without a draft before there may be one, where there is none now."""
         if self.plain_cost.measurements < MIN_MEASUREMENTS:
             return MIN_MEASUREMENTS - self.plain_cost.measurements
-        return 1 if self.budget is None or self.budget > 0.0 else PLAIN_STEPS_BETWEEN_LOOKS
+        debt = -min(self.budget or 0.0, 0.0)
+        return 1 + int(debt / BUDGET_REFILL_RATE)
 
     def may_set_up(self, *, setup_s: float, n_rows: int, n_tokens: float) -> bool:
         """Return whether an assistant may encode a window: it has to pay in this window, or the budget has to cover it.

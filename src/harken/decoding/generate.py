@@ -350,7 +350,7 @@ def generate(
                 drafts = draft_session.propose(prefixes, {row: rows[row].max_draft for row in active})
                 for row in active:
                     rows[row].draft = drafts.get(row, ())
-                n_steps = 1 if drafts else draft_session.plain_steps
+                n_steps = 1 if drafts else min(draft_session.plain_steps, STEPS_AT_ONCE)
             if greedy is None or n_steps == 1:
                 break
             forwards += _pick_steps(

@@ -7,6 +7,7 @@ windows that are encoded together; that opens a `DraftSession` for each decode o
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from harken.decoding.candidate_generator import (
     PromptLookup,
     common_prefix_length,
 )
-from harken.decoding.draft_controller import PLAIN_STEPS_BETWEEN_LOOKS, AcceptanceCounter, DraftController
+from harken.decoding.draft_controller import AcceptanceCounter, DraftController
 from harken.decoding.hypothesis import DecodeStats
 from harken.decoding.logit_rules import LogitRules
 from harken.types import FRAMES_PER_SECOND
@@ -258,7 +259,7 @@ class DraftSession:
         may_draft = self.controller.may_draft()
         generators = self._usable_generators(len(prefixes)) if may_draft else []
         none_pays = may_draft and not generators
-        self.plain_steps = PLAIN_STEPS_BETWEEN_LOOKS if none_pays else self.controller.plain_steps
+        self.plain_steps = sys.maxsize if none_pays else self.controller.plain_steps
         if generators:
             self._request_drafts(generators, prefixes, max_tokens)
         else:

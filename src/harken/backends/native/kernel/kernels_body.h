@@ -21,17 +21,17 @@
 #define STRING_(a) #a
 #define STRING(a) STRING_(a)
 
-#define OF_BOTH(set)                                                                                                   \
-    .name = STRING(set), .merge_chunks = merge_chunks, .normalise_row = normalise_row, .log_sum_exp = log_sum_exp,     \
-    .largest = largest, .top = top, .sample = sample, .log_mel = log_mel, .silero_probabilities = silero_probabilities
+#define OF_BOTH(set, tile)                                                                                             \
+    .name = STRING(set), .vectors = tile, .merge_chunks = merge_chunks, .normalise_row = normalise_row,                \
+    .log_sum_exp = log_sum_exp, .largest = largest, .top = top, .sample = sample, .log_mel = log_mel,                  \
+    .silero_probabilities = silero_probabilities
 
 #define KERNELS(set, tile, linear_of_integers)                                                                         \
     {                                                                                                                  \
         {                                                                                                              \
-            OF_BOTH(set),                                                                                              \
+            OF_BOTH(set, tile),                                                                                        \
             .activation_bytes = sizeof(int8_t),                                                                        \
             .number_bytes = sizeof(int16_t),                                                                           \
-            .vectors = tile,                                                                                           \
             .quantise = quantise,                                                                                      \
             .linear = linear_of_integers,                                                                              \
             .self_attention = self_attention,                                                                          \
@@ -44,10 +44,9 @@
             .embed = embed,                                                                                            \
         },                                                                                                             \
         {                                                                                                              \
-            OF_BOTH(set),                                                                                              \
+            OF_BOTH(set, tile),                                                                                        \
             .activation_bytes = sizeof(float),                                                                         \
             .number_bytes = sizeof(float),                                                                             \
-            .vectors = tile,                                                                                           \
             .quantise = float_vector,                                                                                  \
             .linear = float_linear,                                                                                    \
             .self_attention = float_self_attention,                                                                    \
