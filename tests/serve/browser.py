@@ -126,16 +126,21 @@ class Page:
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol; what the page reports until it answers is noted."""
-        self._last_id += 1
-        message = {"id": self._last_id, "method": method, "params": params}
-        self._socket.send(json.dumps(message | ({"sessionId": self._session} if self._session else {})))
+        id = self._send(method, params)
         while True:
             reply = json.loads(self._socket.recv(MAX_WAIT_S))
-            if reply.get("id") == self._last_id:
+            if reply.get("id") == id:
                 assert "error" not in reply, f"{method}: {reply['error']}"
                 result: dict[str, Any] = reply["result"]
                 return result
             self._note(reply.get("method", ""), reply.get("params", {}))
+
+    def _send(self, method: str, params: dict[str, Any]) -> int:
+        """Ask for a call of a method, and return its number."""
+        self._last_id += 1
+        message = {"id": self._last_id, "method": method, "params": params}
+        self._socket.send(json.dumps(message | ({"sessionId": self._session} if self._session else {})))
+        return self._last_id
 
     def run(self, script: str) -> Any:
         """Return the value of an expression, awaited, as if the user had asked for it."""
@@ -194,6 +199,8 @@ class Page:
         match method:
             case "Page.loadEventFired":
                 self._loaded = True
+            case "Page.javascriptDialogOpening":  # a recording that a failed test has left: it is let go
+                self._send("Page.handleJavaScriptDialog", {"accept": True})
             case "Runtime.exceptionThrown":
                 self.problems.append(str(params["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if params["type"] in ("error", "warning", "assert"):
