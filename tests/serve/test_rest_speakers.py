@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from leaping import leap, leaping
 from openai.types.audio import (
     TranscriptionDiarized,
     TranscriptionTextDeltaEvent,
@@ -22,7 +23,7 @@ from talking import TalkingRecognizer, TurnsDiarizer, words_said
 from tone_server import check_refused, events_of, post
 
 from harken.contract import Floats
-from harken.errors import CheckpointNotFound
+from harken.errors import CheckpointNotFound, HarkenError, OutputError
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
@@ -35,15 +36,16 @@ SAMPLE = np.full(4 * SAMPLE_RATE, 0.1, np.float32)
 
 
 class Loader:
-    """Loads the diarizer, unless told that its models are missing."""
+    """Loads the diarizer, unless it is told to fail."""
 
     def __init__(self) -> None:
-        self.missing, self.n_loads = False, 0
+        self.problem: Exception | None = None
+        self.n_loads = 0
 
     def __call__(self) -> TurnsDiarizer:
         self.n_loads += 1
-        if self.missing:
-            raise CheckpointNotFound("/secret/speakers: no such model")
+        if self.problem:
+            raise self.problem
         return TurnsDiarizer()
 
 
@@ -154,23 +156,25 @@ def test_only_transcriptions_in_the_format_with_speakers_have_them(server: Servi
     check_refused(translated, 400, "invalid_value", "response_format")
 
 
-def test_missing_models_are_said_without_their_path_and_loaded_when_they_come() -> None:
+@pytest.mark.parametrize("missing", [CheckpointNotFound, OutputError])
+@leaping
+async def test_missing_models_are_said_without_their_path_and_looked_for_again_a_minute_later(
+    missing: type[HarkenError],
+) -> None:
     loader = Loader()
-
-    async def use() -> None:
-        service = Service(lambda id: None, ["tones"], ServeOptions(), {}, loader)  # type: ignore[arg-type, return-value]
-        loader.missing = True
-        for _ in range(2):
-            with pytest.raises(RequestError, match="has no models to tell speakers apart") as refused:
-                await service.diarizer("diarize")
-            assert (refused.value.status, refused.value.code) == (400, "unsupported_value")
-            assert "secret" not in str(refused.value)
-        loader.missing = False
-        first, second = await asyncio.gather(service.diarizer("diarize"), service.diarizer("diarize"))
-        assert first is second is await service.diarizer("diarize")
-
-    asyncio.run(use())
-    assert loader.n_loads == 3
+    service = Service(lambda id: None, ["tones"], ServeOptions(), {}, loader)  # type: ignore[arg-type, return-value]
+    loader.problem = missing("/secret/speakers: cannot be had")
+    for _ in range(3):
+        with pytest.raises(RequestError, match="has no models to tell speakers apart") as refused:
+            await service.diarizer("diarize")
+        assert (refused.value.status, refused.value.code) == (400, "unsupported_value")
+        assert "secret" not in str(refused.value)
+    assert loader.n_loads == 1
+    loader.problem = None
+    await leap(61)
+    first, second = await asyncio.gather(service.diarizer("diarize"), service.diarizer("diarize"))
+    assert first is second is await service.diarizer("diarize")
+    assert loader.n_loads == 2
 
 
 def test_the_end_of_the_server_does_not_wait_for_the_loading() -> None:

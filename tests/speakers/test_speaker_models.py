@@ -33,10 +33,13 @@ class Internet:
         self.requested: list[str] = []
         self.on_request = lambda: None
 
-    def hf_hub_download(self, repo_id: str, filename: str, *, local_dir: Path) -> str:
-        self.requested.append(f"{repo_id}/{filename}")
+    def get_hf_file_metadata(self, url: str) -> None:
         if self.error:
-            raise huggingface_hub.errors.LocalEntryNotFoundError("no network\nsecond line")
+            raise ConnectionError("no network\nsecond line")
+
+    def hf_hub_download(self, repo_id: str, filename: str, *, local_dir: Path) -> str:
+        assert not self.error, "tries for half a minute to reach a network that is not there"
+        self.requested.append(f"{repo_id}/{filename}")
         path = Path(local_dir) / filename
         path.write_bytes(self.content[filename])
         return str(path)
@@ -53,7 +56,10 @@ class Internet:
 def internet(tmp_path, monkeypatch):
     internet = Internet()
     module = ModuleType("huggingface_hub")
-    module.hf_hub_download, module.errors = internet.hf_hub_download, huggingface_hub.errors
+    for name in ("hf_hub_url", "errors"):
+        setattr(module, name, getattr(huggingface_hub, name))
+    for name in ("get_hf_file_metadata", "hf_hub_download"):
+        setattr(module, name, getattr(internet, name))
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
     monkeypatch.setattr(models, "_open", internet.open)
     for name in ("SEGMENTATION", "EMBEDDING"):

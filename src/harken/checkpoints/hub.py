@@ -253,9 +253,15 @@ def download_file(repository: str, name: str, folder: Path) -> Path:
         If the download fails.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the package is imported
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     with _one_line_errors(f"{repository}/{name}"):
+        try:
+            get_hf_file_metadata(hf_hub_url(repository, name))
+        except errors.HfHubHTTPError:
+            pass  # the hub can be reached, and the download says what it answers
+        except Exception as error:  # without a network the download would try for half a minute
+            raise errors.LocalEntryNotFoundError(_first_line(error)) from error
         return Path(hf_hub_download(repository, name, local_dir=folder))
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO, TypeVar
 
 from harken.api import Recognizer
 from harken.contract import Floats
-from harken.errors import BackendUnavailable, CheckpointError, OptionError
+from harken.errors import HarkenError
 from harken.serve.errors import RequestError, draining, too_long
 from harken.serve.metrics import Metrics
 from harken.serve.options import ServeOptions
@@ -34,6 +34,8 @@ log = getLogger("harken.serve")
 JobT = TypeVar("JobT", FileJob, LiveJob)
 UNLOAD_CHECKS = 4
 """Looks at idle models in the time after which they are unloaded."""
+NO_SPEAKERS_S = 60.0
+"""Seconds for which the models that tell speakers apart count as missing, before they are looked for again."""
 
 
 Begin = Callable[[Recognizer, BinaryIO, TranscribeOptions], Work]
@@ -43,6 +45,15 @@ Begin = Callable[[Recognizer, BinaryIO, TranscribeOptions], Work]
 def transcribed(recognizer: Recognizer, audio: BinaryIO | Floats, options: TranscribeOptions) -> Work:
     """Begin a transcription."""
     return recognizer.transcribe(audio, options)
+
+
+async def _load_diarizer(load: Callable[[], Diarizer]) -> Diarizer:
+    """Load what tells speakers apart; the log says why it cannot be had, as clients are not told."""
+    try:
+        return await in_daemon_thread(load, "loading the diarizer")
+    except HarkenError as error:
+        log.error("speakers cannot be told apart: %s", error)
+        raise
 
 
 class Service:
@@ -86,7 +97,7 @@ class Service:
         )
         self.models = Models(load, ids, aliases, self._record_step)
         self._diarizer = load_diarizer and LoadOnce(
-            partial(in_daemon_thread, load_diarizer, "loading the diarizer")
+            partial(_load_diarizer, load_diarizer), failed_s=NO_SPEAKERS_S
         )
         self.metrics = Metrics(self.admission, self.models)
         self._loop = asyncio.get_running_loop()
@@ -127,8 +138,10 @@ class Service:
         try:
             if self._diarizer:
                 return await self._diarizer.get()
-        except (CheckpointError, OptionError, BackendUnavailable) as error:
-            log.error("speakers cannot be told apart: %s", error)
+        except RequestError:
+            raise  # the server ends
+        except HarkenError:
+            pass  # the log has it
         raise RequestError(
             "this server has no models to tell speakers apart; allowed are requests without them",
             code="unsupported_value",
@@ -226,6 +239,12 @@ class Service:
 
         async with self._job(model_name, self.admission.stream(), make_job, ExitStack()) as job:
             yield job
+
+    async def check(self, model_name: str, options: TranscribeOptions, *, speakers: bool = False) -> None:
+        """Check what a stream is to be opened with; the errors are those of `stream`."""
+        self._resolved(await self.models.get(model_name), options)
+        if speakers:
+            await self.diarizer("speakers")
 
     def _resolved(self, model: LoadedModel, options: TranscribeOptions) -> TranscribeOptions:
         """Return the options of a request, checked against a model, with those of the server that it leaves open."""

@@ -63,11 +63,19 @@ async def in_daemon_thread(function: Callable[[], T], name: str) -> T:
 
 
 class LoadOnce(Generic[T]):
-    """Something that is loaded when it is first asked for; after a failure the next request tries again."""
+    """Something that is loaded when it is first asked for; after a failure a later request tries again.
 
-    def __init__(self, load: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._load = load
+    Parameters
+    ----------
+    load : callable
+    failed_s : float
+        Seconds for which a failure is the answer to further requests.
+    """
+
+    def __init__(self, load: Callable[[], Coroutine[Any, Any, T]], *, failed_s: float = 0.0) -> None:
+        self._load, self._failed_s = load, failed_s
         self._loading: asyncio.Task[T] | None = None
+        self._retry_s = 0.0  # time of the next try after a failure
 
     @property
     def value(self) -> T | None:
@@ -78,8 +86,9 @@ class LoadOnce(Generic[T]):
 
     async def get(self) -> T:
         """Return it, loaded if it is not in memory; a `RequestError` says that the server ends meanwhile."""
-        if self._loading is None or (self._loading.done() and self.value is None):
-            self._loading = asyncio.create_task(self._load())
+        has_failed = self._loading is not None and self._loading.done() and self.value is None
+        if self._loading is None or (has_failed and asyncio.get_running_loop().time() >= self._retry_s):
+            self._loading = asyncio.create_task(self._try())
         loading = self._loading
         try:
             # A request that is cancelled meanwhile does not end the loading, for which others may wait.
@@ -94,3 +103,10 @@ class LoadOnce(Generic[T]):
         if self._loading:
             self._loading.cancel()
             self._loading = None
+
+    async def _try(self) -> T:
+        try:
+            return await self._load()
+        except Exception:
+            self._retry_s = asyncio.get_running_loop().time() + self._failed_s
+            raise
