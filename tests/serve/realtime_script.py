@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from talking import make_segment
 
 from harken.results import Word
-from harken.serve.errors import not_found
+from harken.serve.errors import RequestError, not_found
 from harken.serve.live.realtime import RealtimeSession
 from harken.serve.live.realtime_config import SessionConfig
-from harken.serve.live.translator import Audio, Flush, Output, StreamClosed
+from harken.serve.live.translator import Audio, Check, Flush, Output, StreamClosed
 from harken.serve.work.live_job import Flushed, Transcribed
 from harken.serve.work.models import OPENAI_NAMES
 from harken.streaming import Event, FinalSegment, Interim
@@ -83,8 +83,21 @@ class Script:
         return self.say(Flushed(token=self.flushes.pop(0)))
 
     def done(self, outputs: Iterable[Output]) -> list[Any]:
-        """Return what is to be done: events without their id, and actions."""
-        return [self._checked(output) for output in outputs]
+        """Return what is to be done: events without their id, and actions; what is to be checked is checked."""
+        done: list[Any] = []
+        for output in outputs:
+            if isinstance(output, Check):
+                done += self._check(output)
+            else:
+                done.append(self._checked(output))
+        return done
+
+    def _check(self, wanted: Check) -> list[Any]:
+        try:
+            resolve_model(wanted.model)
+        except RequestError as error:
+            return self.done(self.session.failed(error))
+        return []
 
     def _checked(self, output: Output) -> Any:
         if isinstance(output, Flush):

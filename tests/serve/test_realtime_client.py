@@ -67,6 +67,29 @@ def test_the_client_sends_audio_and_gets_words(server: Serving) -> None:
     assert re.findall(r"\w+", transcript_of(events)) == words_said(7).split()
 
 
+def test_what_the_model_cannot_do_is_refused_at_the_update_and_the_session_stays_as_it_was(
+    server: Serving,
+) -> None:
+    language = "session.audio.input.transcription.language"
+    with server.client(KEY).realtime.connect(extra_query=INTENT) as connection:
+        configure(connection, transcription={"language": "en", "prompt": "before"}, turn_detection=None)
+        connection.input_audio_buffer.append(audio=pcm(0.35))
+        configure(connection, transcription={"language": "de", "prompt": "after"}, turn_detection=None)
+        *_, refused = receive_until(connection, "error")
+        connection.input_audio_buffer.append(audio=pcm(0.4))
+        configure(connection, transcription={"language": "en"})
+        connection.input_audio_buffer.commit()
+        events = receive_until(connection, "item.done")
+    assert (refused["error"]["code"], refused["error"]["param"]) == ("invalid_value", language)
+    (updated,) = (event["session"] for event in events if event["type"] == "session.updated")
+    assert updated["audio"]["input"]["transcription"]["prompt"] == "before"
+    assert transcript_of(events) == words_said(7)
+    session = {"type": "transcription", "audio": {"input": {"transcription": {"language": "de"}}}}
+    with pytest.raises(BadRequestError) as no_key:
+        server.client(KEY).realtime.client_secrets.create(session=session)
+    assert (no_key.value.code, no_key.value.param) == ("invalid_value", language)
+
+
 def test_a_short_lived_key_opens_sessions_with_its_configuration_and_makes_no_others(server: Serving) -> None:
     session = {"type": "transcription", "audio": {"input": {"transcription": {"language": "en"}}}}
     make = server.client(KEY).realtime.client_secrets.create

@@ -23,6 +23,7 @@ from harken.serve.live.audio import AudioFormat, AudioInput, open_input
 from harken.serve.live.outgoing import Outgoing
 from harken.serve.live.translator import (
     Audio,
+    Check,
     CloseStream,
     DropStream,
     Flush,
@@ -245,7 +246,8 @@ class Session:
                 await self._obey(output)
             except Exception as error:
                 log_unforeseen(error)
-                self._abandon_input()
+                if not isinstance(output, Check):
+                    self._abandon_input()
                 await self._perform(self._translator.failed(error))
         await self._outgoing.room()
 
@@ -253,6 +255,8 @@ class Session:
         match output:
             case OpenStream():
                 await self._open(output)
+            case Check(model, options, speakers):
+                await self._service.check(model, options, speakers=speakers)
             case Audio():
                 await self._take(output)
             case Flush(token, drops):

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from harken.errors import HarkenError
 from harken.serve.errors import NORMAL, RESTART, SERVER_FAULT, TRY_LATER, RequestError, request_error
 from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
 from harken.serve.live.connection import IDLE, SESSION_LIMIT, serve_socket
@@ -38,6 +39,7 @@ from harken.serve.live.realtime_events import (
 )
 from harken.serve.live.translator import (
     Audio,
+    Check,
     CloseStream,
     Flush,
     HangUp,
@@ -91,6 +93,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         _refuse_tickets(tickets, request.headers)
         body = _checked_body(await _read_body(request), ("expires_after", "session"))
         config = updated_config(SessionConfig(), body.get("session") or {})
+        await check(config, body.get("session"))
         ticket = make_ticket(body.get("expires_after"), "expires_after", config)
         session = shown_config(config, new_id("sess"), None)
         return JSONResponse({"value": ticket.value, "expires_at": ticket.expires_at, "session": session})
@@ -101,13 +104,19 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         body = await _read_body(request)
         secret = _checked_body(body.pop("client_secret", None) or {}, ("expires_at",))
         config = updated_config(SessionConfig(), body)
+        await check(config, body)
         ticket = make_ticket(secret.get("expires_at"), "client_secret.expires_at", config)
         session = shown_beta_config(config, new_id("sess"), None)
         secret = {"value": ticket.value, "expires_at": ticket.expires_at}
         return JSONResponse(session | {"client_secret": secret})
 
+    async def check(config: SessionConfig, session: Any) -> None:
+        try:
+            await service.check(config.model, config.transcribe_options(), speakers=config.speakers)
+        except HarkenError as error:
+            raise request_error(error, option_paths(session)) from error
+
     def make_ticket(expires_after: Any, path: str, config: SessionConfig) -> Ticket:
-        service.models.resolve(config.model)
         given = _checked_body({} if expires_after is None else expires_after, ("anchor", "seconds"), f"{path}.")
         if given.get("anchor", "created_at") != "created_at":
             raise invalid_value(f"{path}.anchor", given["anchor"], "'created_at'")
@@ -195,6 +204,7 @@ class RealtimeSession(Translator):
         self._next_start_s = self._received_s = 0.0
         self._event_id: str | None = None
         self._paths: Mapping[str, str] = option_paths(None)
+        self._checked_paths: Mapping[str, str] | None = None  # those of an update that is being checked
         self._problem: RequestError | None = None
 
     def opened(self) -> Iterator[Output]:
@@ -227,6 +237,10 @@ class RealtimeSession(Translator):
                 yield from self._turns.update(update)
 
     def failed(self, error: Exception) -> Iterator[Output]:
+        if self._checked_paths is not None:
+            yield self._writer.error(request_error(error, self._checked_paths), self._event_id)
+            self._checked_paths = None
+            return
         self._is_refused, self._is_open = True, False
         problem = request_error(error, self._paths)
         yield from self._turns.fail(problem, self._received_s)
@@ -268,10 +282,11 @@ class RealtimeSession(Translator):
             raise invalid_value(
                 paths["format"], config.format, f"{self._config.format} at its rate, as audio has come in it"
             )
-        try:
-            self._resolve_model(config.model)
-        except RequestError as error:
-            raise request_error(error, paths) from None
+        self._checked_paths = paths
+        yield Check(config.model, config.transcribe_options(), config.speakers)
+        if self._checked_paths is None:
+            return  # it was refused
+        self._checked_paths = None
         self._is_refused, self._paths = False, paths
         self._configure(config)
         yield self._session_event("updated")

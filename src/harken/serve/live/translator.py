@@ -44,6 +44,15 @@ class OpenStream:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Find out if a stream could be opened with this; a stream that is open goes on, whatever comes of it."""
+
+    model: str
+    options: TranscribeOptions
+    speakers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Audio:
     """Give audio to the open stream."""
 
@@ -114,7 +123,7 @@ class StreamClosed:
     """The stream has ended; no update of it follows."""
 
 
-Output = OpenStream | Audio | Flush | Mark | CloseStream | DropStream | HangUp | Any
+Output = OpenStream | Check | Audio | Flush | Mark | CloseStream | DropStream | HangUp | Any
 """What a translator wants done; all but commands are messages to send."""
 
 
