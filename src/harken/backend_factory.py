@@ -188,17 +188,16 @@ class BackendFactory:
             raise BackendUnavailable(f"precision {self.precision} needs ONNX Runtime: {install_hint('onnx')}")
         return "native"  # which says what does not fit
 
-    def make_speculative_decoder(
+    def open_assistant(
         self,
         assistant: str | os.PathLike[str],
         model: Checkpoint,
         tokenizer: Tokenizer,
         *,
         model_name: str,
-        clock: Callable[[], float],
         download: bool = True,
-    ) -> SpeculativeDecoder:
-        """Make the speculative decoder of a model.
+    ) -> Checkpoint | None:
+        """Open the assistant of a model; return None for n-grams.
 
         Parameters
         ----------
@@ -211,8 +210,6 @@ class BackendFactory:
             Tokenizer of the model.
         model_name : str
             Name of the model in errors.
-        clock : callable
-            Clock that returns seconds.
         download : bool
             Allow downloading the assistant.
 
@@ -225,21 +222,41 @@ class BackendFactory:
         OptionError
             If it has another vocabulary than the model, or takes another log-mel or context.
         """
-        checkpoint: Checkpoint | None = None
+        if assistant == NGRAM:
+            return None
         if assistant == AUTO:
-            checkpoint = _find_smaller_model(model_name, model, tokenizer)
-        elif assistant != NGRAM:
-            checkpoint = open_checkpoint(resolve_model(assistant, download=download), assistant=True)
-            _check_assistant_matches(str(assistant), checkpoint, model_name, model, tokenizer)
-        if checkpoint is None:
+            return _find_smaller_model(model_name, model, tokenizer)
+        checkpoint = open_checkpoint(resolve_model(assistant, download=download), assistant=True)
+        _check_assistant_matches(str(assistant), checkpoint, model_name, model, tokenizer)
+        return checkpoint
+
+    def make_speculative_decoder(
+        self, assistant: Checkpoint | None, model: Checkpoint, *, clock: Callable[[], float]
+    ) -> SpeculativeDecoder:
+        """Make the speculative decoder of a model.
+
+        Parameters
+        ----------
+        assistant : Checkpoint or None
+            As `open_assistant` returns it.
+        model : Checkpoint
+        clock : callable
+            Clock that returns seconds.
+
+        Raises
+        ------
+        CheckpointError
+            If the assistant is damaged, or a decoder made for another model.
+        """
+        if assistant is None:
             return SpeculativeDecoder(clock, ngram=True)
-        shared = shares_encoder(checkpoint, model)
+        shared = shares_encoder(assistant, model)
         # On the CPU reading the weights takes most of a step, and drafts are verified anyway.
         precision = "int4" if self.backend in CPU_ENGINES else None
         backend = self.make_backend(
-            checkpoint, precision=precision, shares_encoder=shared, vocab_subset=checkpoint.draft_vocabulary
+            assistant, precision=precision, shares_encoder=shared, vocab_subset=assistant.draft_vocabulary
         )
-        setup = _cross_weights(checkpoint.dims) if shared else _encoder_weights(checkpoint.dims)
+        setup = _cross_weights(assistant.dims) if shared else _encoder_weights(assistant.dims)
         ratio = setup / _encoder_weights(model.dims)
         return SpeculativeDecoder(
             clock, assistant=Assistant(backend=backend, shares_encoder=shared, setup_ratio=ratio)

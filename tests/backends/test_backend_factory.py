@@ -17,7 +17,7 @@ import checkpoint_files as files
 import harken
 from harken import backend_factory
 from harken.backend_factory import BackendFactory
-from harken.checkpoints import encoder_digest, open_checkpoint
+from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.errors import BackendUnavailable, CheckpointError, CheckpointNotFound, HarkenError, OptionError
@@ -75,9 +75,8 @@ def make_speculative_decoder(
 ) -> SpeculativeDecoder:
     checkpoint = open_checkpoint(model)
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
-    return factory.make_speculative_decoder(
-        assistant, checkpoint, tokenizer, model_name="the model", clock=float, download=False
-    )
+    opened = factory.open_assistant(assistant, checkpoint, tokenizer, model_name="the model", download=False)
+    return factory.make_speculative_decoder(opened, checkpoint, clock=float)
 
 
 def described(decoder: SpeculativeDecoder) -> tuple[bool, int | None, bool | None]:
@@ -174,6 +173,22 @@ def test_missing_assistant_is_refused_and_a_decoder_alone_as_a_model(models: Mod
         make_speculative_decoder(Path("no/where"), models["big"])
     with pytest.raises(CheckpointError, match="has no encoder: give it as assistant"):
         harken.load(models["decoder"], backend="numpy")
+
+
+@pytest.mark.parametrize("assistant", ["nobody", "no/where", "n_mels"])
+def test_unfit_assistant_is_refused_before_the_model_is_loaded(
+    models: Models, monkeypatch: pytest.MonkeyPatch, assistant: str
+) -> None:
+    loaded: list[Checkpoint] = []
+    monkeypatch.setattr(BackendFactory, "make_backend", lambda self, checkpoint: loaded.append(checkpoint))
+    with pytest.raises((CheckpointNotFound, OptionError), match=assistant):
+        harken.load(models["big"], assistant=models.get(assistant, assistant), download=False)
+    assert not loaded
+
+
+def test_mistyped_assistant_is_refused_before_the_model_is_looked_for() -> None:
+    with pytest.raises(CheckpointNotFound, match="nobody: no such model"):
+        harken.load("someone/w", assistant="nobody", download=False)
 
 
 # --- the CPU engine ----------------------------------------------------------------------------------------

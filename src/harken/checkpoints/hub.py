@@ -98,6 +98,23 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
         if revision is not None:
             raise OptionError("revision", revision, f"None with {os.fspath(model)}, which is a path")
         return Path(model)
+    repository = repository_of(model)
+    if revision is None:
+        if (own := _in_own_folder(os.fspath(model), repository)) is not None:
+            return own
+        if model == DEFAULT_MODEL and (embedded := embedded_model()):
+            return embedded
+    return _download(repository, revision, local_only=not download)
+
+
+def repository_of(model: str | os.PathLike[str]) -> str:
+    """Return the id of the repository that a name, which is no path, stands for.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If it can be none.
+    """
     if not isinstance(model, str):
         raise CheckpointNotFound(f"{os.fspath(model)}: no such file or directory")
     repository = SHORT_NAMES.get(model, model)
@@ -106,12 +123,7 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
             f"{printable(model)}: no such model; allowed is a path, owner/name on Hugging Face, "
             f"{', '.join(SHORT_NAMES)}"
         )
-    if revision is None:
-        if (own := _in_own_folder(model, repository)) is not None:
-            return own
-        if model == DEFAULT_MODEL and (embedded := embedded_model()):
-            return embedded
-    return _download(repository, revision, local_only=not download)
+    return repository
 
 
 def _in_own_folder(model: str, repository: str) -> Path | None:
