@@ -49,7 +49,8 @@ class Entry:
     Attributes
     ----------
     name : str
-        Folder of the manifest and path in it, such as ``"german/a.flac"``; results name the recording by it.
+        Folder of the manifest and path in it, such as ``"german/a.flac"``, or the whole path of a file elsewhere;
+        results name the recording by it.
     path : Path
     text : str
         Reference text; empty for a recording without speech.
@@ -344,7 +345,7 @@ def _parse_entry(fields: Json, manifest: Path, where: str, needs_text: bool) -> 
         _, rttm = _named_file(manifest, fields, "rttm", where, allowed)
     text = "the reference text, empty without speech"
     return Entry(
-        name=f"{manifest.resolve().parent.name}/{Path(audio).as_posix()}",
+        name=_name(Path(audio), manifest.resolve().parent),
         path=path,
         text=get_field(fields, "text", where, str, text, ... if needs_text else ""),
         language=_parse_language(fields, where),
@@ -353,6 +354,13 @@ def _parse_entry(fields: Json, manifest: Path, where: str, needs_text: bool) -> 
         rttm=rttm,
         said=_parse_said(fields, where),
     )
+
+
+def _name(audio: Path, folder: Path) -> str:
+    """Return the name of a recording, given by its path, in the folder of its manifest."""
+    if audio.is_absolute():
+        audio = audio.relative_to(folder if audio.is_relative_to(folder) else audio.anchor)
+    return f"{folder.name}/{audio.as_posix()}"
 
 
 def _named_file(manifest: Path, fields: Json, name: str, where: str, allowed: str) -> tuple[str, Path]:

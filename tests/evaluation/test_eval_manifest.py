@@ -44,6 +44,14 @@ class TestManifest:
             assert (first.language, first.seconds, first.speaker) == ("de", 2, "7")
             assert (second.text, second.language, second.seconds, second.speaker) == ("", None, None, None)
 
+    def test_recording_given_by_an_absolute_path_is_named_by_its_place(self, folder: Path) -> None:
+        other = folder.parent / "b.wav"
+        other.touch()
+        write(folder, GOOD | {"audio": str(folder / "a.wav")}, GOOD | {"audio": str(other)})
+        first, second = read_manifests([folder])
+        assert (first.name, first.path) == ("german/a.wav", folder / "a.wav")
+        assert (second.name, second.path) == (f"german/{other.relative_to(other.anchor).as_posix()}", other)
+
     def test_byte_order_mark_blank_lines_and_line_separators_are_read(self, folder: Path) -> None:
         line = json.dumps(GOOD | {"text": "one\u2028two"}, ensure_ascii=False)
         (folder / "manifest.jsonl").write_bytes(f"\ufeff{line}\r\n\r\n".encode())
