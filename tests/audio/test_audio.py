@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from audio_files import AUDIO_FORMATS, TONE_HZ, AudioFormat, Pipe, tone
-from harken.audio import audio_duration, load_audio, stream_audio
+from harken.audio import audio_duration, load_audio, stream_audio, stream_channels
+from harken.audio.io import Resampler
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE
@@ -28,6 +29,16 @@ def level_at(samples: np.ndarray, at_s: float) -> float:
     around = samples[round((at_s - 0.1) * SAMPLE_RATE) : round((at_s + 0.1) * SAMPLE_RATE)]
     turns = np.exp(-2j * np.pi * TONE_HZ * np.arange(len(around)) / SAMPLE_RATE)
     return 2 * abs(np.mean(around * turns))
+
+
+def write_wav(path: Path, pcm: np.ndarray) -> Path:
+    """Write samples of shape (samples, channels), which the header does not name."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(pcm.shape[1])
+        file.setsampwidth(pcm.itemsize)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes(pcm.tobytes())
+    return path
 
 
 @pytest.mark.parametrize("name", AUDIO_FORMATS)
@@ -62,6 +73,35 @@ def test_16_khz_mono_16_bit_samples_are_exact(name, tmp_path):
     path = AUDIO_FORMATS[name].write(tmp_path / "noise", samples=pcm / 32768)
 
     assert np.array_equal(load_audio(path), pcm.astype(np.float32) / np.float32(32768))
+
+
+@pytest.mark.parametrize("n_channels", [2, 3, 6, 9, 17])
+def test_every_channel_is_heard_in_the_mix(tmp_path, n_channels):
+    loud = (tone(2.0) * 32767).astype(np.int16)
+    for channel in {0, 3 % n_channels, n_channels - 1}:  # the fourth of six would be the bass of surround sound
+        pcm = np.zeros((len(loud), n_channels), np.int16)
+        pcm[:, channel] = loud
+        path = write_wav(tmp_path / "talk.wav", pcm)
+        assert level_at(load_audio(path), 1.5) == pytest.approx(0.375 / n_channels, rel=0.01)
+    with pytest.raises(AudioError, match="has 17 channels; allowed apart are 1 to 16"):
+        stream_channels(write_wav(tmp_path / "many.wav", np.zeros((100, 17), np.int16)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_channels_that_cancel_each_other_are_heard(tmp_path, size):
+    loud = tone(4.0) * (0.9 * 256**size / 2)
+    inverse = np.concatenate([loud[:32_000], -0.9 * loud[32_000:]])  # from the second second on
+    pcm = np.stack([loud, inverse], axis=1) + (128 if size == 1 else 0)
+    path = write_wav(tmp_path / "talk.wav", pcm.astype({1: np.uint8, 2: np.int16, 4: np.int32}[size]))
+    for block_samples in (1_600, 480_000):
+        samples = np.concatenate([*stream_audio(path, block_samples=block_samples)])
+        for at_s in (1.0, 3.0, 3.5):
+            assert level_at(samples, at_s) == pytest.approx(0.9 * 0.125 * at_s, rel=0.03)
+    resampler = Resampler(16_000, channels=2)
+    live = [
+        resampler.feed(block) for block in np.split(np.outer(tone(2.0), [1, -1]).ravel().astype(np.float32), 40)
+    ]
+    assert level_at(np.concatenate(live), 1.5) == pytest.approx(0.375, rel=0.03)
 
 
 def test_standard_input_is_decoded():

@@ -31,8 +31,8 @@ def error_of(source) -> str:
     return message
 
 
-def wav(rate_hz: int = SAMPLE_RATE, channels: int = 1, samples: bytes = bytes(64_000)) -> bytes:
-    layout = (16, 1, channels, rate_hz, 2 * channels * rate_hz, 2 * channels, 16)
+def wav(rate_hz: int = SAMPLE_RATE, samples: bytes = bytes(64_000)) -> bytes:
+    layout = (16, 1, 1, rate_hz, 2 * rate_hz, 2, 16)
     header = b"WAVEfmt " + struct.pack("<IHHIIHH", *layout) + b"data" + struct.pack("<I", len(samples))
     return b"RIFF" + struct.pack("<I", len(header) + len(samples)) + header + samples
 
@@ -54,7 +54,6 @@ BAD_FILES: list[tuple[bytes | Callable[[Path], bytes], str]] = [
     (b"", r"is empty \(0 bytes\)"),
     (wav(samples=b""), r"holds no audio samples"),
     (wav(rate_hz=2), r"at 0.00 s: sample rate 2 Hz; allowed is 1000 to 768000 Hz"),
-    (wav(channels=255), r"(at \d.\d\d s: cannot be made mono 16 kHz: .+|nothing in it can be decoded \(.+\))"),
     (of_video(VIDEO_ONLY), r"has no sound, only video; allowed is .+"),
     (
         of_video(MP4, lambda mp4: mp4[: len(mp4) * 6 // 10]),

@@ -8,8 +8,9 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -22,7 +23,7 @@ from harken.errors import AudioError, AudioNotFound, printable
 from harken.types import SAMPLE_RATE
 
 if TYPE_CHECKING:
-    from av import AudioFrame, AudioStream, Packet
+    from av import AudioFrame, AudioLayout, AudioResampler, AudioStream, Packet
     from av.container import InputContainer
 
 ALLOWED_SOURCES = "allowed is an audio or video file with sound"
@@ -35,6 +36,8 @@ _NO_OTHER_PROTOCOLS = {"protocol_whitelist": "none"}  # a disguised playlist mus
 _TAGGABLE_FORMATS = ("flac", "tta", "wv")
 _ROUNDING_S = 1e-6
 _MAX_MISSING_S = 1.0  # far above any codec delay or padding
+# Of the energy of two channels; below, what a lossy codec leaves of their sum is mostly its own noise.
+_LEAST_KEPT_ENERGY = 0.01
 
 
 class AudioDecoder:
@@ -321,27 +324,78 @@ def _resample_to_mono(
     frames: Iterator[AudioFrame], chunk_s: float, channel: int | None
 ) -> Iterator[NDArray[np.int16]]:
     """Resample frames of one format and flush the resampler; all channels are mixed, unless one is chosen."""
+    resampler, convert = mono_resampler(), None
+    for joined in _join_frames(frames, chunk_s):
+        if convert is None:
+            convert = partial(_one, channel=channel) if channel is not None else _mixing(joined)
+        for chunk in resampler.resample(convert(joined)):
+            yield chunk.to_ndarray()[0]
+    for chunk in resampler.resample(None):
+        yield chunk.to_ndarray()[0]
+
+
+def mono_resampler() -> AudioResampler:
+    """Return a resampler to 16 bits, mono, 16 kHz."""
     import av
 
-    resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
-    for joined in chain(_join_frames(frames, chunk_s), [None]):
-        for chunk in resampler.resample(joined if joined is None or channel is None else _one(joined, channel)):
-            yield chunk.to_ndarray()[0]
+    return av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
+
+
+def _mixing(frame: AudioFrame) -> Callable[[AudioFrame], AudioFrame]:
+    """Return what makes the frames of a layout ones that the resampler mixes down without leaving out a channel."""
+    n_channels = len(frame.layout.channels)
+    if n_channels > 2 and frame.layout.name == f"{n_channels} channels":
+        return _mean  # FFmpeg would take what has no names, as of a recorder, for surround sound, and leave out a bass
+    try:
+        mono_resampler().resample(frame)
+    except (OSError, ValueError):  # FFmpeg has no weights for such channels
+        return _mean
+    return without_cancellation
+
+
+def without_cancellation(frame: AudioFrame) -> AudioFrame:
+    """Return a frame, or, of two channels whose mix is nearly silent, the first one twice.
+
+    A wire that was soldered the wrong way round, or a trick for karaoke, makes a channel the negative of the other.
+    """
+    if len(frame.layout.channels) != 2:
+        return frame
+    samples = _by_channel(frame)
+    first, second = samples.astype(np.float32) - (128 if samples.dtype == np.uint8 else 0)
+    both, product = first @ first + second @ second, first @ second
+    if both + 2 * product >= _LEAST_KEPT_ENERGY * both:
+        return frame
+    return _make_frame(samples[[0, 0]], frame, frame.layout)
+
+
+def _mean(frame: AudioFrame) -> AudioFrame:
+    """Return the mean of all channels of a frame."""
+    samples = _by_channel(frame)
+    mean = samples.mean(axis=0, keepdims=True, dtype=np.float64)
+    rounded = mean if samples.dtype.kind == "f" else np.rint(mean)
+    return _make_frame(rounded.astype(samples.dtype), frame)
 
 
 def _one(frame: AudioFrame, channel: int) -> AudioFrame:
     """Return one channel of a frame: silence, if it has so many no longer."""
+    samples = _by_channel(frame)
+    return _make_frame(samples[[channel]] if channel < len(samples) else np.zeros_like(samples[:1]), frame)
+
+
+def _by_channel(frame: AudioFrame) -> NDArray[Any]:
+    """Return the samples of a frame, of shape (channels, samples)."""
+    samples: NDArray[Any] = frame.to_ndarray()
+    return samples if frame.format.is_planar else samples.reshape(frame.samples, -1).T
+
+
+def _make_frame(samples: NDArray[Any], like: AudioFrame, layout: AudioLayout | str = "mono") -> AudioFrame:
+    """Return a frame of the format and rate of another."""
     import av
 
-    samples = frame.to_ndarray()
-    if not frame.format.is_planar:
-        samples = samples.reshape(frame.samples, -1).T
-    chosen = samples[channel] if channel < len(samples) else np.zeros_like(samples[0])
-    mono = av.AudioFrame.from_ndarray(
-        np.ascontiguousarray(chosen)[None], format=frame.format.name, layout="mono"
-    )
-    mono.sample_rate = frame.sample_rate
-    return mono
+    data = samples if like.format.is_planar else samples.T.reshape(1, -1)
+    frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(data), format=like.format.name, layout=layout)
+    frame.sample_rate = like.sample_rate
+    return frame
 
 
 def _join_frames(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[AudioFrame]:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.audio.container import NOT_FINITE, open_audio, shared_views
+from harken.audio.container import (
+    NOT_FINITE,
+    mono_resampler,
+    open_audio,
+    shared_views,
+    without_cancellation,
+)
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 
@@ -37,10 +43,12 @@ def stream_audio(
 ) -> Iterator[NDArray[np.float32]]:
     """Decode a recording block by block, in constant memory.
 
-    Any container and codec of FFmpeg is read, including the first audio stream of a video; channels are mixed down
-    and resampled. 16 kHz mono 16-bit recordings are returned exactly, as ``int16 / 32768``. Damaged packets are
-    skipped. Of a truncated recording, all decoded samples are yielded before the error is raised; a cut is noticed if
-    the format declares a length (WAV, AIFF, FLAC, MP4, WMA, and MP3, WebM and Matroska unless live) or has pages (Ogg).
+    Any container and codec of FFmpeg is read, including the first audio stream of a video; channels are mixed down and
+    resampled: all with the same weight, unless the file says where in the room each belongs. Of two that nearly cancel
+    each other in a block, the first is taken. 16 kHz mono 16-bit recordings are returned exactly, as ``int16 / 32768``.
+    Damaged packets are skipped. Of a truncated recording, all decoded samples are yielded before the error is raised; a
+    cut is noticed if the format declares a length (WAV, AIFF, FLAC, MP4, WMA, and MP3, WebM and Matroska unless live)
+    or has pages (Ogg).
 
     Parameters
     ----------
@@ -254,7 +262,7 @@ class Resampler:
             np.ascontiguousarray(samples)[None], format=self._format, layout=self._layout
         )
         frame.sample_rate = self._rate_hz
-        return self._resample(frame)
+        return self._resample(without_cancellation(frame))
 
     def flush(self) -> NDArray[np.float32]:
         """Return the samples that the filter still holds; what is fed next is another stream."""
@@ -263,9 +271,7 @@ class Resampler:
         return rest
 
     def _begin(self) -> None:
-        import av
-
-        self._resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
+        self._resampler = mono_resampler()
 
     def _resample(self, frame: AudioFrame | None) -> NDArray[np.float32]:
         blocks = [block.to_ndarray()[0] for block in self._resampler.resample(frame)]
