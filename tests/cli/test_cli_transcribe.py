@@ -267,6 +267,17 @@ class TestFailures:
         message = f"harken: talk.srt: {FULL}; what was done is in talk.srt.partial\n"
         assert (outcome.code, outcome.err) == (5, message)
 
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+    def test_format_for_which_the_disk_is_full_does_not_take_the_others(self, transcribe, talk):
+        for name in ("talk.srt", "talk.srt.partial", "talk.vtt"):
+            Path(name).symlink_to("/dev/full")
+        outcome = transcribe(talk, "-f", "txt,srt,vtt,json", "--resume")
+        done = "what was done is in talk.txt, talk.json, talk.vtt.partial"
+        message = f"harken: talk.srt: {FULL}; talk.vtt: {FULL}; {done}\n"
+        assert (outcome.code, outcome.err) == (5, message)
+        assert (text_of("talk.txt"), json.loads(text_of("talk.json"))["text"]) == (TEXT, "onetwothreefour")
+        assert Path("talk.resume.jsonl").exists()
+
     @pytest.mark.parametrize(
         ("error", "message"),
         [

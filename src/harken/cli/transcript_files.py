@@ -6,12 +6,12 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from errno import EACCES, EIO, EMFILE, ENFILE, ENOMEM, EPERM, ETIMEDOUT
 from pathlib import Path
 
 from harken.cli.inputs import recording_reference
-from harken.errors import AudioError, AudioNotFound, OutputError
+from harken.errors import AudioError, AudioNotFound, HarkenError, OutputError
 from harken.files import open_atomic, write_atomic
 from harken.formats import Layout, render
 from harken.results import Transcript
@@ -36,22 +36,28 @@ class TranscriptFiles:
     keep_journals : bool
         Keep a journal of each recording while it is transcribed, with which it can be resumed; and keep the reason why
         one is no recording, so that it is not tried again before it has changed.
+
+    Attributes
+    ----------
+    written : set of Path
+        Those that have been written.
     """
 
     paths: Mapping[str, Mapping[str, Path]]
     layout: Layout
     keep_journals: bool = False
+    written: set[Path] = field(init=False, default_factory=set)
 
     @contextmanager
     def open(self, source: str) -> Iterator[Callable[[Transcript], None]]:
-        """Open the transcripts of a recording; the callable writes them, and they get their names at the end.
+        """Open the transcripts of a recording; the callable writes them, and each gets its name once it is whole.
 
-        What an earlier run left of a transcript that was cut short is removed then.
+        What an earlier run left of transcripts that were cut short is removed at the end.
 
         Raises
         ------
-        OutputError
-            If one of them cannot be written.
+        HarkenError
+            If one of them cannot be written; the others are.
         """
         with self._open(source, self.paths[source]) as write:
             yield write
@@ -65,19 +71,18 @@ class TranscriptFiles:
                 path.unlink()
 
     def write_partial(self, source: str, transcript: Transcript) -> list[Path]:
-        """Write a transcript that is not whole, under other names, and return these.
+        """Write a transcript that is not whole, under other names, and return where what was done is.
 
         That it cannot be written is not reported: something else has failed already.
         """
-        partial_paths = {format_name: partial_path(path) for format_name, path in self.paths[source].items()}
-        if not (transcript.segments and partial_paths):
-            return []
-        try:
-            with self._open(source, partial_paths) as write:
+        paths = self.paths[source]
+        partial_paths = {
+            format_name: partial_path(path) for format_name, path in paths.items() if path not in self.written
+        }
+        if transcript.segments:
+            with suppress(Exception), self._open(source, partial_paths) as write:
                 write(transcript)
-        except Exception:
-            return []
-        return [*partial_paths.values()]
+        return [path for path in (*paths.values(), *partial_paths.values()) if path in self.written]
 
     def journal(self, source: str) -> Path | None:
         """Return the path of the journal of a recording, beside its first transcript; None for a pipe."""
@@ -118,16 +123,25 @@ class TranscriptFiles:
     @contextmanager
     def _open(self, source: str, paths: Mapping[str, Path]) -> Iterator[Callable[[Transcript], None]]:
         with ExitStack() as stack:
-            write_by_format = {
-                format_name: stack.enter_context(open_atomic(path, durable=True))
-                for format_name, path in paths.items()
-            }
+            files = {path: stack.enter_context(ExitStack()) for path in paths.values()}
+            writers = {path: files[path].enter_context(open_atomic(path, durable=True)) for path in files}
 
             def write(transcript: Transcript) -> None:
+                failures: list[HarkenError] = []
                 for format_name, path in paths.items():
                     reference = recording_reference(source, path.parent)
-                    for chunk in render(transcript, format_name, self.layout, reference):
-                        write_by_format[format_name](chunk)
+                    try:
+                        with files[path]:
+                            for chunk in render(transcript, format_name, self.layout, reference):
+                                writers[path](chunk)
+                        self.written.add(path)
+                    except HarkenError as error:  # as of a full disk, on which the others may have room
+                        failures.append(error)
+                if failures:
+                    first, *others = failures
+                    for other in others:
+                        first.add_note(str(other))
+                    raise first
 
             yield write
 
