@@ -13,6 +13,7 @@ from fakes.archive_recognizer import GO, read_rows, transcribed, use_in_workers,
 from harken.batch import BatchOptions, BatchState, run_batch, worker
 from harken.checkpoints.hub import embedded_model
 from harken.errors import BackendUnavailable, OptionError, PlanError
+from harken.formats import Layout
 
 JFK = Path(__file__).resolve().parents[2] / "examples" / "jfk.flac"
 NIGHTLY = [
@@ -119,6 +120,8 @@ def test_rows_name_the_speakers_where_they_are_told_apart(
         run_batch(manifest, tmp_path / "out", make_options(), speakers={"num_speakers": 2})
     with pytest.raises(OptionError, match="rttm"):
         run_batch(manifest, tmp_path / "other", make_options(formats=("rttm",)))
+    with pytest.raises(OptionError, match=r"^word_timestamps=False: allowed is True with a layout"):
+        run_batch(manifest, tmp_path / "other", make_options(), layout=Layout(subtitle_style="bbc"))
 
 
 @pytest.mark.nightly

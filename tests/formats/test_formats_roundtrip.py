@@ -187,6 +187,11 @@ def with_text(transcript: Transcript) -> list[Segment]:
     return [segment for segment in transcript.segments if segment.text.strip()]
 
 
+def usable(layout: Layout, transcript: Transcript) -> Layout:
+    """Return a layout, or the default one for a transcript without words."""
+    return layout if any(segment.words for segment in with_text(transcript)) else Layout()
+
+
 def visible(text: str) -> str:
     """Return text as it is written: control characters, other than line breaks and tabs, as U+FFFD."""
     return re.sub("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", text)
@@ -308,10 +313,10 @@ def cue_letters(segment: Segment) -> str:
 
 @given(transcript=transcripts, layout=layouts(), karaoke=st.booleans())
 def test_no_layout_loses_text_whatever_the_times(transcript: Transcript, layout: Layout, karaoke: bool) -> None:
-    for number, *cue in blocks("".join(render(transcript, "srt", layout))):
+    for number, *cue in blocks("".join(render(transcript, "srt", usable(layout, transcript)))):
         assert all(line.strip() for line in (number, *cue))
         assert parse_cue(cue)[2]
-    layout = replace(layout, highlight_words=False, karaoke=karaoke)
+    layout = usable(replace(layout, highlight_words=False, karaoke=karaoke), transcript)
     expected = "".join(
         cue_letters(segment) if layout.needs_words else letters(segment.text)
         for segment in with_text(transcript)
@@ -338,7 +343,7 @@ def test_no_text_and_no_file_name_brings_control_characters_into_a_file(
 ) -> None:
     file_name = re.sub("[\0\ud800]", "", recording)  # no system has such names
     link = RecordingLink(path=Path(f"{file_name}.mp3"), transcript_folder=Path())
-    content = "".join(render(transcript, name, layout, link))
+    content = "".join(render(transcript, name, usable(layout, transcript), link))
     assert {char for char in content if category(char) in ("Cc", "Cs")} <= {"\n", "\t"}
 
 
@@ -349,7 +354,7 @@ def name_shown(speakers: tuple[str, ...]) -> str:
 
 @given(transcript=diarized, layout=layouts())
 def test_no_cue_has_words_of_two_speakers(transcript: Transcript, layout: Layout) -> None:
-    layout = replace(layout, highlight_words=False, karaoke=False)
+    layout = usable(replace(layout, highlight_words=False, karaoke=False), transcript)
     spoken: list[tuple[str, str]] = []
     for segment in with_text(transcript):
         words = layout.needs_words and any(word.text.strip() for word in segment.words)

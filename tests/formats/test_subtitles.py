@@ -165,7 +165,23 @@ def test_segment_without_words_is_one_cue_and_ends_the_cue_before() -> None:
     without_words = spoken(*ASK_NOT, words=(), text=" ask\nnot")
     found = cues(written("srt", spoken(*AND_SO), without_words, subtitle_style="plain"))
     assert found == [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask\nnot")]
-    assert cues(written("srt", without_words, highlight_words=True)) == [(2900, 8400, "ask\nnot")]
+    found = cues(written("srt", without_words, spoken((8.5, 9.0, " you")), highlight_words=True))
+    assert found == [(2900, 8400, "ask\nnot"), (8500, 9000, "<u>you</u>")]
+
+
+@pytest.mark.parametrize(
+    "layout", [{"subtitle_style": "bbc"}, {"max_line_width": 42}, {"min_gap_s": 0.0}, {"karaoke": True}]
+)
+def test_layout_of_words_is_refused_for_a_transcript_without_any(layout: dict[str, Any]) -> None:
+    without_words = spoken(*ASK_NOT, words=())
+    ((name, value),) = layout.items()
+    for form in ("srt", "vtt", "ass", "lrc"):
+        with pytest.raises(
+            OptionError, match=rf"^{name}={value!r}: allowed is \w+ for a transcript without words"
+        ):
+            written(form, without_words, **layout)
+        assert "ask" not in written(form, **layout)  # there is no text
+    assert "ask" in written("txt", without_words, **layout)
 
 
 def test_vtt_karaoke_has_a_time_before_each_word() -> None:

@@ -298,6 +298,9 @@ def _prepare(
     if transcribe_options is None:
         transcribe_options = TranscribeOptions(batch_size=BATCH_SIZE)
     transcribe_options = options_or_default("transcribe_options", transcribe_options, TranscribeOptions)
+    layout = options_or_default("layout", layout, Layout)
+    if layout.needs_words and not transcribe_options.word_timestamps:
+        raise OptionError("word_timestamps", False, "True with a layout that is made of words")
     if "rttm" in options.formats and speakers is None and transcribe_options.channels != "apart":
         raise OptionError("formats", "rttm", "it only where speakers or channels are told apart")
     recordings = [_with_whole_path(recording) for recording in read_recordings(os.fspath(source), note)]
@@ -309,7 +312,7 @@ def _prepare(
         load=load,
         weights=weights_digest(load),
         options=transcribe_options,
-        layout=layout or Layout(),
+        layout=layout,
         formats=options.formats,
         parquet=options.parquet,
         speakers=speakers if speakers is None else _arguments_with_whole_paths(speakers),

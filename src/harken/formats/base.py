@@ -93,7 +93,7 @@ _subtitles = partial(option, section="Subtitles")
 class Layout:
     """Options for subtitles and word times; the defaults leave segments unchanged.
 
-    A segment without words is always written as a whole.
+    A segment without words is always written as a whole; a transcript without any is refused where they are needed.
 
     Raises
     ------
@@ -142,6 +142,14 @@ class Layout:
     def needs_words(self) -> bool:
         """True if segments need words."""
         return self.has_rules or self.highlight_words or self.karaoke
+
+    def refuse_without_words(self) -> None:
+        """Raise an `OptionError` if segments need words, for a transcript that has none."""
+        for name in ("subtitle_style", *RULES, "highlight_words", "karaoke"):
+            unset = getattr(Layout(), name)
+            if (value := getattr(self, name)) != unset:
+                allowed = f"{unset} for a transcript without words; one of word_timestamps=True has them"
+                raise OptionError(name, value, allowed)
 
     def rules(self, text: str) -> CueRules:
         """Return the rules for a text, which differ where most of its characters are wide."""

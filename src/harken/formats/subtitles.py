@@ -82,7 +82,16 @@ class SubtitleFormat(TranscriptFormat):
         return "".join(self._format_cues(self._maker.feed(segment)))
 
     def footer(self, transcript: Transcript) -> str:
-        """Return the cues that are left."""
+        """Return the cues that are left.
+
+        Raises
+        ------
+        OptionError
+            If the layout needs words, and the transcript has none.
+        """
+        segments = [segment for segment in transcript.segments if segment.text.strip()]
+        if segments and not any(segment.words for segment in segments):
+            self._layout.refuse_without_words()
         return "".join(self._format_cues(self._maker.finish()))
 
     def _format_cues(self, cues: Iterable[Cue]) -> Iterator[str]:
