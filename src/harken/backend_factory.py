@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 from harken.checkpoints import Checkpoint, find_assistant, open_checkpoint, resolve_model, shares_encoder
+from harken.compiled_library import library_path
 from harken.contract import Backend, Ints
 from harken.decoding import Assistant, SpeculativeDecoder
 from harken.errors import BackendUnavailable, CheckpointNotFound, OptionError, install_hint
@@ -179,6 +182,8 @@ class BackendFactory:
         if self.precision in PRECISIONS["native"] and reason is None and fits(dims):
             return "native"
         if with_onnx:
+            if reason is not None and library_path().exists():
+                _say_once(f"{reason}; backend onnx takes its place")
             return "onnx"
         if reason is not None:
             raise BackendUnavailable(
@@ -261,6 +266,12 @@ class BackendFactory:
         return SpeculativeDecoder(
             clock, assistant=Assistant(backend=backend, shares_encoder=shared, setup_ratio=ratio)
         )
+
+
+@cache
+def _say_once(reason: str) -> None:
+    """Log why the engine that was built is not used: what is slower or has other bits should not come unnoticed."""
+    getLogger("harken").warning("harken: %s", reason)
 
 
 def _find_smaller_model(model_name: str, model: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | None:

@@ -11,6 +11,7 @@ from struct import Struct
 from harken.errors import BackendUnavailable
 
 ABI_VERSION = 11
+REBUILD = "pip install . in a clone of harken builds it again"
 _ELF_HEADER = Struct("<40x Q 10x H H 2x")  # of 64 bits: offset, size and number of the sections
 _SUFFIXES = {"win32": "dll", "darwin": "dylib"}
 
@@ -39,11 +40,11 @@ def load_library() -> CDLL:
         version = library.harken_abi_version()
     except (OSError, AttributeError) as error:
         reason = " ".join(str(error).split())
-        raise BackendUnavailable(f"the compiled library cannot be loaded: {reason}") from error
+        raise BackendUnavailable(f"the compiled library cannot be loaded: {reason}; {REBUILD}") from error
     if version != ABI_VERSION:
         raise BackendUnavailable(
-            f"the compiled library cannot be loaded: {path} has version {version} of the interface, "
-            f"not {ABI_VERSION}"
+            f"the compiled library is of another version of harken: {path} has interface {version}, not {ABI_VERSION}; "
+            f"{REBUILD}"
         )
     return library
 

@@ -228,12 +228,25 @@ def test_auto_is_native_where_precision_and_dimensions_fit(
     assert BackendFactory(precision=precision)._choose_backend(dims) == expected
 
 
-def test_auto_is_onnx_where_the_library_cannot_be_loaded(
-    library: Any, monkeypatch: pytest.MonkeyPatch, fitting: Path, tmp_path: Path
+@pytest.mark.parametrize("built", [False, True])
+def test_auto_is_onnx_where_the_library_cannot_be_loaded_and_says_so_once_if_it_was_built(
+    library: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fitting: Path,
+    tmp_path: Path,
+    built: bool,
 ) -> None:
-    monkeypatch.setattr(library, "unavailable_reason", lambda: "it was not built")
-    factory = BackendFactory(threads=1, cache=tmp_path)
-    assert kind(factory.make_backend(open_checkpoint(fitting))) == ("onnx", "int8")
+    path = tmp_path / "_harken.so"
+    if built:
+        path.touch()
+    monkeypatch.setattr(backend_factory, "library_path", lambda: path)
+    monkeypatch.setattr(library, "unavailable_reason", lambda: f"{path} is stale")
+    for _ in range(2):
+        factory = BackendFactory(threads=1, cache=tmp_path)
+        assert kind(factory.make_backend(open_checkpoint(fitting))) == ("onnx", "int8")
+    said = f"harken: {path} is stale; backend onnx takes its place"
+    assert caplog.messages == [said] * built
 
 
 def kind(backend: Backend) -> tuple[str, str]:

@@ -195,7 +195,9 @@ def load_library() -> Any:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except AttributeError as error:
-        raise BackendUnavailable(f"the compiled library cannot be loaded: {error}") from error
+        raise BackendUnavailable(
+            f"the compiled library cannot be loaded: {error}; {compiled_library.REBUILD}"
+        ) from error
     return library
 
 
