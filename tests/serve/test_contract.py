@@ -229,8 +229,6 @@ async def test_the_end_of_the_server_brings_the_last_words(stage: Stage, protoco
     assert not draining.done()
     stage.gate.open.set()
     await draining
-    if protocol in FILES:
-        silent.say(1)
     outcome = (["draining"], 1012), (["draining"], 1012), ([], 0)
     assert await closed(client) == by(protocol, *outcome, ([], 200))
     assert await closed(silent) == by(protocol, *outcome, (["draining"], 503))

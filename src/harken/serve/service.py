@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,6 +31,7 @@ from harken.types import SAMPLE_RATE
 
 log = getLogger("harken.serve")
 
+T = TypeVar("T")
 JobT = TypeVar("JobT", FileJob, LiveJob)
 UNLOAD_CHECKS = 4
 """Looks at idle models in the time after which they are unloaded."""
@@ -102,6 +103,7 @@ class Service:
         self.metrics = Metrics(self.admission, self.models)
         self._loop = asyncio.get_running_loop()
         self._rooms: dict[Job, object] = {}
+        self._receiving: set[asyncio.Timeout] = set()
         self._n_in_progress = 0
         self._none_in_progress = asyncio.Event()
         self._none_in_progress.set()
@@ -147,6 +149,25 @@ class Service:
             code="unsupported_value",
             param=param,
         )
+
+    def until_drained(self, receive: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
+        """Return a function that receives the body of a request; it raises `RequestError` once the server is to end.
+
+        What comes later would be refused anyway, and a body may take long, or never be whole.
+        """
+
+        async def receive_until_drained() -> T:
+            try:
+                async with asyncio.timeout(0 if self.draining.is_set() else None) as limit:
+                    self._receiving.add(limit)
+                    try:
+                        return await receive()
+                    finally:
+                        self._receiving.discard(limit)
+            except TimeoutError:
+                raise draining() from None
+
+        return receive_until_drained
 
     @asynccontextmanager
     async def file(
@@ -291,7 +312,7 @@ class Service:
 
     async def drain(self) -> None:
         """Take no more work, and wait for that in progress, but not longer than the options allow."""
-        self.draining.set()
+        self._begin_draining()
         try:
             await asyncio.wait_for(self._none_in_progress.wait(), self.options.drain_s)
         except TimeoutError:
@@ -299,11 +320,16 @@ class Service:
 
     async def close(self) -> None:
         """Abandon what is in progress, and end the engines."""
-        self.draining.set()
+        self._begin_draining()
         self.captions.close()
         if self._diarizer:
             self._diarizer.forget()
         await self.models.close("the server has ended")
+
+    def _begin_draining(self) -> None:
+        self.draining.set()
+        for limit in self._receiving:
+            limit.reschedule(0)
 
     @asynccontextmanager
     async def _job(

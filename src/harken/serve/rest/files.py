@@ -149,8 +149,9 @@ class Files:
         start_s = monotonic()
         options, models = self._service.options, self._service.models
         max_bytes = round(options.max_upload_mb * MEGABYTE)
+        body = self._service.until_drained(receive)
         with self._service.admission.upload():
-            async with received_form(scope, receive, max_bytes, self.dialect.recording) as form:
+            async with received_form(scope, body, max_bytes, self.dialect.recording) as form:
                 asked = self.dialect.parse(form)
                 asked = replace(asked, model=models.resolve(asked.model or models.ids[0]))
                 if asked.raw:
