@@ -138,6 +138,21 @@ def test_metrics_count_what_was_transcribed() -> None:
         assert eventually(lambda: server.metric("harken_requests_total", route=PATH, status="200") == 2)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
+def test_an_upload_for_which_the_disk_has_no_room_may_be_sent_again() -> None:
+    import resource
+
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with serving_tones() as server:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, usual[1]))
+        try:
+            answer = post(server.http, wav(SPEECH.samples))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "out_of_space")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
 @pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="this system does not list open files")
 def test_uploads_leave_no_file_open_however_they_end() -> None:
     large = wav(np.zeros(1_200_000, np.float32))  # goes to the disk

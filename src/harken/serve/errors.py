@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,6 +21,8 @@ SERVER_FAULT, RESTART, TRY_LATER = 1011, 1012, 1013
 """Codes with which a WebSocket is closed (RFC 6455, section 7.4.1, and the registry of IANA)."""
 CLOSE_CODES = {413: TOO_BIG, 429: TRY_LATER, 500: SERVER_FAULT, 503: TRY_LATER}
 """Close codes of errors, by their status; a client's own errors are violations of policy."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of the errors of a file system that takes no more."""
 UNFORESEEN = "internal_error"
 """Code of an error that is none of the client's, and belongs into the log."""
 
@@ -137,11 +140,15 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
         case Cancelled():
             return RequestError("the request was cancelled", status=499, code="cancelled")
         case MemoryError():
-            message = "there is not enough memory for this request"
-            return RequestError(
-                message, status=503, type="server_error", code="out_of_memory", retry_after_s=30
-            )
+            return _no_room("memory", "out_of_memory")
+        case OSError(errno=reason) if reason in FULL:
+            return _no_room("space for temporary files", "out_of_space")
         case _:
             # The text of an unforeseen error may hold paths, or what was said.
             message = f"{type(error).__name__}: the server did not foresee this; its log has the details"
             return RequestError(message, status=500, type="server_error", code=UNFORESEEN)
+
+
+def _no_room(what: str, code: str) -> RequestError:
+    message = f"the server has not enough {what} for this request"
+    return RequestError(message, status=503, type="server_error", code=code, retry_after_s=30)
