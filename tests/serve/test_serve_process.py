@@ -16,6 +16,7 @@ import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import click
 import httpx
@@ -84,9 +85,24 @@ def test_what_cannot_be_served_is_refused_in_one_line(
             (("--max-streams", "0"), 2, "--max-streams 0: allowed is an integer from 1 on"),
             (("--log-format", "xml"), 2, "--log-format 'xml': allowed is text or json"),
             (("--port", "0", "--model", "no-such-model", "--no-download"), 4, "no-such-model"),
+            (("--speaker-model", "no-such-folder"), 4, "no-such-folder: is not a directory"),
         ):
             assert main(["serve", *options]) == code
             assert expected in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_speakers_are_not_downloaded_if_nothing_may_be(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def ask_for_speakers(*given: Any) -> None:
+        *_, load_diarizer = given
+        load_diarizer()
+
+    monkeypatch.setattr("harken.serve.server.run", ask_for_speakers)
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path))
+    monkeypatch.delenv("HARKEN_SPEAKER_MODEL", raising=False)
+    assert main(["serve", "--no-download"]) == 4
+    assert "downloads are off" in capsys.readouterr().err
 
 
 @asynccontextmanager

@@ -30,6 +30,8 @@ from harken.cli.terminal import write_stderr
 from harken.errors import BackendUnavailable, OptionError, install_hint
 from harken.option_types import options_from
 from harken.serve.options import ServeOptions
+from harken.speakers.diarizer import Diarizer
+from harken.speakers.models import resolve_speaker_models
 
 KEYS_VARIABLE, HOSTS_VARIABLE = "HARKEN_API_KEY", "HARKEN_ALLOWED_HOST"
 MCP_OPTIONS = {field.name for field in fields(ServeOptions)} & {*NO_EFFECT, "speaker_model"}
@@ -71,9 +73,9 @@ def command(**params: Any) -> int:
     with _extra("serve", "the server needs"):
         from harken.serve.server import run
     with keeping_stop():
-        speaker_models = partial(load_diarizer, params["speaker_model"])
+        load_speakers = _speaker_loader(params)
         finished = asyncio.run(
-            run(partial(_load, params), ids, aliases, options, _announce, _on_signals, speaker_models)
+            run(partial(_load, params), ids, aliases, options, _announce, _on_signals, load_speakers)
         )
     if not finished:
         raise Stop(TERMINATED, "ended before all work was done")
@@ -113,7 +115,7 @@ def mcp_command(roots: tuple[str, ...], **params: Any) -> int:
         lambda name: load(**model_params(params | {"model": name})),
         tuple(dict.fromkeys(params["model"])),
         roots,
-        partial(load_diarizer, params["speaker_model"]),
+        _speaker_loader(params),
     )
     if params["http"]:
         options = options_from(ServeOptions, _with_environment(params))
@@ -139,6 +141,13 @@ def _load(params: dict[str, Any], model: str) -> Recognizer:
     recognizer = load(**model_params(params | {"model": model}))
     recognizer.stream().close()
     return recognizer
+
+
+def _speaker_loader(params: dict[str, Any]) -> Callable[[], Diarizer]:
+    """Return what loads the models that tell speakers apart; a folder that is named is looked into at once."""
+    if params["speaker_model"]:
+        resolve_speaker_models(params["speaker_model"])
+    return partial(load_diarizer, params["speaker_model"], download=params["download"])
 
 
 def _with_environment(params: dict[str, Any]) -> dict[str, Any]:
