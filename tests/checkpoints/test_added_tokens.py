@@ -70,7 +70,7 @@ def test_added_tokens_are_text_and_languages_and_padding_is_left_out(tmp_path: P
 
 
 def test_a_model_without_timestamps_transcribes_without(tmp_path: Path) -> None:
-    checkpoint = open_with(tmp_path, TEXT + FIRST + LAST, 266)
+    checkpoint = open_with(tmp_path, TEXT + FIRST + LAST, 266 + PADDING)
     recognizer = harken.load(checkpoint.path.parent, backend="numpy")
     assert not recognizer.resolve_options().timestamps
     transcription = recognizer.transcribe(np.zeros(1600, np.float32), language="de", vad=False, fill_gaps=False)

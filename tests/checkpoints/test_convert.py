@@ -45,6 +45,25 @@ def test_tokens_keep_the_ids_that_the_model_has(tmp_path: Path, target: str) -> 
         convert(checkpoint, tmp_path / "ggml", "ggml", mel_filters(80))
 
 
+@pytest.mark.parametrize("n_vocab", [51864, 51865])
+def test_tokens_of_openai_are_read_back(tmp_path: Path, n_vocab: int) -> None:
+    dims = replace(DIMS, n_mels=80, n_vocab=n_vocab)
+    source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
+    converted = open_checkpoint(
+        convert(open_checkpoint(source), tmp_path / "to", "huggingface", mel_filters(80))
+    )
+    tokenizer = Tokenizer.from_source(converted.vocabulary, n_vocab)
+    assert tokenizer.has_same_vocabulary(Tokenizer.builtin(n_vocab))
+
+
+def test_padding_is_no_token_of_its_own(tmp_path: Path) -> None:
+    vocabulary = TEXT + FIRST + LAST + TIMESTAMPS
+    vocabulary[258:260] = ["<|en|>", "<|zh|>"]  # the order of OpenAI
+    checkpoint = open_with(tmp_path, vocabulary, len(vocabulary) + PADDING)
+    path = convert(checkpoint, tmp_path / "ggml", "ggml", mel_filters(80))
+    assert open_checkpoint(path).dims.n_vocab == len(vocabulary)
+
+
 def test_merges_follow_from_the_vocabulary() -> None:
     tokens = builtin_tokens(multilingual=False)[:8000]  # of which each is made of tokens before it
     merges = merges_of(tokens)

@@ -16,7 +16,7 @@ from harken.checkpoints.huggingface import COPIED_FILES, export, in_model_order
 from harken.checkpoints.model_files import Array
 from harken.errors import CheckpointError
 from harken.files import wrap_os_errors, write_atomic
-from harken.text import Tokenizer
+from harken.text import LANGUAGES, Tokenizer
 from harken.text.bpe import merges_of
 from harken.types import Dims
 
@@ -49,7 +49,12 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
         folder.mkdir(parents=True, exist_ok=True)
     dims, weights = in_model_order(checkpoint.dims, checkpoint.weights, tokenizer)
     if target == "ggml":
-        if isinstance(tokenizer.model_ids, tuple):
+        languages = [*tokenizer.language_tokens]
+        if (
+            not tokenizer.has_timestamps
+            or [*tokenizer.model_ids] != [*range(dims.n_vocab)]
+            or languages != [*LANGUAGES][: len(languages)]
+        ):
             raise CheckpointError(
                 f"{checkpoint.path}: its vocabulary has tokens of its own, of which a ggml file does not say which "
                 "they are; allowed are huggingface and ctranslate2"
@@ -130,7 +135,8 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             "special": special and i < tokenizer.timestamp_begin,
         }
         for i, token in enumerate(tokens)
-        if (special := i >= tokenizer.eot) or not (len(token) == 1 or token in merged)
+        if (special := i >= tokenizer.eot)
+        or not (len(token) < 2 or token in merged)  # OpenAI's has an empty one
     ]
     ids = {entry["id"] for entry in added}
     vocabulary = {

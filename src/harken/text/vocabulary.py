@@ -111,9 +111,9 @@ def arrange(path: Path, n_vocab: int) -> Arrangement | None:
     timestamps = [i for token, i in ids.items() if _TIMESTAMP.fullmatch(token)]
     first = specials[-1] + 1
     if not timestamps and not any(i in named for i in range(first, first + N_TIMESTAMPS)):
-        timestamps = [
-            i for i in range(first, first + N_TIMESTAMPS) if i < n_vocab
-        ]  # older files do not name them
+        timestamps = [*range(first, first + N_TIMESTAMPS)]  # older files do not name them
+        if first + N_TIMESTAMPS > n_vocab:
+            timestamps = []  # a model without; rows behind are padding
     codes = {i: code[1] for token, i in ids.items() if (code := LANGUAGE_TOKEN.fullmatch(token))}
     languages = {i: code if code in LANGUAGES else TAGS.get(code, code) for i, code in codes.items()}
     if len(timestamps) not in (0, N_TIMESTAMPS) or not languages:
