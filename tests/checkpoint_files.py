@@ -208,6 +208,7 @@ def write_huggingface(
     *,
     shards: int = 1,
     torch: bool = False,
+    prefix: str = "",
     config: Mapping[str, object] | None = None,
 ) -> Path:
     """Write a model directory; uint16 arrays are bfloat16, and `config` is added to config.json."""
@@ -226,7 +227,7 @@ def write_huggingface(
     }
     (directory / "config.json").write_text(json.dumps({**entries, **(config or {})}))
     (directory / "generation_config.json").write_text(json.dumps({"alignment_heads": [[1, 0], [2, 3]]}))
-    tensors = {huggingface_name(name): values for name, values in weights.items()}
+    tensors = {prefix + huggingface_name(name): values for name, values in weights.items()}
     write: Callable[[Path, Arrays], object] = write_torch if torch else write_safetensors
     stem, suffix = ("pytorch_model", "bin") if torch else ("model", "safetensors")
     if shards == 1:
@@ -246,7 +247,7 @@ def write_safetensors(path: Path, tensors: Arrays) -> Path:
     """Write a safetensors file."""
     header, offset = {}, 0
     for name, values in tensors.items():
-        dtype = {"float32": "F32", "float16": "F16", "uint16": "BF16"}[values.dtype.name]
+        dtype = {"float64": "F64", "float32": "F32", "float16": "F16", "uint16": "BF16"}[values.dtype.name]
         header[name] = {"dtype": dtype, "shape": values.shape, "data_offsets": [offset, offset + values.nbytes]}
         offset += values.nbytes
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
@@ -525,6 +526,20 @@ def _openvino_graph(weights: Arrays, side: str, quantised: bool) -> tuple[str, b
             module, _, leaf = name.rpartition(".")
             constant = add("Const", f"Constant_{len(layers)}", values=values.reshape(1, 1, -1))
             add({"weight": "Multiply", "bias": "Add"}[leaf], f"__module.{module}/aten::layer_norm/x", constant)
+        elif side == "encoder" and name.endswith(
+            "q_proj.bias"
+        ):  # of queries that are scaled before it is added
+            product = add("MatMul", f"__module.{name.removesuffix('.bias')}/aten::linear/MatMul")
+            factor = add("Const", f"Constant_{len(layers)}", values=np.full((1, 1, 1), 0.5, values.dtype))
+            half = add("Const", f"Constant_{len(layers)}", values=values.reshape(1, 1, -1) / 2)
+            add(
+                "Add",
+                f"__module.{name.removesuffix('.q_proj.bias')}/aten::mul/Multiply",
+                add("Multiply", "m", product, factor),
+                half,
+            )
+        elif side == "encoder" and "embed" in name:
+            add("Add", "aten::add/Add", add("Const", f"Constant_{len(layers)}", values=values[None]))
         elif operation == "MatMul" and quantised:
             step = (np.ptp(values) / 255).astype(np.float32)
             zero = np.uint8(np.rint(-values.min() / step))

@@ -98,6 +98,35 @@ def test_ggml_vectors_are_float32(tmp_path: Path, kind: str, dtype: type) -> Non
     assert_read_as(path, expected, "ggml", np.dtype(dtype).name)
 
 
+OUTPUT = "_orig_mod.proj_out.weight"
+
+
+def write_compiled(directory: Path, output: files.Array) -> Path:
+    """Write a model as it is saved after torch.compile, with the matrix of the output beside the embedding."""
+    config = {"tie_word_embeddings": False}
+    files.write_huggingface(directory, files.TINY, HALF, prefix="_orig_mod.", config=config)
+    tensors = {f"_orig_mod.{files.huggingface_name(name)}": values for name, values in HALF.items()}
+    files.write_safetensors(directory / "model.safetensors", {OUTPUT: output, **tensors})
+    return directory
+
+
+def test_the_output_is_the_embedding(tmp_path: Path) -> None:
+    embedding = HALF["decoder.token_embedding.weight"]
+    assert_read_as(write_compiled(tmp_path / "same", embedding), HALF, "huggingface", "float16")
+    with pytest.raises(CheckpointError, match=r"proj_out\.weight and the token embedding differ"):
+        open_checkpoint(write_compiled(tmp_path / "other", embedding + np.float16(1)))
+
+
+def test_weights_of_a_variant_and_in_float64_are_read(tmp_path: Path) -> None:
+    double = {name: values.astype(np.float64) for name, values in SINGLE.items()}
+    one = files.write_huggingface(tmp_path / "one", files.TINY, double)
+    (one / "model.safetensors").rename(one / "model.fp64.safetensors")
+    assert_read_as(one, SINGLE, "huggingface", "float64")
+    shards = files.write_huggingface(tmp_path / "shards", files.TINY, HALF, shards=2)
+    (shards / "model.safetensors.index.json").rename(shards / "model.safetensors.index.fp16.json")
+    assert_read_as(shards, HALF, "huggingface", "float16")
+
+
 @pytest.mark.parametrize("writer", ["safetensors", "torch-bin"])
 def test_bfloat16_is_converted_to_equal_float32(tmp_path: Path, writer: str) -> None:
     path = files.FORMATS[writer](tmp_path, files.TINY, BFLOAT16)

@@ -74,7 +74,7 @@ def test_two_formats_of_one_model_are_equal_bit_for_bit() -> None:
         np.testing.assert_array_equal(values.view(np.uint16), converted.weights[name].view(np.uint16), name)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_what_torch_saves_today_is_read(tmp_path: Path, dtype: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     weights = files.random_weights(dtype=np.float32)
@@ -84,10 +84,11 @@ def test_what_torch_saves_today_is_read(tmp_path: Path, dtype: str) -> None:
     state[transposed] = state[transposed].t().contiguous().t()
     shared = torch.cat([state["decoder.ln.weight"], state["decoder.ln.bias"]])
     state["decoder.ln.weight"], state["decoder.ln.bias"] = shared[:32], shared[32:]
+    state["encoder.ln_post.bias"] = torch.nn.Parameter(state["encoder.ln_post.bias"])
     path = tmp_path / "model.pt"
     torch.save({"dims": asdict(files.TINY), "model_state_dict": state}, path)
     checkpoint = open_checkpoint(path)
     assert (checkpoint.dims, checkpoint.stored_dtype) == (files.TINY, dtype)
     for name, tensor in state.items():
-        wide = tensor.float() if dtype == "bfloat16" else tensor
-        np.testing.assert_array_equal(checkpoint.weights[name], wide.numpy(), name)
+        wide = tensor.float() if dtype in ("bfloat16", "float64") else tensor
+        np.testing.assert_array_equal(checkpoint.weights[name], wide.detach().numpy(), name)

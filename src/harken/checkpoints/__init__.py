@@ -66,6 +66,8 @@ _WEIGHT_FILES = (
     "model.bin",
     "model.safetensors",
     "model.safetensors.index.json",
+    "model.safetensors.index.*.json",
+    "model.*.safetensors",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
     "weights.safetensors",

@@ -48,7 +48,7 @@ _ALLOWED_SETTINGS: dict[str, tuple[object, ...]] = {
     "model_type": ("whisper", "lite-whisper"),
     "activation_function": ("gelu",),
     "scale_embedding": (False,),
-    "tie_word_embeddings": (True,),
+    "tie_word_embeddings": (True, False),
 }
 _DIMS = {
     "n_mels": "num_mel_bins",
@@ -87,7 +87,7 @@ _POSITIONAL_EMBEDDINGS = {
     "decoder.embed_positions.weight": "decoder.positional_embedding",
 }
 _MLX_BLOCK_MODULES = {"mlp1": "mlp.0", "mlp2": "mlp.2"}
-_PREFIX = re.compile(r".*?\b(?=(encoder|decoder)\.)")
+_PREFIX = re.compile(r".*?\b(?=(encoder|decoder|proj_out)\.)")
 _BLOCK = re.compile(r"(encoder|decoder)\.(?:layers|blocks)\.(\d+)\.(.+)")
 _OPENAI_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -115,7 +115,12 @@ def read(path: Path) -> Checkpoint:
     tensors = {
         openai_name_of(name): tensor for shard in shards for name, tensor in read_shard(shard.path).items()
     }
-    tensors.pop("proj_out.weight", None)  # tied to the token embedding
+    output, embedding = tensors.pop("proj_out.weight", None), tensors.get(EMBEDDING)
+    is_tied = config.get("tie_word_embeddings", True)
+    if output and embedding and not (is_tied or np.array_equal(output.read(), embedding.read())):
+        raise CheckpointError(
+            f"{path}: proj_out.weight and the token embedding differ, allowed is one matrix for both, as Whisper has"
+        )
     checkpoint = assemble(
         path,
         "huggingface",

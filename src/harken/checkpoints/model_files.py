@@ -263,6 +263,7 @@ def half(name: str, values: Array) -> Array:
 
 
 FLOAT32 = _numpy_dtype("float32", "<f4")
+FLOAT64 = StorageDtype("float64", 1, 8, lambda blocks: blocks.view("<f8").astype(np.float32))
 FLOAT16 = _numpy_dtype("float16", "<f2")
 BFLOAT16 = StorageDtype("bfloat16", 1, 2, _decode_bfloat16)
 INT8 = _numpy_dtype("int8", "i1")

@@ -95,6 +95,8 @@ def _read_graph(path: Path) -> tuple[list[Node], dict[str, Constant]]:
         order = int(port) if port.isdecimal() and len(port) < 6 else 0
         inputs.setdefault(edge.get("to-layer", ""), []).append((order, edge.get("from-layer", "")))
     constants: dict[str, Constant] = {}
+    scaled: dict[str, tuple[str, Constant]] = {}  # layers whose product is multiplied before the bias is added
+    modules: dict[str, str] = {}
     nodes: list[Node] = []
     for layer in root.iter("layer"):
         number, kind, name = (layer.get(key, "") for key in ("id", "type", "name"))
@@ -103,7 +105,14 @@ def _read_graph(path: Path) -> tuple[list[Node], dict[str, Constant]]:
         if found:
             constants[number] = found
         module, _, operation = name.removeprefix("__module.").partition("/")
-        nodes.append(Node(module if operation else "", kind, sources))
+        modules[number] = module = "" if not operation or module.startswith("aten::") else module
+        match kind, sources, [constants.get(source) for source in sources]:
+            case "Multiply", [product, _], [None, Constant() as factor] if math.prod(factor.tensor.shape) == 1:
+                scaled[number] = modules.get(product, ""), factor
+            case "Add", [product, bias], [None, Constant() as found] if product in scaled:
+                module, factor = scaled[product]
+                constants[bias] = replace(found, tensor=found.tensor.combined(_divided, factor.tensor))
+        nodes.append(Node(module, kind, sources))
     return nodes, constants
 
 
@@ -151,6 +160,11 @@ def _constant(
 
 def _compute(operation: Callable[[Array, Array], Array], first: Array, second: Array) -> Array:
     return operation(first.astype(np.float32), second.astype(np.float32))
+
+
+def _divided(bias: Array, factor: Array) -> Array:
+    quotient: Array = bias / factor.ravel()
+    return quotient
 
 
 def _reshape(shape: tuple[int, ...], values: Array) -> Array:

@@ -18,6 +18,7 @@ from harken.checkpoints.model_files import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
+    FLOAT64,
     INT32,
     INT64,
     UINT32,
@@ -30,7 +31,7 @@ from harken.checkpoints.model_files import (
 )
 from harken.errors import CheckpointError
 
-DTYPES = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
+DTYPES = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16, "F64": FLOAT64}
 INTEGERS = {"U32": UINT32, "I32": INT32, "I64": INT64}
 
 
@@ -117,5 +118,7 @@ def _parse_entry(
             stored_dtype = dtypes[dtype]
             if last - first == math.prod(shape) * stored_dtype.block_bytes:
                 return stored_dtype, tuple(shape), first, last - first
-    allowed = ", ".join(dtypes)
-    raise CheckpointError(f"{path}: the entry of {name[:80]!r} is damaged, or its type is none of {allowed}")
+    found = json.dumps(entry.get("dtype") if isinstance(entry, dict) else None)[:80]
+    raise CheckpointError(
+        f"{path}: the entry of {name[:80]!r} is damaged, or its type {found} is none of {', '.join(dtypes)}"
+    )

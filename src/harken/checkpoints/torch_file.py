@@ -22,6 +22,7 @@ from harken.checkpoints.model_files import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
+    FLOAT64,
     Array,
     ByteArray,
     LazyTensor,
@@ -170,6 +171,8 @@ def _construct(function: Any, arguments: Any) -> Any:
             return dict(_pairs(*arguments or ((),)))
         case "torch._utils _rebuild_tensor_v2":
             return PickledTensor(*arguments)
+        case "torch._utils _rebuild_parameter" | "torch._utils _rebuild_parameter_with_state":
+            return arguments[0]  # a tensor
     raise ValueError(f"it calls {function.name[:80]!r}, which a state dict does not need")
 
 
@@ -177,6 +180,7 @@ _DTYPES = {
     Global("torch FloatStorage"): FLOAT32,
     Global("torch HalfStorage"): FLOAT16,
     Global("torch BFloat16Storage"): BFLOAT16,
+    Global("torch DoubleStorage"): FLOAT64,
 }
 _MAX_PICKLE_BYTES = 1 << 24  # large-v3 has 150 kB
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature ... lengths of the name and of the extra field
