@@ -206,6 +206,7 @@ def peft(stock: Checkpoint, tmp_path: Path) -> Path:
     arrays[peft_name(EMBEDDING, "lora_embedding_A")] = rng.standard_normal((4, tokens), np.float32)
     arrays[peft_name(EMBEDDING, "lora_embedding_B")] = rng.standard_normal((state, 4), np.float32)
     arrays[SAVED] = rng.random(state, np.float32)
+    arrays[peft_name(QUERY, "base_layer.bias")] = rng.random(len(stock.weights[f"{QUERY}.bias"]), np.float32)
     return write_peft(tmp_path / "peft", arrays, alpha_pattern={"self_attn.q_proj": 2}, use_dora=True)
 
 
@@ -224,6 +225,7 @@ def test_an_adapter_of_peft_changes_the_weights_as_peft_merges_it(stock: Checkpo
     lengths = np.linalg.norm(changed, axis=1, keepdims=True)
     expected[f"{MLP}.weight"] = changed / lengths * arrays[peft_name(MLP, "lora_magnitude_vector")][:, None]
     expected[NORM] = arrays[SAVED]
+    expected[f"{QUERY}.bias"] = arrays[peft_name(QUERY, "base_layer.bias")]
     for name, values in expected.items():
         np.testing.assert_allclose(adapted[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
 
@@ -245,7 +247,9 @@ BAD_PEFT: list[tuple[dict[str, object], str, str]] = [
     ({"lora_alpha": float("nan")}, "", "lora_alpha is NaN"),
     ({"alpha_pattern": {"(a+)+b": 1}}, "", "is not the plain name of a module"),
     ({"fan_in_fan_out": True}, "", "fan_in_fan_out is set"),
-    ({}, "base_model.model.proj_out.lora_A.weight", "changes 'base_model.model.proj_out.weight'"),
+    ({}, "base_model.model.proj_out.lora_A.weight", "changes 'proj_out.weight'"),
+    ({"init_lora_weights": "pissa"}, "", 'init_lora_weights is "pissa", which changes the model too'),
+    ({}, "base_model.model.proj_out.weight", "allowed are both to the same values"),
     ({}, "base_model.model.model.encoder.layers.9.fc1.weight", "changes 'encoder.blocks.9.mlp.0.weight' of"),
     ({}, peft_name(QUERY, "lora_A.weight"), "factors B and A have the shapes None and (4, 64)"),
 ]
@@ -261,6 +265,15 @@ def test_an_adapter_of_peft_that_does_not_fit_is_refused(
         arrays = {peft_name(QUERY, part): np.zeros(shape, np.float32) for part, shape in factors.items()}
     with raises_checkpoint_error(f"{re.escape(str(tmp_path))}.*{re.escape(message)}"):
         with_adapters(stock, write_peft(tmp_path, arrays, **config))
+
+
+def test_an_adapter_changes_the_embedding_and_the_output_alike(stock: Checkpoint, tmp_path: Path) -> None:
+    name = f"{EMBEDDING}.weight"
+    arrays = {peft_name(EMBEDDING, "weight"): np.ones(stock.weights.shape(name), np.float32)}
+    with raises_checkpoint_error("allowed are both to the same values", most_bytes=1 << 26):
+        with_adapters(stock, write_peft(tmp_path / "one", arrays))
+    arrays["base_model.model.proj_out.weight"] = arrays[peft_name(EMBEDDING, "weight")]
+    assert (with_adapters(stock, write_peft(tmp_path / "both", arrays)).weights[name] == 1).all()
 
 
 # --- Assistants --------------------------------------------------------------------------------------------

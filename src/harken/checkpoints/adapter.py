@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from harken.checkpoints.checkpoint import Checkpoint, Weights, encoder_digest
+from harken.checkpoints.checkpoint import EMBEDDING, Checkpoint, Weights, encoder_digest
 from harken.checkpoints.huggingface import openai_name_of, read_shard
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, read_object, watch
 from harken.checkpoints.safetensors import read_metadata, read_tensors, serialize_tensors
@@ -51,10 +51,16 @@ _PEFT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 _ADAPTED = re.compile(r"encoder\.blocks\.\d+\.attn\.(query|key|value|out)\.weight")
 _TAKES_ENCODER_OUTPUT = (".cross_attn.key.weight", ".cross_attn.value.weight")
 _LORA = re.compile(r"(.+)\.lora_(embedding_)?(A|B|magnitude_vector)(\.\w+?)??(\.weight)?")
-_SAVED = re.compile(r"\.(modules_to_save|original_module)(\.default)?(?=\.)")
+_SAVED = re.compile(r"\.((modules_to_save|original_module)(\.default)?|base_layer)(?=\.)")
+_OUTPUT = "proj_out.weight"
 _PLAIN_PATTERN = re.compile(r"[\w.]+")
-_UNSUPPORTED = ("fan_in_fan_out", "lora_bias")
+_UNSUPPORTED = (
+    *("fan_in_fan_out", "lora_bias", "layer_replication", "use_qalora", "use_bdlora", "kasa_config"),
+    *("monteclora_config", "alora_invocation_tokens", "arrow_config"),
+)
 """Settings of peft that mean another computation."""
+_PLAIN_INITS = (None, True, False, "gaussian", "orthogonal", "eva")
+"""Values of init_lora_weights with which the model's own weights stay as they are."""
 
 NO_ADAPTER = "none"
 Change = Callable[[Array], Array]
@@ -298,18 +304,32 @@ def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change]
     if (kind := config.get("peft_type")) != "LORA":
         raise CheckpointError(f'{folder}: an adapter of type {json.dumps(kind)[:80]}, allowed is "LORA"')
     if refused := [name for name in _UNSUPPORTED if config.get(name)]:
-        raise CheckpointError(f"{folder / PEFT_CONFIG}: {refused[0]} is set, which no adapter of Whisper needs")
+        raise CheckpointError(f"{folder / PEFT_CONFIG}: {refused[0]} is set, allowed are LoRA, rsLoRA and DoRA")
+    if (init := config.get("init_lora_weights")) not in _PLAIN_INITS:
+        raise CheckpointError(
+            f"{folder / PEFT_CONFIG}: init_lora_weights is {json.dumps(init)[:80]}, which changes the model too; save "
+            "the adapter with path_initial_model_for_weight_conversion of peft"
+        )
     factors: dict[str, dict[str, LazyTensor]] = {}
     changes: dict[str, Change] = {}
+    whole: dict[str, LazyTensor] = {}  # of the embedding and the output
     for name, tensor in read_shard(file).items():
         if lora := _LORA.fullmatch(name):
             module, embedding, part = lora.groups()[:3]
             factors.setdefault(module, {})[f"{embedding or ''}{part}"] = tensor
-        else:
-            ours = openai_name_of(_SAVED.sub("", name))
+            continue
+        ours = openai_name_of(_SAVED.sub("", name))
+        if ours == _OUTPUT or (ours == EMBEDDING and ".base_layer." not in name):
+            whole[ours] = tensor
+        if ours != _OUTPUT:
             if ours not in checkpoint.weights or checkpoint.weights.shape(ours) != tensor.shape:
                 raise _no_such_weight(file, checkpoint, ours, tensor.shape)
             changes[ours] = partial(_replaced, file, tensor)
+    if whole and not (EMBEDDING in whole and config.get("ensure_weight_tying")) and not _are_equal(whole):
+        raise CheckpointError(
+            f"{file}: changes {' and '.join(whole)}, allowed are both to the same values, as Whisper has one matrix "
+            "for the two"
+        )
     for module, found in factors.items():
         ours = openai_name_of(f"{module}.weight")
         is_embedding = "embedding_A" in found
@@ -321,7 +341,8 @@ def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change]
         if magnitudes and np.prod(magnitudes.shape, dtype=object) != checkpoint.weights.shape(ours)[0]:
             raise CheckpointError(f"{file}: {ours} has {magnitudes.shape} magnitudes, allowed is one a row")
         scale = _peft_scale(folder / PEFT_CONFIG, config, module, change.a.shape[0])
-        changes[ours] = replace(change, scale=scale, magnitudes=magnitudes)
+        low_rank = replace(change, scale=scale, magnitudes=magnitudes)
+        changes[ours] = partial(_both, changes[ours], low_rank) if ours in changes else low_rank
     return changes, files
 
 
@@ -378,6 +399,16 @@ def _peft_scale(path: Path, config: Mapping[str, object], module: str, rank: int
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < 1e6:
         raise CheckpointError(f"{path}: lora_alpha is {json.dumps(alpha)[:80]}, allowed is a number below 1e6")
     return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)
+
+
+def _are_equal(whole: Mapping[str, LazyTensor]) -> bool:
+    """Return whether the embedding and the output are given, with the same values."""
+    first, *others = (tensor.read() for tensor in whole.values())
+    return len(others) == 1 and np.array_equal(first, others[0])
+
+
+def _both(first: Change, second: Change, matrix: Array) -> Array:
+    return second(first(matrix))
 
 
 def _replaced(file: Path, tensor: LazyTensor, matrix: Array) -> Array:
