@@ -493,7 +493,8 @@ int main(void) {
                                      .n_embeddings = VOCABULARY, .n_context = CONTEXT, .embedding = embedding,
                                      .positions = draw_floats(CONTEXT * STATE, 0.5f), .layers = layers,
                                      .head = draw_matrix(VOCABULARY, STATE, bits),
-                                     .n_alignment_heads = 1, .alignment_heads = (int32_t[]){1, 2}};
+                                     .n_alignment_heads = 1, .alignment_heads = (int32_t[]){1, 2},
+                                     .window_bits = (int32_t[]){8, 16, 32}[i]};
         char names[HARKEN_NAMES_BYTES];
         harken_instruction_sets(names);
         for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {

@@ -110,6 +110,8 @@ class NativeDecoder:
     contents : DecoderWeights
         Their contents.
     heads : KeptHeads
+    window_bits : {8, 16, 32}
+        Bits of the keys and values of the cross-attention.
     threads : int
         Threads of one call.
 
@@ -129,6 +131,7 @@ class NativeDecoder:
         *,
         contents: DecoderWeights,
         heads: KeptHeads,
+        window_bits: int,
         threads: int,
     ) -> None:
         self.library = load_library()
@@ -141,7 +144,7 @@ class NativeDecoder:
         # encoder output of frozen positions, and their keys and values
         self._frozen = np.empty((0, 0), np.float32), np.empty((0, 0, 0), np.float32)
         head_tokens = None if self.vocab_subset is None else self.vocab_subset.astype(np.int32)
-        self._model = _make_model(arrays, contents, heads.all, head_tokens)
+        self._model = _make_model(arrays, contents, heads.all, head_tokens, window_bits)
         self._arrays = arrays, head_tokens  # the model points to them
         self.handle = self.library.harken_decoder_open(
             byref(self._model), threads, self.instruction_set.encode("ascii")
@@ -303,6 +306,7 @@ def _make_model(
     contents: DecoderWeights,
     alignment_heads: AlignmentHeads,
     head_tokens: NDArray[np.int32] | None,
+    window_bits: int,
 ) -> Model:
     """Return the structure that describes a model to the library; it points to the arrays."""
     dims = contents.dims
@@ -324,6 +328,7 @@ def _make_model(
         None if head_tokens is None else head_tokens.ctypes.data,
         len(alignment_heads),
         (c_int32 * len(flat_heads))(*flat_heads),
+        window_bits,
     )
 
 

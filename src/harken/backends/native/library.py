@@ -59,6 +59,7 @@ class Model(Structure):
         ("head_tokens", c_void_p),
         ("n_alignment_heads", c_int32),
         ("alignment_heads", POINTER(c_int32)),
+        ("window_bits", c_int32),
     )
 
 

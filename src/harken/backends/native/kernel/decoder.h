@@ -135,7 +135,7 @@ static inline void harken_multiply_rows(const struct harken_input *input, const 
         input->kernels->multiply(matrix, &input->rows, n, output, y, stride);
 }
 
-/* The packed keys and values of a window: for each layer and head two matrices of 16-bit integers or of floats, the
+/* The packed keys and values of a window: for each layer and head two matrices of integers or of floats, the
  * second in chunks of positions, and then the scales of both if they are integers. */
 struct harken_head_layout {
     int32_t head_size, padded; /* positions, rounded up to whole groups */
@@ -146,8 +146,8 @@ static inline struct harken_head_layout harken_head_layout(const harken_decoder 
                                                            int32_t part) {
     struct harken_head_layout head = {.head_size = decoder->model.n_state / decoder->model.n_heads};
     head.padded = parts(capacity, HARKEN_GROUP) * HARKEN_GROUP;
-    int64_t number = decoder->kernels->number_bytes;
-    int64_t n_scales = number == sizeof(int16_t) ? head.padded + (int64_t)parts(capacity, part) * head.head_size : 0;
+    int64_t number = decoder->model.window_bits / 8;
+    int64_t n_scales = number < (int64_t)sizeof(float) ? head.padded + (int64_t)parts(capacity, part) * head.head_size : 0;
     head.size = 2 * number * head.padded * head.head_size + (int64_t)sizeof(float) * n_scales;
     return head;
 }
@@ -158,7 +158,7 @@ static inline void harken_chunk_matrices(const harken_decoder *decoder, const st
                                          struct harken_matrix *values) {
     struct harken_head_layout layout = harken_head_layout(decoder, window->capacity, window->part);
     char *place = (char *)window->packed + layout.size * ((int64_t)layer * decoder->model.n_heads + head);
-    int64_t row_bytes = (int64_t)decoder->kernels->number_bytes * layout.head_size;
+    int64_t row_bytes = decoder->model.window_bits / 8 * (int64_t)layout.head_size;
     char *values_place = place + layout.padded * row_bytes;
     float *key_scales = (float *)(values_place + layout.padded * row_bytes);
     int32_t first = chunk * window->part, n = min(window->positions - first, window->part);
@@ -166,6 +166,7 @@ static inline void harken_chunk_matrices(const harken_decoder *decoder, const st
     keys->scales = key_scales + first;
     values->weights = values_place + first * row_bytes;
     values->scales = key_scales + layout.padded + (int64_t)chunk * layout.head_size;
+    keys->bits = values->bits = decoder->model.window_bits;
     keys->bias = values->bias = NULL;
     keys->rows = n;
     keys->columns = values->rows = layout.head_size;

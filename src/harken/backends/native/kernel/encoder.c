@@ -136,11 +136,9 @@ static void pack_heads(void *context, int32_t layer, int32_t begin, int32_t end,
                        work->chunk->history + layer * work->chunk->layer_stride + row * 2 * state + channel,
                        (size_t)work->head_size * sizeof *from);
         if (item < heads)
-            work->kernels->pack_keys(from, 2 * state, work->n_keys, work->head_size, (void *)matrix->weights,
-                                     (float *)matrix->scales);
+            work->kernels->pack_keys(from, 2 * state, work->n_keys, matrix);
         else
-            work->kernels->pack_values(from, 2 * state, work->n_keys, work->head_size, (void *)matrix->weights,
-                                       (float *)matrix->scales);
+            work->kernels->pack_values(from, 2 * state, work->n_keys, matrix);
     }
 }
 
@@ -213,6 +211,7 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     int32_t padded_keys = parts(work->n_keys, HARKEN_GROUP) * HARKEN_GROUP;
     size_t number = (size_t)work->kernels->number_bytes, keys = (size_t)padded_keys;
     size_t head_numbers = keys * (size_t)work->head_size;
+    int32_t bits_of_keys = 8 * work->kernels->number_bytes;
     work->mel_rows = harken_take(arena, frames * (size_t)work->mel_columns, sizeof(float));
     work->conv_rows = harken_take(arena, (frames - 2) * state, sizeof(float));
     work->x = harken_take(arena, positions * state, sizeof(float));
@@ -225,8 +224,8 @@ static void take_memory(struct work *work, struct harken_arena *arena, int32_t t
     work->phases = harken_take(arena, FIRST_PHASES + PHASES_A_LAYER * (size_t)model->n_layers, sizeof *work->phases);
     for (int32_t head = 0; head < model->n_heads; head++) {
         struct harken_matrix head_keys = {
-            .rows = work->n_keys, .columns = work->head_size, .bias = work->chunk->key_bias};
-        struct harken_matrix head_values = {.rows = work->head_size, .columns = padded_keys};
+            .rows = work->n_keys, .columns = work->head_size, .bits = bits_of_keys, .bias = work->chunk->key_bias};
+        struct harken_matrix head_values = {.rows = work->head_size, .columns = padded_keys, .bits = bits_of_keys};
         head_keys.weights = harken_take(arena, head_numbers, number);
         head_keys.scales = harken_take(arena, keys, sizeof(float));
         head_values.weights = harken_take(arena, head_numbers, number);

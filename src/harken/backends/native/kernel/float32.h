@@ -109,23 +109,19 @@ static void float_rows(const float *x, int64_t stride, int32_t n, int32_t column
         float_row(x + i * stride, columns, normalise, (float *)to->values + (int64_t)i * columns);
 }
 
-static void float_pack_keys(const float *keys, int64_t stride, int32_t n, int32_t head_size, void *weights,
-                            float *scales) {
-    int32_t padded = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
-    (void)scales;
+static void float_pack_keys(const float *keys, int64_t stride, int32_t n, const struct harken_matrix *matrix) {
+    int32_t head_size = matrix->columns, padded = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
     for (int32_t i = 0; i < padded; i++) {
-        float *to = (float *)weights + (int64_t)(i / HARKEN_GROUP * head_size) * HARKEN_GROUP + i % HARKEN_GROUP;
+        float *to = (float *)matrix->weights + (int64_t)(i / HARKEN_GROUP * head_size) * HARKEN_GROUP + i % HARKEN_GROUP;
         for (int32_t channel = 0; channel < head_size; channel++)
             to[channel * HARKEN_GROUP] = i < n ? keys[i * stride + channel] : 0;
     }
 }
 
-static void float_pack_values(const float *values, int64_t stride, int32_t n, int32_t head_size, void *weights,
-                              float *scales) {
+static void float_pack_values(const float *values, int64_t stride, int32_t n, const struct harken_matrix *matrix) {
     int32_t padded = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
-    float *to = weights;
-    (void)scales;
-    for (int32_t channel = 0; channel < head_size; channel += LANES)
+    float *to = (float *)matrix->weights;
+    for (int32_t channel = 0; channel < matrix->rows; channel += LANES)
         for (int32_t i = 0; i < padded; i++, to += LANES)
             store(to, i < n ? load(values + i * stride + channel) : splat(0));
 }

@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 11
+#define HARKEN_ABI_VERSION 12
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -35,7 +35,7 @@ enum { HARKEN_GROUP = 16, HARKEN_BLOCK = 32, HARKEN_MOST_IN_A_PART = 512 };
  * 4 bits: two in a byte, each w + 8 in 0..15, shape (groups, columns / 8, 16 rows, 4 bytes); byte j of a row holds
  *     column j in its lower half and column j + 4 in its upper half; scales as for 8 bits.
  * 16 bits, for many vectors at a time: shape (groups, columns / 2, 16 rows, 2 columns); the Euclidean norm of a row is at
- *     most 46,100; scales are float, shape (rows_padded,).
+ *     most 46,100; scales are float, shape (rows_padded,). Keys and values of 8 bits have the same shape.
  * 32 bits: float, shape (groups, columns, 16 rows), without scales.
  * bias: float, shape (rows_padded,), or NULL. */
 struct harken_matrix {
@@ -63,6 +63,7 @@ struct harken_model {
     const int32_t *head_tokens; /* their ids, ascending, or NULL for those of all tokens */
     int32_t n_alignment_heads;
     const int32_t *alignment_heads; /* pairs of layer and head, each once */
+    int32_t window_bits;            /* of the keys and values of the cross-attention: 8 or 16, or 32 as the matrices */
 };
 
 /* A linear layer of the encoder. One of low rank is computed as W = B A: `matrix` is B, and `first` is A, which has no bias

@@ -9,19 +9,21 @@
 #include "kernels.h"
 
 static const float LARGEST_NORM = 46000.0f; /* rounding adds up to 100 for 40,000 numbers, and 46,100^2 < 2^31 */
-static const float LARGEST_INT16 = 32767.0f;
+static const float LARGEST_INT16 = 32767.0f, LARGEST_INT8 = 127.0f;
 
 typedef int16_t i16x16 __attribute__((vector_size(32)));
+typedef int16_t i16x32 __attribute__((vector_size(64)));
+typedef int8_t i8x32 __attribute__((vector_size(32)));
 
 INLINE i16x16 to_int16(f32x16 x) {
     return __builtin_convertvector(round_to_integer(x), i16x16);
 }
 
-/* The factor that makes integers of numbers with this peak and this sum of squares. */
-INLINE float integer_factor(float peak, float squares) {
+/* The factor that makes integers, of magnitudes up to `largest`, of numbers with this peak and this sum of squares. */
+INLINE float integer_factor(float peak, float squares, float largest) {
     if (!(peak > 1e-18f))
         return 0;
-    float by_peak = LARGEST_INT16 / peak, by_norm = LARGEST_NORM / sqrtf(squares);
+    float by_peak = largest / peak, by_norm = LARGEST_NORM / sqrtf(squares);
     return by_peak < by_norm ? by_peak : by_norm;
 }
 
@@ -30,8 +32,9 @@ INLINE float integer_scale(float factor, float squares) {
     return !(squares < INFINITY) ? NAN : factor > 0 ? 1 / factor : 0;
 }
 
-/* x - mean as integers; returns their scale, and the sum of the squares. */
-INLINE float quantise_row(const float *x, int32_t columns, float mean, int16_t *to, float *sum_of_squares) {
+/* x - mean as integers of magnitudes up to `most`; returns their scale, and the sum of the squares. */
+INLINE float quantise_row(const float *x, int32_t columns, float mean, float most, int16_t *to,
+                          float *sum_of_squares) {
     f32x16 squares = splat(0);
     i32x16 largest = splat_integer(0);
     for (int32_t column = 0; column < columns; column += LANES) {
@@ -40,7 +43,7 @@ INLINE float quantise_row(const float *x, int32_t columns, float mean, int16_t *
         largest = __builtin_elementwise_max(largest, magnitude_bits(centred));
     }
     *sum_of_squares = sum_lanes(squares);
-    float factor = integer_factor(float_of_bits(__builtin_reduce_max(largest)), *sum_of_squares);
+    float factor = integer_factor(float_of_bits(__builtin_reduce_max(largest)), *sum_of_squares, most);
     for (int32_t column = 0; column < columns; column += LANES) {
         i16x16 integers = to_int16((load(x + column) - mean) * factor);
         memcpy(to + column, &integers, sizeof integers);
@@ -58,27 +61,38 @@ static void quantise_rows(const float *x, int64_t stride, int32_t n, int32_t col
                           const struct harken_rows *to) {
     for (int32_t i = 0; i < n; i++) {
         float squares, mean = normalise ? mean_of(x + i * stride, columns) : 0;
-        float scale = quantise_row(x + i * stride, columns, mean, (int16_t *)to->values + (int64_t)i * columns, &squares);
+        int16_t *values = (int16_t *)to->values + (int64_t)i * columns;
+        float scale = quantise_row(x + i * stride, columns, mean, LARGEST_INT16, values, &squares);
         to->scales[i] = normalise ? scale / sqrtf(squares / (float)columns + 1e-5f) : scale;
     }
     clear_rest(to, n, columns);
 }
 
+/* Two columns of 16 rows, from integers of 8 or 16 bits. */
+INLINE pair_weights load_columns(const char *from, int bits) {
+    if (bits == 16)
+        return load_pairs((const int16_t *)from);
+    i8x32 narrow;
+    memcpy(&narrow, from, sizeof narrow);
+    i16x32 pairs = __builtin_convertvector(narrow, i16x32);
+    return load_pairs((const int16_t *)&pairs);
+}
+
 /* Some groups of the matrix times a tile of rows, of which n count. */
-INLINE void multiply_tile(const struct harken_matrix *matrix, int64_t group, int n_groups,
+INLINE void multiply_tile(const struct harken_matrix *matrix, int bits, int64_t group, int n_groups,
                           const struct harken_rows *x, int64_t first, int rows, int32_t n, enum harken_output output,
                           float *y, int64_t stride) {
     i32x16 sums[ROW_TILE][GROUP_TILE];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int g = 0; g < n_groups; g++)
             sums[i][g] = splat_integer(0);
-    int64_t columns = matrix->columns, group_size = columns * HARKEN_GROUP;
-    const int16_t *weights = (const int16_t *)matrix->weights + group * group_size;
+    int64_t columns = matrix->columns, column_size = HARKEN_GROUP * bits / 8, group_size = columns * column_size;
+    const char *weights = (const char *)matrix->weights + group * group_size;
     const int16_t *values = (const int16_t *)x->values + first * columns;
     for (int64_t column = 0; column < columns; column += 2) {
         pair_weights pairs[GROUP_TILE];
         UNROLL for (int g = 0; g < n_groups; g++)
-            pairs[g] = load_pairs(weights + g * group_size + column * HARKEN_GROUP);
+            pairs[g] = load_columns(weights + g * group_size + column * column_size, bits);
         UNROLL for (int i = 0; i < rows; i++)
             UNROLL for (int g = 0; g < n_groups; g++)
                 sums[i][g] = dot_pairs(sums[i][g], pairs[g], values + i * columns + column);
@@ -100,10 +114,14 @@ INLINE void multiply_tile(const struct harken_matrix *matrix, int64_t group, int
     static void multiply_##rows(const struct harken_matrix *matrix, int64_t group, int64_t n_groups,                 \
                                 const struct harken_rows *x, int64_t first, int32_t n, enum harken_output output,      \
                                 float *y, int64_t stride) {                                                            \
-        if (n_groups >= GROUP_TILE)                                                                                    \
-            multiply_tile(matrix, group, GROUP_TILE, x, first, rows, n, output, y, stride);                            \
+        if (matrix->bits == 8 && n_groups >= GROUP_TILE)                                                               \
+            multiply_tile(matrix, 8, group, GROUP_TILE, x, first, rows, n, output, y, stride);                         \
+        else if (matrix->bits == 8)                                                                                    \
+            multiply_tile(matrix, 8, group, 1, x, first, rows, n, output, y, stride);                                  \
+        else if (n_groups >= GROUP_TILE)                                                                               \
+            multiply_tile(matrix, 16, group, GROUP_TILE, x, first, rows, n, output, y, stride);                        \
         else                                                                                                           \
-            multiply_tile(matrix, group, 1, x, first, rows, n, output, y, stride);                                     \
+            multiply_tile(matrix, 16, group, 1, x, first, rows, n, output, y, stride);                                 \
     }
 TILE_OF(1)
 TILE_OF(2)
@@ -142,27 +160,31 @@ static void multiply(const struct harken_matrix *matrix, const struct harken_row
 
 /* -- Attention to the positions of a window ---------------------------------------------------------------------- */
 
-static void pack_keys(const float *keys, int64_t stride, int32_t n, int32_t head_size, void *weights,
-                      float *scales) {
+static void pack_keys(const float *keys, int64_t stride, int32_t n, const struct harken_matrix *to) {
     int16_t row[HARKEN_MAX_HEAD_SIZE] __attribute__((aligned(64)));
-    int32_t padded = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
+    int32_t head_size = to->columns, padded = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
+    float squares, most = to->bits == 8 ? LARGEST_INT8 : LARGEST_INT16, *scales = (float *)to->scales;
     for (int32_t i = 0; i < padded; i++) {
-        float squares;
         if (i < n)
-            scales[i] = quantise_row(keys + i * stride, head_size, 0, row, &squares);
+            scales[i] = quantise_row(keys + i * stride, head_size, 0, most, row, &squares);
         else
             memset(row, 0, (size_t)head_size * sizeof *row), scales[i] = 0;
-        int16_t *to = (int16_t *)weights + (int64_t)(i / HARKEN_GROUP * head_size) * HARKEN_GROUP + i % HARKEN_GROUP * 2;
-        for (int32_t channel = 0; channel < head_size; channel += 2)
-            memcpy(to + channel * HARKEN_GROUP, row + channel, 2 * sizeof *row);
+        int64_t place = (int64_t)(i / HARKEN_GROUP * head_size) * HARKEN_GROUP + i % HARKEN_GROUP * 2;
+        for (int32_t channel = 0; channel < head_size; channel += 2, place += 2 * HARKEN_GROUP) {
+            int8_t narrow[2] = {(int8_t)row[channel], (int8_t)row[channel + 1]};
+            if (to->bits == 8)
+                memcpy((int8_t *)to->weights + place, narrow, sizeof narrow);
+            else
+                memcpy((int16_t *)to->weights + place, row + channel, 2 * sizeof *row);
+        }
     }
 }
 
-static void pack_values(const float *values, int64_t stride, int32_t n, int32_t head_size, void *weights,
-                        float *scales) {
-    int16_t *to = weights;
+static void pack_values(const float *values, int64_t stride, int32_t n, const struct harken_matrix *to) {
+    char *weights = (char *)to->weights;
     int32_t padded = (n + HARKEN_GROUP - 1) / HARKEN_GROUP * HARKEN_GROUP;
-    for (int32_t channel = 0; channel < head_size; channel += LANES) {
+    float most = to->bits == 8 ? LARGEST_INT8 : LARGEST_INT16;
+    for (int32_t channel = 0; channel < to->rows; channel += LANES) {
         f32x16 squares = splat(0), factors, channel_scales;
         i32x16 largest = splat_integer(0);
         for (int32_t i = 0; i < n; i++) {
@@ -171,16 +193,18 @@ static void pack_values(const float *values, int64_t stride, int32_t n, int32_t 
             largest = __builtin_elementwise_max(largest, magnitude_bits(value));
         }
         for (int lane = 0; lane < LANES; lane++) {
-            factors[lane] = integer_factor(((f32x16)largest)[lane], squares[lane]);
+            factors[lane] = integer_factor(((f32x16)largest)[lane], squares[lane], most);
             channel_scales[lane] = integer_scale(factors[lane], squares[lane]);
         }
-        store(scales + channel, channel_scales);
-        for (int32_t i = 0; i < padded; i += 2, to += 2 * LANES) {
+        store((float *)to->scales + channel, channel_scales);
+        for (int32_t i = 0; i < padded; i += 2) {
             i32x16 even = i < n ? round_to_integer(load(values + i * stride + channel) * factors) : splat_integer(0);
             i32x16 odd =
                 i + 1 < n ? round_to_integer(load(values + (i + 1) * stride + channel) * factors) : splat_integer(0);
             i32x16 pairs = (even & 0xffff) | odd << 16;
-            memcpy(to, &pairs, sizeof pairs);
+            i16x16 narrow_pairs = __builtin_convertvector((even & 0xff) | odd << 8, i16x16);
+            memcpy(weights, to->bits == 8 ? (const void *)&narrow_pairs : &pairs, (size_t)(to->bits * 2 * LANES / 8));
+            weights += to->bits * 2 * LANES / 8;
         }
     }
 }
@@ -200,7 +224,7 @@ INLINE float exponentials_row(float *scores, int32_t n, int32_t padded, int16_t 
         store(scores + i, weights);
         squares = fma16(weights, weights, squares);
     }
-    float factor = integer_factor(1, sum_lanes(squares));
+    float factor = integer_factor(1, sum_lanes(squares), LARGEST_INT16);
     for (int32_t i = 0; i < padded; i += LANES) {
         i32x16 rounded = round_to_integer(load(scores + i) * factor);
         i16x16 narrow = __builtin_convertvector(rounded, i16x16);

@@ -42,7 +42,7 @@ struct harken_kernels {
     const char *name;
     int32_t activation_bytes; /* of a number of harken_activations */
     int32_t vectors;          /* that share what is read of weights with 7 bits */
-    int32_t number_bytes;     /* of a number of harken_rows, of packed keys and values, and of the KV cache */
+    int32_t number_bytes;     /* of a number of harken_rows, of the encoder's packed keys and values, and of the KV cache */
 
     /* y = x, or x with mean 0 and variance 1, quantised for weights of so many bits or as it is, as vector i of `to`. */
     void (*quantise)(const float *x, int32_t columns, int normalise, int bits, struct harken_activations *to, int32_t i);
@@ -77,10 +77,9 @@ struct harken_kernels {
                      enum harken_output output, float *y, int64_t stride);
 
     /* Keys of one head, n rows of floats, as a matrix with a row for each; values as one with a row for each channel,
-     * and a column for each of the positions, rounded up to whole groups. */
-    void (*pack_keys)(const float *keys, int64_t stride, int32_t n, int32_t head_size, void *weights, float *scales);
-    void (*pack_values)(const float *values, int64_t stride, int32_t n, int32_t head_size, void *weights,
-                        float *scales);
+     * and a column for each of the positions, rounded up to whole groups. The matrix says where, and of how many bits. */
+    void (*pack_keys)(const float *keys, int64_t stride, int32_t n, const struct harken_matrix *to);
+    void (*pack_values)(const float *values, int64_t stride, int32_t n, const struct harken_matrix *to);
 
     /* Attention of n queries to all positions of a window. `rows` and `scores` have room for n rows of them. */
     void (*window_attention)(const float *queries, int64_t stride, int32_t n, const struct harken_matrix *keys,

@@ -29,9 +29,8 @@ static void pack_chunks(void *context, int32_t layer, int32_t begin, int32_t end
         struct harken_matrix keys, values;
         harken_chunk_matrices(work->decoder, work->window, layer, head, first_chunk + chunk, &keys, &values);
         const float *from = work->keys_values + (int64_t)chunk * part * 2 * state + head * keys.columns;
-        kernels->pack_keys(from, 2 * state, keys.rows, keys.columns, (void *)keys.weights, (float *)keys.scales);
-        kernels->pack_values(from + state, 2 * state, keys.rows, keys.columns, (void *)values.weights,
-                             (float *)values.scales);
+        kernels->pack_keys(from, 2 * state, keys.rows, &keys);
+        kernels->pack_values(from + state, 2 * state, keys.rows, &values);
     }
 }
 
