@@ -121,7 +121,9 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
 
         wide = precision in ("int4", "int16") or self.dims.n_audio_state < LEAST_STATE_OF_INT8
         encoder_bits = 32 if precision == "fp32" else 16 if wide else 7
-        narrow_keys = precision == "int4" or encoder_bits == 7 and dims.n_text_state >= LEAST_STATE_OF_INT8_KEYS
+        narrow_keys = precision == "int4" or (
+            encoder_bits == 7 and dims.n_text_state >= LEAST_STATE_OF_INT8_KEYS
+        )
         decoder_weights = DecoderWeights(
             dims=self.dims, bits=BITS[precision], cross_bits=encoder_bits, vocab_subset=vocab_subset
         )
