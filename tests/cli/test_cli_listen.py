@@ -81,8 +81,10 @@ class TestSources:
         assert np.array_equal(session.samples, (TONE / 32768).astype(np.float32))
         assert max(map(len, session.blocks)) <= 800
 
-    def test_raw_floats_are_mixed_and_resampled(self, cli, session, piped):
-        left, right = tone(1.0, 48_000), np.zeros(48_000)
+    @pytest.mark.parametrize("right_over_left", [0, -1])  # of -1 the mean would be silence
+    def test_raw_floats_are_mixed_and_resampled(self, cli, session, piped, right_over_left):
+        left = tone(1.0, 48_000) / (1 - right_over_left)
+        right = right_over_left * left
         piped(np.stack([left, right], axis=1).astype("<f4").tobytes())
         form = ["--pcm-format", "f32le", "--pcm-rate", 48_000, "--pcm-channels", 2]
         assert cli.run("listen", "-", "--pcm", *form).code == 0

@@ -42,9 +42,9 @@ def test_samples_are_unchanged_at_16_khz(portaudio):
     assert (microphone.lost_s, portaudio.closed) == (0.0, 1)
 
 
-@pytest.mark.parametrize("form", [(1, 44_100), (2, 44_100)])
-def test_device_without_16_khz_is_resampled(portaudio, form):
-    portaudio.formats = {form}
+@pytest.mark.parametrize(("form", "second"), [((1, 44_100), 1), ((2, 44_100), 1), ((2, 44_100), -1)])
+def test_device_without_16_khz_is_resampled(portaudio, form, second):
+    portaudio.formats, portaudio.second = {form}, second
     samples = record(Microphone("2"), 21)[:16_000]
     assert (portaudio.opened[0]["channels"], portaudio.opened[0]["samplerate"]) == form
     assert np.abs(samples - tone_samples()[:16_000]).max() < 1e-4

@@ -32,6 +32,8 @@ class PortAudio:
     ----------
     formats : set of (int, int)
         Channels and rates that a device supports.
+    second : int
+        Factor of the second channel.
     lost : dict of int to int
         Number of frames lost before a read, by the index of the read.
     breaks : int or None
@@ -44,6 +46,7 @@ class PortAudio:
         self.devices = list(devices)
         self.default = SimpleNamespace(device=(0, 0))
         self.formats = {(1, 16_000)}
+        self.second = 1
         self.lost: dict[int, int] = {}
         self.breaks: int | None = None
         self.opened: list[dict[str, Any]] = []
@@ -99,4 +102,4 @@ class _Stream:
         begin = self._frame + lost
         self._frame = begin + frames
         samples = np.rint(tone_samples(self._rate_hz)[begin : self._frame] * 32768).astype(np.int16)
-        return np.repeat(samples[:, None], self._channels, axis=1), lost > 0
+        return np.stack([samples, self._portaudio.second * samples][: self._channels], axis=1), lost > 0

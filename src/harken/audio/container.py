@@ -354,18 +354,26 @@ def _mixing(frame: AudioFrame) -> Callable[[AudioFrame], AudioFrame]:
 
 
 def without_cancellation(frame: AudioFrame) -> AudioFrame:
-    """Return a frame, or, of two channels whose mix is nearly silent, the first one twice.
-
-    A wire that was soldered the wrong way round, or a trick for karaoke, makes a channel the negative of the other.
-    """
+    """Return a frame, or, of two channels whose mix is nearly silent, the first one twice."""
     if len(frame.layout.channels) != 2:
         return frame
     samples = _by_channel(frame)
-    first, second = samples.astype(np.float32) - (128 if samples.dtype == np.uint8 else 0)
-    both, product = first @ first + second @ second, first @ second
-    if both + 2 * product >= _LEAST_KEPT_ENERGY * both:
+    if not cancel_each_other(samples.astype(np.float32) - (128 if samples.dtype == np.uint8 else 0)):
         return frame
     return _make_frame(samples[[0, 0]], frame, frame.layout)
+
+
+def cancel_each_other(samples: NDArray[np.float32]) -> bool:
+    """Return whether samples of shape (channels, samples) are two channels whose mix is nearly silent.
+
+    A balanced cable in a stereo input, or a wire soldered the wrong way round, makes one the negative of the other.
+    """
+    if len(samples) != 2:
+        return False
+    first, second = samples
+    with np.errstate(over="ignore", invalid="ignore"):
+        both, product = first @ first + second @ second, first @ second
+        return bool(both + 2 * product < _LEAST_KEPT_ENERGY * both)
 
 
 def _mean(frame: AudioFrame) -> AudioFrame:

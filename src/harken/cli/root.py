@@ -46,7 +46,7 @@ EXAMPLE = Path(__file__).with_name("example.ogg")
 FIRST_WORDS = "Eleven seconds of a speech of 1961, transcribed on this machine:\n"
 LAST_WORDS = """
 Your own recordings, and more:
-  harken transcribe talk.mp3 --format srt,html    files and folders, to subtitles, text, json or a page
+  harken transcribe talk.mp3 --format srt,html    recordings and videos, to subtitles, text or a page
   harken listen                                   the microphone, live
   harken serve                                    a server for OpenAI's clients and others, with a page
   harken models                                   larger models, and other languages

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Protocol, Self
 import numpy as np
 
 from harken.audio import stream_audio
-from harken.audio.container import NOT_FINITE
+from harken.audio.container import NOT_FINITE, cancel_each_other
 from harken.audio.io import Resampler
 from harken.cli.exits import Stop, signal_stop
 from harken.cli.inputs import STDIN, recording_duration_s
@@ -135,8 +135,13 @@ class PcmSource:
     def _mono(self, samples: Floats) -> Floats:
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = samples.astype(np.float32) / np.float32(32768 if self.format == "s16le" else 1)
-            mixed: Floats = scaled.reshape(-1, self.channels).mean(axis=1)
-        return mixed
+            return _mixed(scaled.reshape(-1, self.channels))
+
+
+def _mixed(samples: Floats) -> Floats:
+    """Return the mean of the channels of samples of shape (samples, channels), or the first of two that cancel."""
+    mixed: Floats = samples[:, 0] if cancel_each_other(samples.T) else samples.mean(axis=1)
+    return mixed
 
 
 class RealTimeSource:
@@ -366,7 +371,7 @@ class Microphone:
                     before_s, read_to_s = read_to_s, device.time - device.read_available / self._rate_hz
                     if overflowed and before_s is not None:
                         yield resampler.feed(self._silence(read_to_s - before_s - frames / self._rate_hz))
-                    yield resampler.feed(samples.mean(axis=1, dtype=np.float32) / np.float32(32768))
+                    yield resampler.feed(_mixed(samples.astype(np.float32)) / np.float32(32768))
         except self._portaudio.PortAudioError as error:
             raise AudioError(f"microphone {self.name}: {_error_line(error)}") from error
 
