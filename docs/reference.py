@@ -27,7 +27,8 @@ def main() -> None:
 
 def page() -> str:
     """Return the page."""
-    context = click.Context(harken, info_name="harken", max_content_width=1000)
+    # The names are those of the commands, which keep their help option once it has been made.
+    context = click.Context(harken, max_content_width=1000, help_option_names=["-h", "--help"])
     commands = {name: harken.get_command(context, name) for name in COMMANDS}
     sections = {name: sections_of(command, context) for name, command in commands.items() if command}
     shared = shared_sections(sections)
@@ -40,7 +41,7 @@ def page() -> str:
     ]
     for name, command in commands.items():
         if command:
-            usage = " ".join(command.collect_usage_pieces(click.Context(command)))
+            usage = " ".join(command.collect_usage_pieces(click.Context(command, parent=context)))
             lines += [
                 f"## harken {name}",
                 "",

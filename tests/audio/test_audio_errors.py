@@ -101,6 +101,10 @@ def test_source_that_cannot_be_used_is_explained_in_one_line(tmp_path):
         ),
         ("", "'': no such file"),
         ("two\nlines.mp3", r"'two\\nlines\.mp3': no such file"),
+        (
+            "https://a.example/b.mp3",
+            r"https://a\.example/b\.mp3: no such file; a URL is not read: download it first",
+        ),
         ("nul\0.mp3", r"'nul\\x00\.mp3': cannot be read: embedded null byte"),
         (closed, r"<BytesIO>: cannot be read: I/O operation on closed file\.?"),
         (WithoutPosition(), "<WithoutPosition>: cannot be read: Illegal seek"),

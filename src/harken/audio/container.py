@@ -309,7 +309,8 @@ def _open_path(path: str) -> BinaryIO:
             raise AudioError(f"{printable(path)}: is a directory; {ALLOWED_SOURCES}")
         return open(path, "rb", buffering=0)
     except FileNotFoundError:
-        raise AudioNotFound(f"{printable(path)}: no such file") from None
+        hint = "; a URL is not read: download it first" if "://" in path else ""
+        raise AudioNotFound(f"{printable(path)}: no such file{hint}") from None
     except AudioError:
         raise
     except (OSError, ValueError) as error:
