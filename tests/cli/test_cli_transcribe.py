@@ -123,6 +123,7 @@ class TestScreen:
         outcome = cli.run("transcribe", "rain.wav", "--vad")
         message = "no speech found in 3.0 s of sound (peak -40 dBFS); --no-vad transcribes it all"
         assert (outcome.code, outcome.out, outcome.err) == (0, "", f"harken: rain.wav: {message}\n" * said)
+        assert cli.run("decode", "rain.wav", "--vad") == outcome
         assert "rain.wav: no text" in cli.run("transcribe", "rain.wav", "--vad", "--verbose").err
         assert cli.run("transcribe", "rain.wav", "--vad", "--quiet").err == ""
 

@@ -15,7 +15,8 @@ from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import recording_duration_s
 from harken.cli.model_options import load_model, model_options
 from harken.cli.options import Command, FilePath, dataclass_options, single_option
-from harken.cli.terminal import format_time, format_timed_text, write_stdout
+from harken.cli.remarks import no_speech
+from harken.cli.terminal import format_time, format_timed_text, write_stderr, write_stdout
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError
 from harken.formats import as_json, dump_json
@@ -363,7 +364,9 @@ def command(file: str, trace: bool, as_json: bool, **params: Any) -> None:
         if trace or isinstance(event, WindowDecoded):
             write_stdout(format_event(event))
 
-    for _ in recognizer.transcribe(
+    transcription = recognizer.transcribe(
         file, options, **DecodingTracer(recognizer.tokenizer, options, show).callbacks()
-    ):
-        pass
+    )
+    transcript = transcription.result()
+    if transcript.speech == () and transcription.peak:
+        write_stderr(f"harken: {file}: {no_speech(transcript.duration_s, transcription.peak)}")
