@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,10 @@ def test_tokens_keep_the_ids_that_the_model_has(tmp_path: Path, target: str) -> 
     assert converted.vocabulary.arrangement == checkpoint.vocabulary.arrangement
     for name, values in checkpoint.weights.items():
         np.testing.assert_array_equal(converted.weights[name], values.astype(np.float16), err_msg=name)
+    (tmp_path / "to" / "tokenizer.json").unlink()  # CTranslate2 reads its own list
+    if target == "ctranslate2":
+        again = open_checkpoint(tmp_path / "to").vocabulary.arrangement
+        assert again == checkpoint.vocabulary.arrangement
     with pytest.raises(CheckpointError, match="tokens of its own, of which a ggml file does not say"):
         convert(checkpoint, tmp_path / "ggml", "ggml", mel_filters(80))
 
@@ -54,6 +59,9 @@ def test_tokens_of_openai_are_read_back(tmp_path: Path, n_vocab: int) -> None:
     )
     tokenizer = Tokenizer.from_source(converted.vocabulary, n_vocab)
     assert tokenizer.has_same_vocabulary(Tokenizer.builtin(n_vocab))
+    template = json.loads((tmp_path / "to" / "tokenizer.json").read_text())["post_processor"]
+    around = (tokenizer.sot, tokenizer.no_timestamps, tokenizer.eot)
+    assert [entry["ids"] for entry in template["special_tokens"].values()] == [[token] for token in around]
 
 
 def test_padding_is_no_token_of_its_own(tmp_path: Path) -> None:

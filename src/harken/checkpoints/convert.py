@@ -145,7 +145,8 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         if i == tokenizer.eot or tokenizer.model_ids[i] not in ids
     }
     return {
-        **{"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None},
+        **{"version": "1.0", "truncation": None, "padding": None, "normalizer": None},
+        "post_processor": _template(tokenizer),
         "added_tokens": sorted(added, key=lambda entry: entry["id"]),
         "pre_tokenizer": by_bytes,
         "decoder": by_bytes | {"add_prefix_space": True},
@@ -157,10 +158,28 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
+def _template(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the special tokens around a text, which programs that train read, as in OpenAI's own file."""
+    around = [tokenizer.sot, tokenizer.no_timestamps, tokenizer.eot]
+    names = [tokenizer.describe_token(token) for token in around]
+    *start, end = ({"SpecialToken": {"id": name, "type_id": 0}} for name in names)
+    first, second = ({"Sequence": {"id": text, "type_id": i}} for i, text in enumerate("AB"))
+    return {
+        "type": "TemplateProcessing",
+        "single": [*start, first, end],
+        "pair": [*start, first, second, end],
+        "special_tokens": {
+            name: {"id": name, "ids": [tokenizer.model_ids[token]], "tokens": [name]}
+            for name, token in zip(names, around, strict=True)
+        },
+    }
+
+
 def _tokens_by_id(tokenizer: Tokenizer, n_vocab: int) -> list[str]:
     tokens = [f"<|unused_{i}|>" for i in range(n_vocab)]
-    for i, token in zip(tokenizer.model_ids, tokenizer.vocabulary(), strict=True):
-        tokens[i] = token
+    end = tokenizer.model_ids[tokenizer.eot]
+    for token, (i, name) in enumerate(zip(tokenizer.model_ids, tokenizer.vocabulary(), strict=True)):
+        tokens[i] = name if i < end else tokenizer.describe_token(token)  # those that were added are text
     return tokens
 
 

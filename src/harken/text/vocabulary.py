@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,8 @@ def arrange(path: Path, n_vocab: int) -> Arrangement | None:
         Number of rows of the model's embedding.
     """
     try:
-        ids = {token: i for token, i in _all_ids(path).items() if 0 <= i < n_vocab}
+        everything, added = _all_ids(path)
+        ids = {token: i for token, i in everything.items() if 0 <= i < n_vocab}
         specials = [
             next(ids[name] for name in names if name in ids) for names in map(str.split, _SPECIALS_IN_ORDER)
         ]
@@ -123,32 +124,31 @@ def arrange(path: Path, n_vocab: int) -> Arrangement | None:
     eot, sot, *rest = specials
     return Arrangement(
         ids=(*text, eot, sot, *sorted(languages), *rest, *sorted(timestamps)),
-        tokens=tuple(_in_alphabet(named[i]) for i in text),
+        tokens=tuple(_in_alphabet(named[i], is_text=named[i] in added) for i in text),
         languages=tuple(languages[i] for i in sorted(languages)),
         has_timestamps=bool(timestamps),
         multilingual=len(languages) > 1 and eot != _ENGLISH_END_OF_TEXT,
     )
 
 
-def _all_ids(path: Path) -> dict[str, int]:
-    """Return the ids of all tokens that a vocabulary file, or one beside it, names."""
-    if path.name == "vocabulary.txt":
-        return {token: i for i, token in enumerate(path.read_text(encoding="utf-8").splitlines())}
-    content: Any = json.loads(path.read_bytes())
-    ids: dict[str, int]
-    if path.name == "vocabulary.json":
-        ids = {token: i for i, token in enumerate(content)}
-    elif path.name == "tokenizer.json":
-        ids = content["model"]["vocab"] | {each["content"]: int(each["id"]) for each in content["added_tokens"]}
-    else:
-        added = path.with_name("added_tokens.json")
-        ids = {**content, **(json.loads(added.read_bytes()) if added.is_file() else {})}
-    return ids
+def _all_ids(path: Path) -> tuple[dict[str, int], Collection[str]]:
+    """Return the ids of all tokens that a vocabulary file, or one beside it, names, and those that were added."""
+    is_text = path.name == "vocabulary.txt"
+    content: Any = path.read_text(encoding="utf-8").splitlines() if is_text else json.loads(path.read_bytes())
+    if path.name.startswith("vocabulary."):
+        tokens = list(content)
+        return {token: i for i, token in enumerate(tokens)}, {*tokens[tokens.index(END_OF_TEXT) :]}
+    if path.name == "tokenizer.json":
+        added = {each["content"]: int(each["id"]) for each in content["added_tokens"]}
+        return content["model"]["vocab"] | added, added
+    file = path.with_name("added_tokens.json")
+    added = json.loads(file.read_bytes()) if file.is_file() else {}
+    return {**content, **added}, added
 
 
-def _in_alphabet(token: str) -> str:
+def _in_alphabet(token: str, *, is_text: bool) -> str:
     """Return a token in GPT-2's alphabet; one that was added is written as it is read."""
-    return token if is_byte_level(token) else bytes_to_unicode(token.encode())
+    return token if is_byte_level(token) and not is_text else bytes_to_unicode(token.encode())
 
 
 def builtin_tokens(multilingual: bool) -> list[str]:
