@@ -69,6 +69,15 @@ def test_added_tokens_are_text_and_languages_and_padding_is_left_out(tmp_path: P
         tokenizer.sot_sequence("<|als|>")
 
 
+def test_an_added_language_is_chosen_and_detected(tmp_path: Path) -> None:
+    vocabulary = TEXT + FIRST + LAST + TIMESTAMPS + ADDED
+    recognizer = harken.load(open_with(tmp_path, vocabulary, len(vocabulary)).path.parent, backend="numpy")
+    silence = np.zeros(1600, np.float32)
+    for how in ({"language": "<|gsw|>"}, {"languages": ["<|gsw|>"]}):
+        transcription = recognizer.transcribe(silence, vad=False, fill_gaps=False, **how)
+        assert transcription.result().language == "gsw"
+
+
 def test_a_model_without_timestamps_transcribes_without(tmp_path: Path) -> None:
     checkpoint = open_with(tmp_path, TEXT + FIRST + LAST, 266 + PADDING)
     recognizer = harken.load(checkpoint.path.parent, backend="numpy")

@@ -163,7 +163,8 @@ def _compute(operation: Callable[[Array, Array], Array], first: Array, second: A
 
 
 def _divided(bias: Array, factor: Array) -> Array:
-    quotient: Array = bias / factor.ravel()
+    with np.errstate(divide="ignore", invalid="ignore"):  # whoever reads it checks that all values are finite
+        quotient: Array = bias / factor.ravel()
     return quotient
 
 

@@ -262,7 +262,7 @@ class Tokenizer:
         OptionError
             If the model does not support that language or task.
         """
-        code = None if language is None else to_language_code(language)
+        code = language if language in self.language_tokens else language and to_language_code(language)
         if self.multilingual:
             if code not in self.language_tokens:
                 raise OptionError("language", language, f"one of {', '.join(self.language_tokens)}")

@@ -13,7 +13,6 @@ from harken.contract import Floats
 from harken.decoding import DecodeStats
 from harken.errors import AudioError, Cancelled, HarkenError, OutputError
 from harken.results import DroppedSegment, Segment, UnwrittenSpeech
-from harken.text import to_language_code
 from harken.transcribe.chunking import ClipSource, FrameSource, PackedSpeech, SpeechSegmenter
 from harken.transcribe.journal import Journal
 from harken.transcribe.language_id import LanguageFilter, LanguageProbabilities, LanguageVote
@@ -93,9 +92,7 @@ class RecordingTranscriber:
         self.unwritten: list[UnwrittenSpeech] = []
         self.finished = False
         self.failure: HarkenError | None = None
-        self.language = self.options.language_code
-        if self.language is None and language is not None:
-            self.language = to_language_code(language)
+        self.language = self.options.language_code or language
         self.language_probability: float | None = None
         self.stats = DecodeStats()
         self._language_filter = LanguageFilter()
