@@ -14,7 +14,7 @@ from harken.audio import AudioSource, stream_audio, stream_channels
 from harken.audio.vad import SpeechDetector
 from harken.backend_factory import AUTO, LSH_BUCKET_SIZE, LSH_ROUNDS, NGRAM, BackendFactory
 from harken.channels import ChannelsTranscription
-from harken.checkpoints import Adapters, open_checkpoint, repository_of, resolve_model, with_adapters
+from harken.checkpoints import Adapters, check_model_name, open_checkpoint, resolve_model, with_adapters
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.decoding.language import allowed_languages
@@ -157,8 +157,8 @@ def load(
         lsh_rounds=lsh_rounds,
         lsh_bucket_size=lsh_bucket_size,
     )
-    if assistant not in (None, AUTO, NGRAM) and not os.path.exists(assistant):
-        repository_of(assistant)  # a mistyped name is known before the model is downloaded, or loaded
+    if assistant not in (None, AUTO, NGRAM):
+        check_model_name(assistant)  # a mistyped name is known before the model is downloaded, or loaded
     stock = open_checkpoint(resolve_model(model, revision=revision, download=download))
     checkpoint = with_adapters(stock, adapter)
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)

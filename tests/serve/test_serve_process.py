@@ -84,11 +84,18 @@ def test_what_cannot_be_served_is_refused_in_one_line(
             (("--alias", "x=large"), 2, "'x=large': allowed is NAME=MODEL, with a MODEL of tiny.en"),
             (("--max-streams", "0"), 2, "--max-streams 0: allowed is an integer from 1 on"),
             (("--log-format", "xml"), 2, "--log-format 'xml': allowed is text or json"),
-            (("--port", "0", "--model", "no-such-model", "--no-download"), 4, "no-such-model"),
+            (
+                ("--port", "0", "--model", "no/such-model", "--no-download"),
+                4,
+                "no/such-model: not on this machine",
+            ),
             (("--speaker-model", "no-such-folder"), 4, "no-such-folder: is not a directory"),
         ):
             assert main(["serve", *options]) == code
             assert expected in capsys.readouterr().err.strip().splitlines()[-1]
+    for command in (["serve"], ["mcp", "--root", "."]):  # before anything else
+        assert main([*command, "--model", "tiny.en,tinny"]) == 4
+        assert capsys.readouterr().err.startswith("harken: tinny: no such model; allowed is ")
 
 
 def test_speakers_are_not_downloaded_if_nothing_may_be(

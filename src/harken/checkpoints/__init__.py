@@ -23,7 +23,7 @@ from harken.checkpoints.checkpoint import (
     encoder_digest,
     shares_encoder,
 )
-from harken.checkpoints.hub import SHORT_NAMES, repository_of, resolve_model
+from harken.checkpoints.hub import SHORT_NAMES, check_model_name, resolve_model
 from harken.checkpoints.model_files import read_error, read_object
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError, CheckpointNotFound
@@ -36,10 +36,10 @@ __all__ = [
     "Format",
     "Vocabulary",
     "Weights",
+    "check_model_name",
     "encoder_digest",
     "find_assistant",
     "open_checkpoint",
-    "repository_of",
     "resolve_model",
     "shares_encoder",
     "with_adapters",

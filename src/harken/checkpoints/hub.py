@@ -98,7 +98,7 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
         if revision is not None:
             raise OptionError("revision", revision, f"None with {os.fspath(model)}, which is a path")
         return Path(model)
-    repository = repository_of(model)
+    repository = _repository_of(model)
     if revision is None:
         if (own := _in_own_folder(os.fspath(model), repository)) is not None:
             return own
@@ -107,14 +107,20 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
     return _download(repository, revision, local_only=not download)
 
 
-def repository_of(model: str | os.PathLike[str]) -> str:
-    """Return the id of the repository that a name, which is no path, stands for.
+def check_model_name(model: str | os.PathLike[str]) -> None:
+    """Check that there is such a path, or can be a model of that name; nothing is downloaded.
 
     Raises
     ------
     CheckpointNotFound
-        If it can be none.
+        If not.
     """
+    if not os.path.exists(model):
+        _repository_of(model)
+
+
+def _repository_of(model: str | os.PathLike[str]) -> str:
+    """Return the id of the repository that a name, which is no path, stands for."""
     if not isinstance(model, str):
         raise CheckpointNotFound(f"{os.fspath(model)}: no such file or directory")
     repository = SHORT_NAMES.get(model, model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from harken.api import Recognizer, load, load_diarizer
+from harken.checkpoints import check_model_name
 from harken.cli.exits import EPILOGUE, TERMINATED, Stop
 from harken.cli.model_options import engine_options, model_params
 from harken.cli.options import (
@@ -68,7 +69,7 @@ def command(**params: Any) -> int:
     last words, files are finished. A second signal ends it at once.
     """
     options = options_from(ServeOptions, _with_environment(params))
-    ids = tuple(dict.fromkeys(params["model"]))
+    ids = _offered(params["model"])
     aliases = dict(_parse_alias(alias, ids) for alias in params["alias"])
     with _extra("serve", "the server needs"):
         from harken.serve.server import run
@@ -113,7 +114,7 @@ def mcp_command(roots: tuple[str, ...], **params: Any) -> int:
         from harken.serve.mcp import make_server, serve_http
     server = make_server(
         lambda name: load(**model_params(params | {"model": name})),
-        tuple(dict.fromkeys(params["model"])),
+        _offered(params["model"]),
         roots,
         _speaker_loader(params),
     )
@@ -123,6 +124,13 @@ def mcp_command(roots: tuple[str, ...], **params: Any) -> int:
     else:
         server.run()
     return 0
+
+
+def _offered(models: Sequence[str]) -> tuple[str, ...]:
+    """Return each model once; a mistyped name is refused now, and not when it is the turn of that model."""
+    for model in models:
+        check_model_name(model)
+    return tuple(dict.fromkeys(models))
 
 
 @contextmanager
