@@ -52,7 +52,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         Digest of the weights; packed weights are reused where it is the same.
     precision : {"auto", "fp32", "int16", "int8", "int4"}
         Of the decoder, which has 8-bit weights with int16 too. The encoder computes in float32 with fp32, in 8-bit
-        integers with int8 from the size of `base` on, else in 16-bit integers. "auto" is int8; int4 is for assistants.
+        integers with int8 and int4 from the size of `base` on, else in 16-bit integers. "auto" is int8; int4 is for
+        assistants.
         Results have the same bits on every processor.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
@@ -119,7 +120,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         def load_padding(contents: PackedContents) -> Mapping[str, NDArray[Any]]:
             return load_packed({}, contents=contents, digest=digest, store=store, check_unchanged=lambda: None)
 
-        wide = precision in ("int4", "int16") or self.dims.n_audio_state < LEAST_STATE_OF_INT8
+        wide = precision == "int16" or self.dims.n_audio_state < LEAST_STATE_OF_INT8
         encoder_bits = 32 if precision == "fp32" else 16 if wide else 7
         narrow_keys = precision == "int4" or (
             encoder_bits == 7 and dims.n_text_state >= LEAST_STATE_OF_INT8_KEYS
