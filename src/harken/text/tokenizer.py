@@ -239,6 +239,16 @@ class Tokenizer:
         assert token >= self.timestamp_begin, f"token {token} is no timestamp"
         return (token - self.timestamp_begin) / TIMESTAMPS_PER_S
 
+    def language_code(self, language: str) -> str:
+        """Return the code of a language: a code, name or alias, or a language of this model alone.
+
+        Raises
+        ------
+        OptionError
+            If there is no such language.
+        """
+        return language if language in self.language_tokens else to_language_code(language)
+
     def sot_sequence(
         self, language: str | None = None, task: str = "transcribe", *, timestamps: bool = True
     ) -> tuple[int, ...]:
@@ -262,7 +272,7 @@ class Tokenizer:
         OptionError
             If the model does not support that language or task.
         """
-        code = language if language in self.language_tokens else language and to_language_code(language)
+        code = None if language is None else self.language_code(language)
         if self.multilingual:
             if code not in self.language_tokens:
                 raise OptionError("language", language, f"one of {', '.join(self.language_tokens)}")

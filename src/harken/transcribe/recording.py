@@ -92,7 +92,9 @@ class RecordingTranscriber:
         self.unwritten: list[UnwrittenSpeech] = []
         self.finished = False
         self.failure: HarkenError | None = None
-        self.language = self.options.language_code or language
+        self.language = self.options.language_code
+        if self.language is None and language is not None:
+            self.language = window_decoder.tokenizer.language_code(language)
         self.language_probability: float | None = None
         self.stats = DecodeStats()
         self._language_filter = LanguageFilter()
