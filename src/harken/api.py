@@ -278,6 +278,8 @@ class Recognizer:
         self.tokenizer = tokenizer
         self.model = model
         self.speculator = speculator
+        # Texts that are there anyway are drafts, also without an assistant: those given, and those of earlier attempts.
+        self._drafter = speculator or SpeculativeDecoder(backend.clock)
         self._weights_digest = weights_digest
         self._is_adapted, self._speech_detector = is_adapted, speech_detector
         self._costs: dict[int, UpdateCost] = {}
@@ -376,10 +378,7 @@ class Recognizer:
         options = self._resolve_options(options, given, others=(Callbacks,))
         if diarizer:
             options = replace(options, word_timestamps=True)
-        # Texts that are there anyway are drafts, also without an assistant: those given, and those of earlier attempts.
-        window_decoder = self._window_decoder(
-            options, self.speculator or SpeculativeDecoder(self.backend.clock)
-        )
+        window_decoder = self._window_decoder(options, self._drafter)
         if options.channels == "apart":
             if journals:
                 raise OptionError("journals", journals, "none with channels='apart'")

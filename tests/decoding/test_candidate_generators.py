@@ -46,7 +46,7 @@ EARLIER, HYPOTHESIS = {"min_ngram_size": 3}, {"same_audio": True, "min_ngram_siz
         (EARLIER, "abcabc", "abc", "abc"),  # the last match with tokens behind it; not the prefix itself
         (EARLIER, "aaaa", "aaaa", "a"),
         # In an earlier hypothesis of the same audio.
-        (HYPOTHESIS, "hello there", "", "hell"),
+        (HYPOTHESIS, "hello there", "", "\0hel"),  # most windows begin with speech: the first timestamp
         (HYPOTHESIS, "hello there", "hello there", ""),
         (HYPOTHESIS, "hello there", "Hallo", " the"),
         (HYPOTHESIS, "an ant and an ape", "an ant and an", " ape"),  # as far as it agrees, not elsewhere

@@ -154,7 +154,10 @@ class PromptLookup:
         """Return the source tokens that follow the match, none without a match."""
         source = self.source_tokens[row] if self.same_audio else (*self.source_tokens[row], *prefix)
         text_tokens = [token for token in prefix if not self._is_timestamp(token)]
-        match_timestamps = len(text_tokens) == len(prefix) or any(map(self._is_timestamp, source))
+        has_timestamps = any(map(self._is_timestamp, source))
+        if self.same_audio and self.timestamp_begin is not None and not (prefix or has_timestamps):
+            return (self.timestamp_begin, *source)  # most windows begin with speech
+        match_timestamps = len(text_tokens) == len(prefix) or has_timestamps
         start = self._match_end(_as_string(source), _as_string(prefix if match_timestamps else text_tokens))
         if start is None:
             return ()
@@ -261,11 +264,11 @@ class AssistedCandidateGenerator:
         self._drop_finished_rows(session, [request.row for request in requests])
         builders = [_DraftBuilder(request) for request in requests]
         unread = self._rewind_to_accepted(session, requests)
-        rules = self._logit_rules.greedy
-        if rules and len(requests) == 1 and self._backend.capabilities.picks_best:
-            self._draft_in_one_call(cast(GreedySession, session), rules, builders[0], unread[0])
-            return [builders[0].draft_tokens]
+        rules = self._logit_rules.greedy if self._backend.capabilities.picks_best else None
         while any(unread):
+            if rules and len(requests) == 1 and builders[0].full_prefix:
+                self._draft_in_one_call(cast(GreedySession, session), rules, builders[0], unread[0])
+                break
             logits = session.extend(unread)
             self.forwards += 1
             drafting = [builder for builder, tokens in zip(builders, unread, strict=True) if tokens]
@@ -284,14 +287,15 @@ class AssistedCandidateGenerator:
         self, session: GreedySession, rules: GreedyRules, builder: _DraftBuilder, unread: Sequence[int]
     ) -> None:
         request = builder.request
+        left = len(request.prefix) + request.max_tokens - len(builder.full_prefix)
         picked = PickedSoFar(
-            tokens=request.prefix,
-            left=request.max_tokens,
+            tokens=builder.full_prefix,
+            left=left,
             unread=unread,
             calibration=request.calibration,
-            least_prob=builder.least_prob,
+            least_prob=builder.least_prob / builder.joint_prob,
         )
-        ids, logprobs = session.pick_best(rules, [picked], request.max_tokens)
+        ids, logprobs = session.pick_best(rules, [picked], left)
         self.forwards += len(ids)
         for token, logprob in zip(ids[:, 0].tolist(), logprobs[:, 0].tolist(), strict=True):
             builder.add(token, math.exp(logprob), self._logit_rules.eot)
@@ -354,7 +358,8 @@ class _DraftBuilder:
         self.full_prefix = list(request.prefix)
         """The tokens of the row, the drafted ones included."""
         self._confidences: list[float] = []
-        self._joint_prob = 1.0
+        self.joint_prob = 1.0
+        """Probability that all tokens drafted so far are accepted."""
         self._drafting = True
         self.least_prob = max(request.draft_threshold, request.verify_threshold)
         """Probability that all tokens are accepted, below which no further one is worth a step."""
@@ -372,9 +377,9 @@ class _DraftBuilder:
     def add(self, token: int, confidence: float, eot: int) -> None:
         """Add a token if it is worth verifying; the draft is complete unless one more token is worth a step."""
         request = self.request
-        self._joint_prob *= request.acceptance_prob(confidence)
-        if self._joint_prob > request.verify_threshold:
+        self.joint_prob *= request.acceptance_prob(confidence)
+        if self.joint_prob > request.verify_threshold:
             self.full_prefix.append(token)
             self._confidences.append(confidence)
-        confident = self._joint_prob > self.least_prob
+        confident = self.joint_prob > self.least_prob
         self._drafting = confident and token != eot and len(self._confidences) < request.max_tokens

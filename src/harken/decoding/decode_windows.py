@@ -175,7 +175,32 @@ def decode(
     n_word_heads = len(backend.word_heads) if word_attention else 0
     capture = capture_attention(session, n_word_heads) if attention else no_attention
     sot_offsets = [len(prompt) - 1 - prompt.index(tokenizer.sot) for prompt in prompts]
-    logits, no_speech_probs = prefill(session, prompts, [()] * len(prompts), tokenizer.no_speech, sot_offsets)
+    n_samples = strategy.best_of if isinstance(strategy, Sample) else 1
+    window_of_row = [i for i in range(len(windows)) for _ in range(n_samples)]
+    rows = [
+        Row(len(prompts[i]), limits[i], WindowEnd(logit_rules.eot, loop_rule), speech_end=speech_ends[i])
+        for i in window_of_row
+    ]
+    draft_session: DraftSession | None = None
+    if draft_context is not None and not isinstance(strategy, Beam):
+        draft_session = draft_context.open_draft_session(
+            [windows[i].window_index for i in window_of_row],
+            [windows[i].prompt for i in window_of_row],
+            [windows[i].draft_tokens for i in window_of_row],
+            logit_rules,
+            sampling=isinstance(strategy, Sample),
+        )
+    if draft_session and isinstance(strategy, Greedy):
+        most = {i: row.max_draft for i, row in enumerate(rows)}
+        for i, draft in draft_session.propose(dict.fromkeys(most, ()), most, behind_prompt=True).items():
+            rows[i].draft = draft
+    logits, no_speech_probs = prefill(
+        session,
+        prompts,
+        [rows[i * n_samples].draft for i in range(len(windows))],
+        tokenizer.no_speech,
+        sot_offsets,
+    )
 
     n_sampled = 0
 
@@ -184,24 +209,7 @@ def decode(
         n_sampled += 1
         observe(replace(step, strategy=strategy))
 
-    draft_session: DraftSession | None = None
-
-    def generate_hypotheses(
-        window_of_row: Sequence[int], logits: Logits, pick: Pick
-    ) -> tuple[list[Hypothesis], int]:
-        nonlocal draft_session
-        if draft_context is not None:
-            draft_session = draft_context.open_draft_session(
-                [windows[i].window_index for i in window_of_row],
-                [windows[i].prompt for i in window_of_row],
-                [windows[i].draft_tokens for i in window_of_row],
-                logit_rules,
-                sampling=isinstance(strategy, Sample),
-            )
-        rows = [
-            Row(len(prompts[i]), limits[i], WindowEnd(logit_rules.eot, loop_rule), speech_end=speech_ends[i])
-            for i in window_of_row
-        ]
+    def generate_hypotheses(logits: Logits, pick: Pick) -> tuple[list[Hypothesis], int]:
         in_one_call = pick is pick_best and backend.capabilities.picks_best
         forwards = generate(
             session,
@@ -218,13 +226,12 @@ def decode(
 
     match strategy:
         case Greedy():
-            best, forwards = generate_hypotheses(range(len(windows)), logits, pick_best)
+            best, forwards = generate_hypotheses(logits, pick_best)
         case Sample(temperature=temperature, best_of=n):
-            sample_rows = [row for row in range(len(windows)) for _ in range(n)]
             generators = [np.random.default_rng((*w.seed, sample)) for w in windows for sample in range(n)]
-            session.reorder(sample_rows)
+            session.reorder(window_of_row)
             samples, forwards = generate_hypotheses(
-                sample_rows, logits.select_positions(sample_rows), pick_sample(temperature, generators)
+                logits.select_positions(window_of_row), pick_sample(temperature, generators)
             )
             best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
         case Beam():

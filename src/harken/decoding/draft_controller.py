@@ -188,6 +188,10 @@ class DraftController:
         """Return the acceptance probability above which verifying one more token in each row pays."""
         return self.verify_cost.slope * n_rows / self._plain_step_cost(n_rows)
 
+    def verify_s(self, n_tokens: int) -> float:
+        """Return the seconds that a step with drafts takes, of so many tokens in all rows."""
+        return self.verify_cost.predict(n_tokens) * self.plain_cost.predict(1)
+
     def record_step(
         self, *, n_rows: int, width: int, n_new_tokens: float, verify_s: float, draft_s: float
     ) -> None:

@@ -243,7 +243,11 @@ class DraftSession:
         return DecodeStats(**self._counts, near_ties=tuple(self._near_ties), draft_s=self._total_draft_s)
 
     def propose(
-        self, prefixes: Mapping[int, Sequence[int]], max_tokens: Mapping[int, int]
+        self,
+        prefixes: Mapping[int, Sequence[int]],
+        max_tokens: Mapping[int, int],
+        *,
+        behind_prompt: bool = False,
     ) -> dict[int, tuple[int, ...]]:
         """Return draft tokens by row; rows without a draft are missing.
 
@@ -253,6 +257,8 @@ class DraftSession:
             Tokens picked so far, for every unfinished row.
         max_tokens : mapping of int to int
             Most tokens to draft for each.
+        behind_prompt : bool
+            Whether the model reads its prompt in the same pass, which then is no step.
         """
         start_s = self.controller.clock()
         self._row_drafts = {}
@@ -262,11 +268,12 @@ class DraftSession:
         self.plain_steps = sys.maxsize if none_pays else self.controller.plain_steps
         if generators:
             self._request_drafts(generators, prefixes, max_tokens)
-        else:
+        elif not behind_prompt:
             self._counts["skipped_steps"] += 1
-        self._verify_start_s = self.controller.clock()
-        self._draft_s = self._verify_start_s - start_s
-        self._total_draft_s += self._draft_s
+        end_s = self.controller.clock()
+        self._verify_start_s = None if behind_prompt else end_s
+        self._draft_s += end_s - start_s
+        self._total_draft_s += end_s - start_s
         return {row: draft.tokens for row, (draft, _) in self._row_drafts.items()}
 
     def record_accepted(
@@ -283,8 +290,8 @@ class DraftSession:
         n_steps : int
             Number of steps.
         """
-        if self._verify_start_s is None:
-            return
+        if self._verify_start_s is None and not self._row_drafts:
+            return  # a pass over prompts alone
         self._counts["skipped_steps"] += n_steps - 1
         width = 1
         for row, (draft, generator) in self._row_drafts.items():
@@ -298,7 +305,10 @@ class DraftSession:
         self.speech.accepted += n_new_tokens / len(new_tokens)
         self._tokens_expected -= n_new_tokens / len(new_tokens)
         self._near_ties += [margin for margin in margins if margin < NEAR_TIE]
-        verify_s = self.controller.clock() - self._verify_start_s
+        if self._verify_start_s is None:
+            verify_s = self.controller.verify_s(len(new_tokens) * width)
+        else:
+            verify_s = self.controller.clock() - self._verify_start_s
         for _ in range(n_steps):
             self.controller.record_step(
                 n_rows=len(new_tokens),
@@ -307,6 +317,7 @@ class DraftSession:
                 verify_s=verify_s / n_steps,
                 draft_s=self._draft_s / n_steps,
             )
+        self._draft_s = 0.0
 
     def _usable_generators(self, n_rows: int) -> list[_CalibratedGenerator]:
         """Return the generators without an assistant that would have to encode and will not pay."""
