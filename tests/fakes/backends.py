@@ -258,9 +258,10 @@ class TranscriptSession(FakeSession):
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         self._backend.steps += 1
-        if not self._prompt_tokens:
-            self._prompt_tokens = len(tokens[0])
-            self._backend.prompts.append(tuple(tokens[0]))
+        if not self._prompt_tokens:  # the first tokens are those of the prompt, whose last is special, and of a draft
+            special = range(TOKENIZER.eot + 1, TOKENIZER.timestamp_begin)
+            self._prompt_tokens = max(i for i, token in enumerate(tokens[0], 1) if token in special)
+            self._backend.prompts.append(tuple(tokens[0][: self._prompt_tokens]))
         return super().extend(tokens, last_n)
 
     def attention(self, row: int) -> Floats:
