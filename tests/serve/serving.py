@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Thread
@@ -40,12 +40,15 @@ class Serving:
     loop : AbstractEventLoop
     http : httpx.Client
         A client of this server.
+    clients : ExitStack
+        Closes those of OpenAI at the end.
     """
 
     port: int
     service: Service
     loop: asyncio.AbstractEventLoop
     http: httpx.Client
+    clients: ExitStack
 
     @property
     def url(self) -> str:
@@ -59,7 +62,11 @@ class Serving:
 
     def client(self, key: str = "none") -> openai.OpenAI:
         """Return OpenAI's client."""
-        return openai.OpenAI(api_key=key, base_url=f"{self.url}/v1", websocket_base_url=f"{self.socket_url}/v1")
+        client = openai.OpenAI(
+            api_key=key, base_url=f"{self.url}/v1", websocket_base_url=f"{self.socket_url}/v1"
+        )
+        self.clients.callback(client.close)
+        return client
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine function in the event loop of the service."""
@@ -137,8 +144,11 @@ def serving(
     service, loop, server = started.result(MAX_WAIT_S)
     try:
         port = listener.getsockname()[1]
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=MAX_WAIT_S, verify=False) as http:
-            yield Serving(port, service, loop, http)
+        with (
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=MAX_WAIT_S, verify=False) as http,
+            ExitStack() as clients,
+        ):
+            yield Serving(port, service, loop, http, clients)
     finally:
         server.should_exit = True
         thread.join(MAX_WAIT_S)
