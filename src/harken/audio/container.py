@@ -345,6 +345,8 @@ def mono_resampler() -> AudioResampler:
 def _mixing(frame: AudioFrame) -> Callable[[AudioFrame], AudioFrame]:
     """Return what makes the frames of a layout ones that the resampler mixes down without leaving out a channel."""
     n_channels = len(frame.layout.channels)
+    if frame.layout.name in ("mono", "stereo"):
+        return without_cancellation
     if n_channels > 2 and frame.layout.name == f"{n_channels} channels":
         return _mean  # FFmpeg would take what has no names, as of a recorder, for surround sound, and leave out a bass
     try:

@@ -305,7 +305,9 @@ class DraftSession:
         self.speech.accepted += n_new_tokens / len(new_tokens)
         self._tokens_expected -= n_new_tokens / len(new_tokens)
         self._near_ties += [margin for margin in margins if margin < NEAR_TIE]
-        if self._verify_start_s is None:
+        if (
+            self._verify_start_s is None
+        ):  # the time of a prompt is no cost of its draft: what such a step takes counts
             verify_s = self.controller.verify_s(len(new_tokens) * width)
         else:
             verify_s = self.controller.clock() - self._verify_start_s

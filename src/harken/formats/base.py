@@ -141,15 +141,18 @@ class Layout:
     @property
     def needs_words(self) -> bool:
         """True if segments need words."""
-        return self.has_rules or self.highlight_words or self.karaoke
+        return bool(self._made_of_words())
 
     def refuse_without_words(self) -> None:
         """Raise an `OptionError` if segments need words, for a transcript that has none."""
-        for name in ("subtitle_style", *RULES, "highlight_words", "karaoke"):
-            unset = getattr(Layout(), name)
-            if (value := getattr(self, name)) != unset:
-                allowed = f"{unset} for a transcript without words; one of word_timestamps=True has them"
-                raise OptionError(name, value, allowed)
+        for name, unset in self._made_of_words().items():
+            allowed = f"{unset} for a transcript without words; one of word_timestamps=True has them"
+            raise OptionError(name, getattr(self, name), allowed)
+
+    def _made_of_words(self) -> dict[str, object]:
+        """Return what is set here for which segments need words, and the value of each where it is not."""
+        plain, names = Layout(), ("subtitle_style", *RULES, "highlight_words", "karaoke")
+        return {name: getattr(plain, name) for name in names if getattr(self, name) != getattr(plain, name)}
 
     def rules(self, text: str) -> CueRules:
         """Return the rules for a text, which differ where most of its characters are wide."""
