@@ -5,7 +5,7 @@ A table stands in a page between two lines, and what stands between them is repl
     <!-- table: NAME -->
     <!-- end table -->
 
-`TABLES` says what NAME shows; ``machines`` is the list of the machines that results name.
+`TABLES` says what NAME shows; ``machines`` lists the machines that results name, ``versions`` the packages.
 
     python benchmarks/tables.py
     python benchmarks/tables.py --check      # writes nothing; exit code 1 if a page would change
@@ -18,11 +18,12 @@ import re
 import string
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from results import FOLDER, PACKAGES, ROOT, Result, read, read_machines
+from results import FOLDER, MACHINES, PACKAGES, ROOT, Result, read, read_machines
 
 BEGIN = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 PLACE = re.compile(r"^<!-- table: (\S+) -->\n(.*?)^<!-- end table -->$", re.MULTILINE | re.DOTALL)
@@ -39,24 +40,31 @@ class Table:
     ----------
     columns : mapping of str to str
         Heading and cell of each column. A cell is a format string over a row and the settings of its result;
-        ``{x~:.2f}`` is a median with its range, ``x_low`` to ``x_high``. Columns whose numbers have a format are
-        aligned to the right.
+        ``{x~:.2f}`` is a value with its range, from ``x_low`` or ``x, low`` to ``x_high`` or ``x, high``. Columns
+        whose numbers have a format are aligned to the right.
     results : tuple of str
         Results whose rows it shows, one after the other; by default that of its name.
+    across : mapping of str to str
+        Heading and cell of further columns, over a row too. Rows with the same cells in `columns` are one row of the
+        table, and each fills the columns that its headings name.
     """
 
     columns: Mapping[str, str]
     results: tuple[str, ...] = ()
+    across: Mapping[str, str] = field(default_factory=dict)
 
 
 class Cells(string.Formatter):
-    """Formats cells: a missing value is a dash, and ``{x~}`` a median with its range."""
+    """Formats cells: a missing value is a dash, and ``{x~}`` a value with its range."""
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         name = field_name.removesuffix("~")
         if name == field_name:
             return kwargs[name], name
-        return Spread(kwargs[name], kwargs[f"{name}_low"], kwargs[f"{name}_high"]), name
+        if kwargs[name] is None:
+            return None, name
+        joint = "_" if f"{name}_low" in kwargs else ", "
+        return Spread(kwargs[name], kwargs[f"{name}{joint}low"], kwargs[f"{name}{joint}high"]), name
 
     def format_field(self, value: Any, format_spec: str) -> str:
         return MISSING if value is None else format(value, format_spec)
@@ -64,7 +72,7 @@ class Cells(string.Formatter):
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and the range of the turns, which is left out where it is a point."""
+    """A median and the range of the turns, or a difference and its interval, left out where it is a point."""
 
     middle: float
     low: float
@@ -80,8 +88,7 @@ _ERRORS = {
     "number": "{recordings:d}",
     "harken, %": "{harken:.2f}",
     "faster-whisper, %": "{faster-whisper:.2f}",
-    "difference": "{to faster-whisper:+.2f}",
-    "95 % interval": "{to faster-whisper, low:+.2f} to {to faster-whisper, high:+.2f}",
+    "difference, 95 % interval": "{to faster-whisper~:+.2f}",
 }
 _ENGINES = {
     "engine": "{engine}",
@@ -127,7 +134,6 @@ TABLES = {
         results=("gpu", "gpu-turbo"),
     ),
     "errors-base": Table(_ERRORS),
-    "errors-base-beam": Table(_ERRORS),
     "errors-small": Table(_ERRORS),
     "errors-tiny-en": Table(_ERRORS),
     "hashing-cost": Table(
@@ -163,11 +169,10 @@ TABLES = {
     "parity": Table(
         {
             "model": "{model}",
-            "search": "{search}",
             "set": "{set}",
-            "with the same tokens": "{equal:d}/{recordings:d}",
         },
         results=("parity", "parity-base", "parity-small"),
+        across={"{search}": "{equal:d}/{recordings:d}"},
     ),
     "memory": Table(
         {
@@ -191,13 +196,11 @@ TABLES = {
     "speakers-peers": Table(
         {
             "kind": "{kind}",
-            "engine": "{engine}",
-            "DER": "{der_percent:.1f}",
-            "DER, collar": "{collar_der_percent:.1f}",
-            "speakers right": "{counted_right:d}/{recordings:d}",
-            "difference in DER": "{der_difference_percent:+.1f}",
-            "95 % interval": "{der_difference_percent, low:+.1f} to {der_difference_percent, high:+.1f}",
-        }
+        },
+        across={
+            "{engine}": "{der_percent:.1f}, {collar_der_percent:.1f}, {counted_right:d}/{recordings:d}",
+            "difference of {engine}": "{der_difference_percent~:+.1f}",
+        },
     ),
     "serving-live": Table(
         {
@@ -264,12 +267,12 @@ def fill(page: str, tables: Mapping[str, Table] = TABLES, folder: Path = FOLDER)
     begun, whole = names(page), [place[1] for place in PLACE.finditer(page)]
     if begun != whole:
         raise ValueError(f"a table without <!-- end table -->: one of {', '.join(begun)}")
-    if unknown := [name for name in begun if name not in (*tables, "machines")]:
+    if unknown := [name for name in begun if name not in (*tables, *LISTS)]:
         raise ValueError(f"tables without a layout: {', '.join(unknown)}")
 
     def content(name: str) -> str:
-        if name == "machines":
-            return "\n".join(["", *(f"* `{each.name}`: {each}." for each in read_machines(folder)), ""])
+        if name in LISTS:
+            return LISTS[name](folder)
         return render(tables[name], [read(each, folder) for each in tables[name].results or (name,)])
 
     return PLACE.sub(lambda place: f"<!-- table: {place[1]} -->\n{content(place[1])}\n<!-- end table -->", page)
@@ -280,41 +283,76 @@ def names(page: str) -> list[str]:
     return BEGIN.findall(page)
 
 
+def machine_list(folder: Path) -> str:
+    """Return a list of the machines that results of a folder were measured on."""
+    return "\n".join(["", *(f"* `{each.name}`: {each}." for each in read_machines(folder)), ""])
+
+
+def version_list(folder: Path) -> str:
+    """Return a sentence of the packages that results of a folder name, but `PACKAGES`, with their versions."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(folder.glob("*.json")):
+        if path.name != MACHINES:
+            for package, version in read(path.stem, folder).versions.items():
+                found.setdefault(package, set()).add(version)
+    shown = (
+        f"{package} {' or '.join(sorted(found[package]))}"
+        for package in sorted(found)
+        if package not in ("Python", *PACKAGES)
+    )
+    return f"\n{', '.join(shown)}.\n"
+
+
+LISTS = {"machines": machine_list, "versions": version_list}
+
+
 def render(table: Table, results: Sequence[Result]) -> str:
-    """Return a table as Markdown, with a line after it for each result: when, where and by what it was measured."""
-    rule = ["---:" if re.search(r":[^}]*[dfg]}", cell) else "---" for cell in table.columns.values()]
-    rows = [cells(table, {**result.settings, **row}) for result in results for row in result.rows]
-    lines = [f"| {' | '.join(row)} |" for row in ([*table.columns], rule, *rows)]
-    return "\n".join(["", *lines, *(line for result in results for line in ("", source(result))), ""])
-
-
-def cells(table: Table, row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of one row."""
-    return [Cells().vformat(cell, (), row).replace("|", "\\|") for cell in table.columns.values()]
-
-
-def source(result: Result) -> str:
-    """Return a line that says when, where, with what and how a result was measured.
-
-    The file of the result has the whole command, the time of day, and the versions of what takes part in every
-    measurement.
-    """
-    load = "" if result.load is None else f", load {result.load}"
-    settings = {key: _plain(value) for key, value in result.settings.items() if value is not None}
-    versions = {
-        package: version for package, version in result.versions.items() if package not in ("Python", *PACKAGES)
-    }
-    parts = [
-        f"Measured {result.date.split()[0]}, commit {result.commit}, on `{result.machine.name}`{load}",
-        ", ".join(
-            f"{key.replace('_', ' ')} {value}"
-            for key, value in settings.items()
-            if f"--{key} {value} " not in f"{result.command} "
-        ),
-        ", ".join(f"{package} {version}" for package, version in versions.items()),
-        f"`{FOLDERS.sub('', result.command)}`",
+    """Return a table as Markdown, and behind it when, where and by what commands it was measured."""
+    rows = [{**result.settings, **row} for result in results for row in result.rows]
+    pairs = [
+        *table.columns.items(),
+        *((_cell(name, row), cell) for row in rows for name, cell in table.across.items()),
     ]
-    return "; ".join(filter(None, parts)) + "."
+    headings = dict(pairs)
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        fixed = {name: _cell(cell, row) for name, cell in table.columns.items()}
+        free = {_cell(name, row): _cell(cell, row) for name, cell in table.across.items()}
+        key = tuple(fixed.values()) if table.across else (str(len(lines)),)
+        lines.setdefault(key, {}).update(fixed | free)
+    shown = [name for name in headings if any(line.get(name, MISSING) != MISSING for line in lines.values())]
+    rule = ["---:" if re.search(r":[^}]*[dfg]}", headings[name]) else "---" for name in shown]
+    cells = ([line.get(name, MISSING) for name in shown] for line in lines.values())
+    return "\n".join(
+        ["", *(f"| {' | '.join(row)} |" for row in (shown, rule, *cells)), "", source(results), ""]
+    )
+
+
+def _cell(cell: str, row: Mapping[str, Any]) -> str:
+    return Cells().vformat(cell, (), row).replace("|", "\\|")
+
+
+def source(results: Sequence[Result]) -> str:
+    """Return a line that says when, where and how results were measured.
+
+    The file of a result has the whole command, the time of day, and the versions of what took part.
+    """
+    sentences = []
+    for (date, name), group in groupby(results, lambda result: (result.date.split()[0], result.machine.name)):
+        commands = "; ".join(f"`{FOLDERS.sub('', result.command)}` ({_facts(result)})" for result in group)
+        sentences.append(f"Measured {date} on `{name}`: {commands}.")
+    return " ".join(sentences)
+
+
+def _facts(result: Result) -> str:
+    """Return the commit, the load, and settings that the command does not name."""
+    load = [] if result.load is None else [f"load {result.load}"]
+    settings = (
+        f"{key.replace('_', ' ')} {_plain(value)}"
+        for key, value in result.settings.items()
+        if value is not None and f"--{key} {_plain(value)} " not in f"{result.command} "
+    )
+    return ", ".join([f"commit {result.commit}", *load, *settings])
 
 
 def _plain(value: object) -> str:

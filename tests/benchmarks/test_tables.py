@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from results import FOLDER, ROOT, Machine, Result, begin, command, portable, read, write
-from tables import TABLES, Table, fill, names, pages, refresh, render
+from tables import LISTS, TABLES, Table, fill, names, pages, refresh, render
 
 PAGE = "Before.\n\n<!-- table: speed -->\n<!-- end table -->\n\nAfter.\n"
 TABLE = Table({"engine": "{engine}", "WER, %": "{wer_percent:.2f}"})
@@ -33,8 +33,7 @@ FILLED = """
 | harken | 14.48 |
 | another | - |
 
-Measured 2026-01-02, commit 0123abc, on `maker-1-2c`, load 0.1; model tiny.en; faster-whisper 1.2.1; \
-`python benchmarks/speed.py --threads 2`.
+Measured 2026-01-02 on `maker-1-2c`: `python benchmarks/speed.py --threads 2` (commit 0123abc, load 0.1, model tiny.en).
 """
 
 
@@ -48,7 +47,7 @@ def test_tables_are_those_of_the_results_and_each_has_one_place() -> None:
     assert [page for page in pages(ROOT) if refresh(page, check=True)] == [], "run: python benchmarks/tables.py"
     placed = [name for page in pages(ROOT) for name in names(page.read_text(encoding="utf-8"))]
     assert len(placed) == len({*placed})
-    assert {*placed} == {*TABLES, "machines"}
+    assert {*placed} == {*TABLES, *LISTS}
     shown = {result for name in placed if name in TABLES for result in TABLES[name].results or (name,)}
     assert {path.stem for path in FOLDER.glob("*.json")} == {*shown, "machines"}
 
@@ -74,29 +73,59 @@ def test_a_changed_figure_makes_the_page_stale(folder: Path, tmp_path: Path) -> 
     assert "14.47" in page.read_text(encoding="utf-8"), "a check writes nothing"
 
 
-def test_rows_of_two_results_stand_in_one_table_with_a_line_for_each() -> None:
+def test_rows_of_two_results_stand_in_one_table_and_each_command_behind_it() -> None:
     table = Table({"model": "{model}"} | TABLE.columns)
-    both = render(table, [RESULT, replace(RESULT, commit="4567def", settings={"model": "base"})])
-    assert "| tiny.en | harken | 14.48 |" in both
-    assert "| base | harken | 14.48 |" in both
-    assert re.findall(r"commit (\w+)", both) == ["0123abc", "4567def"]
-
-
-def test_a_median_has_its_range_unless_it_is_a_point() -> None:
-    cells = [
-        render(Table({"ratio": "{ratio~:.1f}"}), [replace(RESULT, rows=[row])])
-        for row in (
-            {"ratio": 2, "ratio_low": 1, "ratio_high": 3},
-            {"ratio": 1, "ratio_low": 1, "ratio_high": 1},
-        )
+    base = replace(RESULT, commit="4567def", settings={"model": "base"})
+    later = replace(base, commit="89abcde", date="2026-01-03 03:04", settings={"model": "small"})
+    all_three = render(table, [RESULT, base, later])
+    assert re.findall(r"^\| (\S+) \| harken \| 14.48 \|$", all_three, re.MULTILINE) == [
+        "tiny.en",
+        "base",
+        "small",
     ]
-    assert "| 2.0 (1.0 to 3.0) |" in cells[0]
-    assert "| 1.0 |" in cells[1]
+    assert re.findall(r"Measured (\S+)|commit (\w+)", all_three) == [
+        ("2026-01-02", ""),
+        *(("", "0123abc"), ("", "4567def")),
+        ("2026-01-03", ""),
+        ("", "89abcde"),
+    ]
 
 
-def test_machines_are_described_once(folder: Path) -> None:
-    page = fill("<!-- table: machines -->\n<!-- end table -->\n", {}, folder)
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ({"ratio": 2, "ratio_low": 1, "ratio_high": 3}, "2.0 (1.0 to 3.0)"),
+        ({"ratio": 2, "ratio, low": 1, "ratio, high": 3}, "2.0 (1.0 to 3.0)"),
+        ({"ratio": 1, "ratio_low": 1, "ratio_high": 1}, "1.0"),
+    ],
+)
+def test_a_value_has_its_range_unless_it_is_a_point(row: dict[str, float], shown: str) -> None:
+    assert f"| {shown} |" in render(Table({"ratio": "{ratio~:.1f}"}), [replace(RESULT, rows=[row])])
+
+
+def test_rows_of_one_thing_are_one_row_with_columns_of_their_own() -> None:
+    rows = [
+        {"kind": kind, "engine": engine, "errors": errors, "less": less, "less_low": -9.0, "less_high": 0.0}
+        for kind, engine, errors, less in [
+            ("clean", "one", 1.0, None),
+            ("clean", "two", 3.0, -2.0),
+            ("noisy", "one", 4.0, None),
+        ]
+    ]
+    table = Table({"kind": "{kind}"}, across={"{engine}": "{errors:.1f}", "less than {engine}": "{less~:+.1f}"})
+    assert (
+        "| kind | one | two | less than two |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| clean | 1.0 | 3.0 | -2.0 (-9.0 to +0.0) |\n"
+        "| noisy | 4.0 | - | - |\n"
+    ) in render(table, [replace(RESULT, rows=rows)])
+
+
+def test_machines_and_versions_are_named_once(folder: Path) -> None:
+    write(replace(RESULT, name="other", versions={"faster-whisper": "1.3.0", "numpy": "2.0"}), folder)
+    page = fill("".join(f"<!-- table: {name} -->\n<!-- end table -->\n" for name in LISTS), {}, folder)
     assert "* `maker-1-2c`: A processor, 2 cores with avx2, avx512_vnni, no AMX, Linux x86_64." in page
+    assert "\nfaster-whisper 1.2.1 or 1.3.0.\n" in page
 
 
 @pytest.mark.parametrize(
