@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import checkpoint_files as files
 import harken
 from harken import backend_factory
 from harken.backend_factory import BackendFactory
+from harken.backends.native import NativeBackend
 from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
@@ -49,24 +52,22 @@ def write(
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     at = tmp_path_factory.mktemp("models")
     big = write(at / "big", BIG)
-    digest = encoder_digest(open_checkpoint(big))
+    of_big = {"encoder_sha256": encoder_digest(open_checkpoint(big)), "draft_vocabulary": [1, 2, 256]}
+    others = {
+        "n_mels": {"n_mels": 16},
+        "n_audio_ctx": {"n_audio_ctx": 24},
+        "n_text_ctx": {"n_text_ctx": 32},
+        "fewer words": {"n_vocab": BIG.n_vocab - 1},
+    }
     return {
         "big": big,
         "small": write(at / "small", SMALL, seed=1),
         "twin": write(at / "twin", SMALL),
-        "decoder": write(
-            at / "decoder",
-            SMALL,
-            encoder=False,
-            harken={"encoder_sha256": digest, "draft_vocabulary": [1, 2, 256]},
-        ),
+        "decoder": write(at / "decoder", SMALL, encoder=False, harken=of_big),
         "stray": write(at / "stray", SMALL, encoder=False, harken={"encoder_sha256": "0f" * 32}),
         "wide": write(at / "wide", replace(SMALL, n_audio_state=64, n_text_state=64), encoder=False),
-        "other words": write(at / "words", SMALL, backwards=True),
-        "fewer words": write(at / "fewer", replace(SMALL, n_vocab=BIG.n_vocab - 1)),
-        "n_mels": write(at / "mels", replace(SMALL, n_mels=16)),
-        "n_audio_ctx": write(at / "audio", replace(SMALL, n_audio_ctx=24)),
-        "n_text_ctx": write(at / "text", replace(SMALL, n_text_ctx=32)),
+        "other words": write(at / "other words", SMALL, backwards=True),
+        **{name: write(at / name, replace(SMALL, **changes)) for name, changes in others.items()},
     }
 
 
@@ -81,11 +82,11 @@ def make_speculative_decoder(
 
 def described(decoder: SpeculativeDecoder) -> tuple[bool, int | None, bool | None]:
     """Return whether it drafts by n-grams, the layers of its assistant, and whether that shares the encoder."""
-    assistant = decoder.assistant
-    return (
-        decoder.ngram,
-        *((assistant.backend.dims.n_text_layer, assistant.shares_encoder) if assistant else (None, None)),
-    )
+    if (assistant := decoder.assistant) is None:
+        return decoder.ngram, None, None
+    dims = assistant.backend.dims
+    assert dims.has_encoder is not assistant.shares_encoder
+    return decoder.ngram, dims.n_text_layer, assistant.shares_encoder
 
 
 # --- the assistant -----------------------------------------------------------------------------------------
@@ -129,8 +130,6 @@ def test_named_assistant_shares_the_encoder_if_it_is_the_same(
 ) -> None:
     decoder = make_speculative_decoder(models[assistant], models["big"])
     assert described(decoder) == (False, 3, shares)
-    assert decoder.assistant is not None
-    assert decoder.assistant.backend.dims.has_encoder is not shares
 
 
 def test_draft_vocabulary_limits_the_logits_of_the_assistant(models: Models) -> None:
@@ -146,49 +145,45 @@ def test_draft_vocabulary_limits_the_logits_of_the_assistant(models: Models) -> 
 @pytest.mark.parametrize(
     ("assistant", "kind", "parts"),
     [
-        ("fewer words", OptionError, ["1864 tokens of the model", "has 1863"]),
-        ("other words", OptionError, ["1864 tokens of the model", "has 1864, but not the same"]),
-        ("n_mels", OptionError, ["n_mels=8, as the model", "has 16"]),
-        ("n_audio_ctx", OptionError, ["n_audio_ctx=12, as the model", "has 24"]),
-        ("n_text_ctx", OptionError, ["n_text_ctx=16, as the model", "has 32"]),
+        ("fewer words", OptionError, ["1864 tokens of {big}", "has 1863"]),
+        ("other words", OptionError, ["1864 tokens of {big}", "has 1864, but not the same"]),
+        ("n_mels", OptionError, ["n_mels=8, as {big}", "has 16"]),
+        ("n_audio_ctx", OptionError, ["n_audio_ctx=12, as {big}", "has 24"]),
+        ("n_text_ctx", OptionError, ["n_text_ctx=16, as {big}", "has 32"]),
+        ("nobody", CheckpointNotFound, ["no such model"]),
+        ("no/where", CheckpointNotFound, ["no such file"]),
         ("stray", CheckpointError, ["made for the encoder 0f0f0f0f"]),
         ("wide", CheckpointError, ["made for n_audio_state=64", "has n_audio_state=32"]),
     ],
 )
-def test_unfit_assistant_is_refused_in_one_line_with_both_names(
-    models: Models, assistant: str, kind: type[HarkenError], parts: list[str]
+def test_unfit_assistant_is_refused_in_one_line_before_the_model_is_loaded(
+    models: Models, monkeypatch: pytest.MonkeyPatch, assistant: str, kind: type[HarkenError], parts: list[str]
 ) -> None:
+    """But for a decoder that was made for another model."""
+    loaded: list[Checkpoint] = []
+
+    def make_backend(self: BackendFactory, checkpoint: Checkpoint) -> Any:
+        loaded.append(checkpoint)
+        return SimpleNamespace(clock=float)
+
+    monkeypatch.setattr(BackendFactory, "make_backend", make_backend)
+    named = models.get(assistant) or (Path(assistant) if "/" in assistant else assistant)
     with pytest.raises(kind) as caught:
-        make_speculative_decoder(str(models[assistant]), models["big"])
+        harken.load(models["big"], assistant=named, download=False)
+    assert kind is CheckpointError or not loaded
     message = str(caught.value)
     assert "\n" not in message
-    for part in [models[assistant].name, *parts]:
-        assert part in message
+    for part in [assistant, *parts]:
+        assert part.format(big=models["big"]) in message
 
 
-def test_missing_assistant_is_refused_and_a_decoder_alone_as_a_model(models: Models) -> None:
-    with pytest.raises(CheckpointNotFound, match="no such model"):
-        make_speculative_decoder("nobody", models["big"])
-    with pytest.raises(CheckpointNotFound, match="no such file"):
-        make_speculative_decoder(Path("no/where"), models["big"])
-    with pytest.raises(CheckpointError, match="has no encoder: give it as assistant"):
-        harken.load(models["decoder"], backend="numpy")
-
-
-@pytest.mark.parametrize("assistant", ["nobody", "no/where", "n_mels"])
-def test_unfit_assistant_is_refused_before_the_model_is_loaded(
-    models: Models, monkeypatch: pytest.MonkeyPatch, assistant: str
+def test_mistyped_assistant_is_refused_before_the_model_is_looked_for_and_a_decoder_alone_as_a_model(
+    models: Models,
 ) -> None:
-    loaded: list[Checkpoint] = []
-    monkeypatch.setattr(BackendFactory, "make_backend", lambda self, checkpoint: loaded.append(checkpoint))
-    with pytest.raises((CheckpointNotFound, OptionError), match=assistant):
-        harken.load(models["big"], assistant=models.get(assistant, assistant), download=False)
-    assert not loaded
-
-
-def test_mistyped_assistant_is_refused_before_the_model_is_looked_for() -> None:
     with pytest.raises(CheckpointNotFound, match="nobody: no such model"):
         harken.load("someone/w", assistant="nobody", download=False)
+    with pytest.raises(CheckpointError, match="has no encoder: give it as assistant"):
+        harken.load(models["decoder"], backend="numpy")
 
 
 # --- the CPU engine ----------------------------------------------------------------------------------------
@@ -228,6 +223,19 @@ def test_auto_is_native_where_precision_and_dimensions_fit(
     assert BackendFactory(precision=precision)._choose_backend(dims) == expected
 
 
+@pytest.mark.parametrize(
+    "change", [{"n_audio_head": 8}, {"n_text_head": 8}, {"n_text_state": 48, "n_text_head": 3}]
+)
+def test_model_whose_heads_do_not_fit_is_refused_with_the_extra_that_takes_it(
+    change: dict[str, int],
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        NativeBackend(replace(FITTING, **change), {}, "digest")
+    assert re.search(r"backend='onnx' \(pip install '\.\[onnx\]'.*heads of a multiple of 16", str(caught.value))
+    assert ", ".join(f"{name}={value}" for name, value in change.items()) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("built", [False, True])
 def test_auto_is_onnx_where_the_library_cannot_be_loaded_and_says_so_once_if_it_was_built(
     library: Any,
@@ -256,27 +264,18 @@ def kind(backend: Backend) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("precision", "reason", "message"),
     [
-        (
-            "auto",
-            "it was not built",
-            "it was not built; pip install '.[onnx]' in a clone of harken installs an engine",
-        ),
-        ("bf16", None, "precision bf16 needs ONNX Runtime: pip install '.[onnx]' in a clone of harken"),
+        ("auto", "it was not built", "it was not built; pip install {} installs an engine"),
+        ("bf16", None, "precision bf16 needs ONNX Runtime: pip install {}"),
     ],
 )
 def test_without_onnx_what_needs_it_names_the_extra(
-    library: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    fitting: Path,
-    precision: str,
-    reason: str | None,
-    message: str,
+    library: Any, monkeypatch: pytest.MonkeyPatch, fitting: Path, precision: str, reason: str, message: str
 ) -> None:
     monkeypatch.setattr(library, "unavailable_reason", lambda: reason)
     monkeypatch.setattr(backend_factory, "find_spec", lambda name: None)
     with pytest.raises(BackendUnavailable) as caught:
         BackendFactory(precision=precision).make_backend(open_checkpoint(fitting))
-    assert str(caught.value).startswith(message)
+    assert str(caught.value).startswith(message.format("'.[onnx]' in a clone of harken"))
     with pytest.raises(BackendUnavailable, match="backend onnx needs ONNX Runtime: pip install"):
         BackendFactory(backend="onnx").make_backend(open_checkpoint(fitting))
 
@@ -341,33 +340,26 @@ def check_draft(model: Backend, assistant: Backend) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "allowed"),
     [
-        ({"backend": "abacus"}, "backend='abacus': allowed is auto or "),
-        ({"backend": "onnx", "device": "cuda"}, "device='cuda': allowed is auto or cpu with backend='onnx'"),
-        ({"threads": 0}, "threads=0: allowed is an integer from 1 to 1024"),
-        ({"threads": 2000}, "threads=2000: allowed is an integer from 1 to 1024"),
+        ({"backend": "abacus"}, "auto or "),
+        ({"backend": "onnx", "device": "cuda"}, "auto or cpu with backend='onnx'"),
+        ({"threads": 0}, "an integer from 1 to 1024"),
+        ({"threads": 2000}, "an integer from 1 to 1024"),
         # What a backend would ignore is refused, too.
-        (
-            {"backend": "numpy", "precision": "int8"},
-            "precision='int8': allowed is auto or fp32 with backend='numpy'",
-        ),
-        (
-            {"backend": "numpy", "threads": 2},
-            "threads=2: allowed is None with backend='numpy', whose threads numpy chooses",
-        ),
-        (
-            {"backend": "native", "precision": "bf16"},
-            "precision='bf16': allowed is auto or fp32 or int16 or int8 with backend='native'",
-        ),
-        ({"backend": "torch", "attention": "hashed"}, "attention='hashed': allowed is full or lsh"),
-        ({"backend": "native", "attention": "lsh"}, "attention='lsh': allowed is full with backend='native'"),
-        ({"backend": "torch", "lsh_rounds": -1}, "lsh_rounds=-1: allowed is an integer from 0 to 64"),
-        ({"backend": "torch", "lsh_bucket_size": 0}, "lsh_bucket_size=0: allowed is an integer from 1 to 1500"),
+        ({"backend": "numpy", "precision": "int8"}, "auto or fp32 with backend='numpy'"),
+        ({"backend": "numpy", "threads": 2}, "None with backend='numpy', whose threads numpy chooses"),
+        ({"backend": "native", "precision": "bf16"}, "auto or fp32 or int16 or int8 with backend='native'"),
+        ({"backend": "torch", "attention": "hashed"}, "full or lsh"),
+        ({"backend": "native", "attention": "lsh"}, "full with backend='native'"),
+        ({"backend": "torch", "lsh_rounds": -1}, "an integer from 0 to 64"),
+        ({"backend": "torch", "lsh_bucket_size": 0}, "an integer from 1 to 1500"),
     ],
 )
-def test_option_that_is_not_allowed_is_refused_by_its_name(options: dict[str, Any], message: str) -> None:
+def test_option_that_is_not_allowed_is_refused_by_its_name(options: dict[str, Any], allowed: str) -> None:
+    """The last one is to blame."""
+    *_, (name, value) = options.items()
     with pytest.raises(OptionError) as caught:
         BackendFactory(**options)
-    assert str(caught.value).startswith(message)
-    assert caught.value.field == message.partition("=")[0]
+    assert str(caught.value).startswith(f"{name}={value!r}: allowed is {allowed}")
+    assert caught.value.field == name

@@ -1,4 +1,4 @@
-"""The same bits from every instruction set, number of threads and, by emulation, from ARM64.
+"""C programs over the kernels: the same bits everywhere, also from ARM64 by emulation, and the team of threads.
 
 By day, tests/contract compares the bits of tiny models in `test_exact_bits.py` and `test_native_encoder.py`.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-KERNEL = ROOT / "src" / "harken" / "backends" / "native" / "kernel"
+HERE = Path(__file__).parent
+KERNEL = HERE.parents[1] / "src" / "harken" / "backends" / "native" / "kernel"
 # For the oldest processor of the kind, as in a wheel: else what is portable uses what this processor has, too.
 FLAGS = ("-O2", "-std=c11", "-ffp-contract=off", "-mcpu=baseline", f"-I{KERNEL}")
 MODELS = (
@@ -22,42 +23,65 @@ MODELS = (
     *("float-decoder", "float-encoder", "log-mel", "silero"),
 )
 
-needs_compiler = pytest.mark.skipif(
-    find_spec("ziglang") is None, reason="ziglang, the compiler, is not installed"
-)
+pytestmark = pytest.mark.skipif(find_spec("ziglang") is None, reason="needs a C compiler: pip install ziglang")
 
 
-def hashes(program: Path, *emulator: str) -> dict[str, set[str]]:
-    """Run the program; return the hashes that it prints for each model."""
+def build(folder: Path, name: str, sources: Iterable[Path], *options: str) -> Path:
+    """Compile a program of this folder together with sources of the kernel."""
+    program = folder / f"{name}.exe"
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        *FLAGS,
+        *options,
+        HERE / f"{name}.c",
+        *sources,
+        "-o",
+        program,
+    ]
+    compiled = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert compiled.returncode == 0, compiled.stderr
+    return program
+
+
+def hashes(folder: Path, *options: str, emulator: tuple[str, ...] = ()) -> dict[str, set[str]]:
+    """Build the program and run it; return the hashes that it prints for each model."""
+    program = build(folder, "bits", KERNEL.glob("*.c"), *options)
     done = subprocess.run([*emulator, program], capture_output=True, text=True, timeout=300, check=True)
     lines = [line.split() for line in done.stdout.splitlines()]
     assert {line[0] for line in lines} == {*MODELS}
     return {model: {line[1] for line in lines if line[0] == model} for model in MODELS}
 
 
-def build(folder: Path, *options: str) -> Path:
-    program = folder / "bits"
-    sources = [ROOT / "tests" / "backends" / "bits.c", *KERNEL.glob("*.c")]
-    command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, *options, *sources, "-o", program]
-    subprocess.run(command, capture_output=True, timeout=300, check=True)
-    return program
-
-
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    return hashes(build(tmp_path_factory.mktemp("native")))
+    return hashes(tmp_path_factory.mktemp("native"))
 
 
 @pytest.mark.nightly
-@needs_compiler
 def test_bits_do_not_depend_on_instruction_set_or_threads(native: dict[str, set[str]]) -> None:
     assert {model: len(hashes) for model, hashes in native.items()} == dict.fromkeys(MODELS, 1)
 
 
 @pytest.mark.nightly
-@needs_compiler
 @pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="qemu-aarch64, the emulator, is not installed")
 @pytest.mark.parametrize("processor", ["max", "cortex-a72"])
 def test_arm64_gives_the_same_bits(native: dict[str, set[str]], tmp_path: Path, processor: str) -> None:
-    program = build(tmp_path, "-target", "aarch64-linux-musl", "-static")
-    assert hashes(program, "qemu-aarch64", "-cpu", processor) == native
+    emulator = "qemu-aarch64", "-cpu", processor
+    assert hashes(tmp_path, "-target", "aarch64-linux-musl", "-static", emulator=emulator) == native
+
+
+@pytest.fixture(scope="module")
+def team_stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sources = KERNEL / "team.c", KERNEL / "os_threads.c"
+    folder = tmp_path_factory.mktemp("team")
+    return build(folder, "team_stress", sources, "-Wall", "-Wextra", "-Werror", "-lpthread")
+
+
+@pytest.mark.parametrize("busy_processes", [0, 2])
+def test_every_item_is_done_once_and_phase_after_phase(team_stress: Path, busy_processes: int) -> None:
+    command = [str(team_stress), "150", "1", str(busy_processes)]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (finished.returncode, finished.stdout) == (0, "passed\n")

@@ -66,6 +66,12 @@ def test_functions_that_nobody_waits_for_end_where_they_next_read_a_weight() -> 
     assert ended.wait(60)
 
 
+def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
 INTERRUPTED = f"""
 import os, signal, sys, threading, time
 from pathlib import Path
@@ -75,18 +81,17 @@ from tiny_models import DIMS, make_weights
 
 first = threading.Lock()
 
-class BlockingGraph:
-    def __init__(self, *given):
-        if first.acquire(blocking=False):  # three graphs are loaded at once, and one signal is sent
-            threading.Timer(0.1, send).start()
-        time.sleep({LONG_S})
+def compile_for_long(*given):
+    if first.acquire(blocking=False):  # three graphs are loaded at once, and one signal is sent
+        threading.Timer(0.1, send).start()
+    time.sleep({LONG_S})
 
 def send():
     global sent
     sent = time.monotonic()
     os.kill(os.getpid(), signal.SIGINT)
 
-graph_loader.OnnxRuntimeGraph = graph_loader.OpenVinoGraph = BlockingGraph
+graph_loader.OnnxRuntimeGraph = graph_loader.OpenVinoGraph = compile_for_long
 try:
     OnnxBackend(DIMS, make_weights(), "digest", precision="fp32", threads=1, cache=Path(sys.argv[1]))
 except KeyboardInterrupt:
@@ -97,10 +102,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends signals to groups of processes")
 def test_signal_interrupts_loading_while_a_runtime_compiles(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, tmp_path], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert float(done.stdout) < LONG_S / 5
+    assert float(run(INTERRUPTED, tmp_path).stdout) < LONG_S / 5
 
 
 ENDED_DURING_LOADING = """
@@ -124,50 +126,31 @@ finally:
 
 
 def test_interpreter_does_not_cut_a_thread_that_loads() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ENDED_DURING_LOADING], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 1
+    done = run(ENDED_DURING_LOADING)
+    assert (done.returncode, done.stdout) == (1, "loaded\n")
     assert done.stderr.strip().endswith("ValueError: the error")
-    assert done.stdout == "loaded\n"
 
 
-THREADS_RUN_OUT = """
-import os, threading
-import harken.backends.loading as module
-from harken.backends.loading import Abandoned, load_parts
+def test_threads_are_abandoned_if_the_next_one_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
 
-class Thread(threading.Thread):
-    n_started = 0
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            if len(started) == 2:
+                raise RuntimeError("can't start new thread")
+            started.append(self)
+            super().start()
 
-    def start(self):
-        if Thread.n_started == 2:
-            raise RuntimeError("can't start new thread")
-        Thread.n_started += 1
-        super().start()
-
-def load(weights):
-    try:
+    def read_on(weights: Any) -> None:
         while True:
             weights["weight"]
-    except Abandoned:
-        os.write(1, b"abandoned\\n")  # one call, as several threads write
-        raise
 
-module.Thread = Thread
-try:
-    load_parts({"weight": 7}, load, load, load)
-except BaseException as error:
-    os.write(1, f"{type(error).__name__} {error}\\n".encode())
-"""
-
-
-def test_threads_are_abandoned_if_the_next_one_cannot_be_started() -> None:
-    code = THREADS_RUN_OUT
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    reported = "OutOfMemory not enough memory for a thread that loads the model (can't start new thread)"
-    assert sorted(map(str.strip, done.stdout.splitlines())) == [reported, "abandoned", "abandoned"]
-    assert done.stderr == ""
+    monkeypatch.setattr("harken.backends.loading.Thread", Thread)
+    with pytest.raises(OutOfMemory, match=r"for a thread that loads the model \(can't start new thread\)"):
+        load_parts(WEIGHTS, read_on, read_on, read_on)
+    for thread in started:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 # --- errors with which runtimes report that memory is short -------------------------------------------------

@@ -105,33 +105,38 @@ def test_damaged_files_are_written_again(root: Path) -> None:
         get(root, make=must_not_write)
 
 
-def test_unwritable_store_falls_back_to_a_temporary_directory(tmp_path: Path, temporary: Path) -> None:
-    blocking_file = tmp_path / "file"
-    blocking_file.write_text("not a directory")
-    path = get(blocking_file / "graphs")
+@pytest.fixture
+def unwritable(tmp_path: Path) -> Path:
+    """A folder that cannot be made."""
+    (tmp_path / "file").write_text("not a directory")
+    return tmp_path / "file" / "graphs"
+
+
+def test_unwritable_store_falls_back_to_a_temporary_directory(unwritable: Path, temporary: Path) -> None:
+    path = get(unwritable)
     assert path.is_relative_to(temporary)
     assert value_in(path) == 1
-    assert blocking_file.read_text() == "not a directory"
+    assert unwritable.parent.read_text() == "not a directory"
     if os.name == "posix":
         assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_temporary_directory_is_removed_with_its_process(tmp_path: Path) -> None:
-    blocking_file, temporary = tmp_path / "file", tmp_path / "temporary"
-    blocking_file.write_text("")
-    temporary.mkdir()
-    process = multiprocessing.get_context("spawn").Process(
-        target=write_in_unwritable_store, args=(blocking_file, temporary)
+@pytest.mark.parametrize("killed", [False, True])
+def test_temporary_files_are_removed_with_their_process_or_if_it_is_killed_by_the_next(
+    unwritable: Path, temporary: Path, killed: bool
+) -> None:
+    (temporary / "harken-results").mkdir()
+    code = (
+        f"import os, sys, tempfile; sys.path[:0] = {sys.path!r}; tempfile.tempdir = {str(temporary)!r}\n"
+        f"from test_store import Path, get\nget(Path({str(unwritable)!r}))\n"
+        f"{killed} and os._exit(0)  # without cleaning up"
     )
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
-    assert names(temporary) == set()
-
-
-def write_in_unwritable_store(root: Path, temporary: Path) -> None:
-    tempfile.tempdir = str(temporary)
-    assert get(root).is_relative_to(temporary)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    left = names(temporary) - {"harken-results"}
+    assert len(left) == killed
+    path = get(unwritable)
+    assert names(temporary) == {"harken-results", path.parent.name}
+    assert path.parent.name not in left
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
@@ -165,23 +170,6 @@ def test_what_a_killed_process_left_is_removed_when_files_are_written(root: Path
     (root / ".harken-0123456789abcdef.files").mkdir(parents=True)
     get(root)
     assert names(root) == {"key"}
-
-
-def test_temporary_files_of_a_killed_process_are_removed_by_the_next_that_needs_some(
-    tmp_path: Path, temporary: Path
-) -> None:
-    (tmp_path / "file").write_text("not a directory")
-    (temporary / "harken-results").mkdir()
-    code = (
-        f"import os, sys, tempfile; sys.path[:0] = {sys.path!r}; tempfile.tempdir = {str(temporary)!r}\n"
-        f"from test_store import Path, get\nget(Path({str(tmp_path / 'file' / 'graphs')!r}))\n"
-        "os._exit(9)  # without cleaning up"
-    )
-    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
-    (left,) = names(temporary) - {"harken-results"}
-    path = get(tmp_path / "file" / "graphs")
-    assert names(temporary) == {"harken-results", path.parent.name}
-    assert path.parent.name != left
 
 
 def test_default_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

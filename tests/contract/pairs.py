@@ -69,6 +69,16 @@ class BackendPair:
         tested, reference = (backend.encode(mel, positions) for backend in (self.tested, self.reference))
         return replace(self, features=tested, reference_features=reference)
 
+    def compare_output(self) -> None:
+        """Compare the encoder's output of all windows."""
+        own = self.tested.encoder_output(self.features)
+        reference = self.reference.encoder_output(self.reference_features)
+        assert (own.shape, own.dtype) == (reference.shape, np.float32)
+        assert self.features.n_windows == self.reference_features.n_windows == len(own)
+        for output, expected in zip(own, reference, strict=True):
+            expected = expected[~np.isnan(expected).any(axis=1)]  # behind the end of a shorter window it is NaN
+            assert np.abs(output[: len(expected)] - expected).max() <= self.tolerance * expected.std()
+
     def open_session(
         self, row_windows: Sequence[int], capacity: int = DIMS.n_text_ctx, *, attention: bool = False
     ) -> SessionPair:

@@ -28,22 +28,13 @@ def make_assistant(backends: BackendPair, graphs: Path, layers: int = DIMS.n_tex
         name: values for name, values in WITHOUT_ENCODER.items() if layers > 1 or ".blocks.1." not in name
     }
     dims = replace(DIMS, n_text_layer=layers).without_encoder()
-    return reuse(
-        backends,
-        replace(
-            backends,
-            tested=make_backend(backends.name, graphs, weights, dims=dims),
-            reference=make_backend("numpy", graphs, weights, dims=dims),
-        ),
-    )
-
-
-def reuse(source: BackendPair, decoder: BackendPair) -> BackendPair:
-    """Return a pair of decoders over the encoder output of another pair."""
+    tested, reference = (make_backend(name, graphs, weights, dims=dims) for name in (backends.name, "numpy"))
     return replace(
-        decoder,
-        features=decoder.tested.reuse_encoder_output(source.features),
-        reference_features=decoder.reference.reuse_encoder_output(source.reference_features),
+        backends,
+        tested=tested,
+        reference=reference,
+        features=tested.reuse_encoder_output(backends.features),
+        reference_features=reference.reuse_encoder_output(backends.reference_features),
     )
 
 
@@ -82,18 +73,14 @@ def test_shares_encoder_reads_no_encoder_of_a_whole_model(
     np.testing.assert_array_equal(decode(backends.tested, again, ALL), own)
 
 
-def test_decoder_with_fewer_layers_reuses_the_encoder_output(backends: BackendPair, graphs: Path) -> None:
-    pair = make_assistant(backends, graphs, layers=1).open_session([0, 2], attention=True)
-    pair.extend([PROMPT] * 2)
-    assert pair.attention(0).shape == (DIMS.n_text_head, len(PROMPT), DIMS.n_audio_ctx)
-
-
-@pytest.mark.parametrize("frames", [2, 10])
-def test_encoder_output_of_short_windows_is_reused(
-    backends: BackendPair, assistant: BackendPair, frames: int
+@pytest.mark.parametrize(("layers", "frames"), [(1, 2 * DIMS.n_audio_ctx), (2, 2), (2, 10)])
+def test_fewer_layers_and_short_windows_reuse_the_encoder_output(
+    backends: BackendPair, graphs: Path, layers: int, frames: int
 ) -> None:
     short = backends.encode(make_mel()[:, :, :frames])
-    reuse(short, assistant).open_session([0, 1]).extend([PROMPT] * 2)
+    pair = make_assistant(short, graphs, layers).open_session([0, 2], attention=True)
+    pair.extend([PROMPT] * 2)
+    assert pair.attention(0).shape == (DIMS.n_text_head, len(PROMPT), frames // 2)
 
 
 def test_two_decoders_share_the_encoder_output_at_once(backends: BackendPair, assistant: BackendPair) -> None:

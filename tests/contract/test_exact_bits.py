@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harken.backends.native import decoder as native_decoder
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
 from harken.contract import Backend, Features, Floats, Session
 from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest
@@ -236,7 +237,6 @@ def test_drafts_in_one_call_are_those_of_single_steps(
 # --- the native decoder ------------------------------------------------------------------------------------
 
 SETS = () if unavailable_reason() else instruction_sets()
-each_native = pytest.mark.parametrize("backend", ["native-int8", "native-fp32"], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -285,20 +285,7 @@ def test_threads_and_instruction_sets_change_no_bit(
             np.testing.assert_array_equal(one, other, err_msg=f"{instruction_set}, {threads} threads")
 
 
-@each_native
-def test_sessions_in_several_threads_do_not_disturb_each_other(backend: Backend, features: Features) -> None:
-    """One call runs at a time; sessions are opened and closed while others compute."""
-
-    def decode(window: int) -> Floats:
-        session = backend.open_session(features, [window], CAPACITY)
-        return step_by_step(session, [0], (0, *draw_tokens(window)))
-
-    expected = [decode(window) for window in range(3)] * 3
-    with ThreadPoolExecutor(3) as threads:
-        np.testing.assert_array_equal([*threads.map(decode, [*range(3)] * 3)], expected)
-
-
-@each_native
+@pytest.mark.parametrize("backend", ["native-int8"], indirect=True)
 def test_session_is_collected_without_waiting_for_a_call_of_another_thread(
     backend: Any, features: Features, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,3 +316,21 @@ def test_session_outlives_the_references_to_its_backend_and_features(packed: Pat
     del backend
     gc.collect()
     np.testing.assert_array_equal(read(session, [PROMPT]), expected)
+
+
+def test_stream_packed_chunk_by_chunk_is_the_stream_packed_at_once(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions of the look-ahead are packed again; those before the part that changes are not."""
+    backend = make_backend("native-int8", packed)
+    monkeypatch.setattr(native_decoder, "PART_OF_STREAM", 16)
+    noise = np.random.default_rng(0)
+    often, once = backend.open_encoder(20), backend.open_encoder(20)
+    for n_frames, final_frames in ((9, 0), (17, 10), (17, 4), (23, 16), (17, 0), (17, 16)):
+        mel = noise.standard_normal((1, DIMS.n_mels, n_frames)).astype(np.float32)
+        for state in (often, once):
+            backend.encode_chunk([state], mel, final_frames)
+        backend.stream_features([often])
+    sessions = [backend.open_session(backend.stream_features([state]), [0], 8) for state in (often, once)]
+    one, other = (session.extend([[65, 66, 67]]).top(3) for session in sessions)
+    np.testing.assert_array_equal(one, other)

@@ -138,13 +138,13 @@ def test_preference_depends_on_what_was_suppressed_before_it_only(make_logits: M
         np.testing.assert_array_equal(values(logits), [[-INF, -INF, -INF, -9]])
 
 
-def test_selected_positions_are_copies_in_order(make_logits: MakeLogits) -> None:
-    logits = make_logits(np.arange(12, dtype=np.float32).reshape(4, 3))
-    selected = logits.select_positions([2, 0, 2])
-    selected.suppress_tokens(np.array([0]))
-    assert len(selected) == 3
-    np.testing.assert_array_equal(values(selected)[:, 1:], [[7, 8], [1, 2], [7, 8]])
-    np.testing.assert_array_equal(values(logits)[:, 0], [0, 3, 6, 9])
+@pytest.mark.parametrize("make_logits", ["native"], indirect=True)
+@pytest.mark.parametrize("token", [-1, 9])
+def test_token_outside_of_the_vocabulary_is_refused(make_logits: MakeLogits, token: int) -> None:
+    logits = make_logits(np.zeros((1, 9), np.float32))
+    logits.suppress_tokens(np.array([3, token]))
+    with pytest.raises(IndexError, match="not all ids"):
+        logits.top(1)
 
 
 def test_logits_without_positions(make_logits: MakeLogits) -> None:
@@ -219,15 +219,22 @@ def test_rules_in_any_order_are_those_of_plain_numpy_over_the_whole_vocabulary(
         ):  # else rounding decides
             getattr(own, name)(argument)
             getattr(plain, name)(argument)
-    checks = [lambda: np.testing.assert_array_equal(values(own), plain.table[:, ... if ids is None else ids])]
+
+    def check_values() -> None:
+        np.testing.assert_array_equal(values(own), plain.table[:, ... if ids is None else ids])
+
+    checks = [check_values]
     if plain.possible:
         order = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=4))
-        checks += [
-            lambda: assert_choices(own, plain.table, temperature, uniforms),
-            lambda: assert_choices(
-                own.select_positions(order), plain.table[order], temperature, [0.3] * len(order)
-            ),
-        ]
+
+        def check_copies() -> None:
+            selected = own.select_positions(order)
+            assert_choices(selected, plain.table[order], temperature, [0.3] * len(order))
+            selected.suppress_ranges([[(0, 1 << 31)]] * len(order))
+            values(selected)
+            check_values()
+
+        checks += [lambda: assert_choices(own, plain.table, temperature, uniforms), check_copies]
     for check in data.draw(st.permutations(checks)):
         check()
 

@@ -24,10 +24,9 @@ def sparse(backends: BackendPair) -> BackendPair:
 
 
 def test_output_logits_and_attention_are_those_of_the_reference(sparse: BackendPair) -> None:
+    sparse.compare_output()
     own = sparse.tested.encoder_output(sparse.features)
-    reference = sparse.reference.encoder_output(sparse.reference_features)
     assert own.shape == (N_WINDOWS, ENCODED + len(SPARSE.frozen), DIMS.n_audio_state)
-    np.testing.assert_allclose(own, reference, atol=sparse.tolerance * reference.std(), rtol=0)
     session = sparse.open_session(range(N_WINDOWS), attention=True)
     session.extend([PROMPT] * N_WINDOWS)
     session.attention(N_WINDOWS - 1)
