@@ -54,20 +54,24 @@ def write_files(folder: Path, *names: str) -> None:
         write(folder / name)
 
 
-def write_lines(path: Path, *lines: object, end: str = "\n") -> Path:
+def write_lines(path: Path, *lines: object) -> Path:
     """Write a manifest of texts and of objects as JSON."""
     texts = (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
-    return write(path, "".join(text + end for text in texts))
+    return write(path, "".join(f"{text}\n" for text in texts))
 
 
-def write_tar(path: Path, files: Mapping[str, bytes]) -> Path:
+def tar_bytes(files: Mapping[str, bytes]) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for name, data in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    return write(path, content.getvalue())
+    return content.getvalue()
+
+
+def write_tar(path: Path, files: Mapping[str, bytes]) -> Path:
+    return write(path, tar_bytes(files))
 
 
 def recordings_of(*seconds: float) -> list[BatchRecording]:

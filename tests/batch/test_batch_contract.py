@@ -1,7 +1,8 @@
-"""The contract of batches, over workers in this process, in two others, and in a cluster of two nodes."""
+"""The contract of batches, over workers in this process, in two others, and in a cluster; from stores and into them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from harken.batch import BatchOptions, BatchState, run_batch, worker
 from harken.checkpoints.hub import embedded_model
 from harken.errors import BackendUnavailable, OptionError, PlanError
 from harken.formats import Layout
+from harken.transcribe import TranscribeOptions
 
 JFK = Path(__file__).resolve().parents[2] / "examples" / "jfk.flac"
+LOAD: dict[str, Any] = {"model": "tiny.en", "threads": 1}
 NIGHTLY = [
     pytest.param("in process"),
     pytest.param("two processes", marks=pytest.mark.nightly),
@@ -44,17 +47,46 @@ def test_rows_have_the_text_that_transcribe_gives_and_faulty_files_an_error(
         {"audio_filepath": "talk.flac", "duration": 11, "speaker": {"name": "J"}, "text": "reference"},
         *({"audio_filepath": f"{name}.flac", "duration": 11} for name in ("damaged", "empty", "missing")),
     )
-    load = {"model": "tiny.en", "threads": 1}
-    summary = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=0.1), load=load)
+    summary = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=0.1), load=LOAD)
     rows = read_rows(tmp_path / "out")
     talk = rows.pop("talk.flac")
-    assert talk["text"] == harken.load("tiny.en", threads=1).transcribe(JFK).text
+    assert talk["text"] == harken.load(**LOAD).transcribe(JFK).text
     assert talk["speaker"] == {"name": "J"}
     assert talk["input_text"] == "reference"
     errors = {"damaged.flac": "AudioError", "empty.flac": "AudioError", "missing.flac": "AudioNotFound"}
     assert {name: row["error"]["type"] for name, row in rows.items()} == errors
     assert all(name in row["error"]["message"] for name, row in rows.items())
     assert (summary.complete, summary.rows, summary.failed) == (True, 4, 3)
+
+
+@pytest.mark.real
+def test_a_batch_from_a_store_into_a_store_is_done_once_and_a_missing_recording_is_an_error(
+    memory: Any,
+) -> None:
+    memory.pipe_file("/talks/in/a b/speech.flac", JFK.read_bytes())
+    lines = [
+        {"audio_filepath": "./a b/speech.flac", "id": 1},
+        {"audio_filepath": "memory://talks/in/a b/speech.flac", "offset": 3.0, "duration": 5.0},
+        {"audio_filepath": "missing.flac", "note": "ü"},
+        {"audio_filepath": str(JFK)},
+    ]
+    memory.pipe_file("/talks/in/m.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    for folder, new in (("memory://out/", 4), ("memory://out", 0)):
+        options = BatchOptions(formats=("srt",), shard_minutes=0.2)
+        transcribe_options = TranscribeOptions(word_timestamps=True)
+        summary = run_batch("memory://talks/in/m.jsonl", folder, options, transcribe_options, load=LOAD)
+        assert (summary.rows, summary.failed, summary.new_rows, summary.complete) == (4, 1, new, True)
+    written = [
+        json.loads(line) for path in memory.glob("/out/shards/*") for line in memory.cat(path).splitlines()
+    ]
+    rows = {row["audio_filepath"]: row for row in written}
+    whole, piece, missing, local = (rows[line["audio_filepath"]] for line in lines)
+    assert len(written) == 4
+    assert whole["text"] == local["text"]
+    assert 3.0 <= piece["segments"][0]["start"] <= piece["segments"][-1]["end"] <= 8.1
+    assert missing["error"]["message"] == "memory://talks/in/missing.flac: no such file"
+    assert all(memory.exists(f"/out/{row['files']['srt']}") for row in (whole, piece, local))
+    assert not memory.exists("/out/_driver.json")
 
 
 @pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
@@ -73,6 +105,23 @@ def test_every_row_is_there_once_and_another_run_does_nothing(
     again = run_batch("manifest.jsonl", "out", options)
     assert (again.complete, again.rows, again.new_rows) == (True, 20, 0)
     assert sorted(transcribed(tmp_path)) == sorted(names)
+
+
+def test_a_folder_that_holds_its_own_output_is_done_once_and_its_recordings_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_in_workers(monkeypatch)
+    names = ["talk.wav", "talk[1] ü.wav"]
+    write_archive(tmp_path, dict.fromkeys(names, "words")).unlink()
+    for folder in (tmp_path, tmp_path / "out"):
+        for new, formats in ((2, ("srt", "html", "txt")), (0, ("txt", "srt", "html"))):
+            summary = run_batch(tmp_path, folder, BatchOptions(formats=formats))
+            assert (summary.rows, summary.failed, summary.new_rows, summary.complete) == (2, 0, new, True)
+        files = {name for row in read_rows(folder).values() for name in row["files"].values()}
+        assert len(files) == 6
+        assert all((folder / name).stat().st_size for name in files)
+    assert sorted(transcribed(tmp_path)) == sorted(2 * names)
+    assert {(tmp_path / name).read_text() for name in names} == {"words"}
 
 
 @pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
@@ -102,7 +151,7 @@ def test_other_options_are_refused_by_their_names(
     manifest = write_archive(tmp_path, {"a.wav": "a"})
     run_batch(manifest, tmp_path / "out", make_options())
     with pytest.raises(PlanError, match=r"of other options.*: beam_size was None, now is 2; choose") as caught:
-        run_batch(manifest, tmp_path / "out", make_options(), harken.TranscribeOptions(beam_size=2))
+        run_batch(manifest, tmp_path / "out", make_options(), TranscribeOptions(beam_size=2))
     assert "\n" not in str(caught.value)
     assert run_batch(manifest, tmp_path / "out", make_options()).new_rows == 0
 

@@ -1,4 +1,4 @@
-"""The driver of a batch, with workers of a test's own and their clock: nothing is lost, and nobody waits long."""
+"""The driver of a batch, with simulated workers and their clock: nothing is lost, and nobody waits long."""
 
 from __future__ import annotations
 
@@ -9,68 +9,23 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from batch_files import RECIPE, recordings_of
 
 from harken.batch.driver import Driver
-from harken.batch.plan import Shard, make_plan
+from harken.batch.plan import make_plan
 from harken.batch.recordings import BatchRecording
 from harken.batch.rows import ShardReport
 from harken.batch.store import Store
 from harken.batch.worker import Progress, Task
 from harken.batch.workers import Advanced, Broken, Event, Handle, Published
 
-
-class OneWorker:
-    """A worker that hangs with its first task, and still says how far it is; it does the next one."""
-
-    n_alive = 1
-
-    def __init__(self) -> None:
-        self.now_s, self.given_up_s = 0.0, 0.0
-        self._task: Task | None = None
-
-    @property
-    def n_free(self) -> int:
-        return int(self._task is None)
-
-    def start(self, task: Task) -> None:
-        self._task = task
-
-    def wait(self, timeout_s: float, handle: Handle) -> None:
-        self.now_s += 60.0
-        assert self.now_s < 86_400.0
-        task = self._task
-        if task and self.given_up_s:
-            self._task = None
-            handle(Published(task, ShardReport(rows=1)))
-        elif task:
-            handle(Advanced(task, Progress(30.0, 0)))
-
-    def give_up(self, task: Task) -> None:
-        self.given_up_s, self._task = self.now_s, None
-        self.handle(Broken(task, "it hung"))
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def test_a_worker_that_says_the_same_again_and_again_is_ended(tmp_path: Path) -> None:
-    workers = OneWorker()
-    driver = Driver(
-        workers, Store(str(tmp_path)), RECIPE, tries=3, time_limit=20.0, clock=lambda: workers.now_s
-    )
-    workers.handle = driver._handle  # type: ignore[attr-defined]
-    driver.add(Task(Shard((*recordings_of(60.0),), RECIPE.digest)))
-    driver.run()
-    assert 600.0 < workers.given_up_s < 3600.0
-    assert [report.rows for report in driver.reports.values()] == [1]
-
-
 SPEED, SPEED_SPREAD, WORK_SPREAD = 30.0, 0.15, 0.25
 """Median seconds of audio a second, and how much workers and recordings differ (standard deviations of logarithms)."""
+N_WORKERS = 20
 SHARD_S, START_S = 0.5, (10.0, 60.0)
 """Seconds that each shard takes beside its audio, and until a worker has loaded the model."""
 
@@ -85,12 +40,16 @@ class _Worker:
 class SimulatedWorkers:
     """Workers of a cluster, of which each is lost after so many hours in the mean; another one takes its place.
 
+    The first `n_hanging` tasks hang, and their workers say the same again and again; `hung_s` is how long each did.
     `used_s` is the time of all workers in which they had a task, or were not there yet; `done` counts how often each
     recording was done, by its id.
     """
 
-    def __init__(self, n_workers: int, *, hours_to_loss: float = 24.0, progress_s: float = math.inf) -> None:
-        self._hours_to_loss, self._progress_s = hours_to_loss, progress_s
+    def __init__(
+        self, *, hours_to_loss: float = 24.0, progress_s: float = math.inf, n_hanging: int = 0
+    ) -> None:
+        self._hours_to_loss, self._progress_s, self._n_hanging = hours_to_loss, progress_s, n_hanging
+        self.hung_s: list[float] = []
         self._random = random.Random(0)
         self._order = count()
         self._events: list[tuple[float, int, str, _Worker, Task | None]] = []
@@ -98,7 +57,7 @@ class SimulatedWorkers:
         self.n_alive = self.lost = 0
         self.now_s = self.used_s = 0.0
         self.done: Counter[str] = Counter()
-        for _ in range(n_workers):
+        for _ in range(N_WORKERS):
             self._begin_worker()
 
     @property
@@ -110,6 +69,10 @@ class SimulatedWorkers:
         """Give a task to a free worker."""
         worker = self._free.pop()
         worker.task, worker.began_s = task, self.now_s
+        if self._n_hanging:
+            self._n_hanging -= 1
+            self._push(60.0, "stuck", worker)
+            return
         spread = (self._random.lognormvariate(0, WORK_SPREAD) for _ in task.shard.recordings)
         audio_s = sum(each.estimate_s * work for each, work in zip(task.shard.recordings, spread, strict=True))
         work_s = audio_s / worker.speed + SHARD_S
@@ -128,7 +91,10 @@ class SimulatedWorkers:
             handle(event)
 
     def give_up(self, task: Task) -> None:
-        """Do nothing: no worker hangs."""
+        """End the worker of a task."""
+        (worker,) = (worker for *_, worker, its_task in self._events if its_task is task)
+        self.hung_s.append(self.now_s - worker.began_s)
+        self._push(0.0, "lost", worker)
 
     def close(self) -> None:
         """Do nothing."""
@@ -141,6 +107,9 @@ class SimulatedWorkers:
         if worker.task is not task or not task:  # progress of a task that is over
             return None
         taken_s = self.now_s - worker.began_s
+        if kind == "stuck":
+            self._push(60.0, kind, worker)
+            return Advanced(task, Progress(30.0, 0))
         if kind == "progress":
             self._push(self._progress_s, "progress", worker)
             return Advanced(task, Progress(min(taken_s * worker.speed, task.shard.seconds), 0))
@@ -181,21 +150,29 @@ def archive(hours: float, *, mixed: bool) -> list[BatchRecording]:
 
 @pytest.mark.parametrize(
     ("mixed", "changes"),
-    [(False, {}), (True, {}), (True, {"progress_s": 5.0}), (True, {"hours_to_loss": 0.5})],
-    ids=["short ones first", "mixed", "with progress", "workers are lost"],
+    [
+        (False, {}),
+        (True, {}),
+        (True, {"progress_s": 5.0}),
+        (True, {"hours_to_loss": 0.5}),
+        (True, {"n_hanging": 3}),
+    ],
+    ids=["short ones first", "mixed", "with progress", "workers are lost", "workers hang"],
 )
 def test_every_recording_is_done_once_and_no_worker_waits_long(
-    tmp_path: Path, mixed: bool, changes: dict[str, float]
+    tmp_path: Path, mixed: bool, changes: Any
 ) -> None:
     recordings = archive(300, mixed=mixed)
-    store, workers = Store(str(tmp_path)), SimulatedWorkers(20, **changes)
-    plan = make_plan(recordings, RECIPE, store, "/archive", shard_s=1800.0, workers=20)
+    store, workers = Store(str(tmp_path)), SimulatedWorkers(**changes)
+    plan = make_plan(recordings, RECIPE, store, "/archive", shard_s=1800.0, workers=N_WORKERS)
     driver = Driver(workers, store, RECIPE, tries=3, time_limit=20.0, clock=lambda: workers.now_s)
     for shard in plan.unfinished:
         driver.add(Task(shard))
     driver.run()
     assert workers.done == {each.id: 1 for each in recordings}
+    assert len(workers.hung_s) == changes.get("n_hanging", 0)
+    assert all(600.0 < hung_s < 3600.0 for hung_s in workers.hung_s)
     if "hours_to_loss" in changes:
         assert workers.lost > 3
     else:
-        assert workers.used_s > 0.98 * 20 * workers.now_s
+        assert workers.used_s > 0.98 * N_WORKERS * workers.now_s

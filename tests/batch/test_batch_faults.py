@@ -1,9 +1,12 @@
-"""Faults of recordings, of workers and of the disk: what they cost, and what the output folder has behind them."""
+"""Faults of recordings, workers and the disk, and ends of the driver: what they cost, and what the folder has then."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -16,7 +19,9 @@ from unittest.mock import Mock
 import pytest
 from batch_files import RECIPE
 
+from cli_runner import eventually
 from fakes.archive_recognizer import (
+    GO,
     ArchiveWorkerSettings,
     read_rows,
     transcribed,
@@ -30,6 +35,7 @@ from harken.batch.recordings import BatchRecording
 from harken.batch.store import Store
 from harken.batch.worker import Task, WorkerSettings
 from harken.batch.workers import Broken, Event, ProcessWorkers
+from harken.cli import main
 from harken.errors import OutputError, PlanError, WorkerError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
@@ -97,9 +103,7 @@ def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch: pytest.Monk
     assert gpu_in_turn(1) == "cuda"  # which loading refuses
 
 
-def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_recording(
-    tmp_path: Path,
-) -> None:
+def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_recording(tmp_path: Path) -> None:
     contents = {**good(3), "huge.wav": "memory", "once.wav": "memory once", "odd.wav": "crash"}
     manifest = write_archive(tmp_path, contents)
     summary = run_batch(manifest, tmp_path / "out", BatchOptions(shard_minutes=4))
@@ -193,3 +197,55 @@ def test_a_folder_on_which_another_driver_works_is_refused(tmp_path: Path) -> No
     ):
         run_batch(manifest, out)
     assert run_batch(manifest, out).rows == 1
+
+
+NIGHTLY = pytest.mark.nightly
+HARKEN = [sys.executable, str(Path(__file__).with_name("archive_harken.py")), "batch"]
+PATIENCE_S = 120  # on a machine with other work
+
+
+def is_group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("workers", "number", "word"),
+    [
+        (0, "SIGKILL", None),
+        pytest.param(2, "SIGKILL", None, marks=NIGHTLY),
+        pytest.param(0, "SIGINT", "interrupted", marks=NIGHTLY),
+        (1, "SIGTERM", "terminated"),
+    ],
+)
+def test_after_a_driver_was_killed_or_ended_by_a_signal_the_same_command_goes_on(
+    tmp_path: Path, workers: int, number: str, word: str | None
+) -> None:
+    names, out = {f"{number}.wav" for number in range(10)}, tmp_path / "out"
+    contents = {name: "words" if name < "5" else "wait words" for name in sorted(names)}
+    arguments = [str(write_archive(tmp_path, contents)), str(out), "--shard-minutes", "2"]
+    process = subprocess.Popen(
+        [*HARKEN, *arguments, "--workers", str(workers)],
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True},
+    )
+    assert eventually(lambda: len([*(out / "shards").glob("*.jsonl")]) >= 2, PATIENCE_S)
+    (os.killpg if word else os.kill)(process.pid, getattr(signal, number))
+    stdout, said = process.communicate(timeout=PATIENCE_S)
+    assert eventually(lambda: not is_group_alive(process.pid), PATIENCE_S)
+    done = set(read_rows(out))
+    assert done < names
+    if word:
+        assert (process.returncode, stdout) == (128 + getattr(signal, number), "")
+        line = rf"harken: {word}; (\d+) of 10 recordings are done, and the same command goes on from there\n"
+        found = re.fullmatch(line, said)
+        assert found, said
+        assert int(found[1]) <= len(done)  # a worker may have published what its driver had not heard of
+    (tmp_path / GO).touch()
+    before = len(transcribed(tmp_path))
+    assert main(["batch", *arguments]) == 0
+    assert {name for name, row in read_rows(out).items() if row["text"].endswith("words")} == names
+    assert sorted(transcribed(tmp_path)[before:]) == sorted(names - done)
+    assert not [*out.rglob("*.tmp"), *out.rglob(".*")]

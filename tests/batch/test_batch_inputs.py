@@ -8,7 +8,7 @@ from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from batch_files import web_server, write, write_files, write_lines, write_tar
+from batch_files import tar_bytes, web_server, write, write_files, write_lines, write_tar
 
 from harken.batch.inputs import read_recordings
 from harken.errors import PlanError
@@ -50,20 +50,6 @@ def test_a_manifest_of_harken_is_read_by_its_file_and_by_its_folder(tmp_path):
         assert (recording.name, recording.duration_s) == ("a.flac", 2.5)
 
 
-def test_a_manifest_may_have_a_bom_line_ends_of_windows_blank_lines_and_separators_in_texts(tmp_path):
-    manifest = write_lines(
-        tmp_path / "m.jsonl",
-        '\ufeff{"audio_filepath": "a.wav", "text": "one\u2028two\u0085three"}',
-        "",
-        "   ",
-        '{"audio_filepath": "b.wav"}',
-        end="\r\n",
-    )
-    first, second = read_recordings(str(manifest))
-    assert first.keys["text"] == "one\u2028two\u0085three"
-    assert second.name == "b.wav"
-
-
 def test_a_csv_manifest_has_texts_and_seconds(tmp_path):
     text = '\ufefffile_name,duration,note\r\na.wav,1.5,"two\r\nlines"\r\nb.wav,,\r\n'
     first, second = read_recordings(str(write(tmp_path / "talks.csv", text)))
@@ -86,9 +72,7 @@ BAD_LINES = {
     '{"audio_filepath": "a\\u0000.wav"}': "null characters",
     '{"audio_filepath": ["a.wav"]}': "names no recording",
     '{"text": "a"}': "names no recording",
-    '["a.wav"]': "is not a JSON object",
     '{"audio_filepath": "a.wav"': "is not JSON",
-    "[" * 100_000: "nested too deeply",
 }
 
 
@@ -113,12 +97,16 @@ def test_two_lines_of_one_id_are_refused_by_both_their_numbers_and_equal_ones_ar
     assert f"{manifest}:1," in text
 
 
+CUT_SHORT = tar_bytes({"a.wav": b"x" * 5000, "b.wav": b"x" * 5000})[:7000]
 UNREADABLE = (
     ("m.jsonl", b"", "holds no recordings"),
     ("m.jsonl", b'{"audio_filepath": "\xff.wav"}', "is not UTF-8 text, at byte 20"),
     ("m.csv", b"file_name\n" + b"a" * 200_000, "is not CSV"),
-    ("a.tar", b"", "is not a whole tar archive"),
-    ("a.tar", b"x" * 2000, "is not a whole tar archive"),
+    *(("a.tar", content, "is not a whole tar archive") for content in (b"", b"x" * 2000, CUT_SHORT)),
+    *(
+        ("a.tar", tar_bytes({"a.wav": b"", "a.json": keys}), "a.json: ")
+        for keys in (b"{", b"[]", b'{"x": NaN}', b"\xff")
+    ),
     ("a.tar.gz", b"x", "is compressed"),
     ("m.jsonl.zst", b"x", "is compressed"),
     ("notes.docx", b"x", "is neither"),
@@ -128,13 +116,15 @@ UNREADABLE = (
 )
 
 
-def test_an_input_that_cannot_be_read_is_refused_in_one_line(tmp_path):
+def test_an_input_that_cannot_be_read_is_refused_in_one_line_that_names_it(tmp_path):
     for index, (name, content, reason) in enumerate(UNREADABLE):
         folder = tmp_path / str(index)
         (folder / "empty").mkdir(parents=True)
         if content is not None:
             (folder / name).write_bytes(content)
-        assert reason in refusal(folder / name)
+        text = refusal(folder / name)
+        assert text.startswith(f"{folder / name}:")
+        assert reason in text
 
 
 def test_a_folder_gives_recordings_and_archives_in_order_but_nothing_hidden(tmp_path):
@@ -170,18 +160,6 @@ def test_an_archive_gives_its_recordings_with_the_keys_beside_them(tmp_path):
     assert first.keys["offset"] == 3.5
     assert second.keys == {"audio_filepath": "s.tar/a/2.v1.wav", "text": "Grüße"}
     assert path.read_bytes()[second.bytes.start :][: second.bytes.size] == b"three"
-
-
-def test_keys_of_an_archive_that_are_not_json_are_refused_by_archive_and_name(tmp_path):
-    for content in (b"{", b"[]", b'{"x": NaN}', b"\xff"):
-        path = write_tar(tmp_path / "s.tar", {"a.wav": b"", "a.json": content})
-        assert refusal(path).startswith(f"{path}: a.json: ")
-
-
-def test_an_archive_that_is_cut_short_is_refused(tmp_path):
-    path = write_tar(tmp_path / "s.tar", {"a.wav": b"x" * 5000, "b.wav": b"x" * 5000})
-    path.write_bytes(path.read_bytes()[:7000])
-    assert refusal(path).startswith(f"{path}: is not a whole tar archive")
 
 
 def test_recordings_of_the_same_name_in_several_archives_or_manifests_are_not_one(tmp_path):
@@ -278,26 +256,17 @@ def test_a_url_of_a_file_is_its_path(tmp_path):
     assert Path(recording.location) == tmp_path / "a b.wav"
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        """Say nothing."""
-
-
-@pytest.fixture
-def web(tmp_path):
-    with web_server(Quiet, directory=str(tmp_path)) as url:
-        yield url
-
-
-def test_manifests_of_a_web_server_are_read_and_its_folders_are_refused(tmp_path, web):
+def test_manifests_of_a_web_server_are_read_and_its_folders_are_refused(tmp_path, monkeypatch):
     pytest.importorskip("aiohttp")
     write_lines(tmp_path / "m.jsonl", {"audio_filepath": "a b.wav"})
     write_files(tmp_path, "talks/a.wav")
-    (recording,) = read_recordings(f"{web}/m.jsonl?signature=a/b")
-    assert recording.location == f"{web}/a b.wav"
-    assert names(f"{web}/talks/a.wav?signature=x") == ["a.wav"]
-    assert names(f"{web}/talks/{{a,b}}.wav") == ["a.wav", "b.wav"]
-    for source in (f"{web}/talks/", f"{web}/talks", f"{web}/talks/*.wav"):
-        assert refusal(source).startswith(f"{source}: a web server does not list")
-    assert refusal(f"{web}/missing.jsonl").startswith(f"{web}/missing.jsonl: no such file")
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *arguments: None)
+    with web_server(SimpleHTTPRequestHandler, directory=str(tmp_path)) as web:
+        (recording,) = read_recordings(f"{web}/m.jsonl?signature=a/b")
+        assert recording.location == f"{web}/a b.wav"
+        assert names(f"{web}/talks/a.wav?signature=x") == ["a.wav"]
+        assert names(f"{web}/talks/{{a,b}}.wav") == ["a.wav", "b.wav"]
+        for source in (f"{web}/talks/", f"{web}/talks", f"{web}/talks/*.wav"):
+            assert refusal(source).startswith(f"{source}: a web server does not list")
+        assert refusal(f"{web}/missing.jsonl").startswith(f"{web}/missing.jsonl: no such file")
     assert refusal("http://127.0.0.1:9/m.jsonl").startswith("http://127.0.0.1:9/m.jsonl: ")

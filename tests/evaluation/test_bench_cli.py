@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -48,129 +49,113 @@ def run(
     return cli.run(*arguments, *OPTIONS), loaded
 
 
-class TestOneModel:
-    def test_table_lists_times_and_counts(self, cli: CliRunner) -> None:
-        pytest.importorskip("jiwer")
-        use_texts(cli)
-        outcome = cli.run("bench", "talks", "--repeat", "1", *OPTIONS)
-        assert (outcome.code, outcome.err) == (0, "")
-        head, totals, *_ = outcome.out.splitlines()
-        assert (head, totals) == ("tiny.en, fixed logits", "2 recordings: 1.0 s of audio")
-        rows = table_rows(outcome.out)
-        assert [*rows] == [
-            *("decoding, s", "encoding, s", "end to end, s", "times real time"),
-            *("forward passes", "tokens per forward pass", "WER, %", "CER, %"),
-        ]
-        assert rows["WER, %"] == ["0.00"]
-        tokens = sum(len(window_text(0, text, WINDOW_POSITIONS).tokens) + 1 for text in TEXTS)
-        assert rows["forward passes"] == [str(tokens)]
-
-    def test_recordings_without_text_have_no_error_rates_and_a_limit_reduces_them(self, cli: CliRunner) -> None:
-        use_texts(cli)
-        outcome = cli.run("bench", "talks/*.wav", "--repeat", "2", *OPTIONS)
-        assert "WER" not in outcome.out
-        assert "2 recordings: 1.0 s of audio, median of 2 passes\n" in outcome.out
-        assert "1 recording: 0.5 s" in cli.run("bench", "talks", "--limit", "1", *OPTIONS).out
-
-    def test_missing_extra_is_reported_with_its_install_command(
-        self, cli: CliRunner, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def missing(language: str | None) -> None:
-            raise BackendUnavailable("jiwer is not installed: pip install '.[eval]'")
-
-        monkeypatch.setattr("harken.cli.bench.normalizer", missing)
-        use_texts(cli)
-        outcome = cli.run("bench", "talks", "--repeat", "1", *OPTIONS)
-        line = "harken: errors are not counted: jiwer is not installed: pip install '.[eval]'\n"
-        assert (outcome.code, outcome.err) == (0, line)
-        assert "WER" not in outcome.out
-
-    def test_assistant_without_speculative_is_measured(self, cli: CliRunner) -> None:
-        outcome, loaded = run(cli, "bench", "talks/0.wav", "--assistant", "small.en")
-        assert loaded[0]["assistant"] == "small.en"
-        assert "acceptance, %" in outcome.out
-        assert "plain" not in outcome.out
+def test_table_lists_times_and_counts(cli: CliRunner) -> None:
+    pytest.importorskip("jiwer")
+    use_texts(cli)
+    outcome = cli.run("bench", "talks", "--repeat", "1", *OPTIONS)
+    assert (outcome.code, outcome.err) == (0, "")
+    head, totals, *_ = outcome.out.splitlines()
+    assert (head, totals) == ("tiny.en, fixed logits", "2 recordings: 1.0 s of audio")
+    rows = table_rows(outcome.out)
+    assert [*rows] == [
+        *("decoding, s", "encoding, s", "end to end, s", "times real time"),
+        *("forward passes", "tokens per forward pass", "WER, %", "CER, %"),
+    ]
+    assert rows["WER, %"] == ["0.00"]
+    tokens = sum(len(window_text(0, text, WINDOW_POSITIONS).tokens) + 1 for text in TEXTS)
+    assert rows["forward passes"] == [str(tokens)]
 
 
-class TestSpeculative:
-    def test_table_lists_times_and_counts(self, cli: CliRunner) -> None:
-        outcome, loaded = run(cli, "bench", "talks/0.wav", "talks/1.wav", "--speculative", "--beam-size", "1")
-        assert (outcome.code, outcome.err) == (0, "")
-        assert [arguments["assistant"] for arguments in loaded] == ["auto"]  # one model for both
-        assert "drafts: a decoder of 2 layers, 64 wide, with the model's encoder\n" in outcome.out
-        assert re.search(r"\n +plain +speculative +ratio\n", outcome.out)
-        rows = table_rows(outcome.out)
-        assert rows["acceptance, %"] == ["-", "100.0"]
-        plain, speculative, ratio = (float(cell) for cell in rows["forward passes"])
-        assert ratio == pytest.approx(plain / speculative, abs=0.01)
-        assert ratio > 2
-        assert rows["drafted tokens"][1] == rows["accepted tokens"][1] != "0"
-        assert outcome.out.endswith("The tokens are the same in 2 recordings.\n")
-
-    def test_beam_search_reports_that_it_uses_no_drafts(self, cli: CliRunner) -> None:
-        arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--beam-size", "2")
-        outcome, _ = run(cli, "bench", *arguments)
-        assert table_rows(outcome.out)["drafted tokens"] == ["-", "0"]
-        assert "Beam search does not use drafts, since its hypotheses diverge at every step" in outcome.out
-        assert outcome.out.endswith(": 1 window decoded plainly.\n")
-
-    def test_differing_tokens_are_shown(self, cli: CliRunner) -> None:
-        # Both engines take one text after another: to warm up, then plain, then with drafts.
-        lines = (window_text(0, text, WINDOW_POSITIONS) for text in ("a", "a", "one cat", "one dog"))
-        backend = TranscriptBackend(*lines)
-
-        class UnusedDrafts(Recognizer):
-            """A recognizer that has a speculative decoder and does not use it."""
-
-            def transcribe_many(self, *arguments, **keywords):
-                plain = Recognizer(self.backend, self.tokenizer, self.model)
-                return plain.transcribe_many(*arguments, **keywords)
-
-        outcome, _ = run(
-            cli,
-            *("bench", "talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json"),
-            make=lambda: UnusedDrafts(backend, TOKENIZER, "recital", SpeculativeDecoder(float, ngram=True)),
-        )
-        assert "drafts: n-grams of the text so far and the prompt\n" in outcome.out
-        assert outcome.out.endswith(
-            "The tokens differ in 1 of 1 recording, the text in 1; the first difference of each:\n"
-            '  talks/0.wav: window at 00:00.000, token 5: "c", with drafts "d"\n'
-        )
-        (divergence,) = read_report()["divergences"]
-        plain, speculative = TOKENIZER.encode("cd")
-        assert divergence == {
-            **{"audio": "talks/0.wav", "start_s": 0.0, "index": 5, "same_text": False},
-            **{"plain": plain, "speculative": speculative},
-        }
-
-    def test_json_holds_all_results(self, cli: CliRunner) -> None:
-        arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json", "--threads", "1")
-        run(cli, "bench", *arguments)
-        report = read_report()
-        by = report["by"]
-        assert (by["assistant"], by["threads"], by["temperatures"]) == ("auto", 1, [0.0])
-        values = (report["complete"], report["repeats"], report["divergences"], report["failed"])
-        assert values == (True, 1, [], [])
-        plain, speculative = report["plain"], report["speculative"]
-        assert plain.keys() == speculative.keys()
-        assert (plain["drafted"], speculative["acceptance_rate"]) == (0, 1.0)
-        assert report["ratios"]["forwards"] == plain["forwards"] / speculative["forwards"]
-        (recording,) = report["recordings"]
-        assert recording["plain"] == recording["speculative"]
-        assert (recording["audio"], recording["seconds"]) == ("talks/0.wav", WINDOW_S)
+def test_recordings_without_text_have_no_error_rates_and_a_limit_reduces_them(cli: CliRunner) -> None:
+    use_texts(cli)
+    outcome = cli.run("bench", "talks/*.wav", "--repeat", "2", *OPTIONS)
+    assert "WER" not in outcome.out
+    assert "2 recordings: 1.0 s of audio, median of 2 passes\n" in outcome.out
+    assert "1 recording: 0.5 s" in cli.run("bench", "talks", "--limit", "1", *OPTIONS).out
 
 
-@pytest.mark.parametrize(
-    ("option", "line"),
-    [
-        (
-            ("--language", "en"),
-            r"drafted tokens accepted: ([1-9]\d*) of \1, [\d.]+ tokens per forward pass, "
-            r"steps without a draft: \d+",
-        ),
-        (("--beam-size", "2"), "windows without drafts, as beam search does not use them: 1"),
-    ],
-)
-def test_verbose_transcription_tells_of_drafts(cli: CliRunner, option: tuple[str, str], line: str) -> None:
-    outcome, _ = run(cli, "transcribe", "talks/0.wav", "--assistant", "auto", "--verbose", *option)
-    assert re.fullmatch(f"talks/0.wav: {line}", outcome.err.splitlines()[-1])
+def test_missing_extra_is_reported_with_its_install_command(cli: CliRunner) -> None:
+    error = BackendUnavailable("jiwer is not installed: pip install '.[eval]'")
+    cli.monkeypatch.setattr("harken.cli.bench.normalizer", Mock(side_effect=error))
+    use_texts(cli)
+    outcome = cli.run("bench", "talks", "--repeat", "1", *OPTIONS)
+    assert (outcome.code, outcome.err) == (0, f"harken: errors are not counted: {error}\n")
+    assert "WER" not in outcome.out
+
+
+def test_assistant_without_speculative_is_measured(cli: CliRunner) -> None:
+    outcome, loaded = run(cli, "bench", "talks/0.wav", "--assistant", "small.en")
+    assert loaded[0]["assistant"] == "small.en"
+    assert "acceptance, %" in outcome.out
+    assert "plain" not in outcome.out
+
+
+def test_speculative_decoding_is_compared_with_plain(cli: CliRunner) -> None:
+    arguments = ("--speculative", "--beam-size", 1, "--threads", 1, "--json", "out.json")
+    outcome, loaded = run(cli, "bench", "talks/0.wav", "talks/1.wav", *arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert [arguments["assistant"] for arguments in loaded] == ["auto"]  # one model for both
+    assert "drafts: a decoder of 2 layers, 64 wide, with the model's encoder\n" in outcome.out
+    assert re.search(r"\n +plain +speculative +ratio\n", outcome.out)
+    rows = table_rows(outcome.out)
+    assert rows["acceptance, %"] == ["-", "100.0"]
+    plain, speculative, ratio = (float(cell) for cell in rows["forward passes"])
+    assert ratio == pytest.approx(plain / speculative, abs=0.01)
+    assert ratio > 2
+    assert rows["drafted tokens"][1] == rows["accepted tokens"][1] != "0"
+    assert outcome.out.endswith("The tokens are the same in 2 recordings.\n")
+    report = read_report()
+    by = report["by"]
+    assert (by["assistant"], by["threads"], by["temperatures"]) == ("auto", 1, [0.0])
+    values = (report["complete"], report["repeats"], report["divergences"], report["failed"])
+    assert values == (True, 3, [], [])
+    one, other = report["plain"], report["speculative"]
+    assert one.keys() == other.keys()
+    assert (one["drafted"], other["acceptance_rate"]) == (0, 1.0)
+    assert report["ratios"]["forwards"] == one["forwards"] / other["forwards"]
+    recording, _ = report["recordings"]
+    assert recording["plain"] == recording["speculative"]
+    assert (recording["audio"], recording["seconds"]) == ("talks/0.wav", WINDOW_S)
+
+
+def test_beam_search_reports_that_it_uses_no_drafts(cli: CliRunner) -> None:
+    arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--beam-size", "2")
+    outcome, _ = run(cli, "bench", *arguments)
+    assert table_rows(outcome.out)["drafted tokens"] == ["-", "0"]
+    assert "Beam search does not use drafts, since its hypotheses diverge at every step" in outcome.out
+    assert outcome.out.endswith(": 1 window decoded plainly.\n")
+
+
+def test_differing_tokens_are_shown(cli: CliRunner) -> None:
+    # Both engines take one text after another: to warm up, then plain, then with drafts.
+    lines = (window_text(0, text, WINDOW_POSITIONS) for text in ("a", "a", "one cat", "one dog"))
+    given = TranscriptBackend(*lines), TOKENIZER, "recital"
+
+    def unused_drafts() -> Recognizer:
+        recognizer = Recognizer(*given, SpeculativeDecoder(float, ngram=True))
+        cli.monkeypatch.setattr(recognizer, "transcribe_many", Recognizer(*given).transcribe_many)
+        return recognizer
+
+    arguments = ("talks/0.wav", "--speculative", "--repeat", "1", "--json", "out.json")
+    outcome, _ = run(cli, "bench", *arguments, make=unused_drafts)
+    assert "drafts: n-grams of the text so far and the prompt\n" in outcome.out
+    assert outcome.out.endswith(
+        "The tokens differ in 1 of 1 recording, the text in 1; the first difference of each:\n"
+        '  talks/0.wav: window at 00:00.000, token 5: "c", with drafts "d"\n'
+    )
+    (divergence,) = read_report()["divergences"]
+    plain, speculative = TOKENIZER.encode("cd")
+    assert divergence == {
+        **{"audio": "talks/0.wav", "start_s": 0.0, "index": 5, "same_text": False},
+        **{"plain": plain, "speculative": speculative},
+    }
+
+
+def test_verbose_transcription_tells_of_drafts(cli: CliRunner) -> None:
+    all_taken = (
+        r"drafted tokens accepted: ([1-9]\d*) of \1, [\d.]+ tokens per forward pass, steps without a draft: "
+    )
+    none_used = "windows without drafts, as beam search does not use them: "
+    for option, value, line in (("--language", "en", all_taken), ("--beam-size", 2, none_used)):
+        outcome, _ = run(cli, "transcribe", "talks/0.wav", "--assistant", "auto", "--verbose", option, value)
+        assert re.fullmatch(rf"talks/0.wav: {line}\d+", outcome.err.splitlines()[-1])

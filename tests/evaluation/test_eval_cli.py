@@ -68,61 +68,50 @@ talks/1.wav: 1 error, 33.33 %
   a [-big-] house"""
 
 
-class TestScreen:
-    def test_report_has_scores_totals_and_differences(self, cli: CliRunner) -> None:
-        outcome = cli.run("eval", "talks", "--worst", "2", *SPACED)
-        assert (outcome.code, outcome.err) == (0, "")
-        assert without_times(outcome.out) == RESULT
-        assert len(cli.loaded) == 1
-
-    def test_limit_is_spread_over_the_manifest(self, cli: CliRunner) -> None:
-        outcome = cli.run("eval", "talks", "--limit", "2", *SPACED)
-        assert re.findall(r"talks/\d.wav", outcome.out)[:2] == ["talks/0.wav", "talks/2.wav"]
-
-    def test_language_option_overrides_the_manifest(self, cli: CliRunner) -> None:
-        backend = use_texts(cli)
-        cli.run("eval", "talks", "--limit", "1", "--language", "German", "--temperatures", "0")
-        assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
-
-    def test_chinese_differences_have_no_spaces(self, cli: CliRunner) -> None:
-        assert "  我[-很-]好\n" in cli.run("eval", "talks", *SPACED).out
+def test_report_has_scores_totals_and_differences_and_json_all_results(cli: CliRunner) -> None:
+    outcome = cli.run("eval", "talks", "--worst", "2", "--json", "out.json", *SPACED)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert without_times(outcome.out) == RESULT
+    assert len(cli.loaded) == 1
+    report = read_report()
+    by = report["by"]
+    assert (report["complete"], by["model"], by["temperatures"]) == (True, "tiny.en", [0.0])
+    assert "threads" not in report["by"]
+    assert (report["wer"]["errors"], report["wer"]["reference_length"]) == (2, 8)
+    assert report["hallucinations"] == {"recordings": 1, "seconds": WINDOW_S, "affected": 1, "words": 1}
+    assert [recording["hypothesis"] for recording in report["recordings"]] == list(HYPOTHESES)
+    assert report["recordings"][3]["words"] is None
 
 
-class TestFiles:
-    def test_json_holds_all_results(self, cli: CliRunner) -> None:
-        cli.run("eval", "talks", "--json", "out.json", "--beam-size", "1", *SPACED)
-        report = read_report()
-        by = report["by"]
-        assert (report["complete"], by["model"], by["temperatures"]) == (True, "tiny.en", [0.0])
-        assert "threads" not in report["by"]
-        assert (report["wer"]["errors"], report["wer"]["reference_length"]) == (2, 8)
-        hallucinations = {"recordings": 1, "seconds": WINDOW_S, "affected": 1, "words": 1}
-        assert report["hallucinations"] == hallucinations
-        assert [recording["hypothesis"] for recording in report["recordings"]] == list(HYPOTHESES)
-        assert report["recordings"][3]["words"] is None
+def test_limit_is_spread_over_the_manifest_whose_language_the_option_overrides(cli: CliRunner) -> None:
+    backend = use_texts(cli)
+    outcome = cli.run("eval", "talks", "--limit", "2", "--language", "German", *SPACED)
+    assert re.findall(r"talks/\d.wav", outcome.out)[:2] == ["talks/0.wav", "talks/2.wav"]
+    assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
 
-    def test_stored_hypotheses_are_reused(self, cli: CliRunner) -> None:
-        first = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", *SPACED)
-        second = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", *SPACED)
-        assert first.out == second.out
-        assert len(cli.loaded) == 1
-        refused = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", "--model", "base")
-        reason = 'was made with model "tiny.en", not "base"; name another file'
-        assert (refused.code, refused.err) == (3, f"harken: hypotheses.jsonl:1: {reason}\n")
 
-    def test_interruption_keeps_the_results_so_far(self, cli: CliRunner) -> None:
-        signal_at(cli.monkeypatch, use_texts(cli), "encode", 3, signal.SIGINT)
-        options = ("--hypotheses", "hypotheses.jsonl", "--json", "out.json", *SPACED)
-        outcome = cli.run("eval", "talks", *options)
-        assert outcome.code == 130
-        assert outcome.err == (
-            "harken: interrupted after 2 of 4 recordings; what was done is in hypotheses.jsonl\n"
-        )
-        assert "\n2 recordings: " in outcome.out
-        assert (read_report()["complete"], len(read_report()["recordings"])) == (False, 2)
-        use_texts(cli, *HYPOTHESES[2:])
-        assert without_times(cli.run("eval", "talks", "--worst", "2", *options).out) == RESULT
-        assert read_report()["complete"]
+def test_stored_hypotheses_are_reused(cli: CliRunner) -> None:
+    first = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", *SPACED)
+    assert "  我[-很-]好\n" in first.out  # without spaces
+    second = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", *SPACED)
+    assert first.out == second.out
+    assert len(cli.loaded) == 1
+    refused = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", "--model", "base")
+    reason = 'was made with model "tiny.en", not "base"; name another file'
+    assert (refused.code, refused.err) == (3, f"harken: hypotheses.jsonl:1: {reason}\n")
+
+
+def test_interruption_keeps_the_results_so_far(cli: CliRunner) -> None:
+    signal_at(cli.monkeypatch, use_texts(cli), "encode", 3, signal.SIGINT)
+    options = ("--hypotheses", "hypotheses.jsonl", "--json", "out.json", *SPACED)
+    outcome = cli.run("eval", "talks", *options)
+    line = "harken: interrupted after 2 of 4 recordings; what was done is in hypotheses.jsonl\n"
+    assert (outcome.code, outcome.err) == (130, line)
+    assert "\n2 recordings: " in outcome.out
+    assert (read_report()["complete"], len(read_report()["recordings"])) == (False, 2)
+    use_texts(cli, *HYPOTHESES[2:])
+    assert without_times(cli.run("eval", "talks", "--worst", "2", *options).out) == RESULT
+    assert read_report()["complete"]
 
 
 COMPARED = """\
@@ -144,16 +133,9 @@ def test_settings_and_other_engines_are_compared_on_the_same_recordings(cli: Cli
     use_texts(cli, *(text for pair in zip(first, second, strict=True) for text in pair))
     lines = Path("talks/manifest.jsonl").read_text(encoding="utf-8").splitlines()
     Path("talks/manifest.jsonl").write_text("\n".join(lines[:2]))
+    line = '{{"audio": "talks/{}.wav", "text": "{}", "dropped_s": 1.5, "language": "de", "by": {{}}}}\n'
     others = ("One dog and <b>cat</b>", "A pig house")
-    Path("other.jsonl").write_text(
-        "".join(
-            json.dumps(
-                {"audio": f"talks/{number}.wav", "text": text, "dropped_s": 1.5, "language": "de", "by": {}}
-            )
-            + "\n"
-            for number, text in enumerate(others)
-        )
-    )
+    Path("other.jsonl").write_text("".join(line.format(*each) for each in enumerate(others)))
     outcome = cli.run(
         *("eval", "talks", "--compare", "--beam-size 2", "--compare", "other.jsonl"),
         *("--json", "out.json", "--html", "page.html", *SPACED),
@@ -178,22 +160,13 @@ def test_settings_and_other_engines_are_compared_on_the_same_recordings(cli: Cli
 def test_language_of_a_manifest_that_the_model_does_not_know_names_the_recording(
     cli: CliRunner, talks: Path
 ) -> None:
-    backend = use_texts(cli)
-    recognizer = Recognizer(backend, TOKENIZER, "tiny")
-    refusal = OptionError("language", "de", "en, the only language of the model")
-    resolve = recognizer.resolve_options
+    def resolve_options(self: Recognizer, options: object, *, language: str | None = None) -> object:
+        if language == "de":
+            raise OptionError("language", "de", "en, the only language of the model")
+        return options
 
-    def resolve_options(options: object, **keywords: object) -> object:
-        if keywords.get("language") == "de":
-            raise refusal
-        return resolve(options, **keywords)
-
-    cli.monkeypatch.setattr(recognizer, "resolve_options", resolve_options)
-    cli.loaders["load"] = lambda **given: recognizer
-    line = json.dumps({"audio": "0.wav", "text": "eins", "language": "de"})
-    (talks / "manifest.jsonl").write_text(line)
+    cli.monkeypatch.setattr(Recognizer, "resolve_options", resolve_options)
+    (talks / "manifest.jsonl").write_text('{"audio": "0.wav", "text": "eins", "language": "de"}')
     outcome = cli.run("eval", "talks")
-    assert (outcome.code, outcome.err) == (
-        3,
-        "harken: talks/0.wav: language='de': allowed is en, the only language of the model\n",
-    )
+    line = "harken: talks/0.wav: language='de': allowed is en, the only language of the model\n"
+    assert (outcome.code, outcome.err) == (3, line)

@@ -168,21 +168,21 @@ def word(text: str, end_s: float) -> Word:
     return Word(start_s=0.0, end_s=end_s, text=text, probability=1.0)
 
 
-class TestLatencies:
-    def test_latencies_count_from_the_end_of_the_word(self) -> None:
-        events = (interim_text(1, "", " One"), interim_text(2, " One"))
-        assert display(*events).words() == []  # only segments give words
-        displayed = display(*events, final_segment(3, " One")).words()
-        (timed,) = measure_latencies(displayed, [word("one", 0.5)], split_units).words
-        assert (timed.text, timed.end_s) == ("one", 0.5)
-        assert timed.interim_latency == Latency(computation_unaware_s=0.5, computation_aware_s=0.5 + SLOW_S)
-        assert timed.commit_latency == Latency(computation_unaware_s=1.5, computation_aware_s=1.5 + SLOW_S)
+def test_latencies_count_from_the_end_of_the_word() -> None:
+    events = (interim_text(1, "", " One"), interim_text(2, " One"))
+    assert display(*events).words() == []  # only segments give words
+    displayed = display(*events, final_segment(3, " One")).words()
+    (timed,) = measure_latencies(displayed, [word("one", 0.5)], split_units).words
+    assert (timed.text, timed.end_s) == ("one", 0.5)
+    assert timed.interim_latency == Latency(computation_unaware_s=0.5, computation_aware_s=0.5 + SLOW_S)
+    assert timed.commit_latency == Latency(computation_unaware_s=1.5, computation_aware_s=1.5 + SLOW_S)
 
-    def test_unmatched_words_are_counted(self) -> None:
-        displayed = display(final_segment(3, " One fog barks")).words()
-        latencies = measure_latencies(displayed, [word("one", 1), word("dog", 2)], split_units)
-        assert [timed.text for timed in latencies.words] == ["one"]
-        assert (latencies.unmatched_hypothesis_words, latencies.unmatched_reference_words) == (2, 1)
+
+def test_unmatched_words_are_counted() -> None:
+    displayed = display(final_segment(3, " One fog barks")).words()
+    latencies = measure_latencies(displayed, [word("one", 1), word("dog", 2)], split_units)
+    assert [timed.text for timed in latencies.words] == ["one"]
+    assert (latencies.unmatched_hypothesis_words, latencies.unmatched_reference_words) == (2, 1)
 
 
 def test_percentiles_of_values() -> None:
@@ -190,31 +190,30 @@ def test_percentiles_of_values() -> None:
     assert Percentiles.of(range(101)) == Percentiles(p50=50, p95=95, max=100)
 
 
-class TestSimulation:
-    def test_stream_is_fed_in_blocks_and_closed(self) -> None:
-        session = ScriptedLiveSession([speech_started(0.05), speech_ended(0.25)])
-        calls = [*simulate_real_time(session, np.zeros(2500, np.float32), 1000)]
-        assert session.blocks == [1000, 1000, 500]
-        assert [call.position_samples for call in calls] == [1000, 2000, 2500, 2500]
-        assert [len(call.events) for call in calls] == [1, 0, 0, 1]
-        assert calls[0].emission_time(calls[0].events[0]).computation_unaware_s == 0.05
-        assert calls[-1].emission_time(calls[-1].events[0]).computation_unaware_s == 2500 / 16000
+def test_stream_is_fed_in_blocks_and_closed() -> None:
+    session = ScriptedLiveSession([speech_started(0.05), speech_ended(0.25)])
+    calls = [*simulate_real_time(session, np.zeros(2500, np.float32), 1000)]
+    assert session.blocks == [1000, 1000, 500]
+    assert [call.position_samples for call in calls] == [1000, 2000, 2500, 2500]
+    assert [len(call.events) for call in calls] == [1, 0, 0, 1]
+    assert calls[0].emission_time(calls[0].events[0]).computation_unaware_s == 0.05
+    assert calls[-1].emission_time(calls[-1].events[0]).computation_unaware_s == 2500 / 16000
 
-    def test_calls_wait_for_their_audio_and_for_the_previous_call(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Blocks of 1 s; the calls take 0.5, 1.75, 0.5 s, and closing 0.25 s."""
-        # Each call reads the clock before and after; no time passes between two calls.
-        readings = iter([0.0, 0.5, 0.5, 2.25, 2.25, 2.75, 2.75, 3.0])
-        monkeypatch.setattr("harken.evaluation.simulation.perf_counter", lambda: next(readings))
-        calls = [*simulate_real_time(ScriptedLiveSession([]), np.zeros(48000, np.float32), 16000)]
-        assert [call.wall_s for call in calls] == [0.5, 1.75, 0.5, 0.25]
-        assert [call.done_s for call in calls] == [1.5, 3.75, 4.25, 4.5]
-        assert [call.lag_s for call in calls] == [0.5, 1.75, 1.25, 1.5]
 
-    def test_one_core_counts_cpu_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Closing takes 0.25 s on two processors."""
-        monkeypatch.setattr("harken.evaluation.simulation.perf_counter", iter([0.0, 0.25]).__next__)
-        monkeypatch.setattr("harken.evaluation.simulation.process_time", iter([7.0, 7.5]).__next__)
-        (call,) = simulate_real_time(ScriptedLiveSession([]), np.zeros(0, np.float32), 320, one_core=True)
-        assert (call.wall_s, call.cpu_s, call.done_s) == (0.25, 0.5, 0.5)
+def test_calls_wait_for_their_audio_and_for_the_previous_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 1 s; the calls take 0.5, 1.75, 0.5 s, and closing 0.25 s."""
+    # Each call reads the clock before and after; no time passes between two calls.
+    readings = iter([0.0, 0.5, 0.5, 2.25, 2.25, 2.75, 2.75, 3.0])
+    monkeypatch.setattr("harken.evaluation.simulation.perf_counter", lambda: next(readings))
+    calls = [*simulate_real_time(ScriptedLiveSession([]), np.zeros(48000, np.float32), 16000)]
+    assert [call.wall_s for call in calls] == [0.5, 1.75, 0.5, 0.25]
+    assert [call.done_s for call in calls] == [1.5, 3.75, 4.25, 4.5]
+    assert [call.lag_s for call in calls] == [0.5, 1.75, 1.25, 1.5]
+
+
+def test_one_core_counts_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing takes 0.25 s on two processors."""
+    monkeypatch.setattr("harken.evaluation.simulation.perf_counter", iter([0.0, 0.25]).__next__)
+    monkeypatch.setattr("harken.evaluation.simulation.process_time", iter([7.0, 7.5]).__next__)
+    (call,) = simulate_real_time(ScriptedLiveSession([]), np.zeros(0, np.float32), 320, one_core=True)
+    assert (call.wall_s, call.cpu_s, call.done_s) == (0.25, 0.5, 0.5)

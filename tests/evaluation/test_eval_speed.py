@@ -30,65 +30,55 @@ from tiny_models import TOKENIZER
 OPTIONS = TranscribeOptions(vad=False, temperatures=(0.0,), suppress_tokens=())
 
 
-def write_recording(
-    folder: Path, name: str, text: str | None = None, language: str | None = "en"
-) -> EvalRecording:
+def write_recording(folder: Path, name: str, language: str = "en") -> EvalRecording:
     """Write a recording of one window."""
     path = AUDIO_FORMATS["wav s16"].write(folder / name, WINDOW_S)
-    entry = Entry(name=name, path=path, text=text or "", language=language, seconds=WINDOW_S)
-    return EvalRecording(entry=entry, has_reference=text is not None)
+    entry = Entry(name=name, path=path, text="", language=language, seconds=WINDOW_S)
+    return EvalRecording(entry=entry, has_reference=False)
 
 
-def make_recognizer(*texts: str) -> Recognizer:
-    """Return a recognizer whose model outputs one text per window."""
-    return Recognizer(
-        TranscriptBackend(*(window_text(0, text, WINDOW_POSITIONS) for text in texts)), TOKENIZER, "recital"
-    )
+def make_recognizer(name: str = "recital", kind: type[Recognizer] = Recognizer) -> Recognizer:
+    """Return a recognizer whose model outputs a letter per window."""
+    return kind(TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS)), TOKENIZER, name)
 
 
-class TestRunRounds:
-    def test_each_recording_is_a_round_and_the_first_engine_rotates(self, tmp_path: Path) -> None:
-        order: list[str] = []
+def test_each_recording_is_a_round_and_the_first_engine_rotates(tmp_path: Path) -> None:
+    order: list[str] = []
 
-        class RecordingOrder(Recognizer):
-            def transcribe_many(self, audios, *options, **hooks):
-                order.append(self.model)
-                return super().transcribe_many(audios, *options, **hooks)
+    class RecordingOrder(Recognizer):
+        def transcribe_many(self, audios, *options, **hooks):
+            order.append(self.model)
+            return super().transcribe_many(audios, *options, **hooks)
 
-        engines = {
-            name: RecordingOrder(TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS)), TOKENIZER, name)
-            for name in "xy"
-        }
-        recordings = [write_recording(tmp_path, name) for name in ("a", "b")]
-        rounds = [*run_rounds(engines, recordings, OPTIONS, repeats=2)]
-        assert "".join(order) == "xy" + "xyyx" + "yxxy"  # the first two warm up
-        assert [each.recordings for each in rounds] == [(recording,) for recording in recordings]
-        assert all([*each.runs] == ["x", "y"] for each in rounds)
-        assert all(len(runs) == 2 for each in rounds for runs in each.runs.values())
+    engines = {name: make_recognizer(name, RecordingOrder) for name in "xy"}
+    recordings = [write_recording(tmp_path, name) for name in ("a", "b")]
+    rounds = [*run_rounds(engines, recordings, OPTIONS, repeats=2)]
+    assert "".join(order) == "xy" + "xyyx" + "yxxy"  # the first two warm up
+    assert [each.recordings for each in rounds] == [(recording,) for recording in recordings]
+    assert all([*each.runs] == ["x", "y"] for each in rounds)
+    assert all(len(runs) == 2 for each in rounds for runs in each.runs.values())
 
-    def test_batched_round_holds_all_recordings_of_a_language(self, tmp_path: Path) -> None:
-        backend = TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS))
-        languages = {"a": "en", "b": "de", "c": "en"}
-        recordings = [write_recording(tmp_path, name, language=code) for name, code in languages.items()]
-        recognizer = Recognizer(backend, TOKENIZER, "recital")
-        rounds = [*run_rounds({"x": recognizer}, recordings, replace(OPTIONS, batch_size=2), repeats=1)]
-        assert [[one.entry.name for one in each.recordings] for each in rounds] == [["a", "c"], ["b"]]
-        (run,) = rounds[0].runs["x"]
-        # The sum over recordings would count shared forward passes several times.
-        assert run.stats.windows == 2
 
-    def test_engine_gets_the_language_of_the_entry(self, tmp_path: Path) -> None:
-        backend = TranscriptBackend(window_text(0, "a", WINDOW_POSITIONS))
-        engines = {"x": Recognizer(backend, TOKENIZER, "recital")}
-        [*run_rounds(engines, [write_recording(tmp_path, "a", language="de")], OPTIONS, repeats=1)]
-        assert backend.prompts[0][1] == TOKENIZER.language_tokens["de"]
+def test_batched_round_holds_all_recordings_of_a_language(tmp_path: Path) -> None:
+    recognizer = make_recognizer()
+    recordings = [
+        write_recording(tmp_path, name, code) for name, code in (("a", "en"), ("b", "de"), ("c", "en"))
+    ]
+    rounds = [*run_rounds({"x": recognizer}, recordings, replace(OPTIONS, batch_size=2), repeats=1)]
+    assert [[one.entry.name for one in each.recordings] for each in rounds] == [["a", "c"], ["b"]]
+    (run,) = rounds[0].runs["x"]
+    # The sum over recordings would count shared forward passes several times.
+    assert run.stats.windows == 2
+    languages = [prompt[1] for prompt in recognizer.backend.prompts]
+    assert languages[-3:] == [TOKENIZER.language_tokens[code] for code in ("en", "en", "de")]
 
-    def test_unknown_language_is_refused_before_transcribing(self, tmp_path: Path) -> None:
-        recognizer = make_recognizer("a")
-        recordings = [write_recording(tmp_path, "a"), write_recording(tmp_path, "b", language="xx")]
-        with pytest.raises(ManifestError, match="b: language='xx'"):
-            next(run_rounds({"x": recognizer}, recordings, OPTIONS, repeats=1))
-        assert recognizer.backend.mels == []
+
+def test_unknown_language_is_refused_before_transcribing(tmp_path: Path) -> None:
+    recognizer = make_recognizer()
+    recordings = [write_recording(tmp_path, "a"), write_recording(tmp_path, "b", "xx")]
+    with pytest.raises(ManifestError, match="b: language='xx'"):
+        next(run_rounds({"x": recognizer}, recordings, OPTIONS, repeats=1))
+    assert recognizer.backend.mels == []
 
 
 def make_run(decode_s: float, wall_s: float, entry: Entry) -> Run:
@@ -96,18 +86,17 @@ def make_run(decode_s: float, wall_s: float, entry: Entry) -> Run:
     return Run(wall_s=wall_s, stats=DecodeStats(decode_s=decode_s, forwards=int(decode_s)), results=(result,))
 
 
-class TestSummariseSpeed:
-    def test_times_are_sums_of_the_medians_of_the_rounds(self) -> None:
-        entry = Entry(name="a", path=Path("a"), text="one two")
-        first = tuple(make_run(s, wall_s, entry) for s, wall_s in ((9.0, 10.0), (1.0, 30.0), (2.0, 20.0)))
-        second = tuple(make_run(s, s, entry) for s in (5.0, 5.0, 500.0))
-        recordings = (EvalRecording(entry=entry, has_reference=False),)
-        rounds = [Round(recordings=recordings, runs={"x": runs}) for runs in (first, second)]
-        summary = summarise_speed(rounds, "x", OPTIONS, scored=True)
-        assert (summary.stats.decode_s, summary.stats.forwards) == (7.0, 7)
-        assert (summary.wall_s, summary.audio_s) == (25.0, 4.0)
-        assert summary.times_real_time == pytest.approx(4 / 25)
-        assert summary.evaluation is None
+def test_times_are_sums_of_the_medians_of_the_rounds() -> None:
+    entry = Entry(name="a", path=Path("a"), text="one two")
+    first = tuple(make_run(s, wall_s, entry) for s, wall_s in ((9.0, 10.0), (1.0, 30.0), (2.0, 20.0)))
+    second = tuple(make_run(s, s, entry) for s in (5.0, 5.0, 500.0))
+    recordings = (EvalRecording(entry=entry, has_reference=False),)
+    rounds = [Round(recordings=recordings, runs={"x": runs}) for runs in (first, second)]
+    summary = summarise_speed(rounds, "x", OPTIONS, scored=True)
+    assert (summary.stats.decode_s, summary.stats.forwards) == (7.0, 7)
+    assert (summary.wall_s, summary.audio_s) == (25.0, 4.0)
+    assert summary.times_real_time == pytest.approx(4 / 25)
+    assert summary.evaluation is None
 
 
 ENTRY = Entry(name="a", path=Path("a"), text="")
@@ -137,9 +126,10 @@ def test_first_divergence_is_found(one, other, expected) -> None:
 
 def test_divergence_of_any_run_is_reported_once_per_recording() -> None:
     same, other = make_result((0.0, (1,))), make_result((0.0, (2,)))
+    results = {"x": (same, same, same), "y": (same, other, other)}
     runs = {
-        "x": tuple(Run(wall_s=1, stats=DecodeStats(), results=(same,)) for _ in range(3)),
-        "y": tuple(Run(wall_s=1, stats=DecodeStats(), results=(result,)) for result in (same, other, other)),
+        name: tuple(Run(wall_s=1, stats=DecodeStats(), results=(each,)) for each in of_engine)
+        for name, of_engine in results.items()
     }
     bench_round = Round(recordings=(), runs=runs)
     (divergence,) = divergences([bench_round, bench_round], "x", "y")

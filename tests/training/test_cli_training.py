@@ -15,9 +15,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from small_training import all_equal  # noqa: E402
+
 import harken  # noqa: E402
 from checkpoint_files import random_weights  # noqa: E402
 from cli_runner import CliRunner, Outcome  # noqa: E402
+from fakes.measured import signal_at  # noqa: E402
 from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
 from harken.checkpoints.huggingface import export  # noqa: E402
 from harken.training import run  # noqa: E402
@@ -40,11 +43,9 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model(data_folder / "model")
     for name in ("speech", "labelled"):
         write_speech(data_folder / name, recordings=6)
-    lines = [
-        json.dumps({"audio": f"{i}.wav", "text": f"ask not {i}", "language": "en", "speaker": i // 2})
-        for i in range(6)
-    ]
-    (data_folder / "labelled" / "manifest.jsonl").write_text("\n".join(lines))
+    line = '{{"audio": "{}.wav", "text": "ask not {}", "language": "en", "speaker": {}}}\n'
+    lines = [line.format(i, i, i // 2) for i in range(6)]
+    (data_folder / "labelled" / "manifest.jsonl").write_text("".join(lines))
     return data_folder
 
 
@@ -103,53 +104,33 @@ def test_assistant_is_initialized_from_a_smaller_model(
     assert (made.dims.n_audio_state, made.dims.n_text_state, made.dims.n_text_layer) == (64, 32, 2)
     assert_assists(data_folder, tmp_path / "out")
     assert distilled(cli, tmp_path / "out", "--init-from", "narrow", *rank).out == outcome.out
-    assert "allowed is the same command" in distilled(cli, tmp_path / "out").err
+    refused = distilled(cli, tmp_path / "out", "--init-from", "narrow", *rank, "--dropout", 0.5)
+    assert "holds a training with dropout=0.0, not 0.5; allowed is the same command" in refused.err
     assert "--rank has no effect without --init-from" in distilled(cli, tmp_path / "other", "--rank", 4).err
 
 
-def test_interrupted_labelling_continues(
-    cli: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    labelled: list[str] = []
-    label = Teacher.__call__
+def test_interrupted_labelling_and_training_continue(cli: CliRunner, tmp_path: Path) -> None:
+    def run(name: str) -> Outcome:
+        return distilled(cli, tmp_path / name, "--unpacked-fraction", 1, "--batch-size", 1)
 
-    def interrupted(self: Teacher, window, previous):
-        labelled.append(window.key)
-        if len(labelled) == 2:
-            signal.raise_signal(signal.SIGINT)
-        return label(self, window, previous)
+    def written() -> dict[str, int]:
+        return {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("parts/training/examples/*")}
 
-    monkeypatch.setattr(Teacher, "__call__", interrupted)
-    first = distilled(cli, tmp_path / "out", "--unpacked-fraction", 1)
-    assert first.code == 130
-    assert first.err.endswith("and the same command goes on from there\n")
-    assert len([*(tmp_path / "out" / "training" / "examples").iterdir()]) == 2
-    second = distilled(cli, tmp_path / "out", "--unpacked-fraction", 1)
-    assert second.code == 0, second.err
-    assert len(labelled) == len(set(labelled)) > 3
-
-
-def test_interrupted_training_continues(
-    cli: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = distilled(cli, tmp_path / "whole", "--unpacked-fraction", 1, "--batch-size", 1)
-    get, count = ExampleStore.get, [0]
-
-    def interrupted(self: ExampleStore, window):
-        count[0] += 1
-        if count[0] == 3:
-            signal.raise_signal(signal.SIGTERM)
-        return get(self, window)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ExampleStore, "get", interrupted)
-        first = distilled(cli, tmp_path / "parts", "--unpacked-fraction", 1, "--batch-size", 1)
-    assert first.code == 143
-    second = distilled(cli, tmp_path / "parts", "--unpacked-fraction", 1, "--batch-size", 1)
-    assert second.out == whole.out
+    whole, before = run("whole"), dict[str, int]()
+    for *call, number in ((Teacher, "__call__", 2, signal.SIGINT), (ExampleStore, "get", 3, signal.SIGTERM)):
+        with cli.monkeypatch.context() as patch:
+            signal_at(patch, *call, number)
+            stopped = run("parts")
+        assert stopped.code == 128 + number
+        assert stopped.err.endswith("and the same command goes on from there\n")
+        assert before.items() < written().items()
+        before = written()
+        assert (len(before) == 2) is (number == signal.SIGINT)
+    assert run("parts").out == whole.out
+    assert written() == before
     one, other = (torch.load(tmp_path / name / "training" / "state.pt") for name in ("whole", "parts"))
     assert one["step"] == other["step"]
-    assert all(torch.equal(one["weights"][name], other["weights"][name]) for name in one["weights"])
+    assert all_equal(one["weights"], other["weights"])
 
 
 @pytest.mark.parametrize("frozen", ["--freeze-encoder", "--no-freeze-encoder"])
@@ -196,8 +177,7 @@ def test_adapter_is_trained_from_a_folder_of_speech_and_goes_on_after_its_time_l
 
 def fail(cli: CliRunner, *arguments: object) -> tuple[int, str]:
     outcome = cli.run(*arguments)
-    assert outcome.err.count("\n") == 1
-    assert outcome.out == ""
+    assert (outcome.out, outcome.err.count("\n")) == ("", 1)
     return outcome.code, outcome.err
 
 
@@ -212,25 +192,20 @@ REFUSED: list[tuple[tuple[object, ...], int, str]] = [
     (("finetune", "model", "--data", "speech"), 3, "manifest.jsonl"),
     (("finetune", "model", "--data", "mute.jsonl"), 3, "nothing tells what is said"),
     ((*FINETUNE, "--out", "y" * 5000), 5, "cannot be made a folder"),
-    (
-        (*FINETUNE, "--held-out-data", "labelled", "--held-out-fraction", 0.5),
-        2,
-        "--held-out-fraction has no effect with",
-    ),
+    ((*FINETUNE, "--held-out-data", "labelled", "--held-out-fraction", 1), 2, "-fraction has no effect with"),
     ((*FINETUNE, "--revision", "main"), 2, "--revision has no effect with a model given by its path"),
 ]
 
 
 def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis").touch()
-    (tmp_path / "none.jsonl").touch()
-    mute = {"audio": str(data_folder / "labelled" / "0.wav"), "text": ""}
-    (tmp_path / "mute.jsonl").write_text(json.dumps(mute))
-    for name in ("model", "speech", "labelled"):
-        shutil.copytree(data_folder / name, tmp_path / name)
     cli.monkeypatch.chdir(tmp_path)
+    for name in ("model", "speech", "labelled"):
+        shutil.copytree(data_folder / name, name)
+    Path("empty").mkdir()
+    Path("full").mkdir()
+    Path("full/thesis").touch()
+    Path("none.jsonl").touch()
+    Path("mute.jsonl").write_text('{"audio": "labelled/0.wav", "text": ""}')
     for arguments, code, message in REFUSED:
         out = () if "--out" in arguments else ("--out", "x")
         refused, line = fail(cli, *arguments, *out)

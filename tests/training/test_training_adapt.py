@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,21 +15,14 @@ from small_training import SmallTraining, all_equal  # noqa: E402
 from checkpoint_files import random_weights  # noqa: E402
 from harken.api import Recognizer  # noqa: E402
 from harken.audio import load_audio  # noqa: E402
-from harken.backends.numpy.backend import (  # noqa: E402
-    NumpyBackend,
-    NumpyEncoderState,
-    NumpyFeatures,
-)
+from harken.backends.numpy.backend import NumpyBackend, NumpyEncoderState, NumpyFeatures  # noqa: E402
 from harken.checkpoints.adapter import adapted_names  # noqa: E402
 from harken.errors import OptionError  # noqa: E402
 from harken.streaming import SpeechEnded, SpeechStarted  # noqa: E402
 from harken.streaming.config import PRESETS  # noqa: E402
 from harken.streaming.utterance import TRAILING_SILENCE_FRAMES  # noqa: E402
 from harken.training.adapt import Adaptation, cut_windows  # noqa: E402
-from harken.training.examples import (  # noqa: E402
-    Example,
-    TrainingSequence,
-)
+from harken.training.examples import Example, TrainingSequence  # noqa: E402
 from harken.training.hearing import (  # noqa: E402
     HeardChunk,
     hear_update,
@@ -57,16 +49,14 @@ OPTIONS = AdaptOptions(
 )
 
 
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        [(10, 10)],
-        [(9, 0), (13, 8), (11, 2), (10, 2), (12, 12)],
-        [(12, 12), (12, 12), (12, 12)],
-        [(8, 0), (9, 0), (10, 0)],
-        [(20, 16), (9, 0), (9, 4), (9, 0), (6, 2)],
-    ],
-)
+STREAMS = [
+    *([(10, 10)], [(12, 12)] * 3, [(8, 0), (9, 0), (10, 0)]),
+    *([(9, 0), (13, 8), (11, 2), (10, 2), (12, 12)], [(20, 16), (9, 0), (9, 4), (9, 0), (6, 2)]),
+]
+"""Chunks: their frames, and how many of them become final."""
+
+
+@pytest.mark.parametrize("chunks", STREAMS)
 @pytest.mark.parametrize("history_frames", [0, 8])
 def test_encoder_of_a_stream_computes_what_the_reference_backend_does(
     chunks: list[tuple[int, int]], history_frames: int
@@ -228,15 +218,6 @@ def test_an_adapter_that_has_learnt_nothing_changes_nothing(tmp_path: Path) -> N
         torch.testing.assert_close(objective.encode(example, 0), expected)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"hears": ()}, "hears=(): allowed is one or more of live, whole"),
-        ({"hears": ("live", "dead")}, "hears='dead': allowed is live or whole"),
-        ({"delay": "soon"}, "delay='soon': allowed is minimal, low, medium or high"),
-        ({"rank": 0}, "rank=0: allowed is an integer from 1 to 256"),
-    ],
-)
-def test_options_of_an_adapter_are_checked(given: dict[str, object], message: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(message)):
-        AdaptOptions(**given)
+def test_an_adapter_that_hears_nothing_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"hears=\(\): allowed is one or more of live, whole"):
+        AdaptOptions(hears=())
