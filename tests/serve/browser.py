@@ -21,12 +21,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 FLAGS = (
     *("--headless=new", "--remote-debugging-port=0", "--no-first-run", "--no-default-browser-check"),
     *("--disable-gpu", "--disable-extensions", "--disable-background-networking", "--disable-component-update"),
-    *(
-        "--disable-features=BackForwardCache",
-        "--mute-audio",
-        "--autoplay-policy=no-user-gesture-required",
-        "--hide-scrollbars",
-    ),
+    *("--disable-features=BackForwardCache", "--mute-audio", "--hide-scrollbars"),
+    "--autoplay-policy=no-user-gesture-required",
 )
 MAX_WAIT_S = 30.0
 """Longest wait for anything; only a failure takes as long."""
@@ -40,16 +36,7 @@ def find_browser() -> str | None:
 
 @contextmanager
 def open_page(url: str, folder: Path, flags: Sequence[str] = ()) -> Iterator[Page]:
-    """Open a page in a new browser, which is closed at the end of the block.
-
-    Parameters
-    ----------
-    url : str
-    folder : Path
-        For its profile and its downloads.
-    flags : sequence of str
-        Further flags of the browser.
-    """
+    """Open a page in a new browser, with its profile and downloads in a folder, which is closed at the end."""
     program, profile = find_browser(), folder / "profile"
     assert program
     as_root = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
@@ -61,7 +48,11 @@ def open_page(url: str, folder: Path, flags: Sequence[str] = ()) -> Iterator[Pag
         with connect(_devtools_url(profile, process), max_size=None, compression=None) as socket:
             yield Page(socket, url, folder / "downloads")
     finally:
-        _end(process)
+        if hasattr(os, "killpg"):  # with all its processes
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        process.wait(MAX_WAIT_S)
 
 
 def _devtools_url(profile: Path, process: subprocess.Popen[bytes]) -> str:
@@ -76,30 +67,10 @@ def _devtools_url(profile: Path, process: subprocess.Popen[bytes]) -> str:
         sleep(POLL_S)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the browser with all its processes."""
-    if hasattr(os, "killpg"):
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    process.wait(MAX_WAIT_S)
-
-
 class Page:
     """A page in a browser.
 
-    Parameters
-    ----------
-    socket : Connection
-        To the browser.
-    url : str
-    downloads : Path
-        Folder of what it downloads.
-
-    Attributes
-    ----------
-    problems : list of str
-        Errors of its scripts, its console and its requests, and violations of its content security policy.
+    Its problems are errors of its scripts, its console and its requests, and violations of its content security policy.
     """
 
     def __init__(self, socket: Connection, url: str, downloads: Path) -> None:
@@ -131,8 +102,7 @@ class Page:
             reply = json.loads(self._socket.recv(MAX_WAIT_S))
             if reply.get("id") == id:
                 assert "error" not in reply, f"{method}: {reply['error']}"
-                result: dict[str, Any] = reply["result"]
-                return result
+                return reply["result"]
             self._note(reply.get("method", ""), reply.get("params", {}))
 
     def _send(self, method: str, params: dict[str, Any]) -> int:

@@ -35,34 +35,24 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Client:
-    """The other end of a connection.
+    """The other end of a connection: ``serve`` runs the server's side of it.
 
-    Attributes
-    ----------
-    unread : asyncio.Queue
-        What the server has not read yet; None for the end.
-    messages : list of dict
-        What the client has read.
-    reads : asyncio.Event
-        Not set while the client does not read.
-    close_code : int or None
-        Set once the server has closed the connection, or answered a request.
+    Each also has ``text``, all that has become final; ``errors``, the codes of those that came; and ``speakers``, who
+    said each of the results that became final, if its protocol tells.
     """
 
-    resumable = False
-    asks_for_speakers = False
+    resumable = asks_for_speakers = False
+    rate_hz = 16_000
+    end: Any
+    """What says that all has been said."""
 
     def __init__(self, stage: Stage) -> None:
-        self.unread: asyncio.Queue[Any] = asyncio.Queue()
+        self.unread: asyncio.Queue[Any] = asyncio.Queue()  # by the server; None is the end
         self.messages: list[dict[str, Any]] = []
         self.reads = asyncio.Event()
         self.reads.set()
-        self.close_code: int | None = None
+        self.close_code: int | None = None  # set once the connection was closed, or a request answered
         self.serving = asyncio.create_task(self.serve(stage))
-
-    async def serve(self, stage: Stage) -> None:
-        """Run the server's side of the connection."""
-        raise NotImplementedError
 
     async def open(self) -> None:
         """Do what comes before audio."""
@@ -73,29 +63,16 @@ class Client:
             self.send_audio(min(10, n_words - start) * WORD_S)
 
     def send_audio(self, seconds: float) -> None:
-        raise NotImplementedError
+        self.send(bytes(2 * round(seconds * self.rate_hz)))
+
+    def send(self, message: Any) -> None:
+        self.unread.put_nowait(message)
 
     def finish(self) -> None:
-        """Say that all has been said."""
-        raise NotImplementedError
+        self.send(self.end)
 
     def vanish(self) -> None:
         self.unread.put_nowait(None)
-
-    @property
-    def text(self) -> str:
-        """All that has become final."""
-        raise NotImplementedError
-
-    @property
-    def errors(self) -> list[str | None]:
-        """Codes of the errors that came."""
-        raise NotImplementedError
-
-    @property
-    def speakers(self) -> list[str]:
-        """Who said each of the results that became final."""
-        raise NotImplementedError
 
 
 class _Socket(Client):
@@ -114,11 +91,8 @@ class _Socket(Client):
             "query_string": self.query + self.query_for_speakers * self.asks_for_speakers,
             "subprotocols": [],
         }
-        await self.app(stage)(scope, self._receive, self._send)
-
-    def app(self, stage: Stage) -> Any:
-        """Return the application that it connects to."""
-        return stage.app
+        app = make_vosk_app(stage.service) if self.path == "/" else stage.app
+        await app(scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
         if not self._has_connected:
@@ -136,11 +110,11 @@ class _Socket(Client):
     def send(self, message: dict[str, Any] | str | bytes) -> None:
         key = "bytes" if isinstance(message, bytes) else "text"
         text = json.dumps(message) if isinstance(message, dict) else message
-        self.unread.put_nowait({"type": "websocket.receive", key: text})
+        super().send({"type": "websocket.receive", key: text})
 
 
 class OwnClient(_Socket):
-    path = "/v1/stream"
+    path, end = "/v1/stream", {"type": "end"}
     resumable = True
 
     def __init__(self, stage: Stage, **first: Any) -> None:
@@ -173,12 +147,6 @@ class OwnClient(_Socket):
         await until(found)
         return found() or {}
 
-    def send_audio(self, seconds: float) -> None:
-        self.send(bytes(2 * round(seconds * 16_000)))
-
-    def finish(self) -> None:
-        self.send({"type": "end"})
-
     @property
     def text(self) -> str:
         return "".join(segment["text"] for segment in self._segments).strip()
@@ -197,7 +165,7 @@ class OwnClient(_Socket):
 
 
 class RealtimeClient(_Socket):
-    path = "/v1/realtime"
+    path, end = "/v1/realtime", {"type": "input_audio_buffer.commit"}
     query_for_speakers = b"intent=transcription&model=gpt-4o-transcribe-diarize"
 
     async def open(self) -> None:
@@ -206,9 +174,6 @@ class RealtimeClient(_Socket):
     def send_audio(self, seconds: float) -> None:
         data = b64encode(bytes(2 * round(seconds * 24_000))).decode()
         self.send({"type": "input_audio_buffer.append", "audio": data})
-
-    def finish(self) -> None:
-        self.send({"type": "input_audio_buffer.commit"})
 
     @property
     def text(self) -> str:
@@ -230,20 +195,11 @@ class RealtimeClient(_Socket):
 
 
 class VoskClient(_Socket):
-    path = "/"
+    path, end, rate_hz = "/", '{"eof" : 1}', 8_000
 
     async def open(self) -> None:
         if self.asks_for_speakers:
             self.send({"config": {"speakers": True}})
-
-    def app(self, stage: Stage) -> Any:
-        return make_vosk_app(stage.service)
-
-    def send_audio(self, seconds: float) -> None:
-        self.send(bytes(2 * round(seconds * 8_000)))
-
-    def finish(self) -> None:
-        self.send('{"eof" : 1}')
 
     @property
     def text(self) -> str:
@@ -266,13 +222,7 @@ class VoskClient(_Socket):
 
 class DeepgramClient(_Socket):
     path, query = "/v1/listen", b"encoding=linear16&sample_rate=16000&interim_results=true&model=nova-3"
-    query_for_speakers = b"&diarize=true"
-
-    def send_audio(self, seconds: float) -> None:
-        self.send(bytes(2 * round(seconds * 16_000)))
-
-    def finish(self) -> None:
-        self.send({"type": "CloseStream"})
+    query_for_speakers, end = b"&diarize=true", {"type": "CloseStream"}
 
     @property
     def text(self) -> str:
@@ -296,6 +246,7 @@ class WyomingClient(Client):
     """A client of the Wyoming protocol; it is its own reader and writer of the server's side."""
 
     FORMAT: ClassVar = {"rate": 16_000, "width": 2, "channels": 1}
+    end = encode_event("audio-stop", {})
     _rest = b""
 
     async def serve(self, stage: Stage) -> None:
@@ -331,22 +282,18 @@ class WyomingClient(Client):
         head = {"type": "audio-chunk", "data": self.FORMAT, "payload_length": len(data)}
         self.send(json.dumps(head).encode() + b"\n" + data)
 
-    def send(self, frame: bytes) -> None:
-        self.unread.put_nowait(frame)
-
-    def finish(self) -> None:
-        self.send(encode_event("audio-stop", {}))
+    def _told(self, type: str, field: str) -> list[str | None]:
+        return [message["data"][field] for message in self.messages if message["type"] == type]
 
     @property
     def text(self) -> str:
-        chunks = [message["data"]["text"] for message in self.messages if message["type"] == "transcript-chunk"]
-        whole = [message["data"]["text"] for message in self.messages if message["type"] == "transcript"]
-        assert not whole or whole == ["".join(chunks)]
-        return "".join(chunks)
+        text = "".join(self._told("transcript-chunk", "text"))
+        assert self._told("transcript", "text") in ([], [text])
+        return text
 
     @property
     def errors(self) -> list[str | None]:
-        return [message["data"]["code"] for message in self.messages if message["type"] == "error"]
+        return self._told("error", "code")
 
 
 class FileClient(Client):
@@ -376,9 +323,6 @@ class FileClient(Client):
 
     def say(self, n_words: int) -> None:
         self.send(file_form(wav(np.zeros(n_words * WORD_SAMPLES, np.float32)), **self.fields))
-
-    def send(self, body: bytes) -> None:
-        self.unread.put_nowait(body)
 
     def finish(self) -> None:
         return
@@ -443,31 +387,13 @@ class StreamedFileClient(FileClient):
 
 
 class Stage:
-    """A service whose model hears a word in each tenth of a second, and those who talk with it.
-
-    Parameters
-    ----------
-    gate_from : float
-        As for `Gate`.
-    options : dict
-        Of the server.
-
-    Attributes
-    ----------
-    gate : Gate
-    model : TalkingRecognizer
-        What is loaded when it is first asked for.
-    tells_speakers : bool
-        False if the models for that are missing.
-    service : Service
-    app : ASGI application
-    """
+    """A service whose model, behind a `Gate`, hears a word in each tenth of a second, and those who talk with it."""
 
     def __init__(self, gate_from: float, options: dict[str, Any]) -> None:
         self.gate = Gate(gate_from)
         self.model: Any = TalkingRecognizer(self.gate.hear)
         given = ServeOptions(**{"preload": False} | options)
-        self.tells_speakers = True
+        self.tells_speakers = True  # False if the models for that are missing
         self.service = Service(lambda id: self.model, ["tiny.en", "tiny"], given, {}, self._load_diarizer)
         self.app = make_app(self.service)
         self._clients: list[Client] = []

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
-import httpx
-import openai
 import pytest
 from tone_server import serving_tones
 
 import harken
 from fakes.tone_backend import ToneBackend
-from harken.api import Recognizer
 from real_models import model_path
-from serving import Serving, serving
+from serving import serving
 
 
 @pytest.fixture(scope="session")
-def tones() -> Iterator[Serving]:
+def tones():
     with serving_tones(ToneBackend(positions=200)) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def http(tones: Serving) -> httpx.Client:
+def http(tones):
     return tones.http
 
 
 @pytest.fixture(scope="session")
-def client(tones: Serving) -> Iterator[openai.OpenAI]:
+def client(tones):
     with tones.client() as client:
         yield client
 
 
 @pytest.fixture(scope="session")
-def unhurried() -> Recognizer:
+def unhurried():
     """The embedded tiny.en; its live sessions do all their work however late they are, so texts are always equal."""
     recognizer = harken.load(model_path("tiny.en"), threads=1)
     recognizer.stream = partial(recognizer.stream, clock=None)  # type: ignore[method-assign]
@@ -43,6 +39,6 @@ def unhurried() -> Recognizer:
 
 
 @pytest.fixture(scope="session")
-def unhurried_server(unhurried: Recognizer) -> Iterator[Serving]:
+def unhurried_server(unhurried):
     with serving(lambda id: unhurried) as server:
         yield server

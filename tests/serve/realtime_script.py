@@ -41,14 +41,7 @@ def pcm(seconds: float, rate_hz: int = 24_000, sample_bytes: int = 2) -> str:
 
 
 class Script:
-    """A session that is told what happens; what it sends is checked, and kept.
-
-    Attributes
-    ----------
-    session : RealtimeSession
-    flushes : list
-        Tokens of the flushes that have not been answered.
-    """
+    """A session that is told what happens; what it sends is checked."""
 
     def __init__(self, config: SessionConfig | None = None, **options: Any) -> None:
         ids: Counter[str] = Counter()
@@ -60,7 +53,7 @@ class Script:
         self._strict = options.pop("strict", True)
         self._beta = options.get("beta", False)
         self.session = RealtimeSession(config or SessionConfig(), resolve_model, new_id=next_id, **options)
-        self.flushes: list[object] = []
+        self.flushes: list[object] = []  # tokens of those that have not been answered
 
     def open(self) -> list[Any]:
         return self.done(self.session.opened())
@@ -86,18 +79,13 @@ class Script:
         """Return what is to be done: events without their id, and actions; what is to be checked is checked."""
         done: list[Any] = []
         for output in outputs:
-            if isinstance(output, Check):
-                done += self._check(output)
-            else:
-                done.append(self._checked(output))
+            try:
+                done += (
+                    [] if isinstance(output, Check) and resolve_model(output.model) else [self._checked(output)]
+                )
+            except RequestError as error:
+                done += self.done(self.session.failed(error))
         return done
-
-    def _check(self, wanted: Check) -> list[Any]:
-        try:
-            resolve_model(wanted.model)
-        except RequestError as error:
-            return self.done(self.session.failed(error))
-        return []
 
     def _checked(self, output: Output) -> Any:
         if isinstance(output, Flush):
@@ -138,11 +126,8 @@ def check_event(event: dict[str, Any], *, beta: bool = False, strict: bool = Tru
 def server_events(beta: bool) -> dict[str, type[BaseModel]]:
     """Return the types of the client's server events, by their names."""
     union = get_args(BetaServerEvent if beta else RealtimeServerEvent)[0]
-    return {
-        get_args(event.model_fields["type"].annotation)[0]: event
-        for event in get_args(union)
-        if "type" in event.model_fields
-    }
+    events = [event for event in get_args(union) if "type" in event.model_fields]
+    return {get_args(event.model_fields["type"].annotation)[0]: event for event in events}
 
 
 def brief(outputs: list[Any]) -> list[str]:
@@ -164,14 +149,8 @@ def without_audio(outputs: list[Any]) -> list[Any]:
 
 def interim(*words: str, tentative: str = "", at_s: float = 0.0) -> Interim:
     """Return an interim by which these words are newly committed."""
-    return Interim(
-        audio_s=at_s,
-        emitted_samples=0,
-        compute_s=0.0,
-        committed="".join(words).lstrip(),
-        tentative=tentative,
-        words=tuple(map(word, words)),
-    )
+    told = {"committed": "".join(words).lstrip(), "tentative": tentative, "words": tuple(map(word, words))}
+    return Interim(audio_s=at_s, emitted_samples=0, compute_s=0.0, **told)
 
 
 def final(*words: str) -> FinalSegment:

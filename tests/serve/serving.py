@@ -30,25 +30,13 @@ MAX_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Serving:
-    """A server that runs.
-
-    Parameters
-    ----------
-    port : int
-    service : Service
-        To be used in its own event loop: see `run`.
-    loop : AbstractEventLoop
-    http : httpx.Client
-        A client of this server.
-    clients : ExitStack
-        Closes those of OpenAI at the end.
-    """
+    """A server that runs, whose service is to be used in its own event loop: see `run`."""
 
     port: int
     service: Service
     loop: asyncio.AbstractEventLoop
     http: httpx.Client
-    clients: ExitStack
+    clients: ExitStack  # closes those of OpenAI at the end
 
     @property
     def url(self) -> str:
@@ -98,32 +86,14 @@ def serving(
     load_diarizer: Callable[[], Diarizer] | None = None,
     **uvicorn_options: Any,
 ) -> Iterator[Serving]:
-    """Serve models on a free port while the block runs.
-
-    Parameters
-    ----------
-    load : callable
-        Returns the recognizer of an id; called in a thread, when a model is first asked for.
-    ids : sequence of str
-    options : ServeOptions, optional
-    aliases : mapping, optional
-    load_diarizer : callable, optional
-        As for `Service`.
-    **uvicorn_options
-        Further options of `uvicorn.Config`.
-    """
+    """Serve models on a free port while the block runs; `load` is called in a thread, once a model is asked for."""
     listener = socket.create_server(("127.0.0.1", 0))  # takes connections from now on
     started: Future[tuple[Service, asyncio.AbstractEventLoop, uvicorn.Server]] = Future()
 
     async def serve() -> None:
         service = Service(load, ids, options or ServeOptions(preload=False), aliases or {}, load_diarizer)
-        given = {
-            "ws": "websockets-sansio",
-            "log_config": None,
-            "timeout_graceful_shutdown": 5,
-            **uvicorn_options,
-        }
-        server = uvicorn.Server(uvicorn.Config(make_app(service), **given))
+        usual = {"ws": "websockets-sansio", "log_config": None, "timeout_graceful_shutdown": 5}
+        server = uvicorn.Server(uvicorn.Config(make_app(service), **usual | uvicorn_options))
         started.set_result((service, asyncio.get_running_loop(), server))
         try:
             await server.serve(sockets=[listener])

@@ -13,15 +13,7 @@ from harken.audio import load_audio
 from harken.contract import Floats
 from harken.errors import AudioError, OptionError
 from harken.results import Segment, Speaker, Transcript, Word
-from harken.streaming import (
-    Event,
-    FinalSegment,
-    Interim,
-    SpeechEnded,
-    SpeechStarted,
-    StreamingConfig,
-    StreamOptions,
-)
+from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamingConfig
 from harken.streaming.latency import LatencyBound, LatencyPlan
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
@@ -37,14 +29,9 @@ BOUND = LatencyBound(wait_s=1.0, interim_wait_s=0.5, process_s=0.001, hop_s=0.5)
 
 
 class TalkingSession:
-    """A live session that hears a word in each tenth of a second.
+    """A live session that hears a word in each tenth of a second, from speakers who take turns with every segment.
 
-    Parameters
-    ----------
-    on_feed : callable
-        Called with the number of samples before each block is heard, in the engine's thread.
-    speakers : sequence of str
-        Names of speakers who take turns with every segment.
+    ``on_feed`` is called with the number of samples before each block is heard, in the engine's thread.
     """
 
     plan = LatencyPlan(config=StreamingConfig(), bound=BOUND)
@@ -76,11 +63,11 @@ class TalkingSession:
                 events += self._end("silence")
         return events
 
-    def flush(self) -> list[Event]:
-        return self._end("flush") if self._heard > self._first else []
+    def flush(self, reason: str = "flush") -> list[Event]:
+        return self._end(reason) if self._heard > self._first else []
 
     def close(self) -> list[Event]:
-        return self._end("close") if self._heard > self._first else []
+        return self.flush("close")
 
     @property
     def _stamp(self) -> dict[str, Any]:
@@ -105,10 +92,7 @@ class TalkingSession:
 
 
 class TalkingFile:
-    """The transcription of a file in which a session hears its words, an utterance a step.
-
-    If speakers are told apart, all segments come at the end.
-    """
+    """A file in which a session hears its words, an utterance a step; if it tells speakers, all come at the end."""
 
     def __init__(self, session: TalkingSession, samples: Floats) -> None:
         self._session, self._left = session, samples
@@ -144,29 +128,15 @@ class TalkingFile:
             speakers=tuple(Speaker(name=name, seconds=1.0) for name in names) if names else None,
         )
 
-    def stop(self) -> None:
-        return
+    def stop(self) -> None: ...
 
 
 class TalkingRecognizer:
-    """`harken.Recognizer`, as far as the server needs it.
-
-    Parameters
-    ----------
-    on_feed : callable
-        As for `TalkingSession`.
-
-    Attributes
-    ----------
-    sessions : list of TalkingSession
-        The live ones so far.
-    options : list of TranscribeOptions
-        What they were opened with.
-    """
+    """`harken.Recognizer`, as far as the server needs it."""
 
     def __init__(self, on_feed: Callable[[int], object] = lambda samples: None) -> None:
-        self.sessions: list[TalkingSession] = []
-        self.options: list[TranscribeOptions] = []
+        self.sessions: list[TalkingSession] = []  # the live ones so far
+        self.options: list[TranscribeOptions] = []  # what they were opened with
         self.tokenizer = Tokenizer.bytes_only(multilingual=False)
         self._on_feed = on_feed
 
@@ -176,19 +146,13 @@ class TalkingRecognizer:
         return options
 
     def stream(
-        self,
-        options: TranscribeOptions,
-        *,
-        stream_options: StreamOptions,
-        diarizer: TurnsDiarizer | None = None,
+        self, options: TranscribeOptions, *, stream_options: Any, diarizer: Any = None
     ) -> TalkingSession:
         self.sessions.append(TalkingSession(self._on_feed, diarizer.names if diarizer else ()))
         self.options.append(options)
         return self.sessions[-1]
 
-    def transcribe(
-        self, audio: Any, options: TranscribeOptions, diarizer: TurnsDiarizer | None = None
-    ) -> TalkingFile:
+    def transcribe(self, audio: Any, options: TranscribeOptions, diarizer: Any = None) -> TalkingFile:
         session = TalkingSession(self._on_feed, diarizer.names if diarizer else ())
         return TalkingFile(session, load_audio(audio))
 
@@ -207,31 +171,15 @@ class TurnsDiarizer:
 
 
 class Gate:
-    """What a model hears, and a gate at which it waits.
-
-    Parameters
-    ----------
-    from_samples : float
-        It waits before what comes behind so many samples of a stream or a file.
-
-    Attributes
-    ----------
-    heard : list of int
-        Samples of a stream or file before each block of it.
-    open : Event
-        Set to let it go on.
-    failure : Exception or None
-        What it raises instead.
-    """
+    """What a model hears, and a gate at which it waits before what comes behind some samples of a stream or a file."""
 
     def __init__(self, from_samples: float) -> None:
-        self.heard: list[int] = []
+        self.heard: list[int] = []  # samples of a stream or file before each block of it
         self.open = ThreadEvent()
-        self.failure: Exception | None = None
+        self.failure: Exception | None = None  # what it raises instead
         self._from_samples = from_samples
 
     def hear(self, samples: int) -> None:
-        """Take what a model says before it hears a block: the samples so far, of the same stream or file."""
         self.heard.append(samples)
         if self.failure:
             raise self.failure

@@ -10,11 +10,11 @@ from harken.serve.errors import RequestError
 from harken.serve.work.admission import Admission
 
 
-def make_admission(max_queue_s: float = 100.0, max_streams: int = 10, max_load: float = 0.8) -> Admission:
+def make_admission(max_queue_s=100.0, max_streams=10, max_load=0.8):
     return Admission(max_queue_s=max_queue_s, max_streams=max_streams, max_load=max_load)
 
 
-def test_files_are_taken_up_to_their_seconds_together() -> None:
+def test_files_are_taken_up_to_their_seconds_together():
     admission = make_admission()
     with admission.file(60.0), admission.file(40.0):
         assert (admission.queued_s, admission.n_files) == (100.0, 2)
@@ -27,7 +27,7 @@ def test_files_are_taken_up_to_their_seconds_together() -> None:
         assert admission.n_files == 1, "a single one may be longer"
 
 
-def test_the_time_to_come_back_follows_from_the_measured_speed() -> None:
+def test_the_time_to_come_back_follows_from_the_measured_speed():
     admission = make_admission()
     for _ in range(50):
         admission.record_file(service_s=50.0, audio_s=100.0)
@@ -36,7 +36,7 @@ def test_the_time_to_come_back_follows_from_the_measured_speed() -> None:
     assert refused.value.retry_after_s == pytest.approx(50.0, rel=0.01)
 
 
-def test_streams_are_taken_while_their_measured_cost_leaves_room() -> None:
+def test_streams_are_taken_while_their_measured_cost_leaves_room():
     admission = make_admission()
     with ExitStack() as streams:
         for _ in range(7):
@@ -51,7 +51,7 @@ def test_streams_are_taken_while_their_measured_cost_leaves_room() -> None:
     assert (admission.load, admission.n_streams) == (0, 0)
 
 
-def test_before_any_is_measured_their_plan_tells_the_cost() -> None:
+def test_before_any_is_measured_their_plan_tells_the_cost():
     admission = make_admission(max_load=0.5)
     with ExitStack() as streams:
         for _ in range(2):
@@ -61,7 +61,7 @@ def test_before_any_is_measured_their_plan_tells_the_cost() -> None:
             pass
 
 
-def test_the_first_stream_is_always_taken() -> None:
+def test_the_first_stream_is_always_taken():
     admission = make_admission()
     with admission.stream() as taken:
         admission.record_live(taken, service_s=30.0, audio_s=10.0)
@@ -69,13 +69,13 @@ def test_the_first_stream_is_always_taken() -> None:
         assert admission.n_streams == 1
 
 
-def test_their_number_is_limited() -> None:
+def test_their_number_is_limited():
     admission = make_admission(max_streams=1)
     with admission.stream(), pytest.raises(RequestError, match="allowed are 1"), admission.stream():
         pass
 
 
-def test_a_stream_that_has_ended_is_not_recorded() -> None:
+def test_a_stream_that_has_ended_is_not_recorded():
     admission = make_admission()
     with admission.stream() as taken:
         pass
@@ -83,7 +83,7 @@ def test_a_stream_that_has_ended_is_not_recorded() -> None:
     assert admission.load == 0
 
 
-def test_the_files_being_received_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_being_received_are_limited(monkeypatch):
     monkeypatch.setattr("harken.serve.work.admission.MAX_UPLOADS", 1)
     admission = make_admission()
     with admission.upload(), pytest.raises(RequestError, match="allowed are 1"), admission.upload():

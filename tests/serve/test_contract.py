@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from asyncio import create_task
-from typing import Any
 
 import pytest
 from clients import (
     CaptionViewer,
-    Client,
     DeepgramClient,
     DeepgramFileClient,
     FileClient,
     OwnClient,
     RealtimeClient,
-    Stage,
     StreamedFileClient,
     VoskClient,
     WyomingClient,
@@ -34,34 +31,34 @@ LIVE = (OwnClient, RealtimeClient, WyomingClient, VoskClient, DeepgramClient)
 
 
 @pytest.fixture(params=[*LIVE, *FILES])
-def protocol(request: pytest.FixtureRequest) -> type[Client]:
+def protocol(request):
     return request.param
 
 
 @pytest.fixture(params=LIVE)
-def live(request: pytest.FixtureRequest) -> type[Client]:
+def live(request):
     return request.param
 
 
-def only(*protocols: type[Client]) -> pytest.MarkDecorator:
+def only(*protocols):
     """Leave out protocols that do not have what is tested."""
     return pytest.mark.parametrize("protocol", protocols, indirect=True)
 
 
-def by(protocol: type[Client], own: Any, realtime: Any, wyoming: Any, file: Any = None) -> Any:
+def by(protocol, own, realtime, wyoming, file=None):
     """Return what is expected of a protocol; those that are not named end as the own one."""
     expected = dict.fromkeys(FILES, file) | {RealtimeClient: realtime, WyomingClient: wyoming}
     return expected.get(protocol, own)
 
 
-async def closed(client: Client) -> tuple[list[str | None], int | None]:
+async def closed(client):
     """Wait until the server has closed the connection; return the errors that came, and the code."""
     await until(client.serving.done)
     return client.errors, client.close_code
 
 
 @played()
-async def test_what_is_said_comes_back(stage: Stage, protocol: type[Client]) -> None:
+async def test_what_is_said_comes_back(stage, protocol):
     client = await stage.connect(protocol)
     client.say(12)
     client.finish()
@@ -70,7 +67,7 @@ async def test_what_is_said_comes_back(stage: Stage, protocol: type[Client]) -> 
 
 
 @played(max_streams=1)
-async def test_who_has_not_spoken_holds_no_slot(stage: Stage, live: type[Client]) -> None:
+async def test_who_has_not_spoken_holds_no_slot(stage, live):
     silent = [await stage.connect(live) for _ in range(3)]
     silent[0].vanish()
     await settled()
@@ -82,9 +79,7 @@ async def test_who_has_not_spoken_holds_no_slot(stage: Stage, live: type[Client]
 
 
 @played(gate_from=UTTERANCE_SAMPLES, resume_s=30)
-async def test_a_client_that_vanishes_frees_its_slot_and_is_computed_no_further(
-    stage: Stage, protocol: type[Client]
-) -> None:
+async def test_a_client_that_vanishes_frees_its_slot_and_is_computed_no_further(stage, protocol):
     client = await stage.connect(protocol)
     client.say(30)
     await until(lambda: len(stage.gate.heard) == 2)
@@ -105,7 +100,7 @@ async def test_a_client_that_vanishes_frees_its_slot_and_is_computed_no_further(
 
 
 @played(gate_from=0, max_streams=1, max_queue_s=0.5)
-async def test_a_server_without_room_says_so(stage: Stage, protocol: type[Client]) -> None:
+async def test_a_server_without_room_says_so(stage, protocol):
     speaker = await stage.connect(protocol)
     speaker.say(6)
     await until(lambda: stage.gate.heard)
@@ -117,7 +112,7 @@ async def test_a_server_without_room_says_so(stage: Stage, protocol: type[Client
 
 
 @played(gate_from=0, idle_s=LIMIT_S / 10)
-async def test_a_sender_that_is_too_fast_waits_and_loses_nothing(stage: Stage, live: type[Client]) -> None:
+async def test_a_sender_that_is_too_fast_waits_and_loses_nothing(stage, live):
     client = await stage.connect(live)
     client.say(600)  # 60 messages
     await until(lambda: client.unread.qsize() < 60)
@@ -131,7 +126,7 @@ async def test_a_sender_that_is_too_fast_waits_and_loses_nothing(stage: Stage, l
 
 @only(*LIVE, StreamedFileClient)
 @played()
-async def test_a_slow_reader_costs_no_memory_and_loses_nothing(stage: Stage, protocol: type[Client]) -> None:
+async def test_a_slow_reader_costs_no_memory_and_loses_nothing(stage, protocol):
     n_blocks = 40  # of the other client
     n_words = n_blocks * by(protocol, 10, 10, 10, 5)
     client = await stage.connect(protocol)
@@ -151,7 +146,7 @@ async def test_a_slow_reader_costs_no_memory_and_loses_nothing(stage: Stage, pro
 
 
 @played()
-async def test_a_reader_that_takes_nothing_is_given_up(stage: Stage, live: type[Client]) -> None:
+async def test_a_reader_that_takes_nothing_is_given_up(stage, live):
     client = await stage.connect(live)
     client.reads.clear()
     client.say(30)
@@ -161,7 +156,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(stage: Stage, live: type[
 
 
 @played(idle_s=LIMIT_S)
-async def test_a_silent_connection_is_closed_with_what_was_said(stage: Stage, live: type[Client]) -> None:
+async def test_a_silent_connection_is_closed_with_what_was_said(stage, live):
     client = await stage.connect(live)
     await leap(LIMIT_S - 1)
     assert not client.serving.done()
@@ -176,7 +171,7 @@ async def test_a_silent_connection_is_closed_with_what_was_said(stage: Stage, li
 
 
 @played(idle_s=LIMIT_S)
-async def test_a_connection_that_never_says_anything_is_closed(stage: Stage, protocol: type[Client]) -> None:
+async def test_a_connection_that_never_says_anything_is_closed(stage, protocol):
     client = protocol(stage)
     await leap(LIMIT_S + 1)
     outcome = (["idle"], 1008), (["idle_timeout"], 1000), ([], 0), (["request_timeout"], 408)
@@ -184,7 +179,7 @@ async def test_a_connection_that_never_says_anything_is_closed(stage: Stage, pro
 
 
 @played(gate_from=0, idle_s=LIMIT_S)
-async def test_who_waits_for_the_server_is_not_idle(stage: Stage, protocol: type[Client]) -> None:
+async def test_who_waits_for_the_server_is_not_idle(stage, protocol):
     client = await stage.connect(protocol)
     client.say(3)
     client.finish()
@@ -197,9 +192,7 @@ async def test_who_waits_for_the_server_is_not_idle(stage: Stage, protocol: type
 
 @only(OwnClient, RealtimeClient, VoskClient, DeepgramClient)
 @played(session_limit_s=LIMIT_S, idle_s=10 * LIMIT_S)
-async def test_a_session_that_has_lasted_as_long_as_it_may_ends_with_its_finals(
-    stage: Stage, protocol: type[Client]
-) -> None:
+async def test_a_session_that_has_lasted_as_long_as_it_may_ends_with_its_finals(stage, protocol):
     client = await stage.connect(protocol)
     client.say(7)
     await until(lambda: client.text)
@@ -211,7 +204,7 @@ async def test_a_session_that_has_lasted_as_long_as_it_may_ends_with_its_finals(
 
 @only(OwnClient, WyomingClient, VoskClient, DeepgramClient, *FILES)
 @played(session_limit_s=LIMIT_S, max_audio_s=LIMIT_S)
-async def test_audio_that_is_longer_than_allowed_is_refused(stage: Stage, protocol: type[Client]) -> None:
+async def test_audio_that_is_longer_than_allowed_is_refused(stage, protocol):
     client = await stage.connect(protocol)
     client.say(int(10 * LIMIT_S) + 1)
     client.finish()
@@ -220,7 +213,7 @@ async def test_audio_that_is_longer_than_allowed_is_refused(stage: Stage, protoc
 
 
 @played(gate_from=UTTERANCE_SAMPLES)
-async def test_the_end_of_the_server_brings_the_last_words(stage: Stage, protocol: type[Client]) -> None:
+async def test_the_end_of_the_server_brings_the_last_words(stage, protocol):
     silent, client = await stage.connect(protocol), await stage.connect(protocol)
     client.say(7)
     await until(lambda: client.text or len(stage.gate.heard) == 2)
@@ -236,9 +229,7 @@ async def test_the_end_of_the_server_brings_the_last_words(stage: Stage, protoco
 
 
 @played(gate_from=0)
-async def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(
-    stage: Stage, protocol: type[Client]
-) -> None:
+async def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(stage, protocol):
     client = await stage.connect(protocol)
     client.say(1200)
     await until(lambda: stage.gate.heard)
@@ -253,9 +244,7 @@ async def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(
 
 
 @played()
-async def test_a_mistake_of_the_server_is_told_without_its_words(
-    stage: Stage, protocol: type[Client], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_mistake_of_the_server_is_told_without_its_words(stage, protocol, caplog):
     stage.gate.failure = ArithmeticError("what was said in private")
     client = await stage.connect(protocol)
     client.say(1)
@@ -267,7 +256,7 @@ async def test_a_mistake_of_the_server_is_told_without_its_words(
 
 @only(OwnClient, RealtimeClient, DeepgramClient, FileClient)
 @played(api_key=("the key",))
-async def test_nobody_comes_in_without_the_key(stage: Stage, protocol: type[Client]) -> None:
+async def test_nobody_comes_in_without_the_key(stage, protocol):
     client = protocol(stage)
     outcome = ([], 1008), ([], 1008), None, (["invalid_api_key"], 401)
     assert await closed(client) == by(protocol, *outcome)
@@ -296,9 +285,7 @@ NESTED = "[" * 9_999
     indirect=["protocol"],
 )
 @played(resume_s=30, max_upload_mb=1)
-async def test_a_bad_message_is_answered_in_a_line(
-    stage: Stage, protocol: type[Client], message: Any, error: str | None, code: int | None
-) -> None:
+async def test_a_bad_message_is_answered_in_a_line(stage, protocol, message, error, code):
     client = await stage.connect(protocol)
     client.send(message)
     await until(lambda: client.errors == [error] * bool(error) and client.close_code == code)
@@ -312,16 +299,14 @@ async def test_a_bad_message_is_answered_in_a_line(
         assert stage.n_held == 0
 
 
-def sharing(protocol: type[Client]) -> type[Client]:
+def sharing(protocol):
     """Return a protocol whose clients share what they say as captions."""
     return type(protocol.__name__, (protocol,), {"query": protocol.query + b"&captions=talk"})
 
 
 @only(OwnClient, RealtimeClient, VoskClient, DeepgramClient)
 @played()
-async def test_captions_show_what_is_said_and_a_slow_viewer_holds_up_nobody(
-    stage: Stage, protocol: type[Client]
-) -> None:
+async def test_captions_show_what_is_said_and_a_slow_viewer_holds_up_nobody(stage, protocol):
     early, slow = await stage.connect(CaptionViewer), await stage.connect(CaptionViewer)
     slow.reads.clear()
     earlier = await stage.connect(sharing(OwnClient))
@@ -346,7 +331,7 @@ async def test_captions_show_what_is_said_and_a_slow_viewer_holds_up_nobody(
     assert late.messages == [{"lines": [], "committed": "", "tentative": "", "live": False}]
 
 
-def diarizing(protocol: type[Client]) -> type[Client]:
+def diarizing(protocol):
     """Return a protocol whose clients ask who says what."""
     return type(protocol.__name__, (protocol,), {"asks_for_speakers": True})
 
@@ -356,7 +341,7 @@ DIARIZING = (OwnClient, RealtimeClient, VoskClient, DeepgramClient)
 
 @only(*DIARIZING)
 @played()
-async def test_results_say_who_speaks_to_those_who_ask(stage: Stage, protocol: type[Client]) -> None:
+async def test_results_say_who_speaks_to_those_who_ask(stage, protocol):
     client, other = await stage.connect(diarizing(protocol)), await stage.connect(protocol)
     for each in (client, other):
         each.say(12)
@@ -368,9 +353,7 @@ async def test_results_say_who_speaks_to_those_who_ask(stage: Stage, protocol: t
 
 @only(*DIARIZING)
 @played()
-async def test_who_asks_for_speakers_is_refused_by_a_server_without_their_models(
-    stage: Stage, protocol: type[Client]
-) -> None:
+async def test_who_asks_for_speakers_is_refused_by_a_server_without_their_models(stage, protocol):
     stage.tells_speakers = False
     client = await stage.connect(diarizing(protocol))
     client.say(1)
@@ -382,7 +365,7 @@ async def test_who_asks_for_speakers_is_refused_by_a_server_without_their_models
 
 
 @played()
-async def test_a_client_that_only_stops_sending_still_gets_its_transcript(stage: Stage) -> None:
+async def test_a_client_that_only_stops_sending_still_gets_its_transcript(stage):
     client = await stage.connect(WyomingClient)
     client.say(7)
     client.finish()
@@ -392,7 +375,7 @@ async def test_a_client_that_only_stops_sending_still_gets_its_transcript(stage:
 
 
 @played()
-async def test_other_options_take_another_stream_and_lose_no_word(stage: Stage) -> None:
+async def test_other_options_take_another_stream_and_lose_no_word(stage):
     client = await stage.connect(RealtimeClient)
     client.send_audio(0.35)
     transcription = {"prompt": "Names."}
@@ -406,13 +389,13 @@ async def test_other_options_take_another_stream_and_lose_no_word(stage: Stage) 
 MANUAL = {"type": "session.update", "session": {"audio": {"input": {"turn_detection": None}}}}
 
 
-def completed(client: Client) -> list[str]:
+def completed(client):
     """Return the transcripts of turns."""
     return [message["transcript"] for message in client.messages if message["type"].endswith(".completed")]
 
 
 @played()
-async def test_a_turn_that_is_committed_has_the_text_of_a_file_with_its_samples(stage: Stage) -> None:
+async def test_a_turn_that_is_committed_has_the_text_of_a_file_with_its_samples(stage):
     client = await stage.connect(RealtimeClient)
     client.send(MANUAL)
     for n_words in (7, 400, 1):
@@ -424,7 +407,7 @@ async def test_a_turn_that_is_committed_has_the_text_of_a_file_with_its_samples(
 
 
 @played(max_audio_s=LIMIT_S)
-async def test_a_turn_that_is_longer_than_a_recording_may_be_ends_the_session(stage: Stage) -> None:
+async def test_a_turn_that_is_longer_than_a_recording_may_be_ends_the_session(stage):
     client = await stage.connect(RealtimeClient)
     client.send(MANUAL)
     client.say(int(10 * LIMIT_S) + 10)
@@ -432,7 +415,7 @@ async def test_a_turn_that_is_longer_than_a_recording_may_be_ends_the_session(st
 
 
 @played(gate_from=0)
-async def test_others_are_served_while_a_long_turn_is_transcribed(stage: Stage) -> None:
+async def test_others_are_served_while_a_long_turn_is_transcribed(stage):
     stage.gate.open.set()
     client, other = await stage.connect(RealtimeClient), await stage.connect(OwnClient)
     client.send(MANUAL)
@@ -449,7 +432,7 @@ async def test_others_are_served_while_a_long_turn_is_transcribed(stage: Stage) 
 
 
 @played(gate_from=0)
-async def test_pauses_are_shown_while_there_is_nothing_else_to_send(stage: Stage) -> None:
+async def test_pauses_are_shown_while_there_is_nothing_else_to_send(stage):
     client = await stage.connect(StreamedFileClient)
     client.say(6)
     await until(lambda: stage.gate.heard)

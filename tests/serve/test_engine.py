@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,19 +31,19 @@ class ScriptedJob:
     now_s = 0.0
     """The time of all jobs of a test."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.service_s, self.reading = 0.0, True
         self.abandoned = ""
         self.ended = Event()
 
     @property
-    def done(self) -> bool:
+    def done(self):
         return self.steps == 0
 
-    def waiting_since(self) -> float | None:
+    def waiting_since(self):
         return self.since_s if self.reading else None
 
-    def step(self) -> None:
+    def step(self):
         self.history.append(self.name)
         self.steps -= 1
         ScriptedJob.now_s += self.step_s
@@ -51,18 +51,18 @@ class ScriptedJob:
         if self.done:
             self.ended.set()
 
-    def abandon(self, reason: str) -> None:
+    def abandon(self, reason):
         self.abandoned = reason
 
 
 @contextmanager
-def running() -> Iterator[Engine]:
+def running():
     engine = Engine("test", clock=lambda: ScriptedJob.now_s)
     yield engine
     engine.stop("over")
 
 
-def run_jobs(*jobs: ScriptedJob) -> None:
+def run_jobs(*jobs):
     """Give all jobs to an engine that is held up by a first one, and wait until they have ended."""
     gate = Event()
     with running() as engine:
@@ -73,7 +73,7 @@ def run_jobs(*jobs: ScriptedJob) -> None:
             assert job.ended.wait(WAIT_S)
 
 
-def test_files_take_turns_by_the_time_that_they_have_been_served() -> None:
+def test_files_take_turns_by_the_time_that_they_have_been_served():
     history: list[str] = []
     slow = ScriptedJob("slow", 2, history, step_s=3.0)
     run_jobs(slow, ScriptedJob("quick", 6, history, since_s=-1.0))
@@ -81,7 +81,7 @@ def test_files_take_turns_by_the_time_that_they_have_been_served() -> None:
     assert slow.service_s == 6.0
 
 
-def test_a_short_file_waits_for_one_step_of_a_long_one() -> None:
+def test_a_short_file_waits_for_one_step_of_a_long_one():
     history: list[str] = []
     short = ScriptedJob("short", 1, history, since_s=10.0)
     with running() as engine:
@@ -91,7 +91,7 @@ def test_a_short_file_waits_for_one_step_of_a_long_one() -> None:
     assert history[20] == "short"
 
 
-def test_a_stream_of_short_files_does_not_starve_a_long_one() -> None:
+def test_a_stream_of_short_files_does_not_starve_a_long_one():
     history: list[str] = []
     long = ScriptedJob("long", 10, history)
     shorts = [ScriptedJob("short", 1, history, since_s=float(i)) for i in range(30)]
@@ -106,7 +106,7 @@ def test_a_stream_of_short_files_does_not_starve_a_long_one() -> None:
     assert max(b - a for a, b in pairwise(turns_of_long)) <= 4, "it has its share of the time"
 
 
-def test_a_file_that_waited_for_its_reader_makes_up_for_nothing() -> None:
+def test_a_file_that_waited_for_its_reader_makes_up_for_nothing():
     history: list[str] = []
     held = ScriptedJob("held", 4, history)
     held.reading = False
@@ -117,7 +117,7 @@ def test_a_file_that_waited_for_its_reader_makes_up_for_nothing() -> None:
     assert history[4:] == [*["held"] * 2, "other", "held", "other", "held", *["other"] * 2]
 
 
-def test_live_streams_go_first_by_waiting_time() -> None:
+def test_live_streams_go_first_by_waiting_time():
     history: list[str] = []
     run_jobs(
         ScriptedJob("file", 2, history),
@@ -127,7 +127,7 @@ def test_live_streams_go_first_by_waiting_time() -> None:
     assert history == ["early stream", "late stream", "file", "file"]
 
 
-def test_jobs_are_abandoned_when_the_engine_stops() -> None:
+def test_jobs_are_abandoned_when_the_engine_stops():
     job = ScriptedJob("file", 10**9)
     with running() as engine:
         engine.add(job)
@@ -138,8 +138,8 @@ def test_jobs_are_abandoned_when_the_engine_stops() -> None:
             engine.add(job)
 
 
-def test_a_step_that_fails_ends_its_job_alone() -> None:
-    def fail() -> None:
+def test_a_step_that_fails_ends_its_job_alone():
+    def fail():
         broken.steps = 0
         raise ValueError("unforeseen")
 

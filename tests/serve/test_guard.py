@@ -6,9 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -25,36 +23,36 @@ from harken.serve import server
 from harken.serve.errors import RequestError
 from harken.serve.guard import MAX_TICKETS, Tickets
 from harken.serve.options import ServeOptions
-from serving import Serving, serving
+from serving import serving
 
 KEY = "a-key-of-the-test"
 BEARER = {"authorization": f"Bearer {KEY}"}
 
 
-def serve(uvicorn: Mapping[str, Any] = MappingProxyType({}), **given: Any) -> Any:
+def serve(uvicorn=MappingProxyType({}), **given):
     model: Any = TalkingRecognizer()
     return serving(lambda id: model, options=ServeOptions(preload=False, **given), **uvicorn)
 
 
 @pytest.fixture(scope="module")
-def local() -> Iterator[Serving]:
+def local():
     with serve(origin=("https://friend.example",), allowed_host=("Harken.Example",)) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Serving]:
+def guarded():
     with serve(api_key=(KEY, "another")) as server:
         yield server
 
 
-def asked(server: Serving, path: str = "/v1/models", **headers: str) -> tuple[int, str | None]:
+def asked(server, path="/v1/models", **headers):
     """Return the status of a request with some headers, and the code of the error."""
     reply = server.http.get(path, headers=headers)
     return reply.status_code, None if reply.status_code == 200 else reply.json()["error"]["code"]
 
 
-def test_addresses_and_own_names_are_allowed_hosts_and_names_of_other_sites_are_not(local: Serving) -> None:
+def test_addresses_and_own_names_are_allowed_hosts_and_names_of_other_sites_are_not(local):
     for host in ("127.0.0.1", "localhost", "LOCALHOST", "[::1]", "192.168.1.5", "harken.example"):
         assert asked(local, host=f"{host}:{local.port}") == (200, None)
     reply = local.http.get("/v1/models", headers={"host": "harken:8765"})
@@ -65,7 +63,7 @@ def test_addresses_and_own_names_are_allowed_hosts_and_names_of_other_sites_are_
         assert asked(local, host=host) == (403, "host")
 
 
-def test_pages_of_the_server_and_of_friends_may_use_it_and_other_pages_may_not(local: Serving) -> None:
+def test_pages_of_the_server_and_of_friends_may_use_it_and_other_pages_may_not(local):
     for origin in (local.url, "https://friend.example"):
         reply = local.http.get("/v1/models", headers={"origin": origin})
         assert reply.status_code == 200
@@ -80,7 +78,7 @@ def test_pages_of_the_server_and_of_friends_may_use_it_and_other_pages_may_not(l
         assert refused.value.response.status_code == 403
 
 
-def test_a_preflight_is_answered_without_a_key(guarded: Serving) -> None:
+def test_a_preflight_is_answered_without_a_key(guarded):
     headers = {"origin": guarded.url, "access-control-request-method": "POST"}
     reply = guarded.http.options("/v1/audio/transcriptions", headers=headers)
     assert reply.status_code == 204
@@ -92,7 +90,7 @@ def test_a_preflight_is_answered_without_a_key(guarded: Serving) -> None:
     assert (refused.status_code, "access-control-allow-headers" in refused.headers) == (403, False)
 
 
-def test_a_key_opens_the_door_and_without_one_it_is_closed(guarded: Serving) -> None:
+def test_a_key_opens_the_door_and_without_one_it_is_closed(guarded):
     made = guarded.http.post("/v1/realtime/client_secrets", json={}, headers=BEARER).json()["value"]
     for key in (BEARER, {"authorization": f"Token {KEY}"}, {"authorization": f"Bearer {made}"}):
         assert asked(guarded, **key) == (200, None)
@@ -104,12 +102,12 @@ def test_a_key_opens_the_door_and_without_one_it_is_closed(guarded: Serving) -> 
     assert KEY not in guarded.http.get("/v1/models").text
 
 
-def test_health_and_readiness_are_open(guarded: Serving) -> None:
+def test_health_and_readiness_are_open(guarded):
     assert guarded.http.get("/healthz").text == "ok\n"
     assert guarded.http.get("/readyz").json()["status"] == "ready"
 
 
-def test_sockets_take_the_key_as_a_subprotocol(guarded: Serving) -> None:
+def test_sockets_take_the_key_as_a_subprotocol(guarded):
     url = f"{guarded.socket_url}/v1/realtime?intent=transcription"
     with pytest.raises(InvalidStatus) as refused:
         connect(url).close()
@@ -121,7 +119,7 @@ def test_sockets_take_the_key_as_a_subprotocol(guarded: Serving) -> None:
         assert socket.subprotocol == "token"
 
 
-def test_every_response_has_a_number_and_every_error_the_body_of_openai(local: Serving) -> None:
+def test_every_response_has_a_number_and_every_error_the_body_of_openai(local):
     replies = [local.http.get("/nothing"), local.http.get("/v1/audio/transcriptions")]
     assert [reply.status_code for reply in replies] == [404, 405]
     with pytest.raises(InvalidStatus) as refused:
@@ -137,7 +135,7 @@ def test_every_response_has_a_number_and_every_error_the_body_of_openai(local: S
         assert reply.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
-def test_refusals_are_counted_by_their_reason(guarded: Serving) -> None:
+def test_refusals_are_counted_by_their_reason(guarded):
     before = guarded.metric("harken_rejected_total", reason="key")
     guarded.http.get("/v1/models")
     assert eventually(lambda: guarded.metric("harken_rejected_total", reason="key") > before)
@@ -145,7 +143,7 @@ def test_refusals_are_counted_by_their_reason(guarded: Serving) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "harken.example", "::"])
-def test_other_machines_need_a_key(host: str) -> None:
+def test_other_machines_need_a_key(host):
     with pytest.raises(OptionError, match="host"):
         ServeOptions(host=host)
     assert ServeOptions(host=host, api_key=(KEY,)).host == host
@@ -155,7 +153,7 @@ def test_other_machines_need_a_key(host: str) -> None:
 @pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl, which makes the certificate, is not installed"
 )
-def test_a_certificate_makes_it_https(tmp_path: Path) -> None:
+def test_a_certificate_makes_it_https(tmp_path):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
     outputs = ("-keyout", str(key), "-out", str(certificate))
@@ -167,7 +165,7 @@ def test_a_certificate_makes_it_https(tmp_path: Path) -> None:
         assert httpx.get(f"https://127.0.0.1:{server.port}/healthz", verify=context).text == "ok\n"
 
 
-def test_a_connection_that_asks_for_nothing_is_closed() -> None:
+def test_a_connection_that_asks_for_nothing_is_closed():
     with (
         serve(uvicorn={"http": server.HttpProtocol}) as running,
         connect(f"{running.socket_url}/v1/stream") as live,
@@ -182,7 +180,7 @@ def test_a_connection_that_asks_for_nothing_is_closed() -> None:
         assert "ready" in live.recv(60)
 
 
-def test_a_ticket_is_valid_until_it_expires() -> None:
+def test_a_ticket_is_valid_until_it_expires():
     now = [1_000.0]
     tickets = Tickets(clock=lambda: now[0])
     ticket, other = tickets.make(60, session="a configuration"), tickets.make(60)
@@ -194,7 +192,7 @@ def test_a_ticket_is_valid_until_it_expires() -> None:
     assert tickets.find(ticket.value) is None
 
 
-def test_the_number_of_tickets_is_limited_and_expired_ones_make_room() -> None:
+def test_the_number_of_tickets_is_limited_and_expired_ones_make_room():
     now = [0.0]
     tickets = Tickets(clock=lambda: now[0])
     for _ in range(MAX_TICKETS):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
-from clients import OwnClient, Stage, played, until
+from clients import OwnClient, played, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_audio import wav, webm
@@ -19,12 +18,12 @@ TONE = (0.25 * np.sin(np.arange(48_000) * 0.05)).astype(np.float32)
 CONTAINER = {"format": "container"}
 
 
-def send_all(client: OwnClient, data: bytes, n_bytes: int = 3200) -> None:
+def send_all(client, data, n_bytes=3200):
     for start in range(0, len(data), n_bytes):
         client.send(data[start : start + n_bytes])
 
 
-def events(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def events(messages):
     """Return the events but interims, without what depends on the machine."""
     left_out = ("seq", "compute_s", "emitted_s")
     return [
@@ -35,7 +34,7 @@ def events(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @played()
-async def test_events_come_numbered_and_the_stream_ends_with_done_and_hears_nothing_more(stage: Stage) -> None:
+async def test_events_come_numbered_and_the_stream_ends_with_done_and_hears_nothing_more(stage):
     client = await stage.connect(OwnClient)
     ready = client.messages[0]
     assert (ready["received"], ready["seq"], ready["model"]) == (0, 0, "tiny.en")
@@ -52,7 +51,7 @@ async def test_events_come_numbered_and_the_stream_ends_with_done_and_hears_noth
 
 
 @played(gate_from=0)
-async def test_a_flush_is_answered_behind_its_events_and_a_ping_while_the_server_works(stage: Stage) -> None:
+async def test_a_flush_is_answered_behind_its_events_and_a_ping_while_the_server_works(stage):
     client = await stage.connect(OwnClient)
     client.say(2)
     for message in ("flush", "ping", "flush"):
@@ -66,7 +65,7 @@ async def test_a_flush_is_answered_behind_its_events_and_a_ping_while_the_server
 
 
 @played()
-async def test_a_wrong_first_message_is_refused_in_a_line(stage: Stage) -> None:
+async def test_a_wrong_first_message_is_refused_in_a_line(stage):
     for first, param in (
         ({"type": "hi"}, "type"),
         ({"delay": "soon"}, "delay"),
@@ -95,7 +94,7 @@ async def test_a_wrong_first_message_is_refused_in_a_line(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("n_sent", "n_seen"), [(3_200, 1), (9_601, 3), (16_000, 2), (19_999, 8), (35_200, 4)])
 @played(resume_s=30)
-async def test_a_resumed_session_loses_and_doubles_nothing(stage: Stage, n_sent: int, n_seen: int) -> None:
+async def test_a_resumed_session_loses_and_doubles_nothing(stage, n_sent, n_seen):
     data = BLOCK * 13
     client = await stage.connect(OwnClient)
     send_all(client, data[:n_sent], 3_001)
@@ -122,7 +121,7 @@ async def test_a_resumed_session_loses_and_doubles_nothing(stage: Stage, n_sent:
 
 
 @played(resume_s=30)
-async def test_acknowledged_messages_are_not_kept(stage: Stage) -> None:
+async def test_acknowledged_messages_are_not_kept(stage):
     client = await stage.connect(OwnClient)
     client.say(5)
     seq = (await client.came(event="speech_ended"))["seq"]
@@ -136,7 +135,7 @@ async def test_acknowledged_messages_are_not_kept(stage: Stage) -> None:
 
 
 @played(resume_s=30)
-async def test_a_second_connection_takes_a_session_over_if_it_has_the_token(stage: Stage) -> None:
+async def test_a_second_connection_takes_a_session_over_if_it_has_the_token(stage):
     client = await stage.connect(OwnClient)
     session = client.messages[0]["session"]
     stranger = await stage.connect(OwnClient, type="resume", session=session, token="guess")
@@ -151,7 +150,7 @@ async def test_a_second_connection_takes_a_session_over_if_it_has_the_token(stag
 
 
 @played(max_streams=2)
-async def test_of_those_who_said_no_more_than_hello_few_are_kept(stage: Stage) -> None:
+async def test_of_those_who_said_no_more_than_hello_few_are_kept(stage):
     vanished = [await stage.connect(OwnClient) for _ in range(4)]
     for client in vanished:
         client.vanish()
@@ -162,7 +161,7 @@ async def test_of_those_who_said_no_more_than_hello_few_are_kept(stage: Stage) -
 
 
 @played()
-async def test_the_options_of_a_hello_reach_the_model(stage: Stage) -> None:
+async def test_the_options_of_a_hello_reach_the_model(stage):
     hello = {"language": "en-US", "hotwords": ["Ada"], "prompt": "Names:", "words": True, "finals": "streamed"}
     client = await stage.connect(OwnClient, audio={"format": "f32le", "rate": 48_000}, pause_s=2, **hello)
     send_all(client, TONE[:24_000].astype("<f4").tobytes(), 4_001)
@@ -177,7 +176,7 @@ async def test_the_options_of_a_hello_reach_the_model(stage: Stage) -> None:
 
 @pytest.mark.parametrize("n_bytes", [7, 333, 1 << 20])
 @played()
-async def test_a_container_may_be_cut_anywhere(stage: Stage, n_bytes: int) -> None:
+async def test_a_container_may_be_cut_anywhere(stage, n_bytes):
     data = wav(TONE[:4000])
     client = await stage.connect(OwnClient, audio=CONTAINER)
     send_all(client, data, n_bytes)
@@ -188,7 +187,7 @@ async def test_a_container_may_be_cut_anywhere(stage: Stage, n_bytes: int) -> No
 
 
 @played()
-async def test_a_flush_comes_behind_all_that_can_be_decoded_of_a_container(stage: Stage) -> None:
+async def test_a_flush_comes_behind_all_that_can_be_decoded_of_a_container(stage):
     data = webm(TONE[:32_000])
     client = await stage.connect(OwnClient, audio=CONTAINER)
     send_all(client, data[: len(data) // 2], 100)
@@ -208,9 +207,7 @@ async def test_a_flush_comes_behind_all_that_can_be_decoded_of_a_container(stage
     [(b"this is no recording" * 1000, 0, ""), (wav(TONE, n_bytes=20_000), 6, "cut short")],
 )
 @played()
-async def test_a_bad_recording_gives_its_words_and_then_an_error(
-    stage: Stage, data: bytes, n_words: int, problem: str
-) -> None:
+async def test_a_bad_recording_gives_its_words_and_then_an_error(stage, data, n_words, problem):
     client = await stage.connect(OwnClient, audio=CONTAINER)
     send_all(client, data)
     client.finish()
@@ -222,7 +219,7 @@ async def test_a_bad_recording_gives_its_words_and_then_an_error(
 
 
 @played(resume_s=0)
-async def test_a_container_that_is_left_frees_its_thread(stage: Stage) -> None:
+async def test_a_container_that_is_left_frees_its_thread(stage):
     data = webm(TONE)
     client = await stage.connect(OwnClient, audio=CONTAINER)
     send_all(client, data[: len(data) // 2])
@@ -245,9 +242,7 @@ MESSAGES = st.one_of(
 @settings(max_examples=12, deadline=None)
 @given(hello=st.booleans(), messages=st.lists(MESSAGES, max_size=5))
 @played()
-async def test_whatever_comes_is_answered_with_a_code_of_the_protocol(
-    stage: Stage, hello: bool, messages: list[Any]
-) -> None:
+async def test_whatever_comes_is_answered_with_a_code_of_the_protocol(stage, hello, messages):
     client = OwnClient(stage)
     for message in [*['{"type": "hello"}'] * hello, *messages, "{"]:
         client.send(message)
@@ -256,7 +251,7 @@ async def test_whatever_comes_is_answered_with_a_code_of_the_protocol(
 
 
 @played(replace=("harkin = harken",))
-async def test_what_the_server_replaces_is_for_requests_that_replace_nothing(stage: Stage) -> None:
+async def test_what_the_server_replaces_is_for_requests_that_replace_nothing(stage):
     for hello in ({}, {"replace": ["word = sound"]}):
         client = await stage.connect(OwnClient, **hello)
         client.say(1)

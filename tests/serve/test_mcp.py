@@ -33,35 +33,35 @@ OUTSIDE = "is not in a folder that may be read; allowed are files in"
 class Agent:
     """An agent, and the server that it uses."""
 
-    def __init__(self, *roots: str) -> None:
+    def __init__(self, *roots):
         self.loaded: list[str] = []
         self.backend = TranscriptBackend(window_text(0, "one", WINDOW_POSITIONS))
         self._roots = roots
 
-    def _load(self, name: str) -> Recognizer:
+    def _load(self, name):
         self.loaded.append(name)
         return Recognizer(self.backend, TOKENIZER, name, speech_detector=LoudIsSpeech)
 
-    def calls(self, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+    def calls(self, *calls):
         """Return the results of calls in turn: what the tool returned, or the text of its error."""
 
-        async def run() -> list[Any]:
+        async def run():
             server = mcp.make_server(self._load, ("tiny", "base"), self._roots, pytest.fail)
             async with Client(server) as client:
                 return [await self._call(client, *call) for call in calls]
 
         return asyncio.run(run())
 
-    async def _call(self, client: Client, name: str, arguments: dict[str, Any]) -> Any:
+    async def _call(self, client, name, arguments):
         self.progress: list[tuple[float, float | None]] = []
 
-        async def note(done: float, total: float | None, message: str | None) -> None:
+        async def note(done, total, message):
             self.progress.append((round(done, 2), total))
 
         result = await client.call_tool(name, arguments, progress_callback=note)
         return result.content[0].text if result.is_error else result.structured_content
 
-    def transcribe(self, path: object, **arguments: Any) -> Any:
+    def transcribe(self, path, **arguments):
         return self.calls(("transcribe", {"file_path": str(path), **arguments}))[0]
 
 
@@ -181,15 +181,15 @@ def test_it_ends_by_a_signal_while_a_client_listens_and_says_why_it_cannot_begin
     accepts = {"accept": "application/json, text/event-stream"}
     signals: list[Any] = []
 
-    def on_signals(handle: Any) -> nullcontext[None]:
+    def on_signals(handle):
         signals.append(handle)
         return nullcontext()
 
-    async def serve(port: int, addresses: asyncio.Queue[str]) -> None:
+    async def serve(port, addresses):
         server = mcp.make_server(pytest.fail, ("tiny",), ("talks",), pytest.fail)
         await mcp.serve_http(server, ServeOptions(port=port), addresses.put_nowait, on_signals)
 
-    async def run() -> str:
+    async def run():
         addresses: asyncio.Queue[str] = asyncio.Queue()
         serving = asyncio.create_task(serve(0, addresses))
         async with httpx.AsyncClient(base_url=await addresses.get(), headers=accepts) as client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,22 +17,22 @@ from harken.results import Word
 from harken.serve.live.outgoing import MAX_REPLAY_BYTES, ReplayLog
 
 
-async def next_of(messages: AsyncIterator[str]) -> dict[str, Any]:
+async def next_of(messages):
     message: dict[str, Any] = json.loads(await anext(messages))
     return message
 
 
-async def read_all(log: ReplayLog, seq: int) -> list[dict[str, Any]]:
+async def read_all(log, seq):
     return [json.loads(text) async for text in log.after(seq)]
 
 
-async def all_of(log: ReplayLog, seq: int) -> list[dict[str, Any]]:
+async def all_of(log, seq):
     log.close()
     return await read_all(log, seq)
 
 
 @leaping
-async def test_of_interims_only_the_last_is_sent_again_with_the_words_since() -> None:
+async def test_of_interims_only_the_last_is_sent_again_with_the_words_since():
     log = ReplayLog()
     log.add(speech_started(0.1))
     for text in (" And", " so", " my"):
@@ -46,9 +45,7 @@ async def test_of_interims_only_the_last_is_sent_again_with_the_words_since() ->
 
 @pytest.mark.parametrize(("sent", "expected"), [(False, [1, 2, 3]), (True, [2, 3])])
 @leaping
-async def test_an_interim_comes_before_the_final_segment_unless_it_was_sent(
-    sent: bool, expected: list[int]
-) -> None:
+async def test_an_interim_comes_before_the_final_segment_unless_it_was_sent(sent, expected):
     log = ReplayLog()
     log.add(interim_text(0.2, " And so"))
     if sent:
@@ -59,7 +56,7 @@ async def test_an_interim_comes_before_the_final_segment_unless_it_was_sent(
 
 
 @leaping
-async def test_what_was_not_sent_is_never_given_up_and_what_was_sent_makes_room() -> None:
+async def test_what_was_not_sent_is_never_given_up_and_what_was_sent_makes_room():
     log = ReplayLog(max_bytes=1500)
     for number in range(4):
         log.add(final_segment(number, " word" * 40))
@@ -76,7 +73,7 @@ async def test_what_was_not_sent_is_never_given_up_and_what_was_sent_makes_room(
 
 
 @leaping
-async def test_an_hour_of_segments_with_the_times_of_all_words_would_be_kept() -> None:
+async def test_an_hour_of_segments_with_the_times_of_all_words_would_be_kept():
     log = ReplayLog(max_bytes=MAX_REPLAY_BYTES // 30)
     words = tuple(Word(start_s=1.25, end_s=1.5, text=" something", probability=0.987) for _ in range(12))
     for second in range(0, 3600 // 30, 4):
@@ -91,7 +88,7 @@ async def test_an_hour_of_segments_with_the_times_of_all_words_would_be_kept() -
     st.lists(st.sampled_from(["interim", "final", "ended", "read", "read", "lose", "acknowledge"]), max_size=40)
 )
 @leaping
-async def test_a_client_that_comes_back_gets_every_committed_message_once(steps: list[str]) -> None:
+async def test_a_client_that_comes_back_gets_every_committed_message_once(steps):
     log = ReplayLog(max_bytes=2000)
     added, seen, last = [], [], 0
     connection = log.after(0)

@@ -6,22 +6,20 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Page, find_browser, open_page
+from browser import find_browser, open_page
 from served_audio import pcm, wav
 from websockets.sync.client import connect
 
-from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.cli import main
 from harken.serve.options import ServeOptions
 from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE
-from serving import Serving, serving
+from serving import serving
 
 pytestmark = pytest.mark.real
 needs_browser = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
@@ -54,7 +52,7 @@ TEXT = "[...document.querySelectorAll('.text p')].map((p) => p.textContent.trim(
 
 
 @pytest.fixture(scope="module")
-def browser(unhurried_server: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def browser(unhurried_server, tmp_path_factory):
     """A browser whose microphone hears a recording again and again: on a busy machine it may miss some of it."""
     folder = tmp_path_factory.mktemp("browser")
     speech = load_audio(EXAMPLE)[: round(SPEECH_S * SAMPLE_RATE)]
@@ -71,7 +69,7 @@ def browser(unhurried_server: Serving, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def page(unhurried_server: Serving, browser: Page) -> Page:
+def page(unhurried_server, browser):
     """The page as it is opened, whatever other tests have done."""
     browser.problems.clear()
     browser.open(f"{unhurried_server.url}/")
@@ -80,22 +78,20 @@ def page(unhurried_server: Serving, browser: Page) -> Page:
     return browser
 
 
-def with_text(page: Page) -> Page:
+def with_text(page):
     """Return the page with a transcript on it."""
     page.choose_files("#files", EXAMPLE)
     page.wait("document.querySelector('.foot:not([hidden])')")
     return page
 
 
-def picture(page: Page, name: str) -> None:
+def picture(page, name):
     if folder := os.environ.get(PICTURE):
         page.picture(Path(folder) / name)
 
 
 @needs_browser
-def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(
-    page: Page, unhurried: Recognizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(page, unhurried, tmp_path, monkeypatch):
     broken = tmp_path / "broken.mp3"
     broken.write_bytes(b"no recording")
     page.choose_files("#files", EXAMPLE, broken)
@@ -129,9 +125,7 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(
 
 
 @needs_browser
-def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(
-    page: Page, unhurried: Recognizer
-) -> None:
+def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page, unhurried):
     page.resize(1240, 700)
     page.click("#captions")
     assert "/captions?name=" in page.run("document.querySelector('#captions-link').href")
@@ -155,9 +149,7 @@ def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(
 
 
 @needs_browser
-def test_captions_are_seen_as_the_address_says_and_go_with_their_session(
-    page: Page, unhurried_server: Serving
-) -> None:
+def test_captions_are_seen_as_the_address_says_and_go_with_their_session(page, unhurried_server):
     captions, style = (
         "document.querySelector('#captions')",
         "getComputedStyle(document.querySelector('#captions'))",
@@ -178,7 +170,7 @@ def test_captions_are_seen_as_the_address_says_and_go_with_their_session(
 
 
 @needs_browser
-def test_every_control_has_a_name_and_is_reached_by_tab(page: Page) -> None:
+def test_every_control_has_a_name_and_is_reached_by_tab(page):
     assert with_text(page).run(CONTROLS_WITHOUT_A_NAME) == []
     page.run("document.querySelector('.skip').focus()")
     reached = [0]
@@ -192,7 +184,7 @@ def test_every_control_has_a_name_and_is_reached_by_tab(page: Page) -> None:
 
 
 @needs_browser
-def test_it_fits_a_phone_by_day_and_by_night(page: Page) -> None:
+def test_it_fits_a_phone_by_day_and_by_night(page):
     with_text(page)
     for time, dark in (("light", False), ("dark", True)):
         page.resize(1240, 800, dark=dark)
@@ -205,9 +197,7 @@ def test_it_fits_a_phone_by_day_and_by_night(page: Page) -> None:
 
 
 @needs_browser
-def test_it_asks_for_a_key_where_one_is_wanted_and_says_why_there_is_no_microphone(
-    page: Page, unhurried: Recognizer
-) -> None:
+def test_it_asks_for_a_key_where_one_is_wanted_and_says_why_there_is_no_microphone(page, unhurried):
     options = ServeOptions(preload=False, api_key=(KEY,), allowed_host=(FAR_NAME,))
     with serving(lambda id: unhurried, options=options) as locked:
         page.open(f"http://{FAR_NAME}:{locked.port}/")
@@ -232,7 +222,7 @@ def test_it_asks_for_a_key_where_one_is_wanted_and_says_why_there_is_no_micropho
     assert all("401" in problem or "insecure" in problem for problem in page.problems), page.problems
 
 
-def test_its_files_are_kept_by_browsers_and_run_nothing_from_elsewhere(unhurried_server: Serving) -> None:
+def test_its_files_are_kept_by_browsers_and_run_nothing_from_elsewhere(unhurried_server):
     client = unhurried_server.http
     index = client.get("/")
     policy = index.headers["content-security-policy"]
@@ -249,6 +239,6 @@ def test_its_files_are_kept_by_browsers_and_run_nothing_from_elsewhere(unhurried
     assert client.get("/page/page.py").status_code == 404
 
 
-def test_a_server_without_the_page_has_no_page(unhurried: Recognizer) -> None:
+def test_a_server_without_the_page_has_no_page(unhurried):
     with serving(lambda id: unhurried, options=ServeOptions(preload=False, page=False)) as server:
         assert server.http.get("/").status_code == 404

@@ -20,15 +20,15 @@ NOISE = RNG.integers(0, 256, 4_001, dtype=np.uint8).tobytes()
 WAV_CODECS = {"s16le": "pcm_s16le", "s32le": "pcm_s32le", "mulaw": "pcm_mulaw", "alaw": "pcm_alaw"}
 
 
-def decoded(open_decoder: PcmDecoder, *messages: bytes) -> np.ndarray:
+def decoded(open_decoder, *messages):
     return np.concatenate([*(open_decoder.feed(message) for message in messages), open_decoder.flush()])
 
 
-def decoder(encoding: str, rate_hz: int, channels: int = 1) -> PcmDecoder:
+def decoder(encoding, rate_hz, channels=1):
     return PcmDecoder(AudioFormat(format=encoding, rate=rate_hz, channels=channels))
 
 
-def finite_bytes(encoding: str) -> bytes:
+def finite_bytes(encoding):
     return RNG.normal(0, 0.2, 1_000).astype("<f4").tobytes() if encoding == "f32le" else NOISE
 
 
@@ -38,9 +38,7 @@ def finite_bytes(encoding: str) -> bytes:
     channels=st.sampled_from([1, 2]),
     cuts=st.lists(st.integers(0, 4_000), max_size=12),
 )
-def test_samples_do_not_depend_on_how_the_bytes_are_cut(
-    encoding: str, rate_hz: int, channels: int, cuts: list[int]
-) -> None:
+def test_samples_do_not_depend_on_how_the_bytes_are_cut(encoding, rate_hz, channels, cuts):
     data = finite_bytes(encoding)
     whole = decoded(decoder(encoding, rate_hz, channels), data)
     messages = [data[start:end] for start, end in pairwise([0, *sorted(cuts), len(data)])]
@@ -51,9 +49,7 @@ def test_samples_do_not_depend_on_how_the_bytes_are_cut(
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000, 24_000, 44_100])
 @pytest.mark.parametrize("encoding", WAV_CODECS)
-def test_samples_are_those_of_a_wav_file_with_the_same_bytes(
-    encoding: str, rate_hz: int, channels: int
-) -> None:
+def test_samples_are_those_of_a_wav_file_with_the_same_bytes(encoding, rate_hz, channels):
     file = io.BytesIO()
     with av.open(file, "w", format="wav") as container:
         layout = {1: "mono", 2: "stereo"}[channels]
@@ -68,13 +64,13 @@ def test_samples_are_those_of_a_wav_file_with_the_same_bytes(
     )
 
 
-def test_floats_at_16_khz_come_back_to_16_bits() -> None:
+def test_floats_at_16_khz_come_back_to_16_bits():
     levels = np.linspace(-0.9, 0.9, 500, dtype=np.float32)
     samples = decoded(decoder("f32le", 16_000), levels.astype("<f4").tobytes())
     np.testing.assert_allclose(samples, levels, atol=1 / 32768)
 
 
-def test_a_decoder_begins_anew_behind_a_flush_and_loses_no_sample_that_is_cut_there() -> None:
+def test_a_decoder_begins_anew_behind_a_flush_and_loses_no_sample_that_is_cut_there():
     flushed = decoder("s16le", 24_000)
     for cut, data in ((1_999, NOISE[:1_998]), (4_001, NOISE[1_998:4_000])):
         start = 0 if cut == 1_999 else 1_999
@@ -83,12 +79,12 @@ def test_a_decoder_begins_anew_behind_a_flush_and_loses_no_sample_that_is_cut_th
         )
 
 
-def test_a_float_that_is_not_finite_is_refused() -> None:
+def test_a_float_that_is_not_finite_is_refused():
     with pytest.raises(AudioError, match="nan"):
         decoder("f32le", 16_000).feed(np.array([0, np.nan], "<f4").tobytes())
 
 
-def test_what_it_does_not_know_is_refused_by_name() -> None:
+def test_what_it_does_not_know_is_refused_by_name():
     for field, value in (("format", "mp3"), ("rate", 7_999), ("channels", 3)):
         with pytest.raises(OptionError) as refused:
             AudioFormat(**{field: value})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from harken.contract import Floats
 from harken.serve.options import ServeOptions
 from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE, words
-from serving import Serving, serving
+from serving import serving
 
 KEY = "the key"
 INTENT = {"intent": "transcription"}
@@ -30,18 +29,18 @@ COMPLETED, DELTA = ".completed", ".delta"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
+def server():
     """A server with a key, that hears a word in each tenth of a second."""
     options = ServeOptions(preload=False, api_key=(KEY,))
     with serving(lambda id: TalkingRecognizer(), options=options) as running:
         yield running
 
 
-def configure(connection: Any, **audio_input: Any) -> None:
+def configure(connection, **audio_input):
     connection.session.update(session={"type": "transcription", "audio": {"input": audio_input}})
 
 
-def receive_until(connection: Any, type: str, *, beta: bool = False) -> list[dict[str, Any]]:
+def receive_until(connection, type, *, beta=False):
     """Receive events, each held to the client's types, up to one of a type."""
     events: list[dict[str, Any]] = []
     receive = getattr(connection, "recv_bytes", None) or connection.recv
@@ -51,12 +50,12 @@ def receive_until(connection: Any, type: str, *, beta: bool = False) -> list[dic
     return events
 
 
-def transcript_of(events: list[dict[str, Any]]) -> str:
+def transcript_of(events):
     """Return the transcripts, which may revise their deltas."""
     return " ".join(event["transcript"] for event in events if event["type"].endswith(COMPLETED))
 
 
-def test_the_client_sends_audio_and_gets_words(server: Serving) -> None:
+def test_the_client_sends_audio_and_gets_words(server):
     with server.client(KEY).realtime.connect(extra_query=INTENT) as connection:
         configure(connection, turn_detection=None)
         connection.input_audio_buffer.append(audio=pcm(0.75))
@@ -68,8 +67,8 @@ def test_the_client_sends_audio_and_gets_words(server: Serving) -> None:
 
 
 def test_what_the_model_cannot_do_is_refused_at_the_update_and_the_session_stays_as_it_was(
-    server: Serving,
-) -> None:
+    server,
+):
     language = "session.audio.input.transcription.language"
     with server.client(KEY).realtime.connect(extra_query=INTENT) as connection:
         configure(connection, transcription={"language": "en", "prompt": "before"}, turn_detection=None)
@@ -90,7 +89,7 @@ def test_what_the_model_cannot_do_is_refused_at_the_update_and_the_session_stays
     assert (no_key.value.code, no_key.value.param) == ("invalid_value", language)
 
 
-def test_a_short_lived_key_opens_sessions_with_its_configuration_and_makes_no_others(server: Serving) -> None:
+def test_a_short_lived_key_opens_sessions_with_its_configuration_and_makes_no_others(server):
     session = {"type": "transcription", "audio": {"input": {"transcription": {"language": "en"}}}}
     make = server.client(KEY).realtime.client_secrets.create
     ticket = make(session=session, expires_after={"anchor": "created_at", "seconds": 60})
@@ -107,7 +106,7 @@ def test_a_short_lived_key_opens_sessions_with_its_configuration_and_makes_no_ot
 
 
 @pytest.mark.parametrize("by_header", [True, False])
-def test_the_beta_dialect_has_short_lived_keys_and_sessions_too(server: Serving, by_header: bool) -> None:
+def test_the_beta_dialect_has_short_lived_keys_and_sessions_too(server, by_header):
     sessions = server.client(KEY).beta.realtime.transcription_sessions
     expiry = {"expires_at": {"anchor": "created_at", "seconds": 30}}
     made = sessions.create(input_audio_format="g711_ulaw", client_secret=expiry)
@@ -128,13 +127,13 @@ def test_the_beta_dialect_has_short_lived_keys_and_sessions_too(server: Serving,
     assert transcript_of(events) == words_said(5)
 
 
-def at_24_khz(samples: Floats) -> Floats:
+def at_24_khz(samples):
     found: Floats = np.interp(np.arange(len(samples) * 3 // 2) / 1.5, np.arange(len(samples)), samples)
     return found
 
 
 @pytest.mark.real
-def test_a_turn_committed_after_pauses_has_the_text_of_a_file(unhurried_server: Serving) -> None:
+def test_a_turn_committed_after_pauses_has_the_text_of_a_file(unhurried_server):
     said = load_audio(EXAMPLE)
     pause = np.zeros(3 * SAMPLE_RATE, np.float32)
     turns = [np.concatenate([said[:56_000], pause, said[56_000:], pause]), np.append(pause, said[:80_000])]
@@ -150,7 +149,7 @@ def test_a_turn_committed_after_pauses_has_the_text_of_a_file(unhurried_server: 
 
 
 @pytest.mark.real
-def test_turns_of_real_speech_are_detected(unhurried_server: Serving) -> None:
+def test_turns_of_real_speech_are_detected(unhurried_server):
     with unhurried_server.client().realtime.connect(extra_query=INTENT) as connection:
         turns = {"type": "server_vad", "silence_duration_ms": 1200}
         configure(connection, turn_detection=turns, transcription={"delay": "high"})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from realtime_script import MANUAL, Script, brief, pcm
 
@@ -13,7 +11,7 @@ from harken.serve.live.translator import OpenStream
 APPEND, TOO_LONG = "input_audio_buffer.append", "A" * ((15 << 20) + 4)
 
 
-def config_after(*sessions: dict[str, Any], beta: bool = False) -> dict[str, Any]:
+def config_after(*sessions, beta=False):
     """Return the effective configuration after some updates."""
     script = Script(beta=beta)
     for session in sessions:
@@ -23,11 +21,11 @@ def config_after(*sessions: dict[str, Any], beta: bool = False) -> dict[str, Any
     return updated["session"]
 
 
-def audio_input(**fields: Any) -> dict[str, Any]:
+def audio_input(**fields):
     return {"type": "transcription", "audio": {"input": fields}}
 
 
-def opened_with(session: dict[str, Any]) -> OpenStream:
+def opened_with(session):
     script = Script()
     script.send("session.update", session=session)
     (opened, _) = script.append(0.1)
@@ -35,7 +33,7 @@ def opened_with(session: dict[str, Any]) -> OpenStream:
     return opened
 
 
-def error_of(outputs: list[Any]) -> dict[str, Any]:
+def error_of(outputs):
     (event,) = outputs
     assert event["type"] == "error"
     return event["error"]
@@ -44,7 +42,7 @@ def error_of(outputs: list[Any]) -> dict[str, Any]:
 SERVER_VAD = {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500}
 
 
-def test_the_first_event_is_the_whole_configuration() -> None:
+def test_the_first_event_is_the_whole_configuration():
     (created,) = Script(expires_at=1_800_000_000).open()
     transcription = {"model": "whisper-1", "language": None, "prompt": None}
     assert created["type"] == "session.created"
@@ -77,7 +75,7 @@ def test_the_first_event_is_the_whole_configuration() -> None:
     }
 
 
-def test_an_update_is_answered_with_what_is_in_effect() -> None:
+def test_an_update_is_answered_with_what_is_in_effect():
     semantic, idle = {"type": "semantic_vad", "eagerness": "low"}, {"threshold": 0.9, "idle_timeout_ms": 6000}
     for field, given, shown in (
         ("format", {"type": "audio/pcmu"}, {"type": "audio/pcmu"}),
@@ -89,7 +87,7 @@ def test_an_update_is_answered_with_what_is_in_effect() -> None:
         assert config_after(audio_input(**{field: given}))["audio"]["input"][field] == shown
 
 
-def test_only_what_an_update_names_changes() -> None:
+def test_only_what_an_update_names_changes():
     given = {"model": "base", "language": "de", "keywords": ["Harken"]}
     first = audio_input(transcription=given)
     shown = config_after(first, audio_input(transcription={"prompt": "Hallo.", "language": None}))
@@ -98,7 +96,7 @@ def test_only_what_an_update_names_changes() -> None:
     assert config_after(first, audio_input(transcription=None)) == config_after({})
 
 
-def test_the_beta_dialect_names_formats_in_its_own_way() -> None:
+def test_the_beta_dialect_names_formats_in_its_own_way():
     vad = {"type": "server_vad", "silence_duration_ms": 700}
     for format in ("pcm16", "g711_ulaw", "g711_alaw"):
         given = {
@@ -112,7 +110,7 @@ def test_the_beta_dialect_names_formats_in_its_own_way() -> None:
         assert shown["input_audio_noise_reduction"] is None
 
 
-def test_audio_has_the_format_and_pcm_any_rate() -> None:
+def test_audio_has_the_format_and_pcm_any_rate():
     beta = {"input_audio_params": {"sample_rate_hz": 8000, "num_channels": 1}, "input_audio_format": "pcm16"}
     for session, heard in (
         (beta, AudioFormat(rate=8_000)),
@@ -128,7 +126,7 @@ def test_audio_has_the_format_and_pcm_any_rate() -> None:
         assert script.send(APPEND, audio=pcm(1, heard.rate))[-1].format == heard
 
 
-def test_models_that_end_no_turns_at_openai_end_none_unless_they_are_told_to() -> None:
+def test_models_that_end_no_turns_at_openai_end_none_unless_they_are_told_to():
     for model in ("gpt-realtime-whisper", "gpt-live-transcribe"):
         unset = audio_input(transcription={"model": model})
         assert config_after(unset)["audio"]["input"]["turn_detection"] is None
@@ -138,7 +136,7 @@ def test_models_that_end_no_turns_at_openai_end_none_unless_they_are_told_to() -
         assert config_after(unset, changed)["audio"]["input"]["turn_detection"] == SERVER_VAD
 
 
-def test_an_event_of_the_beta_dialect_switches_to_it() -> None:
+def test_an_event_of_the_beta_dialect_switches_to_it():
     script = Script()
     assert script.open()[0]["type"] == "session.created"
     (updated,) = script.send("transcription_session.update", session={"input_audio_format": "g711_ulaw"})
@@ -146,7 +144,7 @@ def test_an_event_of_the_beta_dialect_switches_to_it() -> None:
     assert updated["session"]["input_audio_format"] == "g711_ulaw"
 
 
-def test_options_of_the_protocol_reach_the_engine() -> None:
+def test_options_of_the_protocol_reach_the_engine():
     transcription = {"model": "base", "language": "en-US", "prompt": "Names.", "keywords": ["Harken"]}
     turns = {"threshold": 0.7, "prefix_padding_ms": 200, "silence_duration_ms": 600}
     opened = opened_with(audio_input(transcription=transcription | {"delay": "xhigh"}, turn_detection=turns))
@@ -158,7 +156,7 @@ def test_options_of_the_protocol_reach_the_engine() -> None:
     assert stream_options.finals == "exact"
 
 
-def test_eagerness_is_the_longest_wait() -> None:
+def test_eagerness_is_the_longest_wait():
     for eagerness, longest_s in (("low", 8), ("medium", 4), ("high", 2), ("auto", 4)):
         opened = opened_with(audio_input(turn_detection={"type": "semantic_vad", "eagerness": eagerness}))
         assert opened.stream_options.pause_s == longest_s
@@ -188,9 +186,7 @@ def test_eagerness_is_the_longest_wait() -> None:
         ("", 7, "invalid_type"),
     ],
 )
-def test_an_update_that_is_refused_names_the_place_and_changes_nothing(
-    place: str, value: Any, code: str
-) -> None:
+def test_an_update_that_is_refused_names_the_place_and_changes_nothing(place, value, code):
     script, session = Script(), value
     for key in reversed(place.split(".") if place else []):
         session = {"include": [session]} if key == "include[0]" else {key: session}
@@ -203,7 +199,7 @@ def test_an_update_that_is_refused_names_the_place_and_changes_nothing(
     assert config_after({}) == script.send("session.update", session={})[0]["session"]
 
 
-def test_the_format_cannot_change_once_audio_has_come_nor_the_rate_of_telephones() -> None:
+def test_the_format_cannot_change_once_audio_has_come_nor_the_rate_of_telephones():
     script = Script()
     script.append(0.1)
     error = error_of(script.send("session.update", session=audio_input(format={"type": "audio/pcmu"})))
@@ -234,9 +230,7 @@ def test_the_format_cannot_change_once_audio_has_come_nor_the_rate_of_telephones
     ],
     ids=lambda value: repr(value)[:60],
 )
-def test_an_event_that_is_not_understood_is_an_error_and_the_session_goes_on(
-    message: str | bytes, code: str, param: str | None
-) -> None:
+def test_an_event_that_is_not_understood_is_an_error_and_the_session_goes_on(message, code, param):
     script = Script()
     error = error_of(script.send_text(message))
     assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", code, param)
@@ -244,7 +238,7 @@ def test_an_event_that_is_not_understood_is_an_error_and_the_session_goes_on(
     assert error_of(script.send_text('{"type": "x", "event_id": [1]}'))["event_id"] is None
 
 
-def test_the_address_may_name_a_model() -> None:
+def test_the_address_may_name_a_model():
     (created,) = Script(query={"intent": "transcription", "model": "tiny.en"}).open()
     assert created["session"]["audio"]["input"]["transcription"]["model"] == "tiny.en"
     (created,) = Script(

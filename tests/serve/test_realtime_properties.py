@@ -57,7 +57,7 @@ MESSAGES = st.one_of(
 
 @settings(max_examples=100)
 @given(messages=st.lists(MESSAGES, max_size=6))
-def test_whatever_a_client_sends_is_answered_with_valid_events(messages: list[str | bytes]) -> None:
+def test_whatever_a_client_sends_is_answered_with_valid_events(messages):
     script = Script(strict=False)
     script.open()
     for message in messages:
@@ -71,9 +71,7 @@ WORDS = (" one", " two", ",", " drei", "四", " café", " ")
 
 @settings(max_examples=100)
 @given(happenings=HAPPENINGS, detects=st.booleans(), words=st.lists(st.sampled_from(WORDS), min_size=1))
-def test_items_are_announced_and_completed_once_in_every_order_of_events(
-    happenings: str, detects: bool, words: list[str]
-) -> None:
+def test_items_are_announced_and_completed_once_in_every_order_of_events(happenings, detects, words):
     turns = TurnDetection(idle_timeout_ms=1000) if detects else None
     script = Script(SessionConfig(turn_detection=turns, include=(LOGPROBS, INTERIM)))
     events: list[Any] = script.append(0.5)
@@ -105,7 +103,7 @@ def test_items_are_announced_and_completed_once_in_every_order_of_events(
     check_turns(events, revised="w" in happenings)
 
 
-def check_turns(events: list[Any], *, revised: bool) -> None:
+def check_turns(events, *, revised):
     deltas: dict[str, str] = defaultdict(str)
     committed, previous = [], None
     for event in filter(lambda event: isinstance(event, dict), events):
@@ -129,9 +127,7 @@ def check_turns(events: list[Any], *, revised: bool) -> None:
     pause_s=st.sampled_from([0.2, 0.6, 1.2]),
     silence_duration_ms=st.sampled_from([350, 500]),
 )
-def test_a_turn_has_the_text_of_a_file_with_its_samples(
-    lengths: list[int], pause_s: float, silence_duration_ms: int
-) -> None:
+def test_a_turn_has_the_text_of_a_file_with_its_samples(lengths, pause_s, silence_duration_ms):
     speech = silence(0.3)
     for i, n_words in enumerate(lengths):
         speech = speech + speak_random_words(n_words, seed=i) + silence(pause_s)

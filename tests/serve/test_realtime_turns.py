@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from realtime_script import (
@@ -34,36 +33,36 @@ UTTERANCE = (
 )
 
 
-def detecting(config: SessionConfig | None = None, **options: Any) -> Script:
+def detecting(config=None, **options):
     """Return a session that detects turns, with three seconds of audio."""
     script = Script(config, **options)
     script.append(3)
     return script
 
 
-def manual() -> Script:
+def manual():
     """Return one in which only commits end turns."""
     return detecting(SessionConfig(turn_detection=None))
 
 
 @pytest.fixture(params=[detecting, manual])
-def script(request: pytest.FixtureRequest) -> Script:
+def script(request):
     made: Script = request.param()
     return made
 
 
-def ended(id: str, text: str) -> list[str]:
+def ended(id, text):
     """Return how an item ends."""
     return [f"completed {id} {text}", f"done {id} {text}"]
 
 
-def announced(id: str) -> list[str]:
+def announced(id):
     """Return how a turn becomes an item."""
     return [f"committed {id}", f"added {id}"]
 
 
-def test_an_utterance_is_a_turn_with_server_vad() -> None:
-    def item(transcript: str | None) -> dict[str, Any]:
+def test_an_utterance_is_a_turn_with_server_vad():
+    def item(transcript):
         fields = {"id": "item_1", "object": "realtime.item", "type": "message", "role": "user"}
         content = [{"type": "input_audio", "transcript": transcript}]
         return {"previous_item_id": None, "item": fields | {"status": "completed", "content": content}}
@@ -82,13 +81,13 @@ def test_an_utterance_is_a_turn_with_server_vad() -> None:
     ]
 
 
-def test_the_beta_dialect_has_one_event_for_an_item() -> None:
+def test_the_beta_dialect_has_one_event_for_an_item():
     events = detecting(beta=True).say(*UTTERANCE)
     assert brief(events)[-3:] == ["committed item_1", "created item_1", "completed item_1 Ask not what."]
     assert "languages" not in events[-1]
 
 
-def test_an_utterance_that_the_stream_splits_is_one_turn() -> None:
+def test_an_utterance_that_the_stream_splits_is_one_turn():
     events = detecting().say(
         speech_started(0.0),
         interim(" one", " two", " three"),
@@ -106,7 +105,7 @@ def test_an_utterance_that_the_stream_splits_is_one_turn() -> None:
     ]
 
 
-def test_the_transcript_is_that_of_the_finals_which_repeat_no_delta_and_may_revise_them() -> None:
+def test_the_transcript_is_that_of_the_finals_which_repeat_no_delta_and_may_revise_them():
     events = detecting().say(
         *(speech_started(0.0), interim(" New", "  York"), final(" New York", " is"), speech_ended(1.0)),
         *(speech_started(0.0), interim(" one", " two"), final(" one"), speech_ended(1.0)),
@@ -121,7 +120,7 @@ def test_the_transcript_is_that_of_the_finals_which_repeat_no_delta_and_may_revi
     ]
 
 
-def test_a_commit_ends_the_turn_without_turn_detection_which_is_then_transcribed_as_a_whole() -> None:
+def test_a_commit_ends_the_turn_without_turn_detection_which_is_then_transcribed_as_a_whole():
     script = manual()
     deltas = [f"delta item_1 {text}" for text in ("Ask", " not", " what.", " you", " can.")]
     assert brief(script.say(*UTTERANCE)) == deltas[:3]
@@ -134,7 +133,7 @@ def test_a_commit_ends_the_turn_without_turn_detection_which_is_then_transcribed
     assert events[0]["usage"]["seconds"] == 3.0
 
 
-def test_what_is_said_behind_a_commit_belongs_to_the_next_item() -> None:
+def test_what_is_said_behind_a_commit_belongs_to_the_next_item():
     script = manual()
     script.send(COMMIT)
     script.append(1)
@@ -147,13 +146,13 @@ def test_what_is_said_behind_a_commit_belongs_to_the_next_item() -> None:
     assert events[-1]["previous_item_id"] == "item_1"
 
 
-def test_a_commit_of_silence_has_an_empty_transcript() -> None:
+def test_a_commit_of_silence_has_an_empty_transcript():
     script = manual()
     script.send(COMMIT)
     assert brief(script.answer_flush()) == ended("item_1", "")
 
 
-def test_a_commit_of_less_than_a_tenth_of_a_second_is_refused(script: Script) -> None:
+def test_a_commit_of_less_than_a_tenth_of_a_second_is_refused(script):
     script.send(COMMIT)
     script.append(0.09)
     (refused,) = script.send(COMMIT, event_id="mine")
@@ -162,14 +161,14 @@ def test_a_commit_of_less_than_a_tenth_of_a_second_is_refused(script: Script) ->
     assert "Flush" in brief(script.send(COMMIT))
 
 
-def test_audio_of_turns_that_were_detected_is_not_committed_again() -> None:
+def test_audio_of_turns_that_were_detected_is_not_committed_again():
     script = Script()
     script.append(2.55)
     script.say(*UTTERANCE)
     assert script.send(COMMIT)[0]["error"]["code"] == EMPTY
 
 
-def test_a_commit_ends_a_detected_turn_early() -> None:
+def test_a_commit_ends_a_detected_turn_early():
     script = detecting()
     script.say(*UTTERANCE[:3])
     events = script.send(COMMIT)
@@ -178,7 +177,7 @@ def test_a_commit_ends_a_detected_turn_early() -> None:
     assert brief(script.say(*UTTERANCE))[0] == "speech_started item_2 200"
 
 
-def test_a_clear_drops_what_is_not_committed(script: Script) -> None:
+def test_a_clear_drops_what_is_not_committed(script):
     script.say(*UTTERANCE[:2])
     assert brief(script.send(CLEAR)) == ["Flush", "cleared"]
     assert script.say(interim(" dropped"), final(" Ask dropped"), speech_ended(3.0, "flush")) == []
@@ -188,7 +187,7 @@ def test_a_clear_drops_what_is_not_committed(script: Script) -> None:
     assert "delta item_2 kept" in brief(script.say(speech_started(3.0), final(" kept"), speech_ended(3.5)))
 
 
-def test_a_clear_leaves_what_was_committed_before() -> None:
+def test_a_clear_leaves_what_was_committed_before():
     script = manual()
     script.send(COMMIT)
     script.append(1)
@@ -201,7 +200,7 @@ def test_a_clear_leaves_what_was_committed_before() -> None:
 SILENCE = SessionConfig(turn_detection=TurnDetection(idle_timeout_ms=5000))
 
 
-def test_silence_for_as_long_as_allowed_is_reported_in_its_place() -> None:
+def test_silence_for_as_long_as_allowed_is_reported_in_its_place():
     script = Script(SILENCE)
     assert brief(without_audio(script.append(4.9))) == ["OpenStream"]
     assert brief(without_audio(script.append(0.2))) == ["Flush"]
@@ -211,7 +210,7 @@ def test_silence_for_as_long_as_allowed_is_reported_in_its_place() -> None:
     assert without_audio(script.append(4.9)) == []
 
 
-def test_speech_in_the_last_moment_is_no_silence() -> None:
+def test_speech_in_the_last_moment_is_no_silence():
     script = Script(SILENCE)
     script.append(6)
     events = script.say(speech_started(5.5), final(" now"), speech_ended(6.0, "flush")) + script.answer_flush()
@@ -219,7 +218,7 @@ def test_speech_in_the_last_moment_is_no_silence() -> None:
     assert not any(line.startswith("timeout_triggered") for line in brief(events))
 
 
-def test_tentative_words_segments_and_probabilities_are_sent_to_who_asks_for_them() -> None:
+def test_tentative_words_segments_and_probabilities_are_sent_to_who_asks_for_them():
     script = detecting(SessionConfig(include=(INTERIM, SEGMENTS, LOGPROBS)))
     events = script.say(
         speech_started(0.2),
@@ -240,7 +239,7 @@ def test_tentative_words_segments_and_probabilities_are_sent_to_who_asks_for_the
     assert logprobs[0]["logprob"] == pytest.approx(-0.693, abs=0.001)
 
 
-def test_segments_name_their_main_speaker() -> None:
+def test_segments_name_their_main_speaker():
     for speakers, main in (((), ""), (("A", "B"), "A")):
         said = final(" Ask")
         said = replace(said, segment=replace(said.segment, speakers=speakers))
@@ -248,7 +247,7 @@ def test_segments_name_their_main_speaker() -> None:
         assert [event["speaker"] for event in events if event["type"].endswith(".segment")] == [main]
 
 
-def test_segments_of_a_turn_that_is_transcribed_as_a_whole_are_those_of_its_transcript() -> None:
+def test_segments_of_a_turn_that_is_transcribed_as_a_whole_are_those_of_its_transcript():
     script = Script(SessionConfig(turn_detection=None, include=(SEGMENTS,)))
     script.append(3)
     script.send(COMMIT)
@@ -261,7 +260,7 @@ def test_segments_of_a_turn_that_is_transcribed_as_a_whole_are_those_of_its_tran
     assert (segment["item_id"], segment["text"], segment["start"]) == ("item_2", "two", 3.0)
 
 
-def test_the_model_that_tells_speakers_apart_sends_the_segments_of_its_protocol() -> None:
+def test_the_model_that_tells_speakers_apart_sends_the_segments_of_its_protocol():
     config = SessionConfig(model="gpt-4o-transcribe-diarize")
     script = Script(config)
     opened = next(output for output in script.append(1) if isinstance(output, OpenStream))
@@ -273,12 +272,12 @@ def test_the_model_that_tells_speakers_apart_sends_the_segments_of_its_protocol(
     assert segment == {"type": f"{TRANSCRIPTION}.segment", "text": "Ask", "start": 0.0, "end": 1.0} | about
 
 
-def test_a_change_of_load_is_not_the_client_s_business() -> None:
+def test_a_change_of_load_is_not_the_client_s_business():
     change = LoadChanged(audio_s=1.0, emitted_samples=0, compute_s=0.0, level=1, lag_s=1.0, detail="less")
     assert detecting().say(change) == []
 
 
-def test_other_options_open_another_stream_whose_times_go_on() -> None:
+def test_other_options_open_another_stream_whose_times_go_on():
     script = manual()
     script.say(interim(" won"), final(" won"), speech_ended(1.0))
     script.send("session.update", session={"audio": {"input": {"turn_detection": {"type": "server_vad"}}}})
@@ -291,13 +290,13 @@ def test_other_options_open_another_stream_whose_times_go_on() -> None:
     assert brief(events)[-1] == "done item_1 one two three"
 
 
-def test_options_that_do_not_change_keep_the_stream() -> None:
+def test_options_that_do_not_change_keep_the_stream():
     script = detecting()
     script.send("session.update", session={"include": [INTERIM], "audio": {"input": {"transcription": {}}}})
     assert brief(script.append(1)) == ["Audio"]
 
 
-def test_a_stream_that_fails_is_told_for_every_item_and_ends_the_session() -> None:
+def test_a_stream_that_fails_is_told_for_every_item_and_ends_the_session():
     script = manual()
     script.send(COMMIT)
     script.append(1)
@@ -309,7 +308,7 @@ def test_a_stream_that_fails_is_told_for_every_item_and_ends_the_session() -> No
     assert hang_up.code == 1011
 
 
-def test_a_stream_that_is_refused_once_is_not_asked_for_until_something_changes() -> None:
+def test_a_stream_that_is_refused_once_is_not_asked_for_until_something_changes():
     script = Script()
     outputs = []
     for output in script.session.received('{"type":"input_audio_buffer.append","event_id":"e","audio":"AAAA"}'):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
-import httpx
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -31,7 +29,7 @@ DOCUMENT = transcript_json(TRANSCRIPT, "tones")
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_is_that_of_the_command_line(http: httpx.Client, name: str) -> None:
+def test_every_format_is_that_of_the_command_line(http, name):
     answer = http.post(f"{PATH}?format={name}", json=DOCUMENT)
     assert answer.text == "".join(render(TRANSCRIPT, name))
     assert answer.headers["content-type"].startswith(MEDIA_TYPES[name])
@@ -39,7 +37,7 @@ def test_every_format_is_that_of_the_command_line(http: httpx.Client, name: str)
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_bad_transcripts_and_formats_are_refused_in_one_line(http: httpx.Client) -> None:
+def test_bad_transcripts_and_formats_are_refused_in_one_line(http):
     for query, content, param in (
         ("", b"{}", "format"),
         ("?format=exe", b"{}", "format"),
@@ -54,7 +52,7 @@ def test_bad_transcripts_and_formats_are_refused_in_one_line(http: httpx.Client)
         assert len(error["message"].splitlines()) == 1
 
 
-def test_a_transcript_that_is_too_large_is_refused(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transcript_that_is_too_large_is_refused(http, monkeypatch):
     monkeypatch.setattr("harken.serve.rest.render.MAX_TRANSCRIPT_BYTES", 100)
     answer = http.post(f"{PATH}?format=srt", json=DOCUMENT)
     assert answer.status_code == 413
@@ -69,15 +67,13 @@ CHANGES = st.dictionaries(
 
 @given(changes=CHANGES, text=st.text(max_size=20), name=st.sampled_from([*FORMATS]))
 @settings(max_examples=20)
-def test_any_transcript_is_rendered_or_refused(
-    http: httpx.Client, changes: dict[str, Any], text: str, name: str
-) -> None:
+def test_any_transcript_is_rendered_or_refused(http, changes, text, name):
     segments = [DOCUMENT["segments"][0] | {"text": text}]
     answer = http.post(f"{PATH}?format={name}", content=json.dumps(DOCUMENT | {"segments": segments} | changes))
     assert answer.status_code in (200, 400), answer.text
 
 
-def test_a_lone_surrogate_is_no_failure(http: httpx.Client) -> None:
+def test_a_lone_surrogate_is_no_failure(http):
     for name in FORMATS:
         document = json.dumps(DOCUMENT | {"language": "\ud800", "model": "\ud800"})
         assert http.post(f"{PATH}?format={name}", content=document).status_code == 200
@@ -89,7 +85,7 @@ TEXTS = st.lists(st.lists(st.text(" \n\u3000ab.", max_size=4), max_size=3), max_
 
 @given(texts=TEXTS)
 @example(texts=[[" ", " a", " "], [], [" b "], ["  "]])
-def test_the_deltas_are_the_text_wherever_spaces_are(texts: list[list[str]]) -> None:
+def test_the_deltas_are_the_text_wherever_spaces_are(texts):
     asked = parse_transcription_form(Form([("model", "tones")]), "transcribe")
     events = TranscriptionEvents(asked, None)
     updates = [[replace(SEGMENT, text=text, words=()) for text in window] for window in texts]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai.types.audio import (
@@ -21,25 +19,22 @@ from served_audio import wav
 from tone_server import PATH, check_refused, events_of, post, speak, transcribe_tones
 
 from cli_runner import eventually
-from harken.api import Recognizer
 from harken.cli import main
 from harken.formats import from_json, render
-from harken.results import Transcript
 from harken.serve.rest.transcription_form import RESPONSE_FORMATS
 from real_models import EXAMPLE
-from serving import Serving
 
 SPEECH = speak(30)
 RECORDING, TEXT = wav(SPEECH.samples), transcribe_tones(SPEECH, positions=200)
 
 
-def create(client: Any, **fields: Any) -> Any:
+def create(client, **fields):
     """Have the speech transcribed, or another file."""
     given = {"model": "tones", "language": "en", "file": RECORDING} | fields
     return client.audio.transcriptions.create(**given)
 
 
-def test_json_has_the_text_the_language_the_usage_and_logprobs_of_words(client: openai.OpenAI) -> None:
+def test_json_has_the_text_the_language_the_usage_and_logprobs_of_words(client):
     answer = create(client)
     assert isinstance(answer, Transcription)
     assert answer.text == TEXT
@@ -53,8 +48,8 @@ def test_json_has_the_text_the_language_the_usage_and_logprobs_of_words(client: 
         assert logprob.logprob <= 0
 
 
-def test_verbose_json_has_segments_and_words_as_they_are_asked_for(client: openai.OpenAI) -> None:
-    def ask(*granularities: str) -> TranscriptionVerbose:
+def test_verbose_json_has_segments_and_words_as_they_are_asked_for(client):
+    def ask(*granularities):
         answer: TranscriptionVerbose = create(
             client, response_format="verbose_json", timestamp_granularities=[*granularities]
         )
@@ -77,7 +72,7 @@ def test_verbose_json_has_segments_and_words_as_they_are_asked_for(client: opena
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
-def test_translations_answer_in_english(client: openai.OpenAI) -> None:
+def test_translations_answer_in_english(client):
     translate = client.audio.translations.create
     plain = translate(model="tones", file=RECORDING)
     verbose = translate(model="tones", file=RECORDING, response_format="verbose_json")
@@ -87,9 +82,7 @@ def test_translations_answer_in_english(client: openai.OpenAI) -> None:
     assert plain.text == verbose.text != ""
 
 
-def transcribe_file(
-    model: Recognizer, monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str
-) -> Transcript:
+def transcribe_file(model, monkeypatch, folder, *arguments):
     """Run ``harken transcribe`` for the example, with the model of the server."""
     monkeypatch.setattr("harken.cli.model_options.load", lambda **given: model)
     command = ["transcribe", str(EXAMPLE), "-f", "json,srt,vtt", "-o", str(folder), "--no-progress", "-q"]
@@ -97,13 +90,13 @@ def transcribe_file(
     return from_json((folder / "jfk.json").read_text(encoding="utf-8"))
 
 
-def ask_real(server: Serving, name: str, path: str = PATH, **fields: object) -> httpx.Response:
+def ask_real(server, name, path=PATH, **fields):
     data = {"model": "whisper-1", "response_format": name, **fields}
     files = {"file": EXAMPLE.read_bytes()}
     return server.http.post(path, data=data, files=files)
 
 
-def check_verbose(body: dict[str, Any], transcript: Transcript) -> None:
+def check_verbose(body, transcript):
     assert body["text"] == transcript.text
     assert [
         (segment["start"], segment["end"], segment["text"], segment["tokens"], segment["avg_logprob"])
@@ -120,9 +113,7 @@ def check_verbose(body: dict[str, Any], transcript: Transcript) -> None:
 
 
 @pytest.mark.real
-def test_every_format_has_the_text_of_the_command_line(
-    unhurried_server: Serving, unhurried: Recognizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_format_has_the_text_of_the_command_line(unhurried_server, unhurried, tmp_path, monkeypatch):
     transcript = transcribe_file(unhurried, monkeypatch, tmp_path)
     answers = {name: ask_real(unhurried_server, name) for name in RESPONSE_FORMATS}
     assert answers["json"].json()["text"] == transcript.text
@@ -141,8 +132,8 @@ def test_every_format_has_the_text_of_the_command_line(
 
 @pytest.mark.real
 def test_fields_have_the_effect_of_the_options_of_the_command_line(
-    unhurried_server: Serving, unhurried: Recognizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    unhurried_server, unhurried, tmp_path, monkeypatch
+):
     transcript = transcribe_file(
         *(unhurried, monkeypatch, tmp_path),
         *("--word-timestamps", "--initial-prompt", "A speech.", "--hotwords", "fellow Americans"),
@@ -161,14 +152,14 @@ def test_fields_have_the_effect_of_the_options_of_the_command_line(
 
 
 @pytest.mark.real
-def test_an_english_model_refuses_what_it_cannot_do(unhurried_server: Serving) -> None:
+def test_an_english_model_refuses_what_it_cannot_do(unhurried_server):
     for path, language, param in (("/v1/audio/translations", "en", "task"), (PATH, "de", "language")):
         answer = ask_real(unhurried_server, "json", path, language=language)
         assert "this model is English-only" in check_refused(answer, 400, "invalid_value", param)
 
 
-def test_deltas_together_are_the_text_to_both_clients(tones: Serving, client: openai.OpenAI) -> None:
-    async def ask() -> list[Any]:
+def test_deltas_together_are_the_text_to_both_clients(tones, client):
+    async def ask():
         async with openai.AsyncOpenAI(base_url=f"{tones.url}/v1", api_key="none") as client:
             return [event async for event in await create(client, stream=True)]
 
@@ -182,7 +173,7 @@ def test_deltas_together_are_the_text_to_both_clients(tones: Serving, client: op
         TranscriptionTextDoneEvent.model_validate(done.to_dict())
 
 
-def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(client: openai.OpenAI) -> None:
+def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(client):
     cut = wav(SPEECH.samples, n_bytes=300_000)
     stream = create(client, file=cut, stream=True)
     assert isinstance(next(iter(stream)), TranscriptionTextDeltaEvent)
@@ -193,7 +184,7 @@ def test_a_failure_in_the_middle_of_a_stream_reaches_the_client(client: openai.O
     assert failed.value.body["code"] == "invalid_audio"
 
 
-def test_own_events_tell_progress_and_bring_the_transcript(http: httpx.Client) -> None:
+def test_own_events_tell_progress_and_bring_the_transcript(http):
     wanted = {"stream": "true", "include[]": "harken.events", "timestamp_granularities[]": "word"}
     answer = post(http, RECORDING, **wanted)
     events = events_of(answer.text)
@@ -213,7 +204,7 @@ def test_own_events_tell_progress_and_bring_the_transcript(http: httpx.Client) -
     assert rendered.headers["content-disposition"] == 'attachment; filename="transcript.srt"'
 
 
-def test_models_are_listed_and_found_and_info_tells_what_a_loaded_one_can_do(client: openai.OpenAI) -> None:
+def test_models_are_listed_and_found_and_info_tells_what_a_loaded_one_can_do(client):
     assert [model.id for model in client.models.list()] == ["tones"]
     model = client.models.retrieve("tones")
     assert (model.id, model.object) == ("tones", "model")
@@ -241,10 +232,8 @@ def test_models_are_listed_and_found_and_info_tells_what_a_loaded_one_can_do(cli
     ],
     ids=["no recording", "empty", "too short", "temperature", "diarized"],
 )
-def test_bad_requests_are_refused_once(
-    tones: Serving, client: openai.OpenAI, file: bytes, fields: dict[str, Any], param: str, code: str
-) -> None:
-    def count() -> float:
+def test_bad_requests_are_refused_once(tones, client, file, fields, param, code):
+    def count():
         return tones.metric("harken_requests_total", route=PATH, status="400")
 
     before = count()
@@ -256,17 +245,17 @@ def test_bad_requests_are_refused_once(
     assert count() == before + 1
 
 
-def test_an_unknown_model_is_refused(client: openai.OpenAI) -> None:
+def test_an_unknown_model_is_refused(client):
     message = r"'large' is not served; allowed is one of tones, "
     with pytest.raises(openai.BadRequestError, match=message) as missing:
         create(client, model="large")
     assert missing.value.code == "model_not_found"
 
 
-def test_eight_requests_at_once_have_the_texts_of_each_alone(tones: Serving) -> None:
+def test_eight_requests_at_once_have_the_texts_of_each_alone(tones):
     speeches = [speak(12 + 5 * n, first=n) for n in range(8)]
 
-    async def ask_all() -> list[str]:
+    async def ask_all():
         async with openai.AsyncOpenAI(base_url=f"{tones.url}/v1", api_key="none") as client:
             answers = await asyncio.gather(*(create(client, file=wav(speech.samples)) for speech in speeches))
         return [answer.text for answer in answers]

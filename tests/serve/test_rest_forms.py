@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
-import httpx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_audio import FORM_TYPE, file_form, form_body, wav
@@ -14,28 +12,28 @@ from tone_server import FIELDS, PATH, check_refused, post, speak
 from harken.formats import Layout
 from harken.serve.errors import RequestError
 from harken.serve.rest.forms import MAX_FIELD_BYTES, Form
-from harken.serve.rest.transcription_form import TranscriptionRequest, parse_transcription_form
+from harken.serve.rest.transcription_form import parse_transcription_form
 from harken.transcribe import TranscribeOptions
 
 WAVE = wav(speak(3).samples)
 
 
-def parse(*fields: tuple[str, str], task: str = "transcribe") -> TranscriptionRequest:
+def parse(*fields, task="transcribe"):
     return parse_transcription_form(Form([("model", "tones"), *fields]), task)
 
 
-def post_body(http: httpx.Client, body: bytes, content_type: str = FORM_TYPE) -> httpx.Response:
+def post_body(http, body, content_type=FORM_TYPE):
     return http.post(PATH, content=body, headers={"content-type": content_type})
 
 
-def test_without_fields_the_options_are_the_defaults() -> None:
+def test_without_fields_the_options_are_the_defaults():
     asked = parse()
     assert asked.options == TranscribeOptions()
     assert (asked.response_format, asked.stream, asked.words, asked.segments) == ("json", False, False, True)
     assert parse(task="translate").options == TranscribeOptions(task="translate")
 
 
-def test_both_spellings_of_lists_are_read() -> None:
+def test_both_spellings_of_lists_are_read():
     lists = {
         "languages": ("de", "fr"),
         "keywords": ("Ada Lovelace", "Babbage"),
@@ -49,7 +47,7 @@ def test_both_spellings_of_lists_are_read() -> None:
         assert (asked.words, asked.segments, asked.logprobs, asked.events) == (True, False, True, False)
 
 
-def test_a_language_is_any_tag_and_none_is_detected() -> None:
+def test_a_language_is_any_tag_and_none_is_detected():
     assert parse(
         ("language", "pt_BR"), ("languages[]", "en-GB"), ("languages[]", "iw"), ("languages[]", "zh-TW")
     ).options == TranscribeOptions(language="pt", languages=("en", "he", "zh-Hant"))
@@ -59,13 +57,13 @@ def test_a_language_is_any_tag_and_none_is_detected() -> None:
     )
 
 
-def test_a_style_replacements_and_channels_are_options_and_a_style_wants_words() -> None:
+def test_a_style_replacements_and_channels_are_options_and_a_style_wants_words():
     asked = parse(("subtitle_style", "bbc"), ("max_cue_s", "5"), ("replace[]", "a = b"), ("channels", "apart"))
     assert asked.layout == Layout(subtitle_style="bbc", max_cue_s=5.0)
     assert asked.options == TranscribeOptions(replace=("a = b",), channels="apart", word_timestamps=True)
 
 
-def test_a_temperature_is_the_first_of_the_schedule() -> None:
+def test_a_temperature_is_the_first_of_the_schedule():
     schedule = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     for value in ("0", "0.4", "0.5", "1"):
         first = float(value)
@@ -73,7 +71,7 @@ def test_a_temperature_is_the_first_of_the_schedule() -> None:
         assert parse(("temperature", value)).options.temperatures == expected
 
 
-def test_a_chunking_strategy_sets_voice_activity_detection_and_padding_is_at_most_half_of_the_silence() -> None:
+def test_a_chunking_strategy_sets_voice_activity_detection_and_padding_is_at_most_half_of_the_silence():
     """The defaults of OpenAI, 300 ms of padding and 200 ms of silence, are accepted."""
     assert parse(("chunking_strategy", "auto")).options == TranscribeOptions()
     for silence_ms, expected in ((900, (0.7, 0.9, 0.3)), (200, (0.7, 0.2, 0.1))):
@@ -88,7 +86,7 @@ def test_a_chunking_strategy_sets_voice_activity_detection_and_padding_is_at_mos
             assert heard == expected
 
 
-def test_a_value_that_is_not_allowed_is_named(http: httpx.Client) -> None:
+def test_a_value_that_is_not_allowed_is_named(http):
     strategy = "chunking_strategy"
     for field, value, param in (
         ("response_format", "xml", "response_format"),
@@ -115,7 +113,7 @@ def test_a_value_that_is_not_allowed_is_named(http: httpx.Client) -> None:
     assert line.startswith("max_line_count=0: allowed is an integer from 1")
 
 
-def test_a_missing_file_or_model_is_named(http: httpx.Client) -> None:
+def test_a_missing_file_or_model_is_named(http):
     missing = "missing_required_parameter"
     check_refused(http.post(PATH, files={"file": WAVE}), 400, missing, "model")
     check_refused(http.post(PATH, data=FIELDS, files={"other": WAVE}), 400, missing, "file")
@@ -123,13 +121,13 @@ def test_a_missing_file_or_model_is_named(http: httpx.Client) -> None:
     check_refused(post_body(http, text_file), 400, missing, "file")
 
 
-def test_unknown_and_empty_fields_are_ignored(http: httpx.Client) -> None:
+def test_unknown_and_empty_fields_are_ignored(http):
     empty = dict.fromkeys(("prompt", "temperature", "response_format"), "")
     answer = post(http, WAVE, **{"user": "somebody", "file[]": "x"}, **empty)
     assert answer.json()["text"] == "ba ha na"
 
 
-def test_the_name_of_a_file_means_nothing(http: httpx.Client) -> None:
+def test_the_name_of_a_file_means_nothing(http):
     for name in ("../../etc/passwd", "speech.m3u8", "a\\b.mp3", "\u2028.wav", "x" * 3000):
         files = {"file": (name, WAVE, "text/html")}
         assert http.post(PATH, data=FIELDS, files=files).json()["text"] == "ba ha na"
@@ -137,7 +135,7 @@ def test_the_name_of_a_file_means_nothing(http: httpx.Client) -> None:
         assert check_refused(broken, 400, "invalid_audio", "file").startswith("file: ")
 
 
-def test_a_body_that_is_no_form_or_in_another_charset_is_refused(http: httpx.Client) -> None:
+def test_a_body_that_is_no_form_or_in_another_charset_is_refused(http):
     a_form = form_body(('name="model"', b"tones"))
     for body, content_type in (
         (b'{"model": "tones"}', "application/json"),
@@ -151,13 +149,13 @@ def test_a_body_that_is_no_form_or_in_another_charset_is_refused(http: httpx.Cli
         check_refused(post_body(http, body, content_type), 400, "invalid_form", None)
 
 
-def test_a_form_that_is_cut_short_is_refused_wherever_it_is_cut(http: httpx.Client) -> None:
+def test_a_form_that_is_cut_short_is_refused_wherever_it_is_cut(http):
     body = file_form(WAVE, model="tones")
     for end in (0, 10, 60, 120, 200, len(body) // 2, len(body) - 30, len(body) - 7):
         check_refused(post_body(http, body[:end]), 400, "invalid_form", None)
 
 
-def test_forms_with_too_many_or_too_large_parts_are_refused(http: httpx.Client) -> None:
+def test_forms_with_too_many_or_too_large_parts_are_refused(http):
     fields = [(f'name="f{n}"', b"x") for n in range(1000)]
     files = [(f'name="f{n}"; filename="x"', b"x") for n in range(9)]
     for parts in (fields, files, [('name="prompt"', b"x" * (MAX_FIELD_BYTES + 1))]):
@@ -188,7 +186,7 @@ VALUES = st.sampled_from(USUAL) | st.text(max_size=20) | JSON.map(json.dumps)
 
 @given(fields=st.lists(st.tuples(st.sampled_from(KNOWN_FIELDS) | st.text(max_size=10), VALUES), max_size=8))
 @settings(max_examples=60)
-def test_any_fields_are_options_or_one_clear_refusal(fields: list[tuple[str, str]]) -> None:
+def test_any_fields_are_options_or_one_clear_refusal(fields):
     try:
         parse(*fields)
     except RequestError as error:
@@ -202,7 +200,7 @@ def test_any_fields_are_options_or_one_clear_refusal(fields: list[tuple[str, str
 
 @given(data=st.data())
 @settings(max_examples=25)
-def test_damaged_forms_never_break_the_server(http: httpx.Client, data: Any) -> None:
+def test_damaged_forms_never_break_the_server(http, data):
     body = file_form(WAVE[:2000], **FIELDS)
     damaged = bytearray(body)
     for _ in range(data.draw(st.integers(1, 6))):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import socket
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache, partial
@@ -28,7 +27,6 @@ from tone_server import (
 from cli_runner import eventually
 from fakes.tone_backend import ToneBackend
 from harken.serve.options import ServeOptions
-from serving import Serving
 
 DESCRIPTORS = Path("/proc/self/fd")
 HOURS = 8
@@ -39,7 +37,7 @@ CONTENT_TYPE = {"content-type": FORM_TYPE}
 
 
 @cache
-def silent_flac(*, tells_duration: bool = True) -> bytes:
+def silent_flac(*, tells_duration=True):
     """Write hours of silence in some kilobytes, with a header that may conceal their number."""
     file = io.BytesIO()
     with av.open(file, "w", format="flac") as container:
@@ -57,7 +55,7 @@ def silent_flac(*, tells_duration: bool = True) -> bytes:
 
 
 @contextmanager
-def connection(server: Serving, headers: str, path: str = PATH) -> Iterator[socket.socket]:
+def connection(server, headers, path=PATH):
     """Connect, and send the beginning of a request."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {FORM_TYPE}\r\n{headers}\r\n\r\n"
@@ -65,7 +63,7 @@ def connection(server: Serving, headers: str, path: str = PATH) -> Iterator[sock
         yield client
 
 
-def test_a_file_that_is_too_large_is_refused_before_its_end() -> None:
+def test_a_file_that_is_too_large_is_refused_before_its_end():
     options = ServeOptions(preload=False, max_upload_mb=0.05)
     with serving_tones(options=options) as server:
         with connection(server, "Content-Length: 60000") as client:  # and nothing of the body
@@ -79,7 +77,7 @@ def test_a_file_that_is_too_large_is_refused_before_its_end() -> None:
         assert line == "the request is larger than 0.05 MB, which are allowed"
 
 
-def test_hours_of_silence_in_kilobytes_are_refused_by_their_header() -> None:
+def test_hours_of_silence_in_kilobytes_are_refused_by_their_header():
     with serving_tones() as server:
         assert len(silent_flac()) < 50_000
         check_refused(post(server.http, silent_flac()), 413, "audio_too_long", "file")
@@ -87,7 +85,7 @@ def test_hours_of_silence_in_kilobytes_are_refused_by_their_header() -> None:
 
 
 @pytest.mark.parametrize("stream", ["false", "true"])
-def test_a_duration_that_the_header_conceals_ends_the_decoding_at_the_limit(stream: str) -> None:
+def test_a_duration_that_the_header_conceals_ends_the_decoding_at_the_limit(stream):
     max_audio_s, step_s = 1_000.0, 11 * BLOCK_SAMPLES / 1_000  # ten blocks a step
     options = ServeOptions(preload=False, max_audio_s=max_audio_s)
     before = peak_memory_bytes()
@@ -106,7 +104,7 @@ def test_a_duration_that_the_header_conceals_ends_the_decoding_at_the_limit(stre
     assert peak_memory_bytes() - before < 150e6  # all of it would take 1.8 GB
 
 
-def peak_memory_bytes() -> int:
+def peak_memory_bytes():
     if sys.platform == "win32":
         return 0
     import resource
@@ -115,7 +113,7 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def test_a_client_that_goes_away_while_it_sends_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_goes_away_while_it_sends_leaves_nothing(caplog):
     with serving_tones() as server:
         for path, body in ((PATH, FORM), ("/v1/realtime/client_secrets", b"{}")):
             gone = partial(server.metric, "harken_requests_total", route=path, status="499")
@@ -127,7 +125,7 @@ def test_a_client_that_goes_away_while_it_sends_leaves_nothing(caplog: pytest.Lo
     assert "unforeseen error" not in caplog.messages
 
 
-def test_metrics_count_what_was_transcribed() -> None:
+def test_metrics_count_what_was_transcribed():
     with serving_tones(ToneBackend(positions=200)) as server:
         for stream in ("false", "true"):
             assert post(server.http, wav(SPEECH.samples), stream=stream).status_code == 200
@@ -139,7 +137,7 @@ def test_metrics_count_what_was_transcribed() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
-def test_an_upload_for_which_the_disk_has_no_room_may_be_sent_again() -> None:
+def test_an_upload_for_which_the_disk_has_no_room_may_be_sent_again():
     import resource
 
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -154,7 +152,7 @@ def test_an_upload_for_which_the_disk_has_no_room_may_be_sent_again() -> None:
 
 
 @pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="this system does not list open files")
-def test_uploads_leave_no_file_open_however_they_end() -> None:
+def test_uploads_leave_no_file_open_however_they_end():
     large = wav(np.zeros(1_200_000, np.float32))  # goes to the disk
     form = file_form(large, model="tones")
     bodies = [form, form[: len(form) // 2], form.replace(b"tones", b"other"), form.replace(b"WAVE", b"WAVY")]

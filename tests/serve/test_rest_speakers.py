@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Iterator
 from threading import Event
-from typing import Any
 
 import numpy as np
 import openai
@@ -22,13 +20,12 @@ from served_audio import wav
 from talking import TalkingRecognizer, TurnsDiarizer, words_said
 from tone_server import check_refused, events_of, post
 
-from harken.contract import Floats
-from harken.errors import CheckpointNotFound, HarkenError, OutputError
+from harken.errors import CheckpointNotFound, OutputError
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 from harken.types import SAMPLE_RATE
-from serving import MAX_WAIT_S, Serving, serving
+from serving import MAX_WAIT_S, serving
 
 RECORDING = wav(np.zeros(12 * SAMPLE_RATE, np.float32))  # 24 segments
 SAMPLE = np.full(4 * SAMPLE_RATE, 0.1, np.float32)
@@ -38,11 +35,11 @@ SAMPLE = np.full(4 * SAMPLE_RATE, 0.1, np.float32)
 class Loader:
     """Loads the diarizer, unless it is told to fail."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.problem: Exception | None = None
         self.n_loads = 0
 
-    def __call__(self) -> TurnsDiarizer:
+    def __call__(self):
         self.n_loads += 1
         if self.problem:
             raise self.problem
@@ -50,36 +47,36 @@ class Loader:
 
 
 @pytest.fixture(scope="module")
-def loader() -> Loader:
+def loader():
     return Loader()
 
 
 @pytest.fixture(scope="module")
-def server(loader: Loader) -> Iterator[Serving]:
+def server(loader):
     with serving(lambda id: TalkingRecognizer(), ["tones"], load_diarizer=loader) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def client(server: Serving) -> Iterator[openai.OpenAI]:
+def client(server):
     with server.client() as client:
         yield client
 
 
-def data_url(samples: Floats) -> str:
+def data_url(samples):
     return f"data:audio/wav;base64,{b64encode(wav(samples)).decode()}"
 
 
 DIARIZED = {"response_format": "diarized_json", "chunking_strategy": "auto", "language": "en"}
 
 
-def ask(client: Any, **fields: Any) -> Any:
+def ask(client, **fields):
     """Have the speech transcribed with its speakers."""
     given = DIARIZED | {"model": "gpt-4o-transcribe-diarize", "file": RECORDING} | fields
     return client.audio.transcriptions.create(**given)
 
 
-def test_segments_name_their_speakers(client: openai.OpenAI, loader: Loader) -> None:
+def test_segments_name_their_speakers(client, loader):
     answer = ask(client)
     assert isinstance(answer, TranscriptionDiarized)
     assert (answer.task, answer.duration) == ("transcribe", 12.0)
@@ -93,14 +90,14 @@ def test_segments_name_their_speakers(client: openai.OpenAI, loader: Loader) -> 
     assert loader.n_loads == 1
 
 
-def test_known_voices_have_their_names(client: openai.OpenAI) -> None:
+def test_known_voices_have_their_names(client):
     longest = data_url(np.tile(SAMPLE, 3)[: 10 * SAMPLE_RATE])
     references = [data_url(SAMPLE), longest]
     answer = ask(client, known_speaker_names=["Ann", "Ben"], known_speaker_references=references)
     assert {segment.speaker for segment in answer.segments} == {"Ann", "Ben"}
 
 
-def test_segments_are_streamed_with_their_speakers(client: openai.OpenAI) -> None:
+def test_segments_are_streamed_with_their_speakers(client):
     *events, done = ask(client, stream=True)
     deltas = [event for event in events if isinstance(event, TranscriptionTextDeltaEvent)]
     segments = [event for event in events if isinstance(event, TranscriptionTextSegmentEvent)]
@@ -112,7 +109,7 @@ def test_segments_are_streamed_with_their_speakers(client: openai.OpenAI) -> Non
     assert [segment.to_dict() for segment in segments] == plain
 
 
-def test_own_events_bring_the_transcript_with_speakers(server: Serving) -> None:
+def test_own_events_bring_the_transcript_with_speakers(server):
     wanted = {"response_format": "diarized_json", "stream": "true", "include": "harken.events"}
     answer = post(server.http, RECORDING, **wanted)
     (document,) = [event["transcript"] for event in events_of(answer.text) if "transcript" in event]
@@ -125,7 +122,7 @@ def test_own_events_bring_the_transcript_with_speakers(server: Serving) -> None:
 WAVE = data_url(SAMPLE)
 
 
-def test_samples_that_are_of_no_use_are_refused(client: openai.OpenAI) -> None:
+def test_samples_that_are_of_no_use_are_refused(client):
     names, references = "known_speaker_names", "known_speaker_references"
     for given_names, given, param, code in (
         (["Ann"], [], references, "invalid_value"),
@@ -147,7 +144,7 @@ def test_samples_that_are_of_no_use_are_refused(client: openai.OpenAI) -> None:
         assert "BytesIO" not in refused.value.message
 
 
-def test_only_transcriptions_in_the_format_with_speakers_have_them(server: Serving) -> None:
+def test_only_transcriptions_in_the_format_with_speakers_have_them(server):
     voices = {"known_speaker_names": "Ann", "known_speaker_references": WAVE}
     untold = post(server.http, RECORDING, **voices)
     translated = post(server.http, RECORDING, "/v1/audio/translations", response_format="diarized_json")
@@ -159,8 +156,8 @@ def test_only_transcriptions_in_the_format_with_speakers_have_them(server: Servi
 @pytest.mark.parametrize("missing", [CheckpointNotFound, OutputError])
 @leaping
 async def test_missing_models_are_said_without_their_path_and_looked_for_again_a_minute_later(
-    missing: type[HarkenError],
-) -> None:
+    missing,
+):
     loader = Loader()
     service = Service(lambda id: None, ["tones"], ServeOptions(), {}, loader)  # type: ignore[arg-type, return-value]
     loader.problem = missing("/secret/speakers: cannot be had")
@@ -177,14 +174,14 @@ async def test_missing_models_are_said_without_their_path_and_looked_for_again_a
     assert loader.n_loads == 2
 
 
-def test_the_end_of_the_server_does_not_wait_for_the_loading() -> None:
+def test_the_end_of_the_server_does_not_wait_for_the_loading():
     loaded = Event()
 
-    def load() -> TurnsDiarizer:
+    def load():
         assert loaded.wait(MAX_WAIT_S)
         return TurnsDiarizer()
 
-    async def use() -> None:
+    async def use():
         service = Service(lambda id: None, ["tones"], ServeOptions(), {}, load)  # type: ignore[arg-type, return-value]
         asking = asyncio.create_task(service.diarizer("diarize"))
         await asyncio.sleep(0)

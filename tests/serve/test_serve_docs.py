@@ -16,7 +16,6 @@ import pytest
 from harken.audio import load_audio
 from harken.checkpoints.hub import embedded_model
 from real_models import EXAMPLE
-from serving import Serving
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
@@ -36,19 +35,19 @@ pytestmark = [
 
 
 @pytest.fixture
-def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_root(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["program", "examples/jfk.flac"])
 
 
-def words(text: str) -> list[str]:
+def words(text):
     return re.findall(r"[a-z]+", text.lower())
 
 
 @pytest.mark.usefixtures("in_root")
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("line", CURL)
-def test_curl(unhurried_server: Serving, line: str) -> None:
+def test_curl(unhurried_server, line):
     command = shlex.split(line.replace(ADDRESS, f"127.0.0.1:{unhurried_server.port}"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "country" in done.stdout
@@ -57,7 +56,7 @@ def test_curl(unhurried_server: Serving, line: str) -> None:
 
 @pytest.mark.usefixtures("in_root")
 @pytest.mark.parametrize("code", PYTHON)
-def test_python(unhurried_server: Serving, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python(unhurried_server, code, capsys):
     samples = np.concatenate([load_audio(EXAMPLE), np.zeros(80_000, np.float32)])
     at_24_khz = np.interp(np.arange(len(samples) * 3 // 2) / 1.5, np.arange(len(samples)), samples)
     names = {"pcm16_at_24_khz": (at_24_khz * 32767).astype("<i2").tobytes()}
@@ -69,6 +68,6 @@ def test_python(unhurried_server: Serving, code: str, capsys: pytest.CaptureFixt
     assert {"fellow", "americans"} <= {*words(capsys.readouterr().out)}
 
 
-def test_there_are_examples() -> None:
+def test_there_are_examples():
     assert len(CURL) >= 3
     assert len(PYTHON) >= 2

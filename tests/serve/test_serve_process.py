@@ -13,10 +13,8 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import click
 import httpx
@@ -24,7 +22,7 @@ import numpy as np
 import pytest
 import yaml
 from served_audio import pcm, wav
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from cli_runner import eventually
@@ -47,12 +45,12 @@ WAIT_S = 60.0
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
 
 
-def command(*options: str) -> list[str]:
+def command(*options):
     return [sys.executable, "-m", "harken", "serve", "--threads", "1", *options]
 
 
 @contextmanager
-def serve(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serve(*options):
     """Run the command on a free port; yield its address and the process, once a model is loaded."""
     process = subprocess.Popen(command("--port", "0", *options), stderr=subprocess.PIPE, text=True)
     assert process.stderr
@@ -68,9 +66,7 @@ def serve(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.stderr.close()
 
 
-def test_what_cannot_be_served_is_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_served_is_refused_in_one_line(capsys, monkeypatch):
     for name in ("harken.serve", "uvicorn.error"):  # whose handlers would write to what pytest closes
         monkeypatch.setattr(logging.getLogger(name), "handlers", [])
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
@@ -98,10 +94,8 @@ def test_what_cannot_be_served_is_refused_in_one_line(
         assert capsys.readouterr().err.startswith("harken: tinny: no such model; allowed is ")
 
 
-def test_speakers_are_not_downloaded_if_nothing_may_be(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    async def ask_for_speakers(*given: Any) -> None:
+def test_speakers_are_not_downloaded_if_nothing_may_be(capsys, monkeypatch, tmp_path):
+    async def ask_for_speakers(*given):
         *_, load_diarizer = given
         load_diarizer()
 
@@ -113,9 +107,7 @@ def test_speakers_are_not_downloaded_if_nothing_may_be(
 
 
 @asynccontextmanager
-async def at_work(
-    address: str, said: bytes, recording: bytes
-) -> AsyncIterator[tuple[ClientConnection, httpx.AsyncClient, asyncio.Task[httpx.Response]]]:
+async def at_work(address, said, recording):
     """Give a server a live stream and a file; the reply to the file is on its way."""
     hello = {"type": "hello", "finals": "streamed", "audio": {"format": "s16le", "rate": 16000, "channels": 1}}
     async with (
@@ -137,13 +129,13 @@ async def at_work(
 @needs_signals
 @pytest.mark.real
 def test_sigterm_brings_the_last_words_and_finishes_files_and_the_log_keeps_secrets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setenv("HARKEN_API_KEY", "secret-key")
     monkeypatch.setenv("HARKEN_ALLOWED_HOST", "harken, whisper.lan")
     said = pcm(load_audio(EXAMPLE)[: 8 * SAMPLE_RATE])
 
-    async def run(address: str, process: subprocess.Popen[str]) -> tuple[str, str]:
+    async def run(address, process):
         async with at_work(address, said, EXAMPLE.read_bytes()) as (live, client, reply):
             assert (await client.get("/v1/models", headers={"authorization": ""})).status_code == 401
             allowed = await client.get("/v1/models", headers={"host": "whisper.lan:8765"})
@@ -179,8 +171,8 @@ def test_sigterm_brings_the_last_words_and_finishes_files_and_the_log_keeps_secr
 
 @needs_signals
 @pytest.mark.real
-def test_a_second_signal_ends_the_server_at_once() -> None:
-    async def run(address: str, process: subprocess.Popen[str]) -> None:
+def test_a_second_signal_ends_the_server_at_once():
+    async def run(address, process):
         long = wav(np.tile(load_audio(EXAMPLE), 10))
         async with at_work(address, bytes(32_000), long) as (_, client, reply):
             process.send_signal(signal.SIGTERM)
@@ -198,7 +190,7 @@ def test_a_second_signal_ends_the_server_at_once() -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_wyoming_is_spoken_over_standard_input_and_output_to_their_end() -> None:
+def test_wyoming_is_spoken_over_standard_input_and_output_to_their_end():
     model_path("tiny.en")  # skips where it is missing
     said, format = pcm(load_audio(EXAMPLE)[: 3 * SAMPLE_RATE]), {"rate": SAMPLE_RATE, "width": 2, "channels": 1}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -251,7 +243,7 @@ UNITS = {
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_units_and_containers_give_options_that_there_are(name: str) -> None:
+def test_units_and_containers_give_options_that_there_are(name):
     program, subcommand, *options = UNITS[name]
     assert (program, subcommand) == ("/opt/harken/bin/harken", "serve")
     assert isinstance(serve_command.make_context("serve", options), click.Context)
@@ -259,7 +251,7 @@ def test_units_and_containers_give_options_that_there_are(name: str) -> None:
 
 @pytest.mark.real
 @pytest.mark.nightly
-def test_server_of_the_image_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_of_the_image_is_healthy(monkeypatch):
     monkeypatch.setenv("HARKEN_API_KEY", "k")
     check = re.findall(r"^ *CMD (\[.*\])$", (SERVE / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)[0]
     with serve(*UNITS["Dockerfile"][2:]) as (address, _):

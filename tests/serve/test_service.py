@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
-from clients import FileClient, Stage, played, until
+from clients import FileClient, played, until
 from leaping import leap
 from served_audio import wav
 from talking import WORD_SAMPLES, words_said
 
-from harken.api import Recognizer
 from harken.audio import load_audio
-from harken.contract import Floats
-from harken.results import Segment
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
@@ -29,7 +25,7 @@ from real_models import EXAMPLE
 STREAM = ("tiny.en", TranscribeOptions(), StreamOptions(finals="streamed"))
 
 
-async def file_segments(service: Service, samples: Floats) -> list[Segment]:
+async def file_segments(service, samples):
     async with service.file("whisper-1", io.BytesIO(wav(samples)), TranscribeOptions(), 11.0) as job:
         updates = [update async for update in job.updates]
     assert updates[-1].finished
@@ -37,10 +33,10 @@ async def file_segments(service: Service, samples: Floats) -> list[Segment]:
     return [segment for update in updates for segment in update.segments]
 
 
-async def stream_texts(service: Service, samples: Floats) -> list[str]:
+async def stream_texts(service, samples):
     async with service.stream(*STREAM) as job:
 
-        async def send() -> None:
+        async def send():
             for start in range(0, len(samples), WORD_SAMPLES):
                 await job.feed(samples[start : start + WORD_SAMPLES])
             job.close()
@@ -53,7 +49,7 @@ async def stream_texts(service: Service, samples: Floats) -> list[str]:
 
 @pytest.mark.real
 @played()
-async def test_interleaved_work_gives_the_text_of_each_alone(stage: Stage, unhurried: Recognizer) -> None:
+async def test_interleaved_work_gives_the_text_of_each_alone(stage, unhurried):
     stage.model = unhurried
     speech, silence = load_audio(EXAMPLE), np.zeros(32_000, np.float32)
     utterances = np.concatenate([speech[:58_000], silence, speech[58_000:120_000], silence])
@@ -70,7 +66,7 @@ async def test_interleaved_work_gives_the_text_of_each_alone(stage: Stage, unhur
 
 
 @played()
-async def test_interims_merge_for_a_slow_reader_and_no_word_is_lost(stage: Stage) -> None:
+async def test_interims_merge_for_a_slow_reader_and_no_word_is_lost(stage):
     async with stage.service.stream(*STREAM) as job:
         await job.feed(np.zeros(40 * WORD_SAMPLES, np.float32))
         job.close()
@@ -82,7 +78,7 @@ async def test_interims_merge_for_a_slow_reader_and_no_word_is_lost(stage: Stage
 
 
 @played(drain_s=30)
-async def test_work_that_outlasts_the_draining_is_abandoned(stage: Stage) -> None:
+async def test_work_that_outlasts_the_draining_is_abandoned(stage):
     async with stage.service.stream(*STREAM) as job:
         await job.feed(np.zeros(WORD_SAMPLES, np.float32))
         draining = asyncio.create_task(stage.service.drain())
@@ -95,14 +91,14 @@ async def test_work_that_outlasts_the_draining_is_abandoned(stage: Stage) -> Non
     assert job.done
 
 
-def test_who_waits_for_a_model_while_the_server_ends_is_told_to_come_again() -> None:
+def test_who_waits_for_a_model_while_the_server_ends_is_told_to_come_again():
     loading, never = Event(), Event()
 
-    def load(id: str) -> Any:
+    def load(id):
         loading.set()
         never.wait()
 
-    async def use() -> None:
+    async def use():
         service = Service(load, ["tiny.en"], ServeOptions(preload=False), {})
         request = asyncio.create_task(file_segments(service, np.zeros(WORD_SAMPLES, np.float32)))
         await asyncio.to_thread(loading.wait)
@@ -119,7 +115,7 @@ def test_who_waits_for_a_model_while_the_server_ends_is_told_to_come_again() -> 
 
 
 @played(preload=True, unload_after_s=75)
-async def test_idle_models_are_unloaded_and_loaded_again(stage: Stage) -> None:
+async def test_idle_models_are_unloaded_and_loaded_again(stage):
     models = stage.service.models
     assert not stage.service.ready
     unloading = asyncio.create_task(stage.service.unload_idle_models())

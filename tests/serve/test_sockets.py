@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
-from clients import DeepgramClient, Stage, VoskClient, played, until
+from clients import DeepgramClient, VoskClient, played, until
 from leaping import leap
 from realtime_script import final, interim
 from starlette.datastructures import QueryParams
@@ -18,16 +17,15 @@ from fakes.live_sessions import speech_ended, speech_started
 from harken.serve.live.deepgram import DeepgramTranslator, parse_query
 from harken.serve.live.translator import HangUp, Mark
 from harken.serve.work.live_job import Flushed
-from serving import Serving
 
 RAW = "encoding=linear16&sample_rate=16000"
 
 
-def told(outputs: Any) -> list[dict[str, Any]]:
+def told(outputs):
     return [json.loads(output) for output in outputs if isinstance(output, str)]
 
 
-def test_another_name_of_captions_is_refused_in_a_line(tones: Serving) -> None:
+def test_another_name_of_captions_is_refused_in_a_line(tones):
     line = "captions='a.b': allowed are 1 to 64 letters"
     assert line in tones.http.get("/v1/captions/a.b").json()["error"]["message"]
     for path in ("realtime", f"listen?{RAW}"):
@@ -40,7 +38,7 @@ def test_another_name_of_captions_is_refused_in_a_line(tones: Serving) -> None:
 
 
 @played()
-async def test_the_results_of_deepgram(stage: Stage) -> None:
+async def test_the_results_of_deepgram(stage):
     query = (
         f"{RAW}&interim_results=true&vad_events=true&utterance_end_ms=1000&endpointing=25&filler_words=false"
     )
@@ -77,7 +75,7 @@ async def test_the_results_of_deepgram(stage: Stage) -> None:
 
 
 @played()
-async def test_the_end_of_an_utterance_is_told_if_its_silence_came_before_it_was_heard(stage: Stage) -> None:
+async def test_the_end_of_an_utterance_is_told_if_its_silence_came_before_it_was_heard(stage):
     asked = parse_query(QueryParams(f"{RAW}&utterance_end_ms=1000"), stage.service)
     translator = DeepgramTranslator(asked, 0.0, "id")
     assert not any(isinstance(output, Mark) for output in translator.received(bytes(64_000)))
@@ -90,7 +88,7 @@ async def test_the_end_of_an_utterance_is_told_if_its_silence_came_before_it_was
 
 
 @played()
-async def test_finalize_is_answered_even_if_nothing_was_said(stage: Stage) -> None:
+async def test_finalize_is_answered_even_if_nothing_was_said(stage):
     client = await stage.connect(DeepgramClient)
     client.send({"type": "Finalize"})
     client.say(3)
@@ -115,16 +113,14 @@ async def test_finalize_is_answered_even_if_nothing_was_said(stage: Stage) -> No
     ],
 )
 @played()
-async def test_an_address_that_asks_for_what_is_not_allowed_is_refused(
-    stage: Stage, query: str, code: str
-) -> None:
+async def test_an_address_that_asks_for_what_is_not_allowed_is_refused(stage, query, code):
     client = await stage.connect(type("Asking", (DeepgramClient,), {"query": query.encode()}))
     await until(client.serving.done)
     assert (client.close_code, client.close_reason) == (1008, code)
 
 
 @played(gate_from=0)
-async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(stage: Stage) -> None:
+async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(stage):
     """Also where all is sent before the first audio has been heard."""
     client = await stage.connect(VoskClient)
     client.send({"config": {"sample_rate": 8000.0, "words": False, "phrase_list": ["word", "[unk]"]}})

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from browser import find_browser, open_page
 from talking import make_segment
 
 from harken.formats import from_json, render
-from harken.results import DroppedSegment, Segment, Speaker, SpeakerTurn, Transcript, Word
+from harken.results import DroppedSegment, Speaker, SpeakerTurn, Transcript, Word
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
 
 HOSTILE = "</script><b>\u202e&\x85"
 
 
-def segment(start_s: float, text: str, *speakers: str) -> Segment:
+def segment(start_s, text, *speakers):
     word = Word(start_s=start_s, end_s=start_s + 1, text=text, probability=0.5, speakers=speakers)
     times = {"start_s": start_s, "end_s": start_s + 1}
     return make_segment(word, **times, index=int(start_s), speakers=speakers)
@@ -41,19 +40,19 @@ TALK = Transcript(
 PLAIN = Transcript(segments=(segment(0.0, " Good day."),), language="en", duration_s=3.5, model="m")
 
 
-def data_of(page: str) -> Transcript:
+def data_of(page):
     found = re.search(r'<script type="application/json" id="transcript">(.*?)</script>', page, re.DOTALL)
     assert found
     return from_json(found[1])
 
 
-def edit(number: int, name: str) -> str:
+def edit(number, name):
     field = f"document.querySelectorAll('#names input')[{number}]"
     escaped = "".join(f"\\u{ord(char):04x}" for char in name)
     return f"{field}.value = '{escaped}'; {field}.dispatchEvent(new Event('input'))"
 
 
-def test_edited_names_are_shown_and_saved_and_a_page_without_speakers_has_none(tmp_path: Path) -> None:
+def test_edited_names_are_shown_and_saved_and_a_page_without_speakers_has_none(tmp_path):
     written = "".join(render(TALK, "html"))
     (tmp_path / "talk.html").write_text(written, encoding="utf-8", newline="\n")
     labels = "[...document.querySelectorAll('.who')].map((label) => label.textContent)"

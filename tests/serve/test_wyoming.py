@@ -6,14 +6,11 @@ import asyncio
 import json
 import sys
 import warnings
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from clients import Stage, played
+from clients import played
 from talking import words_said
 
 from harken.errors import OptionError
@@ -35,14 +32,14 @@ TCP = "tcp://127.0.0.1:0"
 
 
 @asynccontextmanager
-async def connected(stage: Stage, uri: str = TCP) -> AsyncIterator[AsyncClient]:
+async def connected(stage, uri=TCP):
     """Serve the protocol, and connect to it."""
     async with serve_wyoming(stage.service, uri) as server, AsyncClient.from_uri(server.uri) as client:
         yield client
 
 
 @asynccontextmanager
-async def raw(stage: Stage) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def raw(stage):
     """Do the same without a client that knows the protocol."""
     async with serve_wyoming(stage.service, TCP) as server:
         host, port = server.uri.removeprefix("tcp://").split(":")
@@ -53,7 +50,7 @@ async def raw(stage: Stage) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
             writer.close()
 
 
-async def speak(client: AsyncClient, n_words: int, **transcribe: Any) -> None:
+async def speak(client, n_words, **transcribe):
     if transcribe:
         await client.write_event(Transcribe(**transcribe).event())
         await client.write_event(AudioStart(**FORMAT).event())
@@ -62,13 +59,13 @@ async def speak(client: AsyncClient, n_words: int, **transcribe: Any) -> None:
     await client.write_event(AudioStop().event())
 
 
-async def reply(client: AsyncClient) -> Event:
+async def reply(client):
     event = await client.read_event()
     assert event
     return event
 
 
-async def answer(client: AsyncClient) -> list[Event]:
+async def answer(client):
     """Read up to the end of a transcript, or of the connection."""
     events = []
     while event := await client.read_event():
@@ -78,7 +75,7 @@ async def answer(client: AsyncClient) -> list[Event]:
     return events
 
 
-async def transcript(client: AsyncClient) -> str:
+async def transcript(client):
     """Return the transcript, and check what surrounds it."""
     start, *chunks, whole, stop = await answer(client)
     assert (start.type, stop.type) == ("transcript-start", "transcript-stop")
@@ -89,7 +86,7 @@ async def transcript(client: AsyncClient) -> str:
 
 
 @played()
-async def test_a_description_has_all_models_and_their_languages(stage: Stage) -> None:
+async def test_a_description_has_all_models_and_their_languages(stage):
     async with connected(stage) as client:
         await client.write_event(Describe().event())
         (program,) = Info.from_event(await reply(client)).asr
@@ -108,7 +105,7 @@ async def test_a_description_has_all_models_and_their_languages(stage: Stage) ->
 
 
 @played()
-async def test_utterances_follow_one_another_on_a_connection(stage: Stage) -> None:
+async def test_utterances_follow_one_another_on_a_connection(stage):
     asked = {"name": "tiny.en", "language": "en-US", "transcript_names": ["Ada"], "transcript_terms": ["lamp"]}
     async with connected(stage) as client:
         await speak(client, 7, **asked)
@@ -122,7 +119,7 @@ async def test_utterances_follow_one_another_on_a_connection(stage: Stage) -> No
 
 
 @played()
-async def test_a_refused_request_is_told_and_may_be_corrected(stage: Stage) -> None:
+async def test_a_refused_request_is_told_and_may_be_corrected(stage):
     for request_data, problem in (
         ({"name": "large"}, "large"),
         ({"language": "tlh"}, "tlh"),
@@ -144,7 +141,7 @@ async def test_a_refused_request_is_told_and_may_be_corrected(stage: Stage) -> N
 
 
 @played()
-async def test_audio_of_another_format_is_refused(stage: Stage) -> None:
+async def test_audio_of_another_format_is_refused(stage):
     for format, problem in (
         (FORMAT | {"width": 3}, "width=3"),
         (FORMAT | {"rate": 10}, "rate=10"),
@@ -160,7 +157,7 @@ async def test_audio_of_another_format_is_refused(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("width", "dtype"), [(1, "u1"), (2, "<i2"), (4, "<i4")])
 @played()
-async def test_samples_of_any_width_and_rate_are_heard_alike(stage: Stage, width: int, dtype: str) -> None:
+async def test_samples_of_any_width_and_rate_are_heard_alike(stage, width, dtype):
     top = 2 ** (8 * width - 1)
     tone = 0.5 * np.sin(np.arange(48_000) * 0.05) * top + (top if width == 1 else 0)
     data = np.repeat(tone.astype(dtype), 2).tobytes()  # two channels
@@ -176,7 +173,7 @@ async def test_samples_of_any_width_and_rate_are_heard_alike(stage: Stage, width
 
 
 @played()
-async def test_frames_may_be_cut_anywhere_and_have_their_data_inline(stage: Stage) -> None:
+async def test_frames_may_be_cut_anywhere_and_have_their_data_inline(stage):
     chunk = {"type": "audio-chunk", "data": FORMAT, "payload_length": len(WORD)}
     frames = (
         json.dumps({"type": "audio-start", "data": FORMAT}).encode() + b"\n",
@@ -216,7 +213,7 @@ BAD_FRAMES = (
 
 
 @played()
-async def test_a_malformed_or_huge_frame_ends_the_connection_in_a_line(stage: Stage) -> None:
+async def test_a_malformed_or_huge_frame_ends_the_connection_in_a_line(stage):
     for frame in BAD_FRAMES:
         async with raw(stage) as (reader, writer):
             writer.write(frame)
@@ -225,9 +222,7 @@ async def test_a_malformed_or_huge_frame_ends_the_connection_in_a_line(stage: St
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no Unix sockets")
 @played()
-async def test_a_unix_socket_is_served_and_not_taken_from_a_server_that_lives(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_a_unix_socket_is_served_and_not_taken_from_a_server_that_lives(stage, tmp_path):
     path = tmp_path / "harken.sock"
     async with connected(stage, f"unix://{path}") as client:
         await speak(client, 2)
@@ -238,13 +233,13 @@ async def test_a_unix_socket_is_served_and_not_taken_from_a_server_that_lives(
 
 
 @played()
-async def test_an_address_of_another_form_is_refused(stage: Stage) -> None:
+async def test_an_address_of_another_form_is_refused(stage):
     for uri in ("", "tcp://", "tcp://127.0.0.1", "tcp://h:x", "http://a:1", "unix://", "unix://a"):
         with pytest.raises(OptionError, match="wyoming="):
             await serve_wyoming(stage.service, uri).__aenter__()
 
 
-def test_frames_are_those_of_the_package() -> None:
+def test_frames_are_those_of_the_package():
     assert encode_event("transcript-stop", {}) == b'{"type": "transcript-stop"}\n'
     line, data = encode_event("transcript", {"text": "Grüße\n"}).split(b"\n", 1)
     assert json.loads(line)["data_length"] == len(data)
