@@ -408,11 +408,15 @@ class Stage:
         """Number of streams and files that hold a slot."""
         return self.service.admission.n_streams + self.service.admission.n_files
 
-    async def connect(self, protocol: type[Client], **first: Any) -> Any:
-        """Return a client that is ready to speak; its own protocol's first message may have fields."""
+    async def connect(self, protocol: type[Client], *, says: int = 0, ends: bool = False, **first: Any) -> Any:
+        """Return a client that has said some words, maybe all; its own protocol's first message may have fields."""
         client = protocol(self, **first)
         self._clients.append(client)
         await client.open()
+        if says:
+            client.say(says)
+        if ends:
+            client.finish()
         return client
 
     async def clear(self) -> None:

@@ -14,8 +14,12 @@ from typing import Any, TypeVar
 
 import httpx
 import openai
+import pytest
 import uvicorn
 from leaping import LeapLoop, leap
+from websockets.exceptions import InvalidStatus
+from websockets.http11 import Response
+from websockets.sync.client import connect
 
 from harken.api import Recognizer
 from harken.serve.app import make_app
@@ -55,6 +59,12 @@ class Serving:
         )
         self.clients.callback(client.close)
         return client
+
+    def refusal(self, path: str, **given: Any) -> Response:
+        """Return the response to a WebSocket that is refused."""
+        with pytest.raises(InvalidStatus) as refused:
+            connect(f"{self.socket_url}{path}", **given).close()
+        return refused.value.response
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine function in the event loop of the service."""

@@ -10,8 +10,8 @@ from harken.serve.errors import RequestError
 from harken.serve.work.admission import Admission
 
 
-def make_admission(max_queue_s=100.0, max_streams=10, max_load=0.8):
-    return Admission(max_queue_s=max_queue_s, max_streams=max_streams, max_load=max_load)
+def make_admission(**given):
+    return Admission(**{"max_queue_s": 100.0, "max_streams": 10, "max_load": 0.8} | given)
 
 
 def test_files_are_taken_up_to_their_seconds_together():
@@ -61,32 +61,22 @@ def test_before_any_is_measured_their_plan_tells_the_cost():
             pass
 
 
-def test_the_first_stream_is_always_taken():
+def test_the_first_stream_is_always_taken_and_one_that_has_ended_is_not_recorded():
     admission = make_admission()
-    with admission.stream() as taken:
-        admission.record_live(taken, service_s=30.0, audio_s=10.0)
+    with admission.stream() as ended:
+        admission.record_live(ended, service_s=30.0, audio_s=10.0)
     with admission.stream():
         assert admission.n_streams == 1
-
-
-def test_their_number_is_limited():
-    admission = make_admission(max_streams=1)
-    with admission.stream(), pytest.raises(RequestError, match="allowed are 1"), admission.stream():
-        pass
-
-
-def test_a_stream_that_has_ended_is_not_recorded():
     admission = make_admission()
-    with admission.stream() as taken:
-        pass
-    admission.record_live(taken, service_s=30.0, audio_s=10.0)
-    assert admission.load == 0
+    admission.record_live(ended, service_s=30.0, audio_s=10.0)
+    with admission.stream(), admission.stream():
+        assert admission.load == 0
 
 
-def test_the_files_being_received_are_limited(monkeypatch):
+def test_the_numbers_of_streams_and_of_files_being_received_are_limited(monkeypatch):
     monkeypatch.setattr("harken.serve.work.admission.MAX_UPLOADS", 1)
-    admission = make_admission()
-    with admission.upload(), pytest.raises(RequestError, match="allowed are 1"), admission.upload():
-        pass
-    with admission.upload():
-        pass
+    admission = make_admission(max_streams=1)
+    for room in (admission.stream, admission.upload):
+        for _ in range(2):
+            with room(), pytest.raises(RequestError, match="allowed are 1"), room():
+                pass

@@ -59,9 +59,7 @@ async def closed(client):
 
 @played()
 async def test_what_is_said_comes_back(stage, protocol):
-    client = await stage.connect(protocol)
-    client.say(12)
-    client.finish()
+    client = await stage.connect(protocol, says=12, ends=True)
     await until(lambda: client.text == words_said(12))
     assert client.errors == []
 
@@ -72,16 +70,14 @@ async def test_who_has_not_spoken_holds_no_slot(stage, live):
     silent[0].vanish()
     await settled()
     assert stage.n_held == 0
-    speaker = await stage.connect(live)
-    speaker.say(6)
+    speaker = await stage.connect(live, says=6)
     await until(lambda: speaker.text == words_said(5))
     assert stage.n_held == 1
 
 
 @played(gate_from=UTTERANCE_SAMPLES, resume_s=30)
 async def test_a_client_that_vanishes_frees_its_slot_and_is_computed_no_further(stage, protocol):
-    client = await stage.connect(protocol)
-    client.say(30)
+    client = await stage.connect(protocol, says=30)
     await until(lambda: len(stage.gate.heard) == 2)
     assert stage.n_held == 1
     client.vanish()
@@ -101,20 +97,16 @@ async def test_a_client_that_vanishes_frees_its_slot_and_is_computed_no_further(
 
 @played(gate_from=0, max_streams=1, max_queue_s=0.5)
 async def test_a_server_without_room_says_so(stage, protocol):
-    speaker = await stage.connect(protocol)
-    speaker.say(6)
+    await stage.connect(protocol, says=6)
     await until(lambda: stage.gate.heard)
-    other = await stage.connect(protocol)
-    other.say(1)
-    other.finish()
+    other = await stage.connect(protocol, says=1, ends=True)
     assert await closed(other) == (["server_busy"], by(protocol, 1013, 1013, 0, 429))
     stage.gate.open.set()
 
 
 @played(gate_from=0, idle_s=LIMIT_S / 10)
 async def test_a_sender_that_is_too_fast_waits_and_loses_nothing(stage, live):
-    client = await stage.connect(live)
-    client.say(600)  # 60 messages
+    client = await stage.connect(live, says=600)  # 60 messages
     await until(lambda: client.unread.qsize() < 60)
     await leap(LIMIT_S / 2)  # is not idle: its messages wait for the server
     assert client.unread.qsize() > 60 - MAX_PENDING_S - 5
@@ -132,9 +124,7 @@ async def test_a_slow_reader_costs_no_memory_and_loses_nothing(stage, protocol):
     client = await stage.connect(protocol)
     client.reads.clear()
     client.say(1200)
-    other = await stage.connect(protocol)
-    other.say(n_words)
-    other.finish()
+    other = await stage.connect(protocol, says=n_words, ends=True)
     await until(lambda: other.text == words_said(n_words))  # in which the engine would have gone on
     if protocol in FILES:
         assert len(stage.gate.heard) < n_blocks + MAX_UPDATES + 4
@@ -180,9 +170,7 @@ async def test_a_connection_that_never_says_anything_is_closed(stage, protocol):
 
 @played(gate_from=0, idle_s=LIMIT_S)
 async def test_who_waits_for_the_server_is_not_idle(stage, protocol):
-    client = await stage.connect(protocol)
-    client.say(3)
-    client.finish()
+    client = await stage.connect(protocol, says=3, ends=True)
     await until(lambda: stage.gate.heard and client.unread.empty())
     await leap(3 * LIMIT_S)
     stage.gate.open.set()
@@ -193,8 +181,7 @@ async def test_who_waits_for_the_server_is_not_idle(stage, protocol):
 @only(OwnClient, RealtimeClient, VoskClient, DeepgramClient)
 @played(session_limit_s=LIMIT_S, idle_s=10 * LIMIT_S)
 async def test_a_session_that_has_lasted_as_long_as_it_may_ends_with_its_finals(stage, protocol):
-    client = await stage.connect(protocol)
-    client.say(7)
+    client = await stage.connect(protocol, says=7)
     await until(lambda: client.text)
     await leap(LIMIT_S + 1)
     outcome = by(protocol, (["session_limit"], 1008), (["session_expired"], 1000), None)
@@ -205,9 +192,7 @@ async def test_a_session_that_has_lasted_as_long_as_it_may_ends_with_its_finals(
 @only(OwnClient, WyomingClient, VoskClient, DeepgramClient, *FILES)
 @played(session_limit_s=LIMIT_S, max_audio_s=LIMIT_S)
 async def test_audio_that_is_longer_than_allowed_is_refused(stage, protocol):
-    client = await stage.connect(protocol)
-    client.say(int(10 * LIMIT_S) + 1)
-    client.finish()
+    client = await stage.connect(protocol, says=int(10 * LIMIT_S) + 1, ends=True)
     outcome = (["session_limit"], 1008), None, (["session_limit"], 0), (["audio_too_long"], 413)
     assert await closed(client) == by(protocol, *outcome)
 
@@ -230,8 +215,7 @@ async def test_the_end_of_the_server_brings_the_last_words(stage, protocol):
 
 @played(gate_from=0)
 async def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(stage, protocol):
-    client = await stage.connect(protocol)
-    client.say(1200)
+    client = await stage.connect(protocol, says=1200)
     await until(lambda: stage.gate.heard)
     closing = create_task(stage.service.close())
     await until(lambda: not stage.service.models.loaded)
@@ -246,9 +230,7 @@ async def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(sta
 @played()
 async def test_a_mistake_of_the_server_is_told_without_its_words(stage, protocol, caplog):
     stage.gate.failure = ArithmeticError("what was said in private")
-    client = await stage.connect(protocol)
-    client.say(1)
-    client.finish()
+    client = await stage.connect(protocol, says=1, ends=True)
     assert await closed(client) == (["internal_error"], by(protocol, 1011, 1011, 0, 500))
     assert "private" not in json.dumps(client.messages)
     assert "ArithmeticError" in caplog.text
@@ -355,8 +337,7 @@ async def test_results_say_who_speaks_to_those_who_ask(stage, protocol):
 @played()
 async def test_who_asks_for_speakers_is_refused_by_a_server_without_their_models(stage, protocol):
     stage.tells_speakers = False
-    client = await stage.connect(diarizing(protocol))
-    client.say(1)
+    client = await stage.connect(diarizing(protocol), says=1)
     code = None if protocol is RealtimeClient else 1008  # which may ask for another model
     await until(lambda: client.errors == ["unsupported_value"] and client.close_code == code)
     if protocol is RealtimeClient:
@@ -366,9 +347,7 @@ async def test_who_asks_for_speakers_is_refused_by_a_server_without_their_models
 
 @played()
 async def test_a_client_that_only_stops_sending_still_gets_its_transcript(stage):
-    client = await stage.connect(WyomingClient)
-    client.say(7)
-    client.finish()
+    client = await stage.connect(WyomingClient, says=7, ends=True)
     client.vanish()
     await until(client.serving.done)
     assert client.text == words_said(7)
@@ -433,8 +412,7 @@ async def test_others_are_served_while_a_long_turn_is_transcribed(stage):
 
 @played(gate_from=0)
 async def test_pauses_are_shown_while_there_is_nothing_else_to_send(stage):
-    client = await stage.connect(StreamedFileClient)
-    client.say(6)
+    client = await stage.connect(StreamedFileClient, says=6)
     await until(lambda: stage.gate.heard)
     await leap(31)
     assert client.n_pauses == 2

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from threading import Event
 
@@ -22,19 +21,16 @@ class ScriptedJob:
 
     name: str
     steps: int
-    history: list[str] = field(default_factory=list)
     step_s: float = 1.0
     since_s: float = 0.0
     live: bool = False
     on_step: Callable[[], object] = lambda: None
 
-    now_s = 0.0
-    """The time of all jobs of a test."""
+    now_s = 0.0  # the time of all jobs
 
     def __post_init__(self):
-        self.service_s, self.reading = 0.0, True
-        self.abandoned = ""
-        self.ended = Event()
+        self.service_s, self.reading, self.abandoned = 0.0, True, ""
+        self.ended, self.history = Event(), []
 
     @property
     def done(self):
@@ -55,98 +51,75 @@ class ScriptedJob:
         self.abandoned = reason
 
 
-@contextmanager
-def running():
+def run_jobs(*jobs, later=()):
+    """Give jobs to an engine that is held up by a first one; return the names of the steps up to the end of all jobs.
+
+    Those that come later are given to it by others.
+    """
+    gate, history = Event(), []
     engine = Engine("test", clock=lambda: ScriptedJob.now_s)
-    yield engine
+    for job in (*jobs, *later):
+        job.engine, job.history = engine, history
+    for job in (ScriptedJob("gate", 1, step_s=0.0, on_step=lambda: gate.wait(WAIT_S)), *jobs):
+        engine.add(job)
+    gate.set()
+    for job in (*jobs, *later):
+        assert job.ended.wait(WAIT_S)
     engine.stop("over")
-
-
-def run_jobs(*jobs):
-    """Give all jobs to an engine that is held up by a first one, and wait until they have ended."""
-    gate = Event()
-    with running() as engine:
-        for job in (ScriptedJob("gate", 1, step_s=0.0, on_step=lambda: gate.wait(WAIT_S)), *jobs):
-            engine.add(job)
-        gate.set()
-        for job in jobs:
-            assert job.ended.wait(WAIT_S)
+    return history
 
 
 def test_files_take_turns_by_the_time_that_they_have_been_served():
-    history: list[str] = []
-    slow = ScriptedJob("slow", 2, history, step_s=3.0)
-    run_jobs(slow, ScriptedJob("quick", 6, history, since_s=-1.0))
+    slow = ScriptedJob("slow", 2, step_s=3.0)
+    history = run_jobs(slow, ScriptedJob("quick", 6, since_s=-1.0))
     assert history == ["slow", *["quick"] * 3, "slow", *["quick"] * 3]
     assert slow.service_s == 6.0
 
 
 def test_a_short_file_waits_for_one_step_of_a_long_one():
-    history: list[str] = []
-    short = ScriptedJob("short", 1, history, since_s=10.0)
-    with running() as engine:
-        long = ScriptedJob("long", 50, history, on_step=lambda: len(history) == 20 and engine.add(short))
-        engine.add(long)
-        assert long.ended.wait(WAIT_S)
-    assert history[20] == "short"
+    short = ScriptedJob("short", 1, since_s=10.0)
+    long = ScriptedJob("long", 50, on_step=lambda: long.steps == 30 and long.engine.add(short))
+    assert run_jobs(long, later=[short])[20] == "short"
 
 
 def test_a_stream_of_short_files_does_not_starve_a_long_one():
-    history: list[str] = []
-    long = ScriptedJob("long", 10, history)
-    shorts = [ScriptedJob("short", 1, history, since_s=float(i)) for i in range(30)]
-    with running() as engine:
-        for job, following in pairwise(shorts):
-            job.on_step = lambda following=following: engine.add(following)
-        engine.add(long)
-        engine.add(shorts[0])
-        for job in (long, shorts[-1]):
-            assert job.ended.wait(WAIT_S)
+    shorts = [ScriptedJob("short", 1, since_s=float(i)) for i in range(30)]
+    for job, following in pairwise(shorts):
+        job.on_step = lambda job=job, following=following: job.engine.add(following)
+    history = run_jobs(ScriptedJob("long", 10), shorts[0], later=shorts[1:])
     turns_of_long = [i for i, name in enumerate(history) if name == "long"]
     assert max(b - a for a, b in pairwise(turns_of_long)) <= 4, "it has its share of the time"
 
 
 def test_a_file_that_waited_for_its_reader_makes_up_for_nothing():
-    history: list[str] = []
-    held = ScriptedJob("held", 4, history)
+    held = ScriptedJob("held", 4)
     held.reading = False
-    run_jobs(
-        held, ScriptedJob("other", 8, history, on_step=lambda: setattr(held, "reading", len(history) >= 4))
-    )
-    assert history[:4] == ["other"] * 4
-    assert history[4:] == [*["held"] * 2, "other", "held", "other", "held", *["other"] * 2]
+    other = ScriptedJob("other", 8, on_step=lambda: setattr(held, "reading", other.steps <= 4))
+    expected = [*["other"] * 4, *["held"] * 2, "other", "held", "other", "held", *["other"] * 2]
+    assert run_jobs(held, other) == expected
 
 
 def test_live_streams_go_first_by_waiting_time():
-    history: list[str] = []
-    run_jobs(
-        ScriptedJob("file", 2, history),
-        ScriptedJob("late stream", 1, history, live=True, since_s=2.0),
-        ScriptedJob("early stream", 1, history, live=True, since_s=1.0),
-    )
-    assert history == ["early stream", "late stream", "file", "file"]
+    late, early = (ScriptedJob(f"stream of {since_s}", 1, live=True, since_s=since_s) for since_s in (2.0, 1.0))
+    assert run_jobs(ScriptedJob("file", 2), late, early) == [early.name, late.name, "file", "file"]
 
 
 def test_jobs_are_abandoned_when_the_engine_stops():
-    job = ScriptedJob("file", 10**9)
-    with running() as engine:
+    job, engine = ScriptedJob("file", 10**9), Engine("test")
+    engine.add(job)
+    engine.stop("the server has ended")
+    assert job.abandoned == "the server has ended"
+    assert engine.idle
+    with pytest.raises(RuntimeError, match="stopped"):
         engine.add(job)
-        engine.stop("the server has ended")
-        assert job.abandoned == "the server has ended"
-        assert engine.idle
-        with pytest.raises(RuntimeError, match="stopped"):
-            engine.add(job)
 
 
 def test_a_step_that_fails_ends_its_job_alone():
     def fail():
         broken.steps = 0
+        broken.ended.set()
         raise ValueError("unforeseen")
 
-    broken = ScriptedJob("broken", 2, since_s=1.0, on_step=fail)
-    other = ScriptedJob("other", 2)
-    with running() as engine:
-        engine.add(broken)
-        engine.add(other)
-        assert other.ended.wait(WAIT_S)
+    broken, other = ScriptedJob("broken", 2, since_s=1.0, on_step=fail), ScriptedJob("other", 2)
+    run_jobs(broken, other)
     assert "details" in broken.abandoned

@@ -22,13 +22,9 @@ async def next_of(messages):
     return message
 
 
-async def read_all(log, seq):
-    return [json.loads(text) async for text in log.after(seq)]
-
-
 async def all_of(log, seq):
     log.close()
-    return await read_all(log, seq)
+    return [json.loads(text) async for text in log.after(seq)]
 
 
 @leaping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64encode
 from typing import Any
 
@@ -16,7 +15,6 @@ from talking import TalkingRecognizer, words_said
 from websockets.sync.client import connect
 
 from harken.audio import load_audio
-from harken.contract import Floats
 from harken.serve.options import ServeOptions
 from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE, words
@@ -62,8 +60,7 @@ def test_the_client_sends_audio_and_gets_words(server):
         connection.input_audio_buffer.commit()
         events = receive_until(connection, "item.done")
     assert [event["type"] for event in events[:2]] == ["session.created", "session.updated"]
-    assert events[-1]["item"]["content"][0]["transcript"] == transcript_of(events)
-    assert re.findall(r"\w+", transcript_of(events)) == words_said(7).split()
+    assert events[-1]["item"]["content"][0]["transcript"] == transcript_of(events) == words_said(7)
 
 
 def test_what_the_model_cannot_do_is_refused_at_the_update_and_the_session_stays_as_it_was(
@@ -127,9 +124,13 @@ def test_the_beta_dialect_has_short_lived_keys_and_sessions_too(server, by_heade
     assert transcript_of(events) == words_said(5)
 
 
-def at_24_khz(samples):
-    found: Floats = np.interp(np.arange(len(samples) * 3 // 2) / 1.5, np.arange(len(samples)), samples)
-    return found
+def send(connection, samples):
+    """Send samples, and return them as a file at 24 kHz."""
+    at_24_khz = np.interp(np.arange(len(samples) * 3 // 2) / 1.5, np.arange(len(samples)), samples)
+    recording = wav(at_24_khz, rate_hz=24_000)
+    for start in range(44, len(recording), 4_801):
+        connection.input_audio_buffer.append(audio=b64encode(recording[start : start + 4_801]).decode())
+    return recording
 
 
 @pytest.mark.real
@@ -140,9 +141,7 @@ def test_a_turn_committed_after_pauses_has_the_text_of_a_file(unhurried_server):
     with unhurried_server.client() as client, client.realtime.connect(extra_query=INTENT) as connection:
         configure(connection, turn_detection=None)
         for samples in turns:
-            recording = wav(at_24_khz(samples), rate_hz=24_000)
-            for start in range(44, len(recording), 4_801):
-                connection.input_audio_buffer.append(audio=b64encode(recording[start : start + 4_801]).decode())
+            recording = send(connection, samples)
             connection.input_audio_buffer.commit()
             heard = transcript_of(receive_until(connection, "item.done"))
             assert heard == client.audio.transcriptions.create(model="whisper-1", file=recording).text.strip()
@@ -153,10 +152,7 @@ def test_turns_of_real_speech_are_detected(unhurried_server):
     with unhurried_server.client().realtime.connect(extra_query=INTENT) as connection:
         turns = {"type": "server_vad", "silence_duration_ms": 1200}
         configure(connection, turn_detection=turns, transcription={"delay": "high"})
-        samples = np.append(load_audio(EXAMPLE), np.zeros(20_000, np.float32))
-        audio = (at_24_khz(samples) * 32767).astype("<i2").tobytes()
-        for start in range(0, len(audio), 4_801):
-            connection.input_audio_buffer.append(audio=b64encode(audio[start : start + 4_801]).decode())
+        send(connection, np.append(load_audio(EXAMPLE), np.zeros(20_000, np.float32)))
         events = receive_until(connection, "item.done")
     assert " ".join(words(transcript_of(events))) == JFK
     assert [event["type"].rsplit(".", 1)[-1] for event in events if not event["type"].endswith(DELTA)][2:] == [

@@ -16,21 +16,17 @@ from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, silence, speak_random_words
 from harken.api import Recognizer
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SessionConfig, TurnDetection
-from harken.serve.live.translator import OpenStream
 from tiny_models import TOKENIZER
 
-KEYS = st.sampled_from(
-    [
-        *("type", "session", "audio", "input", "format", "rate", "transcription", "model", "language"),
-        *("keywords", "delay", "turn_detection", "threshold", "silence_duration_ms", "eagerness", "prompt"),
-        *("event_id", "input_audio_format", "input_audio_transcription", "noise_reduction", "include"),
-        "idle_timeout_ms",
-    ]
-)
-AUDIO = "AAAA"
+NAMES = """
+type session audio input format rate transcription model language keywords delay turn_detection threshold prompt
+silence_duration_ms idle_timeout_ms eagerness event_id input_audio_format input_audio_transcription noise_reduction
+include
+"""
+KEYS = st.sampled_from(NAMES.split())
 VALUES = st.sampled_from(
     [
-        *(None, True, 0, 1, -1, 500, 10**30, 0.5, 24_000, float("inf"), "", "x", "\ud800", AUDIO, "?"),
+        *(None, True, 0, 1, -1, 500, 10**30, 0.5, 24_000, float("inf"), "", "x", "\ud800", "AAAA", "?"),
         *("transcription", "tiny.en", "en", "server_vad", "semantic_vad", "audio/pcm", "audio/pcmu", "high"),
         *("session.update", "transcription_session.update", "input_audio_buffer.append", "harken.interim"),
         *("input_audio_buffer.commit", "input_audio_buffer.clear", "pcm16", "g711_ulaw"),
@@ -44,11 +40,11 @@ INPUT = st.fixed_dictionaries(
 )
 SESSIONS = st.one_of(JSON, INPUT, INPUT.map(lambda given: {"audio": {"input": given}}))
 UPDATES = st.sampled_from(["session.update", "transcription_session.update"])
-BUFFER = {"append": {"audio": pcm(0.02)}, "commit": {}, "clear": {}}
+BUFFER = ({"type": "append", "audio": pcm(0.02)}, {"type": "commit"}, {"type": "clear"})
 CLIENT_EVENTS = st.one_of(
     st.fixed_dictionaries({"type": UPDATES, "session": SESSIONS}),
     st.fixed_dictionaries({"type": VALUES}, optional={"audio": JSON, "event_id": JSON}),
-    st.sampled_from([{"type": f"input_audio_buffer.{name}", **given} for name, given in BUFFER.items()]),
+    st.sampled_from([event | {"type": f"input_audio_buffer.{event['type']}"} for event in BUFFER]),
 )
 MESSAGES = st.one_of(
     CLIENT_EVENTS.map(json.dumps), JSON.map(json.dumps), st.text(max_size=9), st.binary(max_size=9)
@@ -77,25 +73,18 @@ def test_items_are_announced_and_completed_once_in_every_order_of_events(happeni
     events: list[Any] = script.append(0.5)
     for i, happening in enumerate(happenings):
         word = words[i % len(words)]
-        match happening:
-            case "w":
-                events += script.say(interim(word, tentative=" so"))
-            case "f":
-                events += script.say(final(word, *words[:2]))
-            case "s":
-                events += script.say(speech_started(i / 10))
-            case "e" | "k":
-                events += script.say(speech_ended(i / 10, "limit" if happening == "k" else "silence"))
-            case "c":
-                events += script.send("input_audio_buffer.commit")
-            case "x":
-                events += script.send("input_audio_buffer.clear")
-            case "a":
-                events += script.append(0.3)
-            case "u":
-                delay = "high" if i % 2 else "low"
-                session = {"audio": {"input": {"transcription": {"delay": delay}}}}
-                events += script.send("session.update", session=session)
+        session = {"audio": {"input": {"transcription": {"delay": "high" if i % 2 else "low"}}}}
+        events += {
+            "w": lambda word=word: script.say(interim(word, tentative=" so")),
+            "f": lambda word=word: script.say(final(word, *words[:2])),
+            "s": lambda i=i: script.say(speech_started(i / 10)),
+            "e": lambda i=i: script.say(speech_ended(i / 10)),
+            "k": lambda i=i: script.say(speech_ended(i / 10, "limit")),
+            "c": lambda: script.send("input_audio_buffer.commit"),
+            "x": lambda: script.send("input_audio_buffer.clear"),
+            "a": lambda: script.append(0.3),
+            "u": lambda session=session: script.send("session.update", session=session),
+        }[happening]()
         if script.flushes and i % 3 == 0:
             events += script.answer_flush()
     while script.flushes:
@@ -133,18 +122,14 @@ def test_a_turn_has_the_text_of_a_file_with_its_samples(lengths, pause_s, silenc
         speech = speech + speak_random_words(n_words, seed=i) + silence(pause_s)
     turns = TurnDetection(silence_duration_ms=silence_duration_ms)
     script = Script(SessionConfig(turn_detection=turns, language="en"))
-    opened = next(output for output in script.append(0.1) if isinstance(output, OpenStream))
+    opened, _ = script.append(0.1)
     recognizer = Recognizer(ToneBackend(unstable=True), TOKENIZER, "tones", speech_detector=LoudIsSpeech)
     options = replace(opened.options, **LETTER_OPTIONS)
     session = recognizer.stream(options, stream_options=opened.stream_options, clock=None)
     said = script.say(*session.feed(speech.samples), *session.close())
     starts, ends, texts = (
-        [event[name] for event in said if event["type"].endswith(end)]
-        for end, name in (
-            ("started", "audio_start_ms"),
-            ("stopped", "audio_end_ms"),
-            ("completed", "transcript"),
-        )
+        [event[name] for event in said if name in event]
+        for name in ("audio_start_ms", "audio_end_ms", "transcript")
     )
     assert texts
     for start_ms, end_ms, text in zip(starts, ends, texts, strict=True):

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from realtime_script import (
-    Script,
-    brief,
-    final,
-    interim,
-    transcribed,
-    without_audio,
-)
+from realtime_script import Script, brief, final, interim, transcribed, without_audio
 
 from fakes.live_sessions import speech_ended, speech_started
 from harken.errors import HarkenError
@@ -47,8 +40,7 @@ def manual():
 
 @pytest.fixture(params=[detecting, manual])
 def script(request):
-    made: Script = request.param()
-    return made
+    return request.param()
 
 
 def ended(id, text):
@@ -88,15 +80,10 @@ def test_the_beta_dialect_has_one_event_for_an_item():
 
 
 def test_an_utterance_that_the_stream_splits_is_one_turn():
+    words = interim(" one", " two", " three")
     events = detecting().say(
-        speech_started(0.0),
-        interim(" one", " two", " three"),
-        final(" one", " two"),
-        speech_ended(29.0, "limit"),
-        speech_started(29.0),
-        interim(" four"),
-        final(" three", " four", " five"),
-        speech_ended(31.0),
+        *(speech_started(0.0), words, final(" one", " two"), speech_ended(29.0, "limit")),
+        *(speech_started(29.0), interim(" four"), final(" three", " four", " five"), speech_ended(31.0)),
     )
     assert brief(events) == [
         "speech_started item_1 0",
@@ -133,23 +120,19 @@ def test_a_commit_ends_the_turn_without_turn_detection_which_is_then_transcribed
     assert events[0]["usage"]["seconds"] == 3.0
 
 
-def test_what_is_said_behind_a_commit_belongs_to_the_next_item():
+def test_what_is_said_behind_a_commit_belongs_to_the_next_item_and_silence_has_an_empty_transcript():
     script = manual()
-    script.send(COMMIT)
-    script.append(1)
-    script.send(COMMIT)
-    events = script.say(final(" one"), transcribed(" one")) + script.answer_flush()
-    events += script.say(final(" two"), transcribed(" two")) + script.answer_flush()
+    for _ in range(3):
+        script.send(COMMIT)
+        script.append(1)
+    events = []
+    for words in ((" one",), (" two",), ()):
+        events += script.say(*map(final, words), *map(transcribed, words)) + script.answer_flush()
     assert brief(events) == [
-        *("delta item_1 one", *ended("item_1", "one"), "delta item_2 two", *ended("item_2", "two"))
+        *("delta item_1 one", *ended("item_1", "one"), "delta item_2 two", *ended("item_2", "two")),
+        *ended("item_3", ""),
     ]
-    assert events[-1]["previous_item_id"] == "item_1"
-
-
-def test_a_commit_of_silence_has_an_empty_transcript():
-    script = manual()
-    script.send(COMMIT)
-    assert brief(script.answer_flush()) == ended("item_1", "")
+    assert events[-1]["previous_item_id"] == "item_2"
 
 
 def test_a_commit_of_less_than_a_tenth_of_a_second_is_refused(script):
@@ -220,12 +203,8 @@ def test_speech_in_the_last_moment_is_no_silence():
 
 def test_tentative_words_segments_and_probabilities_are_sent_to_who_asks_for_them():
     script = detecting(SessionConfig(include=(INTERIM, SEGMENTS, LOGPROBS)))
-    events = script.say(
-        speech_started(0.2),
-        interim(" Ask", tentative=" not", at_s=1.0),
-        final(" Ask", " so."),
-        speech_ended(2.0),
-    )
+    words = interim(" Ask", tentative=" not", at_s=1.0)
+    events = script.say(speech_started(0.2), words, final(" Ask", " so."), speech_ended(2.0))
     by_type = {event["type"]: event for event in events}
     shown = {"committed": "Ask", "tentative": " not", "audio_end_ms": 1000}
     assert by_type["harken.interim"] == {"type": "harken.interim", "item_id": "item_1"} | shown
@@ -239,11 +218,14 @@ def test_tentative_words_segments_and_probabilities_are_sent_to_who_asks_for_the
     assert logprobs[0]["logprob"] == pytest.approx(-0.693, abs=0.001)
 
 
+def said_by(*speakers):
+    said = final(" Ask")
+    return replace(said, segment=replace(said.segment, speakers=speakers))
+
+
 def test_segments_name_their_main_speaker():
     for speakers, main in (((), ""), (("A", "B"), "A")):
-        said = final(" Ask")
-        said = replace(said, segment=replace(said.segment, speakers=speakers))
-        events = detecting(SessionConfig(include=(SEGMENTS,))).say(speech_started(0.2), said, speech_ended(2.0))
+        events = detecting(SessionConfig(include=(SEGMENTS,))).say(speech_started(0.2), said_by(*speakers))
         assert [event["speaker"] for event in events if event["type"].endswith(".segment")] == [main]
 
 
@@ -261,13 +243,10 @@ def test_segments_of_a_turn_that_is_transcribed_as_a_whole_are_those_of_its_tran
 
 
 def test_the_model_that_tells_speakers_apart_sends_the_segments_of_its_protocol():
-    config = SessionConfig(model="gpt-4o-transcribe-diarize")
-    script = Script(config)
-    opened = next(output for output in script.append(1) if isinstance(output, OpenStream))
+    script = Script(SessionConfig(model="gpt-4o-transcribe-diarize"))
+    opened, _ = script.append(1)
     assert opened.speakers
-    said = final(" Ask")
-    said = replace(said, segment=replace(said.segment, speakers=("B",)))
-    (segment,) = (event for event in script.say(said) if event["type"].endswith(".segment"))
+    (segment,) = (event for event in script.say(said_by("B")) if event["type"].endswith(".segment"))
     about = {"item_id": "item_1", "content_index": 0, "id": "seg_1", "speaker": "B"}
     assert segment == {"type": f"{TRANSCRIPTION}.segment", "text": "Ask", "start": 0.0, "end": 1.0} | about
 

@@ -120,8 +120,7 @@ async def test_idle_models_are_unloaded_and_loaded_again(stage):
     assert not stage.service.ready
     unloading = asyncio.create_task(stage.service.unload_idle_models())
     for _ in range(2):
-        client = await stage.connect(FileClient)
-        client.say(6)
+        client = await stage.connect(FileClient, says=6)
         await until(client.serving.done)  # the model is idle from now on
         assert client.text == words_said(6)
         await leap(70)

@@ -10,7 +10,6 @@ from leaping import leap
 from realtime_script import final, interim
 from starlette.datastructures import QueryParams
 from talking import words_said
-from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from fakes.live_sessions import speech_ended, speech_started
@@ -29,38 +28,28 @@ def test_another_name_of_captions_is_refused_in_a_line(tones):
     line = "captions='a.b': allowed are 1 to 64 letters"
     assert line in tones.http.get("/v1/captions/a.b").json()["error"]["message"]
     for path in ("realtime", f"listen?{RAW}"):
-        with pytest.raises(InvalidStatus) as refused:
-            connect(f"{tones.socket_url}/v1/{path}{'&' if '?' in path else '?'}captions=a.b").close()
-        assert refused.value.response.status_code == 400
-        assert line in (refused.value.response.body or b"").decode()
+        refused = tones.refusal(f"/v1/{path}{'&' if '?' in path else '?'}captions=a.b")
+        assert refused.status_code == 400
+        assert line in refused.body.decode()
     with connect(f"{tones.socket_url}/v1/stream?captions=a.b") as socket:
         assert line in json.loads(socket.recv())["message"]
 
 
 @played()
 async def test_the_results_of_deepgram(stage):
-    query = (
-        f"{RAW}&interim_results=true&vad_events=true&utterance_end_ms=1000&endpointing=25&filler_words=false"
-    )
-    asked = parse_query(
-        QueryParams(f"{query}&language=en-US&keyterm=Ask&keyterm=not&model=nova-3"), stage.service
-    )
+    events = "interim_results=true&vad_events=true&utterance_end_ms=1000&endpointing=25&filler_words=false"
+    query = f"{RAW}&{events}&language=en-US&keyterm=Ask&keyterm=not&model=nova-3"
+    asked = parse_query(QueryParams(query), stage.service)
     assert (asked.options.language, asked.options.hotwords) == ("en", ("Ask", "not"))
     translator = DeepgramTranslator(asked, 0.0, "id")
-    events = (
-        speech_started(0.2),
-        interim(" Ask", tentative=" nut", at_s=1.0),
-        final(" Ask", " not!"),
-        speech_ended(2.0),
-    )
+    shown = interim(" Ask", tentative=" nut", at_s=1.0)
+    events = (speech_started(0.2), shown, final(" Ask", " not!"), speech_ended(2.0))
     started, shown, said = told(output for event in events for output in translator.updated(event))
     assert started == {"type": "SpeechStarted", "channel": [0, 1], "timestamp": 0.2}
     texts = [each["channel"]["alternatives"][0]["transcript"] for each in (shown, said)]
     assert texts == ["Ask nut", "Ask not!"]
-    assert [(each["is_final"], each["speech_final"]) for each in (shown, said)] == [
-        (False, False),
-        (True, True),
-    ]
+    ends = [(each["is_final"], each["speech_final"]) for each in (shown, said)]
+    assert ends == [(False, False), (True, True)]
     assert (said["start"], said["duration"], said["metadata"]["request_id"]) == (0.0, 2.0, "id")
     words = said["channel"]["alternatives"][0]["words"]
     assert [(word["word"], word["punctuated_word"]) for word in words] == [("ask", "Ask"), ("not", "not!")]
@@ -138,10 +127,7 @@ async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(
     *replies, reset, _, end = client.messages
     assert len(replies) == 14
     assert {*replies[0]} == {"partial"}
-    assert [reply["text"] for reply in replies if "text" in reply] == [
-        "word0 word1 word2 word3 word4",
-        "word5 word6 word7 word8 word9",
-    ]
+    assert " ".join(reply["text"] for reply in replies if "text" in reply) == words_said(10)
     assert reset["text"].startswith("word10")
     (alternative,) = end["alternatives"]
     assert alternative["text"] == " ".join(word["word"] for word in alternative["result"])
