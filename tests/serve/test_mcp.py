@@ -8,7 +8,6 @@ import logging
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -84,14 +83,8 @@ def test_answer_has_the_text_and_progress_is_reported_and_the_model_stays_loaded
         ("transcribe", {"file_path": "talk.wav", "format": "json", "start": WINDOW_S, "end": 2 * WINDOW_S}),
         ("list_models", {}),
     )
-    assert (
-        first
-        == again
-        == {
-            **{"text": "one\none\none\n", "language": "en", "duration": 1.44},
-            **{"characters": 12, "next_offset": None, "saved_to": None},
-        }
-    )
+    text = {"text": "one\none\none\n", "language": "en", "duration": 1.44, "characters": 12}
+    assert first == again == text | {"next_offset": None, "saved_to": None}
     assert srt["text"].startswith("1\n00:00:00,000 --> 00:00:00,480\none\n")
     assert [segment["start"] for segment in json.loads(segments["text"])] == [WINDOW_S]
     assert len(agent.backend.mels) >= 4  # three windows once, and one
@@ -135,10 +128,8 @@ def test_nothing_outside_the_folders_is_read_or_listed(agent):
     os.symlink(Path("secret.wav").resolve(), "talks/link.wav")
     os.symlink(Path().resolve(), "talks/up")
     paths = ("../secret.wav", "link.wav", "up/secret.wav", str(Path("secret.wav").resolve()), "/etc/passwd")
-    tools = ("transcribe", "detect_language")
-    *refused, listed = agent.calls(
-        *((tool, {"file_path": path}) for tool in tools for path in paths), ("list_recordings", {})
-    )
+    reads = [(tool, {"file_path": path}) for tool in ("transcribe", "detect_language") for path in paths]
+    *refused, listed = agent.calls(*reads, ("list_recordings", {}))
     assert len(refused) == 10
     assert all(OUTSIDE in text for text in refused)
     assert [Path(each["path"]).name for each in listed["result"]] == ["talk.wav"]
@@ -170,16 +161,14 @@ def test_language_is_detected(agent):
 
 
 def test_it_ends_by_a_signal_while_a_client_listens_and_says_why_it_cannot_begin(agent, caplog):
-    initialize = {
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "test", "version": "1"},
-        },
+    client_info = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
     }
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client_info}
     accepts = {"accept": "application/json, text/event-stream"}
-    signals: list[Any] = []
+    signals = []
 
     def on_signals(handle):
         signals.append(handle)
@@ -195,7 +184,7 @@ def test_it_ends_by_a_signal_while_a_client_listens_and_says_why_it_cannot_begin
         async with httpx.AsyncClient(base_url=await addresses.get(), headers=accepts) as client:
             with pytest.raises(OptionError, match="allowed is a port"):
                 await serve(client.base_url.port or 0, addresses)
-            opened = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1} | initialize)
+            opened = await client.post("/mcp", json=initialize)
             session = {"mcp-session-id": opened.headers["mcp-session-id"]}
             async with client.stream("GET", "/mcp", headers=session) as listening:
                 signals[0]()

@@ -35,9 +35,7 @@ SAMPLE = np.full(4 * SAMPLE_RATE, 0.1, np.float32)
 class Loader:
     """Loads the diarizer, unless it is told to fail."""
 
-    def __init__(self):
-        self.problem: Exception | None = None
-        self.n_loads = 0
+    problem, n_loads = None, 0
 
     def __call__(self):
         self.n_loads += 1
@@ -67,6 +65,7 @@ def data_url(samples):
     return f"data:audio/wav;base64,{b64encode(wav(samples)).decode()}"
 
 
+WAVE = data_url(SAMPLE)
 DIARIZED = {"response_format": "diarized_json", "chunking_strategy": "auto", "language": "en"}
 
 
@@ -92,8 +91,7 @@ def test_segments_name_their_speakers(client, loader):
 
 def test_known_voices_have_their_names(client):
     longest = data_url(np.tile(SAMPLE, 3)[: 10 * SAMPLE_RATE])
-    references = [data_url(SAMPLE), longest]
-    answer = ask(client, known_speaker_names=["Ann", "Ben"], known_speaker_references=references)
+    answer = ask(client, known_speaker_names=["Ann", "Ben"], known_speaker_references=[WAVE, longest])
     assert {segment.speaker for segment in answer.segments} == {"Ann", "Ben"}
 
 
@@ -117,9 +115,6 @@ def test_own_events_bring_the_transcript_with_speakers(server):
     assert [entry["name"] for entry in document["speakers"]] == ["A", "B"]
     assert document["segments"][0]["speaker"] == "A"
     assert rendered.text.splitlines()[0] == "start\tend\ttext\tspeaker"
-
-
-WAVE = data_url(SAMPLE)
 
 
 def test_samples_that_are_of_no_use_are_refused(client):
@@ -155,11 +150,9 @@ def test_only_transcriptions_in_the_format_with_speakers_have_them(server):
 
 @pytest.mark.parametrize("missing", [CheckpointNotFound, OutputError])
 @leaping
-async def test_missing_models_are_said_without_their_path_and_looked_for_again_a_minute_later(
-    missing,
-):
+async def test_missing_models_are_said_without_their_path_and_looked_for_again_a_minute_later(missing):
     loader = Loader()
-    service = Service(lambda id: None, ["tones"], ServeOptions(), {}, loader)  # type: ignore[arg-type, return-value]
+    service = Service(lambda id: None, ["tones"], ServeOptions(), {}, loader)
     loader.problem = missing("/secret/speakers: cannot be had")
     for _ in range(3):
         with pytest.raises(RequestError, match="has no models to tell speakers apart") as refused:
@@ -182,7 +175,7 @@ def test_the_end_of_the_server_does_not_wait_for_the_loading():
         return TurnsDiarizer()
 
     async def use():
-        service = Service(lambda id: None, ["tones"], ServeOptions(), {}, load)  # type: ignore[arg-type, return-value]
+        service = Service(lambda id: None, ["tones"], ServeOptions(), {}, load)
         asking = asyncio.create_task(service.diarizer("diarize"))
         await asyncio.sleep(0)
         await service.close()

@@ -40,8 +40,7 @@ with warnings.catch_warnings():
     from wyoming.info import Describe, Info
 
 KEY = {"authorization": "Bearer secret-key"}
-WAIT_S = 60.0
-"""Longest wait; only a failure takes as long."""
+WAIT_S = 60.0  # only a failure takes as long
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
 
 
@@ -53,13 +52,11 @@ def command(*options):
 def serve(*options):
     """Run the command on a free port; yield its address and the process, once a model is loaded."""
     process = subprocess.Popen(command("--port", "0", *options), stderr=subprocess.PIPE, text=True)
-    assert process.stderr
     try:
-        found = re.search(r"http://\S+", process.stderr.readline())
-        assert found
-        with httpx.Client(base_url=found[0], timeout=WAIT_S, verify=False) as http:
+        (address,) = re.findall(r"http://\S+", process.stderr.readline())
+        with httpx.Client(base_url=address, timeout=WAIT_S, verify=False) as http:
             assert eventually(lambda: http.get("/readyz").status_code != 503, 2 * WAIT_S)
-        yield found[0], process
+        yield address, process
     finally:
         process.kill()
         process.wait(WAIT_S)
@@ -80,11 +77,7 @@ def test_what_cannot_be_served_is_refused_in_one_line(capsys, monkeypatch):
             (("--alias", "x=large"), 2, "'x=large': allowed is NAME=MODEL, with a MODEL of tiny.en"),
             (("--max-streams", "0"), 2, "--max-streams 0: allowed is an integer from 1 on"),
             (("--log-format", "xml"), 2, "--log-format 'xml': allowed is text or json"),
-            (
-                ("--port", "0", "--model", "no/such-model", "--no-download"),
-                4,
-                "no/such-model: not on this machine",
-            ),
+            (("--port=0", "--model=no/such-model", "--no-download"), 4, "no/such-model: not on this machine"),
             (("--speaker-model", "no-such-folder"), 4, "no-such-folder: is not a directory"),
         ):
             assert main(["serve", *options]) == code
@@ -128,9 +121,7 @@ async def at_work(address, said, recording):
 
 @needs_signals
 @pytest.mark.real
-def test_sigterm_brings_the_last_words_and_finishes_files_and_the_log_keeps_secrets(
-    monkeypatch,
-):
+def test_sigterm_brings_the_last_words_and_finishes_files_and_the_log_keeps_secrets(monkeypatch):
     monkeypatch.setenv("HARKEN_API_KEY", "secret-key")
     monkeypatch.setenv("HARKEN_ALLOWED_HOST", "harken, whisper.lan")
     said = pcm(load_audio(EXAMPLE)[: 8 * SAMPLE_RATE])
@@ -158,7 +149,6 @@ def test_sigterm_brings_the_last_words_and_finishes_files_and_the_log_keeps_secr
     with serve("--log-format", "json") as (address, process):
         finals, text = asyncio.run(run(address, process))
         assert process.wait(WAIT_S) == 0
-        assert process.stderr
         log = process.stderr.read()
     assert "fellow Americans" in finals
     assert "country" in text
@@ -184,7 +174,6 @@ def test_a_second_signal_ends_the_server_at_once():
     with serve("--drain-s", "50") as (address, process):
         asyncio.run(run(address, process))
         assert process.wait(WAIT_S) == 143
-        assert process.stderr
         assert "ended before all work was done" in process.stderr.read()
 
 
@@ -195,14 +184,9 @@ def test_wyoming_is_spoken_over_standard_input_and_output_to_their_end():
     said, format = pcm(load_audio(EXAMPLE)[: 3 * SAMPLE_RATE]), {"rate": SAMPLE_RATE, "width": 2, "channels": 1}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command("--wyoming", "stdio://"), **pipes) as process:
-        assert process.stdin
-        assert process.stdout
-        assert process.stderr
         try:
             write_event(Describe().event(), process.stdin)
-            event = read_event(process.stdout)
-            assert event
-            assert Info.from_event(event).asr[0].models[0].languages == ["en"]
+            assert Info.from_event(read_event(process.stdout)).asr[0].models[0].languages == ["en"]
             for _ in range(2):
                 chunks = [AudioChunk(**format, audio=said[i : i + 2048]) for i in range(0, len(said), 2048)]
                 for told in (Transcribe(language="en"), AudioStart(**format), *chunks, AudioStop()):
@@ -222,22 +206,14 @@ def test_wyoming_is_spoken_over_standard_input_and_output_to_their_end():
 # --- examples/serve ----------------------------------------------------------------------------------------
 
 SERVE = Path(__file__).parents[2] / "examples" / "serve"
-IMAGE = {
-    name: json.loads(value)
-    for name, value in re.findall(
-        r"^ *(ENTRYPOINT|CMD) (\[.*\])$", (SERVE / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE
-    )
-}
-"""The words of the image; its own CMD is the last, after that of the health check."""
+DOCKERFILE = (SERVE / "Dockerfile").read_text(encoding="utf-8")
+(ENTRYPOINT,) = re.findall(r"^ENTRYPOINT (\[.*\])$", DOCKERFILE, re.MULTILINE)
+CHECK, COMMAND = re.findall(r"^ *CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+COMPOSE = yaml.safe_load((SERVE / "compose.yaml").read_text(encoding="utf-8"))["services"]["harken"]["command"]
 UNITS = {
-    "Dockerfile": [*IMAGE["ENTRYPOINT"], *IMAGE["CMD"]],
-    "compose.yaml": [
-        *IMAGE["ENTRYPOINT"],
-        *yaml.safe_load((SERVE / "compose.yaml").read_text(encoding="utf-8"))["services"]["harken"]["command"],
-    ],
-    "harken.service": shlex.split(
-        re.findall(r"^ExecStart=(.*)", (SERVE / "harken.service").read_text(), re.M)[0]
-    ),
+    "Dockerfile": json.loads(ENTRYPOINT) + json.loads(COMMAND),
+    "compose.yaml": json.loads(ENTRYPOINT) + COMPOSE,
+    "harken.service": shlex.split(re.findall(r"ExecStart=(.*)", (SERVE / "harken.service").read_text())[0]),
     "harken.plist": plistlib.loads((SERVE / "harken.plist").read_bytes())["ProgramArguments"],
 }
 
@@ -253,7 +229,6 @@ def test_units_and_containers_give_options_that_there_are(name):
 @pytest.mark.nightly
 def test_server_of_the_image_is_healthy(monkeypatch):
     monkeypatch.setenv("HARKEN_API_KEY", "k")
-    check = re.findall(r"^ *CMD (\[.*\])$", (SERVE / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)[0]
     with serve(*UNITS["Dockerfile"][2:]) as (address, _):
-        words = [word.replace("8765", address.rpartition(":")[2]) for word in json.loads(check)[1:]]
+        words = [word.replace("8765", address.rpartition(":")[2]) for word in json.loads(CHECK)[1:]]
         subprocess.run([sys.executable, *words], check=True, timeout=WAIT_S)
