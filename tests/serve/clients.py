@@ -444,7 +444,7 @@ def played(*, gate_from: float = math.inf, **options: Any) -> Callable[[Scene], 
 
         signature = inspect.signature(scene)
         _, *parameters = signature.parameters.values()
-        play.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        play.__signature__ = signature.replace(parameters=parameters)
         play.__name__ = scene.__name__
         return leaping(play)
 

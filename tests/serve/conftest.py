@@ -1,7 +1,5 @@
 """A server of tones that all share and its clients, and a model that is never in a hurry."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest
@@ -34,7 +32,7 @@ def client(tones):
 def unhurried():
     """The embedded tiny.en; its live sessions do all their work however late they are, so texts are always equal."""
     recognizer = harken.load(model_path("tiny.en"), threads=1)
-    recognizer.stream = partial(recognizer.stream, clock=None)  # type: ignore[method-assign]
+    recognizer.stream = partial(recognizer.stream, clock=None)
     return recognizer
 
 

@@ -1,7 +1,5 @@
 """Admission: files by their seconds together, live streams by what they cost."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

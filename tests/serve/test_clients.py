@@ -1,7 +1,5 @@
 """Requests of other programs, as their sources write them: they are answered as these expect (docs/clients.md)."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

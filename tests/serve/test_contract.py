@@ -1,7 +1,5 @@
 """What the clients of all protocols can rely on: equal texts, limits, an orderly end, and nothing that is left."""
 
-from __future__ import annotations
-
 import json
 from asyncio import create_task
 
@@ -27,7 +25,8 @@ from harken.serve.work.live_job import MAX_PENDING_S
 
 LIMIT_S = 100.0
 FILES = (FileClient, StreamedFileClient, DeepgramFileClient)
-LIVE = (OwnClient, RealtimeClient, WyomingClient, VoskClient, DeepgramClient)
+SOCKETS = (OwnClient, RealtimeClient, VoskClient, DeepgramClient)
+LIVE = (*SOCKETS, WyomingClient)
 
 
 @pytest.fixture(params=[*LIVE, *FILES])
@@ -178,7 +177,7 @@ async def test_who_waits_for_the_server_is_not_idle(stage, protocol):
     assert client.errors == []
 
 
-@only(OwnClient, RealtimeClient, VoskClient, DeepgramClient)
+@only(*SOCKETS)
 @played(session_limit_s=LIMIT_S, idle_s=10 * LIMIT_S)
 async def test_a_session_that_has_lasted_as_long_as_it_may_ends_with_its_finals(stage, protocol):
     client = await stage.connect(protocol, says=7)
@@ -281,12 +280,20 @@ async def test_a_bad_message_is_answered_in_a_line(stage, protocol, message, err
         assert stage.n_held == 0
 
 
+def asking(protocol, **fields):
+    """Return a protocol whose clients ask for something."""
+    return type(protocol.__name__, (protocol,), fields)
+
+
 def sharing(protocol):
-    """Return a protocol whose clients share what they say as captions."""
-    return type(protocol.__name__, (protocol,), {"query": protocol.query + b"&captions=talk"})
+    return asking(protocol, query=protocol.query + b"&captions=talk")
 
 
-@only(OwnClient, RealtimeClient, VoskClient, DeepgramClient)
+def diarizing(protocol):
+    return asking(protocol, asks_for_speakers=True)
+
+
+@only(*SOCKETS)
 @played()
 async def test_captions_show_what_is_said_and_a_slow_viewer_holds_up_nobody(stage, protocol):
     early, slow = await stage.connect(CaptionViewer), await stage.connect(CaptionViewer)
@@ -313,27 +320,18 @@ async def test_captions_show_what_is_said_and_a_slow_viewer_holds_up_nobody(stag
     assert late.messages == [{"lines": [], "committed": "", "tentative": "", "live": False}]
 
 
-def diarizing(protocol):
-    """Return a protocol whose clients ask who says what."""
-    return type(protocol.__name__, (protocol,), {"asks_for_speakers": True})
-
-
-DIARIZING = (OwnClient, RealtimeClient, VoskClient, DeepgramClient)
-
-
-@only(*DIARIZING)
+@only(*SOCKETS)
 @played()
 async def test_results_say_who_speaks_to_those_who_ask(stage, protocol):
-    client, other = await stage.connect(diarizing(protocol)), await stage.connect(protocol)
-    for each in (client, other):
-        each.say(12)
-        each.finish()
-        await until(lambda said=each: said.text == words_said(12))
+    client, other = [
+        await stage.connect(asked, says=12, ends=True) for asked in (diarizing(protocol), protocol)
+    ]
+    await until(lambda: client.text == other.text == words_said(12))
     assert client.speakers == ["A", "B", "A"]
     assert '"A"' not in json.dumps(other.messages)
 
 
-@only(*DIARIZING)
+@only(*SOCKETS)
 @played()
 async def test_who_asks_for_speakers_is_refused_by_a_server_without_their_models(stage, protocol):
     stage.tells_speakers = False

@@ -1,7 +1,5 @@
 """The guard: which Host, Origin and key a request needs, over HTTP and WebSockets, and what others are told."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import ssl

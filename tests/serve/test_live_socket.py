@@ -1,7 +1,5 @@
 """The own WebSocket: its messages, streams that outlast a connection, and what clients may send."""
 
-from __future__ import annotations
-
 import json
 import threading
 

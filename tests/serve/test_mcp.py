@@ -1,7 +1,5 @@
 """The tools for agents, called by the package's own client in memory: what may be read, and what comes back."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -33,7 +31,7 @@ class Agent:
     """An agent, and the server that it uses."""
 
     def __init__(self, *roots):
-        self.loaded: list[str] = []
+        self.loaded = []
         self.backend = TranscriptBackend(window_text(0, "one", WINDOW_POSITIONS))
         self._roots = roots
 
@@ -52,7 +50,7 @@ class Agent:
         return asyncio.run(run())
 
     async def _call(self, client, name, arguments):
-        self.progress: list[tuple[float, float | None]] = []
+        self.progress = []
 
         async def note(done, total, message):
             self.progress.append((round(done, 2), total))
@@ -179,7 +177,7 @@ def test_it_ends_by_a_signal_while_a_client_listens_and_says_why_it_cannot_begin
         await mcp.serve_http(server, ServeOptions(port=port), addresses.put_nowait, on_signals)
 
     async def run():
-        addresses: asyncio.Queue[str] = asyncio.Queue()
+        addresses = asyncio.Queue()
         serving = asyncio.create_task(serve(0, addresses))
         async with httpx.AsyncClient(base_url=await addresses.get(), headers=accepts) as client:
             with pytest.raises(OptionError, match="allowed is a port"):

@@ -1,11 +1,8 @@
 """The messages that are kept for a lost connection."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +15,7 @@ from harken.serve.live.outgoing import MAX_REPLAY_BYTES, ReplayLog
 
 
 async def next_of(messages):
-    message: dict[str, Any] = json.loads(await anext(messages))
+    message = json.loads(await anext(messages))
     return message
 
 

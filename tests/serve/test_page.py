@@ -1,7 +1,5 @@
 """The page in a browser: a file, the microphone, and that everybody can use it."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -22,10 +20,6 @@ from real_models import EXAMPLE
 from serving import serving
 
 pytestmark = pytest.mark.real
-needs_browser = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
-
-PICTURE = "HARKEN_PICTURES"
-"""Variable of a folder: the tests write pictures of the page into it."""
 FAR_NAME = "harken.test"
 """A name by which the browser takes the server for another machine."""
 KEY = "a-key-of-the-tests"
@@ -54,6 +48,8 @@ TEXT = "[...document.querySelectorAll('.text p')].map((p) => p.textContent.trim(
 @pytest.fixture(scope="module")
 def browser(unhurried_server, tmp_path_factory):
     """A browser whose microphone hears a recording again and again: on a busy machine it may miss some of it."""
+    if find_browser() is None:
+        pytest.skip("there is no Chromium")
     folder = tmp_path_factory.mktemp("browser")
     speech = load_audio(EXAMPLE)[: round(SPEECH_S * SAMPLE_RATE)]
     heard = folder / "heard.wav"
@@ -86,11 +82,11 @@ def with_text(page):
 
 
 def picture(page, name):
-    if folder := os.environ.get(PICTURE):
+    """Write a picture of the page for people, if they name a folder."""
+    if folder := os.environ.get("HARKEN_PICTURES"):
         page.picture(Path(folder) / name)
 
 
-@needs_browser
 def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(page, unhurried, tmp_path, monkeypatch):
     broken = tmp_path / "broken.mp3"
     broken.write_bytes(b"no recording")
@@ -124,7 +120,6 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(page, unh
     assert "400" in page.problems[0]  # the browser's own note of the refusal
 
 
-@needs_browser
 def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page, unhurried):
     page.resize(1240, 700)
     page.click("#captions")
@@ -148,12 +143,9 @@ def test_what_the_microphone_hears_is_written_and_kept_with_its_recording(page, 
     assert page.problems == []
 
 
-@needs_browser
 def test_captions_are_seen_as_the_address_says_and_go_with_their_session(page, unhurried_server):
-    captions, style = (
-        "document.querySelector('#captions')",
-        "getComputedStyle(document.querySelector('#captions'))",
-    )
+    captions = "document.querySelector('#captions')"
+    style = f"getComputedStyle({captions})"
     page.open(f"{unhurried_server.url}/captions?name=talk&lines=12")
     assert "lines=12: allowed is 1 to 10" in page.run("document.querySelector('#problem').textContent")
     page.open(f"{unhurried_server.url}/captions?name=talk&lines=1&size=40&color=ffe97a&align=left")
@@ -169,7 +161,6 @@ def test_captions_are_seen_as_the_address_says_and_go_with_their_session(page, u
     assert page.problems == []
 
 
-@needs_browser
 def test_every_control_has_a_name_and_is_reached_by_tab(page):
     assert with_text(page).run(CONTROLS_WITHOUT_A_NAME) == []
     page.run("document.querySelector('.skip').focus()")
@@ -183,7 +174,6 @@ def test_every_control_has_a_name_and_is_reached_by_tab(page):
     assert page.run("document.activeElement.matches('.segment button')")
 
 
-@needs_browser
 def test_it_fits_a_phone_by_day_and_by_night(page):
     with_text(page)
     for time, dark in (("light", False), ("dark", True)):
@@ -196,7 +186,6 @@ def test_it_fits_a_phone_by_day_and_by_night(page):
         picture(page, f"phone-text-{time}.png")
 
 
-@needs_browser
 def test_it_asks_for_a_key_where_one_is_wanted_and_says_why_there_is_no_microphone(page, unhurried):
     options = ServeOptions(preload=False, api_key=(KEY,), allowed_host=(FAR_NAME,))
     with serving(lambda id: unhurried, options=options) as locked:

@@ -1,7 +1,5 @@
 """Raw audio of clients becomes the same samples, however it is cut into messages."""
 
-from __future__ import annotations
-
 import io
 from itertools import pairwise
 

@@ -1,10 +1,7 @@
 """OpenAI's own client and plain WebSockets against a server: the route, its keys and subprotocols, real speech."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +37,7 @@ def configure(connection, **audio_input):
 
 def receive_until(connection, type, *, beta=False):
     """Receive events, each held to the client's types, up to one of a type."""
-    events: list[dict[str, Any]] = []
+    events = []
     receive = getattr(connection, "recv_bytes", None) or connection.recv
     while not (events and events[-1]["type"].endswith(type)):
         events.append(json.loads(receive()))
@@ -109,7 +106,7 @@ def test_the_beta_dialect_has_short_lived_keys_and_sessions_too(server, by_heade
     made = sessions.create(input_audio_format="g711_ulaw", client_secret=expiry)
     assert made.input_audio_format == "g711_ulaw"
     headers = {"Authorization": f"Bearer {made.client_secret.value}"}
-    dialect: dict[str, Any] = {"subprotocols": ["realtime", "openai-beta.realtime-v1"]}
+    dialect = {"subprotocols": ["realtime", "openai-beta.realtime-v1"]}
     if by_header:
         dialect, headers = {}, headers | {"OpenAI-Beta": "realtime=v1"}
     url = f"{server.socket_url}/v1/realtime?intent=transcription"

@@ -1,7 +1,5 @@
 """Events of Realtime clients: what is understood, in both dialects, and what each error says."""
 
-from __future__ import annotations
-
 import pytest
 from realtime_script import MANUAL, Script, brief, pcm
 

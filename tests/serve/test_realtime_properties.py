@@ -1,15 +1,12 @@
 """Whatever a client sends and a stream says: the events of a session are valid, its transcripts those of files."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from realtime_script import Script, final, interim, pcm
+from realtime_script import Script, final, interim, pcm, transcribed
 
 from fakes.live_sessions import speech_ended, speech_started
 from fakes.speech_detector import LoudIsSpeech
@@ -70,13 +67,14 @@ WORDS = (" one", " two", ",", " drei", "四", " café", " ")
 def test_items_are_announced_and_completed_once_in_every_order_of_events(happenings, detects, words):
     turns = TurnDetection(idle_timeout_ms=1000) if detects else None
     script = Script(SessionConfig(turn_detection=turns, include=(LOGPROBS, INTERIM)))
-    events: list[Any] = script.append(0.5)
+    events = script.append(0.5)
     for i, happening in enumerate(happenings):
         word = words[i % len(words)]
+        whole = [] if detects else [transcribed(word, *words[:2])]  # as at the flush; here at once, of its own words
         session = {"audio": {"input": {"transcription": {"delay": "high" if i % 2 else "low"}}}}
         events += {
             "w": lambda word=word: script.say(interim(word, tentative=" so")),
-            "f": lambda word=word: script.say(final(word, *words[:2])),
+            "f": lambda word=word, whole=whole: script.say(final(word, *words[:2]), *whole),
             "s": lambda i=i: script.say(speech_started(i / 10)),
             "e": lambda i=i: script.say(speech_ended(i / 10)),
             "k": lambda i=i: script.say(speech_ended(i / 10, "limit")),
@@ -93,7 +91,7 @@ def test_items_are_announced_and_completed_once_in_every_order_of_events(happeni
 
 
 def check_turns(events, *, revised):
-    deltas: dict[str, str] = defaultdict(str)
+    deltas = defaultdict(str)
     committed, previous = [], None
     for event in filter(lambda event: isinstance(event, dict), events):
         if event["type"].endswith(".delta"):

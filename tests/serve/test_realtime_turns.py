@@ -1,7 +1,5 @@
 """Turns of a Realtime session: what the stream says and the client commits, as events about items."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

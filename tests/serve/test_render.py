@@ -1,7 +1,5 @@
 """Transcripts rendered as files, and as events while they are made."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -19,11 +17,9 @@ from harken.serve.rest.transcripts import TranscriptionEvents, transcript_json
 from harken.serve.work.file_job import FileUpdate
 
 PATH = "/v1/harken/render"
-WORDS = (
-    Word(start_s=0.5, end_s=0.9, text=" Good", probability=0.9),
-    Word(start_s=0.9, end_s=1.4, text=" <morning>.", probability=0.8),
-)
-SEGMENT = make_segment(*WORDS, start_s=0.5, end_s=1.4)
+GOOD = Word(start_s=0.5, end_s=0.9, text=" Good", probability=0.9)
+MORNING = Word(start_s=0.9, end_s=1.4, text=" <morning>.", probability=0.8)
+SEGMENT = make_segment(GOOD, MORNING, start_s=0.5, end_s=1.4)
 TRANSCRIPT = Transcript(segments=(SEGMENT,), language="en", duration_s=2.0, model="tones")
 DOCUMENT = transcript_json(TRANSCRIPT, "tones")
 
@@ -58,11 +54,8 @@ def test_a_transcript_that_is_too_large_is_refused(http, monkeypatch):
     assert answer.status_code == 413
 
 
-CHANGES = st.dictionaries(
-    st.sampled_from([*DOCUMENT]),
-    st.none() | st.integers() | st.text() | st.floats() | st.just([{}]),
-    max_size=3,
-)
+VALUES = st.none() | st.integers() | st.text() | st.floats() | st.just([{}])
+CHANGES = st.dictionaries(st.sampled_from([*DOCUMENT]), VALUES, max_size=3)
 
 
 @given(changes=CHANGES, text=st.text(max_size=20), name=st.sampled_from([*FORMATS]))
@@ -89,11 +82,8 @@ def test_the_deltas_are_the_text_wherever_spaces_are(texts):
     asked = parse_transcription_form(Form([("model", "tones")]), "transcribe")
     events = TranscriptionEvents(asked, None)
     updates = [[replace(SEGMENT, text=text, words=()) for text in window] for window in texts]
-    deltas = [
-        event["delta"]
-        for segments in updates
-        for event in events.update(FileUpdate(segments=segments, done_s=0.0))
-    ]
+    steps = [FileUpdate(segments=segments, done_s=0.0) for segments in updates]
+    deltas = [event["delta"] for step in steps for event in events.update(step)]
     segments = tuple(segment for window in updates for segment in window)
     transcript = Transcript(segments=segments, language="en", duration_s=1.0, model="tones")
     (done,) = events.done(transcript)

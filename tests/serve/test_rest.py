@@ -1,7 +1,5 @@
 """OpenAI's REST API, as OpenAI's own client uses it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """Forms as other clients send them, and as nobody should."""
 
-from __future__ import annotations
-
 import json
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Files that are too large or too long, clients that go away, and clients that read slowly."""
 
-from __future__ import annotations
-
 import io
 import socket
 import sys
@@ -14,19 +12,10 @@ import av
 import numpy as np
 import pytest
 from served_audio import FORM_TYPE, file_form, wav
-from tone_server import (
-    FIELDS,
-    PATH,
-    check_refused,
-    events_of,
-    post,
-    serving_tones,
-    speak,
-)
+from tone_server import FIELDS, PATH, check_refused, events_of, post, serving_tones, speak
 
 from cli_runner import eventually
 from fakes.tone_backend import ToneBackend
-from harken.serve.options import ServeOptions
 
 DESCRIPTORS = Path("/proc/self/fd")
 HOURS = 8
@@ -64,8 +53,7 @@ def connection(server, headers, path=PATH):
 
 
 def test_a_file_that_is_too_large_is_refused_before_its_end():
-    options = ServeOptions(preload=False, max_upload_mb=0.05)
-    with serving_tones(options=options) as server:
+    with serving_tones(max_upload_mb=0.05) as server:
         with connection(server, "Content-Length: 60000") as client:  # and nothing of the body
             assert client.recv(1000).startswith(b"HTTP/1.1 413")
         with connection(server, "Transfer-Encoding: chunked") as client:
@@ -87,9 +75,8 @@ def test_hours_of_silence_in_kilobytes_are_refused_by_their_header():
 @pytest.mark.parametrize("stream", ["false", "true"])
 def test_a_duration_that_the_header_conceals_ends_the_decoding_at_the_limit(stream):
     max_audio_s, step_s = 1_000.0, 11 * BLOCK_SAMPLES / 1_000  # ten blocks a step
-    options = ServeOptions(preload=False, max_audio_s=max_audio_s)
     before = peak_memory_bytes()
-    with serving_tones(options=options) as server:
+    with serving_tones(max_audio_s=max_audio_s) as server:
         wanted = {"stream": stream, "include[]": "harken.events"}
         answer = post(server.http, silent_flac(tells_duration=False), **wanted)
         if stream == "true":

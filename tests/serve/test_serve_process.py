@@ -1,7 +1,5 @@
 """`harken serve` as a process: the address that it prints, what it refuses, standard input, and its end at a signal."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -191,7 +189,7 @@ def test_wyoming_is_spoken_over_standard_input_and_output_to_their_end():
                 chunks = [AudioChunk(**format, audio=said[i : i + 2048]) for i in range(0, len(said), 2048)]
                 for told in (Transcribe(language="en"), AudioStart(**format), *chunks, AudioStop()):
                     write_event(told.event(), process.stdin)
-                texts: dict[str, str] = {}
+                texts = {}
                 while "transcript-stop" not in texts and (event := read_event(process.stdout)):
                     texts[event.type] = texts.get(event.type, "") + event.data.get("text", "")
                 assert "fellow Americans" in texts["transcript"]

@@ -1,7 +1,5 @@
 """The service: files and streams on one engine give the text of each alone, and idle models leave the memory."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from threading import Event

@@ -1,7 +1,5 @@
 """The messages of the sockets of Deepgram and Vosk, beside what the clients of all protocols can rely on."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

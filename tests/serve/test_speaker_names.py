@@ -1,7 +1,5 @@
 """The page of a transcript in a browser: names of speakers are edited, and kept in the page that is saved."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -24,9 +22,7 @@ def segment(start_s, text, *speakers):
 
 TALK = Transcript(
     segments=(
-        segment(0.0, " Good day.", "A"),
-        segment(1.0, " Yes.", "B", "C"),
-        segment(2.0, " Bye.", "C", "A"),
+        *(segment(0.0, " Good day.", "A"), segment(1.0, " Yes.", "B", "C"), segment(2.0, " Bye.", "C", "A")),
     ),
     language="en",
     duration_s=3.5,
@@ -41,9 +37,9 @@ PLAIN = Transcript(segments=(segment(0.0, " Good day."),), language="en", durati
 
 
 def data_of(page):
-    found = re.search(r'<script type="application/json" id="transcript">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return from_json(found[1])
+    return from_json(
+        re.search(r'<script type="application/json" id="transcript">(.*?)</script>', page, re.DOTALL)[1]
+    )
 
 
 def edit(number, name):
@@ -76,10 +72,8 @@ def test_edited_names_are_shown_and_saved_and_a_page_without_speakers_has_none(t
         assert page.problems == []
     assert saved == again
     read = data_of(saved)
-    assert [segment.speakers for segment in read.segments] == [(HOSTILE,), ("Ann",), ("Ann", HOSTILE)]
-    assert [segment.words[0].speakers for segment in read.segments] == [
-        segment.speakers for segment in read.segments
-    ]
+    for said in (read.segments, [segment.words[0] for segment in read.segments]):
+        assert [each.speakers for each in said] == [(HOSTILE,), ("Ann",), ("Ann", HOSTILE)]
     assert read.dropped[0].segment.speakers == ("Ann",)
     assert [turn.speaker for turn in read.turns] == [HOSTILE, "Ann", "Ann"]
     assert read.speakers == (Speaker(name=HOSTILE, seconds=1.25), Speaker(name="Ann", seconds=2.5))

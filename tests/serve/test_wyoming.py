@@ -1,7 +1,5 @@
 """The Wyoming protocol, spoken with by its own client; the words come from a script."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -50,19 +48,14 @@ async def raw(stage):
             writer.close()
 
 
+async def send(client, *told):
+    for each in told:
+        await client.write_event(each if isinstance(each, Event) else each.event())
+
+
 async def speak(client, n_words, **transcribe):
-    if transcribe:
-        await client.write_event(Transcribe(**transcribe).event())
-        await client.write_event(AudioStart(**FORMAT).event())
-    for _ in range(n_words):
-        await client.write_event(AudioChunk(**FORMAT, audio=WORD).event())
-    await client.write_event(AudioStop().event())
-
-
-async def reply(client):
-    event = await client.read_event()
-    assert event
-    return event
+    begin = (Transcribe(**transcribe), AudioStart(**FORMAT)) if transcribe else ()
+    await send(client, *begin, *[AudioChunk(**FORMAT, audio=WORD)] * n_words, AudioStop())
 
 
 async def answer(client):
@@ -88,8 +81,8 @@ async def transcript(client):
 @played()
 async def test_a_description_has_all_models_and_their_languages(stage):
     async with connected(stage) as client:
-        await client.write_event(Describe().event())
-        (program,) = Info.from_event(await reply(client)).asr
+        await send(client, Describe())
+        (program,) = Info.from_event(await client.read_event()).asr
         assert program.name == "harken"
         assert program.supports_transcript_streaming
         assert program.requires_external_vad
@@ -97,11 +90,11 @@ async def test_a_description_has_all_models_and_their_languages(stage):
         assert len(program.models[1].languages) > 90
 
         await stage.service.preload()
-        await client.write_event(Describe().event())
-        (program,) = Info.from_event(await reply(client)).asr
+        await send(client, Describe())
+        (program,) = Info.from_event(await client.read_event()).asr
         assert [model.languages for model in program.models] == [["en"], ["en"]]
-        await client.write_event(Ping(text="here?").event())
-        assert Pong.from_event(await reply(client)).text == "here?"
+        await send(client, Ping(text="here?"))
+        assert Pong.from_event(await client.read_event()).text == "here?"
 
 
 @played()
@@ -127,15 +120,15 @@ async def test_a_refused_request_is_told_and_may_be_corrected(stage):
         ({"transcript_terms": "lamp"}, "transcript_terms"),
     ):
         async with connected(stage) as client:
-            await client.write_event(Event("transcribe", request_data))
-            error = await reply(client)
+            await send(client, Event("transcribe", request_data))
+            error = await client.read_event()
             assert error.type == "error"
             assert problem in error.data["text"]
             assert "\n" not in error.data["text"]
             await speak(client, 1, name="tiny.en")
             assert await transcript(client) == words_said(1)
 
-            await client.write_event(Event("transcribe", request_data))
+            await send(client, Event("transcribe", request_data))
             await speak(client, 3)  # Home Assistant looks at the end of the connection, not at errors
             assert [event.type for event in await answer(client)] == ["error"]
 
@@ -149,8 +142,7 @@ async def test_audio_of_another_format_is_refused(stage):
         ({"rate": 16_000}, "width"),
     ):
         async with connected(stage) as client:
-            for event in (*[Event("audio-chunk", format, WORD)] * 2, AudioStop().event()):
-                await client.write_event(event)
+            await send(client, *[Event("audio-chunk", format, WORD)] * 2, AudioStop())
             (error,) = await answer(client)
             assert problem in error.data["text"]
 
@@ -163,9 +155,8 @@ async def test_samples_of_any_width_and_rate_are_heard_alike(stage, width, dtype
     data = np.repeat(tone.astype(dtype), 2).tobytes()  # two channels
     format = {"rate": 48_000, "width": width, "channels": 2}
     async with connected(stage) as client:
-        for start in range(0, len(data), 100_001):
-            await client.write_event(AudioChunk(**format, audio=data[start : start + 100_001]).event())
-        await client.write_event(AudioStop().event())
+        blocks = [data[start : start + 100_001] for start in range(0, len(data), 100_001)]
+        await send(client, *(AudioChunk(**format, audio=block) for block in blocks), AudioStop())
         await transcript(client)
     heard = stage.model.sessions[-1].samples
     assert abs(len(heard) - 16_000) < 80

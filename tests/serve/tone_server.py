@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -36,14 +35,10 @@ class ToneRecognizer(Recognizer):
         return super().transcribe(audio, replace(options or TranscribeOptions(), **LETTER_OPTIONS), **keywords)
 
 
-@contextmanager
-def serving_tones(
-    backend: ToneBackend | None = None, options: ServeOptions | None = None, **uvicorn_options: Any
-) -> Iterator[Serving]:
+def serving_tones(backend: ToneBackend | None = None, **options: Any) -> AbstractContextManager[Serving]:
     """Serve a model of tones under the name "tones"."""
     recognizer = ToneRecognizer(backend or ToneBackend())
-    with serving(lambda id: recognizer, ["tones"], options, **uvicorn_options) as server:
-        yield server
+    return serving(lambda id: recognizer, ["tones"], ServeOptions(preload=False, **options))
 
 
 def post(http: httpx.Client, recording: bytes, path: str = PATH, **fields: Any) -> httpx.Response:
