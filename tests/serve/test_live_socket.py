@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 from clients import OwnClient, played, until
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from served_audio import wav, webm
 from talking import words_said
@@ -236,6 +236,7 @@ MESSAGES = st.one_of(
 
 
 @settings(max_examples=12, deadline=None)
+@example(hello=True, messages=['{"type": "end"}'])  # and is closed before the last message is read
 @given(hello=st.booleans(), messages=st.lists(MESSAGES, max_size=5))
 @played()
 async def test_whatever_comes_is_answered_with_a_code_of_the_protocol(stage, hello, messages):
