@@ -1,6 +1,5 @@
 """Tokenizer: text to tokens and back, word splitting, languages, and the layout of the special tokens."""
 
-from harken.text.frequent_tokens import frequent_token_ids
 from harken.text.languages import (
     LANGUAGES,
     asks_for_detection,
@@ -19,7 +18,6 @@ __all__ = [
     "TokenKind",
     "Tokenizer",
     "asks_for_detection",
-    "frequent_token_ids",
     "from_language_tag",
     "from_language_tags",
     "script_named",

@@ -16,7 +16,6 @@ from harken.checkpoints import Checkpoint, encoder_digest
 from harken.checkpoints.adapter import ASSISTANT_FILE, is_stitched_weight, serialize_assistant
 from harken.checkpoints.huggingface import export
 from harken.files import write_atomic
-from harken.text import frequent_token_ids
 from harken.training.examples import ExampleStore, StateMatchedStore
 from harken.training.labelling import Labeller, Teacher, label_windows
 from harken.training.loop import TrainingCallbacks
@@ -32,6 +31,7 @@ from harken.training.student import (
     copy_decoder_layers,
     evenly_spaced_layers,
     fit_stitching_map,
+    frequent_token_ids,
     low_rank_changes,
     scored_token_ids,
     small_model_labeller,

@@ -1,17 +1,23 @@
-"""Tests of the selection of frequent tokens and of its coverage of further text."""
+"""The selection of frequent tokens, which an assistant scores when it drafts, and its coverage of further text."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.text import Tokenizer, frequent_token_ids
+from harken.text import Tokenizer
+
+pytest.importorskip("torch")
+from harken.training.student import frequent_token_ids
 
 TOKENIZER = Tokenizer.bytes_only()
 EOT = TOKENIZER.eot
 SPECIALS = range(EOT, TOKENIZER.n_vocab)
+TEXT = [7] * 96 + [40, 100, 150, 200]
 
 
 @given(st.lists(st.lists(st.integers(0, TOKENIZER.n_vocab - 1))), st.floats(0, 1))
@@ -24,24 +30,22 @@ def test_ids_ascend_and_include_specials_and_all_tokens_of_the_texts(
     assert {*SPECIALS, *(token for text in texts for token in text)} <= {*ids.tolist()}
 
 
-@pytest.mark.parametrize("texts", [[], [[]], [[EOT, EOT + 7]]])
-def test_no_text_selects_the_whole_vocabulary(texts: list[list[int]]) -> None:
-    assert frequent_token_ids(TOKENIZER, texts).tolist() == list(range(TOKENIZER.n_vocab))
-
-
-def test_repeated_tokens_alone_are_selected() -> None:
-    assert frequent_token_ids(TOKENIZER, [[7, 200, 7], [200, EOT]]).tolist() == [7, 200, *SPECIALS]
-
-
-def test_token_that_occurs_once_adds_all_lower_ids() -> None:
-    assert frequent_token_ids(TOKENIZER, [[7, 7, 200, 200, 30]]).tolist() == [*range(31), 200, *SPECIALS]
-
-
-def test_lower_coverage_adds_fewer_low_ids() -> None:
-    text = [7] * 96 + [40, 100, 150, 200]
-    for coverage, first in ((1.0, 201), (0.989, 151), (0.979, 101), (0.969, 41), (0.95, 0)):
-        ids = frequent_token_ids(TOKENIZER, [text], coverage).tolist()
-        assert ids == sorted({*range(first), *text, *SPECIALS}), coverage
+@pytest.mark.parametrize(
+    ("texts", "coverage", "selected"),
+    [
+        *((nothing, 0.995, range(EOT)) for nothing in ([], [[]], [[EOT, EOT + 7]])),
+        ([[7, 200, 7], [200, EOT]], 0.995, [7, 200]),
+        ([[7, 7, 200, 200, 30]], 0.995, [*range(31), 200]),  # one that occurs once adds all lower ids
+        *(
+            ([TEXT], coverage, [*range(first), *TEXT])
+            for coverage, first in ((1.0, 201), (0.989, 151), (0.979, 101), (0.969, 41), (0.95, 0))
+        ),
+    ],
+)
+def test_repeated_tokens_are_selected_and_as_many_low_ids_as_the_coverage_needs(
+    texts: list[list[int]], coverage: float, selected: Iterable[int]
+) -> None:
+    assert frequent_token_ids(TOKENIZER, texts, coverage).tolist() == sorted({*selected, *SPECIALS})
 
 
 @pytest.mark.parametrize("coverage", [0.9, 0.97, 0.995])
