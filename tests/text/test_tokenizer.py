@@ -1,38 +1,26 @@
-"""The tokenizer on small and real vocabularies: special tokens, languages, prompts, words, incremental decoding."""
+"""The tokenizer on small and real vocabularies: special tokens, prompts, and text to tokens and back."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harken.errors import CheckpointError, OptionError
-from harken.text import (
-    LANGUAGES,
-    IncrementalDetokenizer,
-    Tokenizer,
-    TokenKind,
-    from_language_tag,
-    to_language_code,
-)
-from harken.text.bpe import pretokenize
-from harken.text.languages import TAGS
+from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
+from harken.text.bpe import bytes_to_unicode, is_byte_level, pretokenize, unicode_to_bytes
 
-
-@pytest.fixture(scope="module")
-def english() -> Tokenizer:
-    return Tokenizer.builtin(51864)
-
-
-@pytest.fixture(scope="module")
-def multilingual() -> Tokenizer:
-    return Tokenizer.builtin(51865)
+BYTES = Tokenizer.bytes_only()
+ENGLISH, MULTILINGUAL, LATEST = map(Tokenizer.builtin, (51864, 51865, 51866))
 
 
 def test_bytes_only_vocabulary_has_the_real_layout() -> None:
     tokenizer = Tokenizer.bytes_only(n_languages=3)
-    names = [tokenizer.describe_token(token) for token in range(256, tokenizer.n_vocab)]
+    names = tokenizer.vocabulary()[256:]
     assert names[:13] == [
         *("<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|zh|>", "<|de|>", "<|translate|>"),
         *("<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"),
@@ -43,97 +31,54 @@ def test_bytes_only_vocabulary_has_the_real_layout() -> None:
     assert tokenizer.timestamp_begin == 267
 
 
-def test_kinds_of_tokens(multilingual: Tokenizer) -> None:
+def test_kinds_of_tokens_and_times_of_timestamps() -> None:
     first_of_kind = {
         0: TokenKind.TEXT, 50257: TokenKind.EOT, 50258: TokenKind.SOT, 50259: TokenKind.LANGUAGE,
         50358: TokenKind.TASK, 50360: TokenKind.CONTROL, 50364: TokenKind.TIMESTAMP,
     }  # fmt: skip
     for token in range(51865):
-        assert (
-            multilingual.kind(token) is first_of_kind[max(first for first in first_of_kind if first <= token)]
-        )
-
-
-def test_timestamps_are_exact_hundredths(multilingual: Tokenizer) -> None:
-    begin = multilingual.timestamp_begin
-    times = [multilingual.timestamp_s(token) for token in range(begin, multilingual.n_vocab)]
+        first = max(first for first in first_of_kind if first <= token)
+        assert MULTILINGUAL.kind(token) is first_of_kind[first]
+    times = [MULTILINGUAL.timestamp_s(token) for token in range(50364, 51865)]
     assert times == [float(f"{i * 0.02:.2f}") for i in range(1501)]
+    assert ENGLISH.blank_tokens == (220, 50256)  # space and end of text
 
 
-def test_decode_ignores_special_tokens(multilingual: Tokenizer) -> None:
-    hello = multilingual.encode(" hello")
-    tokens = [*multilingual.sot_sequence("en"), 50364, *hello, 50384, multilingual.eot]
-    assert multilingual.decode(tokens) == " hello"
-    assert multilingual.decode_bytes(tokens) == b" hello"
-    assert multilingual.decode_with_timestamps(tokens) == (
+def test_decode_ignores_special_tokens() -> None:
+    hello = MULTILINGUAL.encode(" hello")
+    tokens = [*MULTILINGUAL.sot_sequence("en"), 50364, *hello, 50384, MULTILINGUAL.eot]
+    assert MULTILINGUAL.decode(tokens) == " hello"
+    assert MULTILINGUAL.decode_bytes(tokens) == b" hello"
+    assert MULTILINGUAL.decode_with_timestamps(tokens) == (
         "<|startoftranscript|><|en|><|transcribe|><|0.00|> hello<|0.40|><|endoftext|>"
     )
 
 
-def test_lone_surrogate_is_encoded_as_question_mark(multilingual: Tokenizer) -> None:
-    assert multilingual.encode("a\udc80b") == multilingual.encode("a?b")
-
-
-def test_sot_sequence_of_language_and_task(english: Tokenizer, multilingual: Tokenizer) -> None:
-    assert english.sot_sequence() == (50257,)
-    assert english.sot_sequence("english", timestamps=False) == (50257, 50362)
-    assert multilingual.sot_sequence("German") == (50258, 50261, 50359)
-    assert multilingual.sot_sequence("de", "translate", timestamps=False) == (50258, 50261, 50358, 50363)
-
-
-def test_unsupported_language_or_task_is_rejected(english: Tokenizer, multilingual: Tokenizer) -> None:
-    with pytest.raises(OptionError, match="language='de': allowed is en, as this model is English-only"):
-        english.sot_sequence("de")
-    with pytest.raises(OptionError, match="task='translate'"):
-        english.sot_sequence(task="translate")
-    with pytest.raises(OptionError, match="task='sing': allowed is transcribe or translate"):
-        multilingual.sot_sequence("en", "sing")
-    with pytest.raises(OptionError, match="language=None"):
-        multilingual.sot_sequence()
-
-
-def test_every_code_and_name_resolves_to_its_code() -> None:
-    assert len(LANGUAGES) == 100
-    given = {" ENGLISH ": "en", "German": "de", "castilian": "es", "Haitian Creole": "ht", "jv": "jw"}
-    given |= {
-        "zh-Hant": "zh",
-        "chinese-hans": "zh",
-        "sr_Latn": "sr",
-        "en-GB": "en",
-        "pt_BR.UTF-8": "pt",
-        "ger": "de",
-    }
-    assert {name: to_language_code(name) for name in given} == given
-    assert [to_language_code(code) for code in LANGUAGES] == list(LANGUAGES)
-    assert [to_language_code(name) for name in LANGUAGES.values()] == list(LANGUAGES)
-
-
-def test_unknown_language_is_rejected_with_the_nearest_and_the_allowed() -> None:
-    with pytest.raises(OptionError, match=r"language='Germn': .*\byue\b.*nearest: de \(german\)") as caught:
-        to_language_code("Germn")
-    assert caught.value.field == "language"
-    assert "\n" not in str(caught.value)
-    for given in ("", "klingon", "xx", "<|en|>", "tlh-XX", "Hant"):
-        with pytest.raises(OptionError):
-            to_language_code(given)
-
-
-def test_blank_tokens_are_space_and_end_of_text(english: Tokenizer) -> None:
-    assert english.blank_tokens == (220, 50256)
+def test_sot_sequence_of_language_and_task() -> None:
+    assert ENGLISH.sot_sequence() == (50257,)
+    assert ENGLISH.sot_sequence("english", timestamps=False) == (50257, 50362)
+    assert MULTILINGUAL.sot_sequence("German") == (50258, 50261, 50359)
+    assert MULTILINGUAL.sot_sequence("de", "translate", timestamps=False) == (50258, 50261, 50358, 50363)
+    for tokenizer, asked, message in (
+        (ENGLISH, ("de",), "language='de': allowed is en, as this model is English-only"),
+        (ENGLISH, (None, "translate"), "task='translate': allowed is transcribe, as this"),
+        (MULTILINGUAL, ("en", "sing"), "task='sing': allowed is transcribe or translate"),
+        (MULTILINGUAL, (), "language=None"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            tokenizer.sot_sequence(*asked)
 
 
 def test_invalid_utf8_neither_loses_tokens_nor_splits_a_neighbour() -> None:
-    tokenizer = Tokenizer.bytes_only()
     invalid = [0xE2, 0x20, 0xFF, *"é".encode(), 0xF0, 0x9F]
-    words, groups = tokenizer.split_words(invalid, "ja")
+    words, groups = BYTES.split_words(invalid, "ja")
     assert words == ["�", " ", "�", "é", "�"]
     assert groups == [[0xE2], [0x20], [0xFF], [0xC3, 0xA9], [0xF0, 0x9F]]
 
 
 def test_detokenizer_waits_until_a_character_is_complete() -> None:
-    tokenizer = Tokenizer.bytes_only()
-    detokenizer = IncrementalDetokenizer(tokenizer)
-    assert [detokenizer.feed(token) for token in [*"a♪".encode(), tokenizer.eot]] == ["a", "", "", "♪", ""]
+    detokenizer = IncrementalDetokenizer(BYTES)
+    assert [detokenizer.feed(token) for token in [*"a♪".encode(), BYTES.eot]] == ["a", "", "", "♪", ""]
     assert detokenizer.feed(0xE2) == ""
     assert detokenizer.flush() == "�"
     assert detokenizer.feed(0x62) == "b"
@@ -161,9 +106,10 @@ def test_pretokens_are_those_of_gpt2(pretokens: list[str]) -> None:
     assert pretokenize("".join(pretokens)) == pretokens
 
 
-def test_long_text_without_spaces_is_encoded(multilingual: Tokenizer) -> None:
+def test_long_text_without_spaces_and_lone_surrogates_are_encoded() -> None:
     text = "日本語テキスト" * 2000
-    assert multilingual.decode(multilingual.encode(text)) == text
+    assert MULTILINGUAL.decode(MULTILINGUAL.encode(text)) == text
+    assert MULTILINGUAL.encode("a\udc80b") == MULTILINGUAL.encode("a?b")
 
 
 def test_import_of_text_loads_no_tokenizer_library() -> None:
@@ -172,32 +118,73 @@ def test_import_of_text_loads_no_tokenizer_library() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_tags_of_other_programs_are_languages_of_whisper_or_any() -> None:
-    given = {
-        **{
-            "en-US": "en",
-            "EN_us.UTF-8": "en",
-            "zh-Hans-CN": "zh-Hans",
-            "pt_BR": "pt",
-            "nb-NO": "no",
-            "iw": "he",
-        },
-        **{"ger": "de", "deu": "de", "haw": "haw", "Haitian Creole": "ht", " German ": "de", "fil-PH": "tl"},
-        **{
-            "zh_TW": "zh-Hant",
-            "cmn-Hant": "zh-Hant",
-            "yue-HK": "yue-Hant",
-            "sr_RS@latin": "sr-Latn",
-            "sr-RS": "sr",
-        },
-        **{"SR-cyrl": "sr-Cyrl", "uz-Latn": "uz", "zh": "zh", "zh-Hans-HK": "zh-Hans"},
-        **dict.fromkeys(("auto", "und", "multi", "", "  ", "*", "mul-Latn"), None),
-    }
-    assert {tag: from_language_tag(tag) for tag in given} == given
-    assert from_language_tag(None) is None
-    assert TAGS.keys().isdisjoint(LANGUAGES)
-    assert LANGUAGES.keys() >= {*TAGS.values()}
-    for code in LANGUAGES:
-        assert from_language_tag(f"{code}-XX") == code
-    with pytest.raises(OptionError, match="language='tlh-XX': allowed is one of en"):
-        from_language_tag("tlh-XX")
+# --- any text, and any tokens ------------------------------------------------------------------------------
+
+tokenizers = st.sampled_from([BYTES, ENGLISH, LATEST])
+texts = st.text(st.characters(exclude_categories=["Cs"])) | st.text("aé♪🙂日 '.st\n", max_size=40)
+languages = st.sampled_from(["en", "ja"])
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Tokenizer, list[int]]:
+    """Draw any tokens, half of them without a whole character."""
+    tokenizer = draw(tokenizers)
+    partial = [token for token in range(256) if tokenizer.decode([token]) == "�"]
+    token = st.integers(0, tokenizer.n_vocab - 1) | st.sampled_from(partial)
+    return tokenizer, draw(st.lists(token, max_size=30))
+
+
+@given(data=st.binary())
+def test_byte_level_alphabet_is_reversible(data: bytes) -> None:
+    assert is_byte_level(bytes_to_unicode(data))
+    assert len(bytes_to_unicode(data)) == len(data)
+    assert unicode_to_bytes(bytes_to_unicode(data)) == data
+
+
+@given(tokenizer=tokenizers, text=texts, language=languages)
+def test_text_comes_back_of_its_tokens_and_of_words_that_end_between_characters(
+    tokenizer: Tokenizer, text: str, language: str
+) -> None:
+    assert "".join(pretokenize(text)) == text
+    tokens = tokenizer.encode(text)
+    assert tokenizer.decode(tokens) == text
+    assert all(0 <= token < tokenizer.eot for token in tokens)
+    words, groups = tokenizer.split_words(tokens, language)
+    assert "".join(words) == text
+    for word, group in zip(words, groups, strict=True):
+        assert tokenizer.decode_bytes(group).decode() == word
+    if tokenizer is BYTES and language == "ja":
+        assert words == list(text)
+
+
+@given(run=runs(), language=languages)
+def test_words_and_pieces_joined_are_the_decoded_tokens(
+    run: tuple[Tokenizer, list[int]], language: str
+) -> None:
+    tokenizer, tokens = run
+    words, groups = tokenizer.split_words(tokens, language)
+    assert [token for group in groups for token in group] == tokens
+    assert "".join(words) == tokenizer.decode_with_timestamps(tokens)
+    assert words == [tokenizer.decode_with_timestamps(group) for group in groups]
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == tokenizer.decode(tokens)
+
+
+@pytest.mark.parametrize("tokenizer", [ENGLISH, LATEST], ids=["english", "multilingual"])
+def test_heap_merges_equal_the_definition(tokenizer: Tokenizer) -> None:
+    """Compare with the definition of byte-pair merges: lowest rank first, leftmost of equal ones."""
+    ids = {tokenizer.decode_bytes([token]): token for token in range(tokenizer.eot)}
+
+    @given(pretoken=st.text("aeinorst", min_size=1, max_size=30))
+    def check(pretoken: str) -> None:
+        parts = [bytes([byte]) for byte in pretoken.encode()]
+        while len(parts) > 1:
+            ranks = [ids.get(a + b, tokenizer.eot) for a, b in pairwise(parts)]
+            if min(ranks) == tokenizer.eot:
+                break
+            at = ranks.index(min(ranks))
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        expected = [pretoken.encode()] if pretoken.encode() in ids else parts
+        assert tokenizer.encode(pretoken) == [ids[part] for part in expected]
+
+    check()

@@ -18,19 +18,12 @@ SPELLED = [bytes_to_unicode(token) for token in TOKENS]
 SPECIALS = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>"]
 
 
-def lines() -> str:
-    return "".join(f"{token}\n" for token in SPELLED + SPECIALS)
-
-
-def ids() -> dict[str, int]:
-    return {token: i for i, token in reversed(list(enumerate(SPELLED + SPECIALS)))}
-
-
+IDS = {token: i for i, token in reversed([*enumerate(SPELLED + SPECIALS)])}
 CONTENTS = {
-    "tokenizer.json": lambda: json.dumps({"model": {"vocab": ids(), "merges": ["h e"]}, "added_tokens": []}),
-    "vocab.json": lambda: json.dumps(ids(), ensure_ascii=False),
-    "vocabulary.txt": lines,
-    "vocabulary.json": lambda: json.dumps(SPELLED + SPECIALS),
+    "tokenizer.json": json.dumps({"model": {"vocab": IDS, "merges": ["h e"]}, "added_tokens": []}),
+    "vocab.json": json.dumps(IDS, ensure_ascii=False),
+    "vocabulary.txt": "".join(f"{token}\n" for token in SPELLED + SPECIALS),
+    "vocabulary.json": json.dumps(SPELLED + SPECIALS),
 }
 
 
@@ -43,34 +36,26 @@ class Source:
 
 @pytest.mark.parametrize("name", CONTENTS)
 def test_every_kind_of_file_gives_the_same_tokenizer(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text(CONTENTS[name](), encoding="utf-8")
-    tokenizer = Tokenizer.from_source(Source(path=tmp_path / name), N_VOCAB)
-    assert tokenizer.eot == 259
-    assert [tokenizer.decode_bytes([i]) for i in range(259)] == TOKENS
-    assert tokenizer.encode("hello hell") == [257, 32, 256, 108, 108]
+    for line_end in ("\n", "\r\n"):
+        (tmp_path / name).write_text(CONTENTS[name], encoding="utf-8", newline=line_end)
+        tokenizer = Tokenizer.from_source(Source(path=tmp_path / name), N_VOCAB)
+        assert tokenizer.eot == 259
+        assert [tokenizer.decode_bytes([i]) for i in range(259)] == TOKENS
+        assert tokenizer.encode("hello hell") == [257, 32, 256, 108, 108]
 
 
-def test_windows_line_ends_are_not_part_of_tokens(tmp_path: Path) -> None:
-    (tmp_path / "vocabulary.txt").write_bytes(lines().replace("\n", "\r\n").encode())
-    tokenizer = Tokenizer.from_file(tmp_path / "vocabulary.txt", N_VOCAB)
-    assert tokenizer.decode_bytes(range(259)) == b"".join(TOKENS)
-
-
-def test_ggml_tokens_may_include_end_of_text() -> None:
+def test_ggml_tokens_may_include_end_of_text_and_a_checkpoint_without_tokens_has_the_builtin_ones() -> None:
     for tokens in (TOKENS, [*TOKENS, b"<|endoftext|>"]):
         tokenizer = Tokenizer.from_source(Source(tokens=tuple(tokens)), N_VOCAB)
         assert tokenizer.eot == 259
         assert tokenizer.encode("hello") == [257]
-
-
-def test_checkpoint_without_vocabulary_uses_the_builtin_one() -> None:
     assert Tokenizer.from_source(Source(), 51864).decode([15496]) == "Hello"
     assert Tokenizer.from_source(Source(), 51866).multilingual
 
 
 DAMAGED = {
     "empty": ("tokenizer.json", b""),
-    "cut": ("tokenizer.json", CONTENTS["tokenizer.json"]().encode()[:1000]),
+    "cut": ("tokenizer.json", CONTENTS["tokenizer.json"].encode()[:1000]),
     "no model": ("tokenizer.json", b"{}"),
     "no vocab": ("tokenizer.json", b'{"model": {}}'),
     "a list": ("tokenizer.json", b"[]"),
@@ -81,7 +66,7 @@ DAMAGED = {
     "a hole": ("vocab.json", b'{"a": 0, "<|endoftext|>": 2}'),
     "a list of numbers": ("vocab.json", b"[1, 2]"),
     "ids of text": ("vocab.json", b'{"a": "0", "<|endoftext|>": 1}'),
-    "negative ids": ("vocab.json", json.dumps({**ids(), "x": -1}).encode()),
+    "negative ids": ("vocab.json", json.dumps({**IDS, "x": -1}).encode()),
     "huge ids": ("vocab.json", json.dumps({"a": 10**30}).encode()),
     "nan": ("vocab.json", b'{"a": NaN}'),
     "numbers": ("vocabulary.json", b'[1, 2, "<|endoftext|>"]'),
@@ -107,7 +92,7 @@ def test_file_that_does_not_fit_or_cannot_be_read_is_rejected_by_name(tmp_path: 
     path = tmp_path / "vocabulary.txt"
     with pytest.raises(CheckpointNotFound, match=r"vocabulary\.txt: no such file"):
         Tokenizer.from_file(path, N_VOCAB)
-    path.write_text(lines(), encoding="utf-8")
+    path.write_text(CONTENTS[path.name], encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"vocabulary\.txt: .* n_vocab=51864"):
         Tokenizer.from_file(path, 51864)
     (tmp_path / "vocab.json").mkdir()
