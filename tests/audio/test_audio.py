@@ -1,9 +1,10 @@
-"""Tests of `stream_audio`, `load_audio` and `audio_duration` for all kinds of files and sources."""
+"""Recordings of all kinds of files and sources, and the resampler of live streams."""
 
 from __future__ import annotations
 
 import io
 import os
+import struct
 import subprocess
 import sys
 import wave
@@ -31,14 +32,13 @@ def level_at(samples: np.ndarray, at_s: float) -> float:
     return 2 * abs(np.mean(around * turns))
 
 
-def write_wav(path: Path, pcm: np.ndarray) -> Path:
-    """Write samples of shape (samples, channels), which the header does not name."""
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(pcm.shape[1])
-        file.setsampwidth(pcm.itemsize)
-        file.setframerate(SAMPLE_RATE)
+def wav(pcm: np.ndarray) -> bytes:
+    """Return a file of samples of shape (samples, channels), which the header does not name."""
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setparams((pcm.shape[1], pcm.itemsize, SAMPLE_RATE, len(pcm), "NONE", None))
         file.writeframes(pcm.tobytes())
-    return path
+    return content.getvalue()
 
 
 @pytest.mark.parametrize("name", AUDIO_FORMATS)
@@ -77,39 +77,39 @@ def test_16_khz_mono_16_bit_samples_are_exact(name, tmp_path):
 
 @pytest.mark.parametrize("n_channels", [2, 3, 6, 9, 17])
 def test_every_channel_is_heard_in_the_mix(tmp_path, n_channels):
-    loud = (tone(2.0) * 32767).astype(np.int16)
     for channel in {0, 3 % n_channels, n_channels - 1}:  # the fourth of six would be the bass of surround sound
-        pcm = np.zeros((len(loud), n_channels), np.int16)
-        pcm[:, channel] = loud
-        path = write_wav(tmp_path / "talk.wav", pcm)
-        assert level_at(load_audio(path), 1.5) == pytest.approx(0.375 / n_channels, rel=0.01)
-    with pytest.raises(AudioError, match="has 17 channels; allowed apart are 1 to 16"):
-        stream_channels(write_wav(tmp_path / "many.wav", np.zeros((100, 17), np.int16)))
+        pcm = np.zeros((32_000, n_channels), np.int16)
+        pcm[:, channel] = tone(2.0) * 32767
+        samples = load_audio(io.BytesIO(wav(pcm)))
+        assert level_at(samples, 1.5) == pytest.approx(0.375 / n_channels, rel=0.01)
+    path = tmp_path / "many.wav"
+    path.write_bytes(wav(np.zeros((100, 17), np.int16)))
+    for many in (path, io.BytesIO(path.read_bytes())):
+        with pytest.raises(AudioError, match="has 17 channels; allowed apart are 1 to 16"):
+            stream_channels(many)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_channels_that_cancel_each_other_are_heard(tmp_path, size):
-    loud = tone(4.0) * (0.9 * 256**size / 2)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32])
+def test_channels_that_cancel_each_other_are_heard(dtype):
+    loud = tone(4.0) * (0.9 * 256 ** dtype().itemsize / 2)
     inverse = np.concatenate([loud[:32_000], -0.9 * loud[32_000:]])  # from the second second on
-    pcm = np.stack([loud, inverse], axis=1) + (128 if size == 1 else 0)
-    path = write_wav(tmp_path / "talk.wav", pcm.astype({1: np.uint8, 2: np.int16, 4: np.int32}[size]))
+    pcm = np.stack([loud, inverse], axis=1) + (128 if dtype == np.uint8 else 0)
     for block_samples in (1_600, 480_000):
-        samples = np.concatenate([*stream_audio(path, block_samples=block_samples)])
+        blocks = stream_audio(io.BytesIO(wav(pcm.astype(dtype))), block_samples=block_samples)
+        samples = np.concatenate([*blocks])
         for at_s in (1.0, 3.0, 3.5):
             assert level_at(samples, at_s) == pytest.approx(0.9 * 0.125 * at_s, rel=0.03)
-    resampler = Resampler(16_000, channels=2)
-    live = [
-        resampler.feed(block) for block in np.split(np.outer(tone(2.0), [1, -1]).ravel().astype(np.float32), 40)
-    ]
-    assert level_at(np.concatenate(live), 1.5) == pytest.approx(0.375, rel=0.03)
 
 
-def test_standard_input_is_decoded():
+def test_standard_input_is_decoded_and_threads_decode_independently():
     count = "from harken.audio import stream_audio; print(sum(map(len, stream_audio('-'))))"
     given = EXAMPLE.read_bytes()
     done = subprocess.run([sys.executable, "-c", count], input=given, capture_output=True, check=True)
     assert int(done.stdout) == 11 * SAMPLE_RATE
     assert done.stderr == b""
+    with ThreadPoolExecutor(4) as pool:
+        lengths = [len(samples) for samples in pool.map(load_audio, [EXAMPLE] * 4)]
+    assert lengths == [11 * SAMPLE_RATE] * 4
 
 
 def test_file_object_is_read_from_its_position_and_left_open(tmp_path):
@@ -118,18 +118,6 @@ def test_file_object_is_read_from_its_position_and_left_open(tmp_path):
     file.seek(9)
     assert np.array_equal(load_audio(file), load_audio(path))
     assert not file.closed
-
-
-def test_interrupt_while_seeking_is_raised(tmp_path):
-    class Interrupted(io.BytesIO):
-        name = "talk.ogg"
-
-        def seek(self, offset, whence=0):
-            raise KeyboardInterrupt
-
-    path = AUDIO_FORMATS["ogg opus"].write(tmp_path / "talk")
-    with pytest.raises(KeyboardInterrupt):
-        load_audio(Interrupted(path.read_bytes()))
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32, np.float64])
@@ -144,30 +132,20 @@ def test_arrays_are_scaled_and_split_into_blocks(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("peak", [1.5, 8.0])
-def test_floats_beyond_full_scale_are_not_touched_in_an_array(dtype, peak):
-    samples = (tone(2.0) / np.abs(tone(2.0)).max() * peak).astype(dtype)
-    assert np.array_equal(load_audio(samples), samples.astype(np.float32))
-
-
-@pytest.mark.parametrize("value", [1e20, -1e20, 1e300, 8.5])
-def test_only_the_wild_samples_in_an_array_are_clipped(value):
-    samples = 3 * tone(2.0)
-    wild = samples.copy()
-    wild[[0, 5_000, 31_999]] = value
-    loaded = load_audio(wild)
-    assert set(loaded[[0, 5_000, 31_999]]) == {np.float32(np.sign(value))}
-    kept = np.delete(np.arange(len(samples)), [0, 5_000, 31_999])
-    assert np.array_equal(loaded[kept], samples.astype(np.float32)[kept])
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_array_in_another_scale_is_refused(dtype):
-    samples = np.concatenate([np.zeros(SAMPLE_RATE), tone(1.0)]).astype(dtype) * 32768
-    with pytest.raises(
-        AudioError, match=r"^<array>: at 1\.0\d s: samples as large as 163\d\d\.?\d*; allowed are floats"
-    ):
-        load_audio(samples)
+def test_floats_beyond_full_scale_are_kept_but_for_wild_samples_and_another_scale_is_refused(dtype):
+    samples = tone(2.0).astype(dtype)
+    loudest = samples / np.abs(samples).max() * 8
+    assert np.array_equal(load_audio(loudest), loudest.astype(np.float32))
+    for value in (1e20, -1e20, 8.5, *([1e300] if dtype == np.float64 else [])):
+        wild = loudest.copy()
+        wild[[0, 5_000, 31_999]] = value
+        expected = loudest.astype(np.float32)
+        expected[[0, 5_000, 31_999]] = np.sign(value)
+        assert np.array_equal(load_audio(wild), expected)
+    large = np.concatenate([np.zeros(SAMPLE_RATE, dtype), tone(1.0).astype(dtype) * 32768])
+    message = r"^<array>: at 1\.0\d s: samples as large as 163\d\d\.?\d*; allowed are floats"
+    with pytest.raises(AudioError, match=message):
+        load_audio(large)
 
 
 def test_duration_of_arrays_pipes_and_file_objects():
@@ -198,35 +176,27 @@ def test_damaged_packets_in_the_middle_are_skipped(tmp_path):
     assert level_at(samples, 0.5) == pytest.approx(0.5 / 12, rel=0.05)
 
 
-class EndlessWav(io.RawIOBase):
-    """An unseekable wav whose samples are generated while it is read."""
+class LongWav:
+    """A wav in a pipe whose samples are generated while it is read."""
 
     def __init__(self, seconds: int) -> None:
-        header = io.BytesIO()
-        with wave.open(header, "wb") as file:
-            file.setnchannels(1)
-            file.setsampwidth(2)
-            file.setframerate(SAMPLE_RATE)
-            file.setnframes(seconds * SAMPLE_RATE)
-            file.writeframesraw(b"")
-            self.n_left = seconds * SAMPLE_RATE * 2
-            self.header = header.getvalue()
+        header = bytearray(wav(np.zeros((0, 1), np.int16)))
+        header[4:8], header[40:44] = (struct.pack("<I", n + 32_000 * seconds) for n in (36, 0))
+        self.header, self.n_left = bytes(header), 32_000 * seconds
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        header, self.header = self.header[: len(buffer)], self.header[len(buffer) :]
-        count = len(header) or min(len(buffer), self.n_left)
-        buffer[:count] = header or bytes(count)
-        self.n_left -= 0 if header else count
-        return count
+    def read(self, size: int) -> bytes:
+        if self.header:
+            header, self.header = self.header, b""
+            return header
+        count = min(size, self.n_left)
+        self.n_left -= count
+        return bytes(count)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to measure by")
 def test_memory_is_constant_over_half_an_hour():
     sizes, samples = [], 0
-    for block in stream_audio(EndlessWav(1800)):
+    for block in stream_audio(LongWav(1800)):
         sizes.append(resident_bytes())
         samples += len(block)
     assert samples == 1800 * SAMPLE_RATE
@@ -253,7 +223,7 @@ def test_closing_the_stream_closes_the_file(monkeypatch):
     assert file.closed
 
 
-def test_file_that_was_interrupted_is_not_read_again():
+def test_interrupt_is_raised_and_the_file_not_read_again(tmp_path):
     """FFmpeg reads again after a failure, and a pipe that sends nothing more would block it again."""
 
     class Interrupted(Pipe):
@@ -267,14 +237,53 @@ def test_file_that_was_interrupted_is_not_read_again():
             self.interrupted = True
             raise KeyboardInterrupt
 
+    class InterruptedSeek(io.BytesIO):
+        name = "talk.ogg"
+
+        def seek(self, offset, whence=0):
+            raise KeyboardInterrupt
+
     for n_bytes in (0, 20, 8_000):
         pipe = Interrupted(EXAMPLE.read_bytes()[:n_bytes])
         with pytest.raises(KeyboardInterrupt):
             load_audio(pipe)
         assert pipe.reads_after == 0
+    ogg = AUDIO_FORMATS["ogg opus"].write(tmp_path / "talk").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        load_audio(InterruptedSeek(ogg))
 
 
-def test_concurrent_threads_decode_independently():
-    with ThreadPoolExecutor(4) as pool:
-        lengths = [len(samples) for samples in pool.map(load_audio, [EXAMPLE] * 4)]
-    assert lengths == [11 * SAMPLE_RATE] * 4
+# --- resampling of live streams ----------------------------------------------------------------------------
+
+
+def resampled(samples, rate_hz, block_samples, channels=1):
+    resampler = Resampler(rate_hz, channels)
+    starts = range(0, len(samples), block_samples)
+    blocks = [resampler.feed(samples[start : start + block_samples]) for start in starts]
+    return np.concatenate([*blocks, resampler.flush()])
+
+
+def test_16_khz_samples_are_returned_bit_for_bit_clipped_to_full_scale_and_not_cancelled():
+    every = (np.arange(-32768, 32768) / 32768).astype(np.float32)
+    assert np.array_equal(resampled(every, 16_000, 1000), every)
+    assert resampled(np.array([2, -2, 0.5], np.float32), 16_000, 3).tolist() == [32767 / 32768, -1, 0.5]
+    inverse = np.outer(tone(2.0), [1, -1]).ravel().astype(np.float32)
+    assert level_at(resampled(inverse, 16_000, 1600, channels=2), 1.5) == pytest.approx(0.375, rel=0.03)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 22_050, 44_100, 48_000, 96_000])
+def test_blocks_of_any_size_equal_a_decoded_file(tmp_path, rate_hz):
+    path = AudioFormat(suffix=".wav", codec="pcm_s16le", rate=rate_hz).write(tmp_path / "tone")
+    pcm = (np.frombuffer(path.read_bytes()[-4 * rate_hz :], "<i2") / 32768).astype(np.float32)
+    assert np.abs(pcm - tone(2, rate_hz)).max() < 1e-3
+    expected = load_audio(path)
+    for block_samples in (len(pcm), 371):
+        assert np.array_equal(resampled(pcm, rate_hz, block_samples), expected)
+
+
+def test_resampler_delays_less_than_a_hundredth_of_a_second():
+    resampler = Resampler(48_000)
+    block = tone(0.1, 48_000).astype(np.float32)
+    assert 1600 - 160 < len(resampler.feed(block)) < 1600
+    assert len(resampler.feed(block)) == 1600
+    assert len(resampler.feed(block[:0])) == 0

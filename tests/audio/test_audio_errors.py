@@ -1,9 +1,10 @@
-"""Tests of audio errors: one line with the file, the problem and, where useful, what is allowed."""
+"""What cannot be read: an error of one line with the file and the problem, however a recording is damaged."""
 
 from __future__ import annotations
 
 import io
 import os
+import random
 import re
 import struct
 import subprocess
@@ -14,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audio_files import AUDIO_FORMATS, VIDEO_ONLY, AudioFormat, Pipe, tone
+from audio_files import AUDIO_FORMATS, VIDEO_ONLY, WITH_SIZES, AudioFormat, Pipe, tone
+from damage import damaged
 from harken.audio import audio_duration, load_audio, stream_audio
 from harken.errors import AudioError, AudioNotFound
 from harken.types import SAMPLE_RATE
@@ -59,6 +61,10 @@ BAD_FILES: list[tuple[bytes | Callable[[Path], bytes], str]] = [
         of_video(MP4, lambda mp4: mp4[: len(mp4) * 6 // 10]),
         r"an mp4 without its index \(moov\): the file is cut short or was never finished",
     ),
+    (
+        of_video(AUDIO_FORMATS["mkv video"], lambda mkv: mkv.replace(b"A_AAC", b"A_NON")),
+        r"FFmpeg has no decoder for its sound; allowed is .+",
+    ),
     (of_video(MP4_FRONT, without_packets), r"nothing in it can be decoded \(.+\)"),
 ]
 
@@ -94,17 +100,12 @@ class WithoutPosition(io.BytesIO):
 def test_source_that_cannot_be_used_is_explained_in_one_line(tmp_path):
     closed = io.BytesIO(b"RIFF")
     closed.close()
+    a_directory = "is a directory; allowed is an audio or video file with sound"
     for source, message in (
-        (
-            tmp_path,
-            rf"{re.escape(str(tmp_path))}: is a directory; allowed is an audio or video file with sound",
-        ),
+        (tmp_path, rf"{re.escape(str(tmp_path))}: {a_directory}"),
         ("", "'': no such file"),
         ("two\nlines.mp3", r"'two\\nlines\.mp3': no such file"),
-        (
-            "https://a.example/b.mp3",
-            r"https://a\.example/b\.mp3: no such file; a URL is not read: download it first",
-        ),
+        ("https://a.example/b.mp3", r"https://.*b\.mp3: no such file; a URL is not read: download it first"),
         ("nul\0.mp3", r"'nul\\x00\.mp3': cannot be read: embedded null byte"),
         (closed, r"<BytesIO>: cannot be read: I/O operation on closed file\.?"),
         (WithoutPosition(), "<WithoutPosition>: cannot be read: Illegal seek"),
@@ -113,22 +114,24 @@ def test_source_that_cannot_be_used_is_explained_in_one_line(tmp_path):
             (other, f"<{type(other).__name__}>: allowed is a path, .+ binary mode, or a numpy array")
             for other in (None, 3, b"talk.mp3", [0.0], io.StringIO("talk"))
         ),
+        (np.zeros((2, 800), np.float32), r"<array>: shape \(2, 800\) of float32; allowed is one channel at .+"),
+        (np.zeros(800, np.int64), r"<array>: shape \(800,\) of int64; allowed is .+"),
+        (np.zeros(0, np.float32), "<array>: holds no audio samples"),
+        (np.array([0.0] * 8_000 + [np.nan]), f"<array>: at 0.50 s: {NOT_FINITE}"),
+        (np.array([0.0, np.inf]), f"<array>: at 0.00 s: {NOT_FINITE}"),
     ):
         assert re.fullmatch(message, error_of(source)), source
 
 
-def test_error_of_a_file_object_that_knows_what_is_wrong_is_kept():
-    absent = Failing()
-    absent.error = AudioNotFound("bucket/talk.mp3: no such file")
-    with pytest.raises(AudioNotFound, match=r"^bucket/talk.mp3: no such file$"):
-        load_audio(absent)
-
-
-def test_missing_file_raises_audio_not_found(tmp_path):
+def test_missing_file_raises_audio_not_found_and_so_may_a_file_object_that_knows_it(tmp_path):
     with pytest.raises(AudioNotFound, match=r"nowhere\.wav: no such file$"):
         next(stream_audio(tmp_path / "nowhere.wav"))
     with pytest.raises(FileNotFoundError):
         audio_duration(tmp_path / "nowhere.wav")
+    absent = Failing()
+    absent.error = AudioNotFound("bucket/talk.mp3: no such file")
+    with pytest.raises(AudioNotFound, match=r"^bucket/talk.mp3: no such file$"):
+        load_audio(absent)
 
 
 def test_file_without_permission_is_explained(tmp_path, monkeypatch):
@@ -139,20 +142,6 @@ def test_file_without_permission_is_explained(tmp_path, monkeypatch):
 
     monkeypatch.setattr("builtins.open", refuse)  # root may read everything
     assert error_of(path) == f"{path}: cannot be read: Permission denied"
-
-
-@pytest.mark.parametrize(
-    ("array", "reason"),
-    [
-        (np.zeros((2, 800), np.float32), r"shape \(2, 800\) of float32; allowed is one channel at 16 kHz, .+"),
-        (np.zeros(800, np.int64), r"shape \(800,\) of int64; allowed is .+"),
-        (np.zeros(0, np.float32), "holds no audio samples"),
-        (np.array([0.0] * 8_000 + [np.nan]), f"at 0.50 s: {NOT_FINITE}"),
-        (np.array([0.0, np.inf]), f"at 0.00 s: {NOT_FINITE}"),
-    ],
-)
-def test_invalid_array_is_explained(array, reason):
-    assert re.fullmatch(f"<array>: {reason}", error_of(array))
 
 
 @pytest.mark.parametrize("name", ["wav float", "wav double stereo"])
@@ -193,21 +182,14 @@ def test_mp4_with_index_at_the_end_is_rejected_in_a_pipe(tmp_path):
     assert len(load_audio(Pipe(MP4_FRONT.write(tmp_path / "front").read_bytes()))) > 1.9 * SAMPLE_RATE
 
 
-def test_empty_standard_input_is_explained():
-    run = [sys.executable, "-c", "from harken.audio import load_audio; load_audio('-')"]
-    done = subprocess.run(run, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == "harken.errors.AudioError: <stdin>: is empty (0 bytes)"
-
-
-def test_ffmpeg_prints_nothing_to_the_terminal(tmp_path):
+def test_empty_standard_input_is_explained_and_ffmpeg_prints_nothing_to_the_terminal(tmp_path):
     """Damaged packets print nothing, not even from FFmpeg's C code."""
-    path = AudioFormat(suffix=".mp3", codec="libmp3lame", format="fltp").write(tmp_path / "talk")
-    data = bytearray(path.read_bytes())
-    data[2_000:6_000] = os.urandom(4_000)
-    path.write_bytes(data)
-    run = [sys.executable, "-c", f"from harken.audio import load_audio; load_audio({str(path)!r})"]
-    done = subprocess.run(run, capture_output=True, check=True)
-    assert (done.stdout, done.stderr) == (b"", b"")
+    damaged = bytearray(AUDIO_FORMATS["mp3"].write(tmp_path / "talk").read_bytes())
+    damaged[2_000:6_000] = os.urandom(4_000)
+    run = [sys.executable, "-c", "from harken.audio import load_audio; load_audio('-')"]
+    empty, done = (subprocess.run(run, input=data, capture_output=True) for data in (b"", damaged))
+    assert empty.stderr.splitlines()[-1] == b"harken.errors.AudioError: <stdin>: is empty (0 bytes)"
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def decode_until_error(source) -> tuple[np.ndarray, str]:
@@ -219,3 +201,49 @@ def decode_until_error(source) -> tuple[np.ndarray, str]:
     except AudioError as error:
         return np.concatenate(blocks), str(error)
     pytest.fail("the stream ended without an error")
+
+
+# --- damage of any kind ------------------------------------------------------------------------------------
+
+LONGEST_S = 1000.0  # a header may claim 1000 Hz for 44.1 kHz samples, and mu-law for 24 bits; not more
+FORMATS = {
+    **{name: AUDIO_FORMATS[name] for name in ("wav s24 stereo", "flac", "mp3", "ogg opus", "mkv video")},
+    **{"mp4": MP4_FRONT, **WITH_SIZES},
+}
+SIGNATURES = (
+    *(b"", b"RIFF", b"fLaC", b"OggS", b"ID3\x04", b"\xff\xfb\x90\x64"),
+    *(b"\0\0\0\x20ftypisom", b"\x1a\x45\xdf\xa3"),
+)
+
+
+def is_decoded(data: bytes) -> bool:
+    """Decode all samples; return False if an `AudioError` ends it. A hang ends at the time limit of the test."""
+    samples, message = 0, None
+    try:
+        for block in stream_audio(io.BytesIO(data)):
+            samples += len(block)
+            assert np.abs(block).max() <= 1.0, "louder than full scale, or not finite"
+    except AudioError as error:
+        message = str(error)
+    assert samples < LONGEST_S * SAMPLE_RATE
+    assert message or samples
+    assert "\n" not in (message or "")
+    return message is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_recording_ends_in_samples_or_audio_error(name, tmp_path):
+    original = FORMATS[name].write(tmp_path / "tone", seconds=1.0).read_bytes()
+    rng = random.Random(20_251_121)
+    positions = [*range(200), *range(len(original) - 1500, len(original))]
+    outcomes = [is_decoded(damaged(original, positions, rng, longest=2000)) for _ in range(30)]
+    assert {True, False} == set(outcomes), "the damage was too light or too heavy to show anything"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signature", SIGNATURES)
+def test_noise_after_a_known_signature_ends_in_samples_or_audio_error(signature):
+    rng = random.Random(9)
+    for _ in range(25):
+        is_decoded(signature + rng.randbytes(rng.randrange(20_000)))
