@@ -1,6 +1,6 @@
 """Hostile checkpoints on the command line: nothing is executed, one line, code 4.
 
-`tests/checkpoints/test_checkpoint_bytes.py` has random damage.
+`tests/checkpoints/test_checkpoint_damage.py` has random damage.
 """
 
 from __future__ import annotations

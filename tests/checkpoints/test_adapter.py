@@ -1,10 +1,8 @@
-"""Adapters and assistants: weights that a file changes, in every backend, and files that are refused."""
+"""Adapters: weights that a file changes, in every backend, and files that are refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +11,16 @@ import pytest
 import harken
 from checkpoint_files import huggingface_name, raises_checkpoint_error, random_weights, write_peft
 from harken.backend_factory import BackendFactory
-from harken.checkpoints import Checkpoint, encoder_digest, find_assistant, open_checkpoint, with_adapters
+from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapters
 from harken.checkpoints.adapter import (
     ADAPTER_FILE,
-    ASSISTANT_FILE,
     adapted_names,
     serialize_adapter,
-    serialize_assistant,
 )
 from harken.checkpoints.huggingface import export
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.contract import Floats
 from harken.errors import CheckpointNotFound, OptionError
-from real_models import model_path
 from tiny_models import DIMS, TOKENIZER, make_backend, make_mel
 from training_data import write_model
 
@@ -62,8 +57,8 @@ def factors(stock: Checkpoint) -> Factors:
 
 @pytest.fixture(scope="module")
 def adapter(stock: Checkpoint, factors: Factors, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("adapter")
-    return write_adapter(folder / ADAPTER_FILE, factors, encoder_digest(stock))
+    path = tmp_path_factory.mktemp("adapter") / ADAPTER_FILE
+    return write_adapter(path, factors, encoder_digest(stock))
 
 
 def test_an_adapter_adds_the_product_of_its_factors_to_the_matrices_it_names(
@@ -107,68 +102,54 @@ def test_every_backend_computes_with_the_changed_weights(
     assert np.abs(outputs[1] - outputs[0]).max() > 0.1
 
 
-def test_load_takes_an_adapter_and_none_gives_the_stock_weights(stock: Checkpoint, adapter: Path) -> None:
-    def encoder_output(**given: object) -> Floats:
-        recognizer = harken.load(stock.path.parent, backend="numpy", **given)
-        return recognizer.backend.encoder_output(recognizer.backend.encode(make_mel(1)))
-
-    np.testing.assert_array_equal(encoder_output(adapter="none"), encoder_output())
-    assert not np.array_equal(encoder_output(adapter=adapter), encoder_output())
-
-
-def test_only_stock_weights_decode_exactly(stock: Checkpoint, adapter: Path) -> None:
-    recognizer = harken.load(stock.path.parent, backend="numpy", adapter=adapter)
+def test_load_takes_an_adapter_with_which_nothing_decodes_exactly_and_none_gives_the_stock_weights(
+    stock: Checkpoint, adapter: Path
+) -> None:
+    plain, none, adapted = (
+        harken.load(stock.path.parent, backend="numpy", adapter=each) for each in (None, "none", adapter)
+    )
+    outputs = [each.backend.encoder_output(each.backend.encode(make_mel(1))) for each in (plain, none, adapted)]
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    assert not np.array_equal(outputs[0], outputs[2])
     with pytest.raises(OptionError, match="allowed is auto, fast with an adapter"):
-        recognizer.transcribe(np.zeros(1600, np.float32), fidelity="exact")
-    harken.load(stock.path.parent, backend="numpy").resolve_options(fidelity="exact")
+        adapted.transcribe(np.zeros(1600, np.float32), fidelity="exact")
+    plain.resolve_options(fidelity="exact")
 
 
-FACTORS_THAT_DO_NOT_FIT: list[tuple[Callable[[Factors], Factors], str]] = [
+FIRST = "encoder.blocks.0.attn.key.weight"
+FACTORS_THAT_DO_NOT_FIT = [
+    ({f"{FIRST}.A": None}, "allowed are (64, rank) and (rank, 64)"),
+    ({f"{FIRST}.A": np.zeros((RANK, 8))}, "have the shapes (64, 3) and (3, 8)"),
     (
-        lambda factors: {name: values for name, values in factors.items() if name != min(factors)},
-        "allowed are (64, rank) and (rank, 64)",
-    ),
-    (
-        lambda factors: factors | {min(factors): np.zeros((RANK, 8), np.float32)},
-        "have the shapes (64, 3) and (3, 8)",
-    ),
-    (
-        lambda factors: make_factors(["decoder.blocks.0.attn.query.weight"]),
+        make_factors(["decoder.blocks.0.attn.query.weight"]),
         "changes 'decoder.blocks.0.attn.query.weight', allowed are the matrices of the attention",
     ),
-    (
-        lambda factors: make_factors(["encoder.blocks.7.attn.query.weight"]),
-        "changes 'encoder.blocks.7.attn.query.weight'",
-    ),
-    (lambda factors: factors | {"epochs": np.zeros(1, np.float32)}, "changes ''"),
+    (make_factors(["encoder.blocks.7.attn.query.weight"]), "changes 'encoder.blocks.7.attn.query.weight'"),
+    ({"epochs": np.zeros(1)}, "changes ''"),
+    ({f"{FIRST}.A": np.full((RANK, DIMS.n_audio_state), np.inf)}, "values that are not finite"),
 ]
 
 
-def assert_refused(checkpoint: Checkpoint, path: Path, message: str, read: str = "") -> None:
-    """Assert that an adapter is refused by its path when it is opened, or when a weight is read."""
+def assert_refused(checkpoint: Checkpoint, path: Path, message: str) -> None:
+    """Assert that an adapter is refused by its path when it is opened, or when the first weight is read."""
     with raises_checkpoint_error(f"{re.escape(f'{path}: ')}.*{re.escape(message)}"):
-        adapted = with_adapters(checkpoint, path)
-        if read:
-            adapted.weights[read]
+        with_adapters(checkpoint, path).weights[FIRST]
 
 
 def test_an_adapter_that_does_not_fit_is_refused(stock: Checkpoint, factors: Factors, tmp_path: Path) -> None:
-    path = tmp_path / "bad.safetensors"
-    for edit, message in FACTORS_THAT_DO_NOT_FIT:
-        assert_refused(stock, write_adapter(path, edit(factors), encoder_digest(stock)), message)
-    infinite = factors | {min(factors): np.full((RANK, DIMS.n_audio_state), np.inf, np.float32)}
-    write_adapter(path, infinite, encoder_digest(stock))
-    assert_refused(stock, path, "values that are not finite", read=min(factors).removesuffix(".A"))
+    for changes, message in FACTORS_THAT_DO_NOT_FIT:
+        changed = {name: values for name, values in {**factors, **changes}.items() if values is not None}
+        path = write_adapter(tmp_path / "bad.safetensors", changed, encoder_digest(stock))
+        assert_refused(stock, path, message)
 
 
-def test_an_adapter_of_another_model_is_refused(stock: Checkpoint, adapter: Path, tmp_path: Path) -> None:
+def test_an_adapter_of_another_model_and_a_file_that_is_none_are_refused(
+    stock: Checkpoint, adapter: Path, tmp_path: Path
+) -> None:
     export(tmp_path, DIMS, random_weights(DIMS, 9), TOKENIZER)
     other = open_checkpoint(tmp_path)
     made_for, found = encoder_digest(stock)[:8], encoder_digest(other)[:8]
     assert_refused(other, adapter, f"made for the encoder {made_for}, {other.path} has {found}")
-
-
-def test_a_file_that_is_no_adapter_is_refused(stock: Checkpoint, adapter: Path, tmp_path: Path) -> None:
     assert_refused(stock, stock.path, 'no adapter: its format is "pt", allowed is "harken-adapter-1"')
     for content, message in (
         (adapter.read_bytes()[:-10], "bytes of data"),
@@ -274,81 +255,3 @@ def test_an_adapter_changes_the_embedding_and_the_output_alike(stock: Checkpoint
         with_adapters(stock, write_peft(tmp_path / "one", arrays))
     arrays["base_model.model.proj_out.weight"] = arrays[peft_name(EMBEDDING, "weight")]
     assert (with_adapters(stock, write_peft(tmp_path / "both", arrays)).weights[name] == 1).all()
-
-
-# --- Assistants --------------------------------------------------------------------------------------------
-
-NARROW = replace(DIMS, n_audio_state=32, n_text_state=32)
-CHANGED, STITCHED, VECTOR = "attn.query.weight", "cross_attn.value.weight", "mlp_ln.bias"
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    folder = tmp_path_factory.mktemp("small")
-    export(folder, NARROW, random_weights(NARROW, 3), TOKENIZER)
-    return open_checkpoint(folder)
-
-
-def assistant_changes() -> Factors:
-    """Draw a change, a vector, and what attends to the wider encoder, in every layer."""
-    rng = np.random.default_rng(0)
-    shapes = {VECTOR: (32,), f"{CHANGED}.A": (RANK, 32), f"{CHANGED}.B": (32, RANK)}
-    for name in ("cross_attn.key.weight", STITCHED):
-        shapes |= {f"{name}.A": (RANK, DIMS.n_audio_state), f"{name}.B": (32, RANK)}
-    return {
-        f"decoder.blocks.{layer}.{name}": rng.standard_normal(shape).astype(np.float16).astype(np.float32)
-        for layer in range(NARROW.n_text_layer)
-        for name, shape in shapes.items()
-    }
-
-
-def write_assistant(folder: Path, changes: Factors, small: Path) -> Path:
-    content = b"".join(serialize_assistant(changes, "0" * 64, str(small)))
-    (folder / ASSISTANT_FILE).write_bytes(content)
-    return folder
-
-
-def test_an_assistant_is_the_decoder_of_a_small_model_with_its_changes(
-    small: Checkpoint, tmp_path: Path
-) -> None:
-    changes = assistant_changes()
-    made = open_checkpoint(write_assistant(tmp_path, changes, small.path.parent), assistant=True)
-    assert (made.dims.n_audio_state, made.dims.has_encoder, made.encoder_sha256) == (64, False, "0" * 64)
-    assert {*made.weights} == {name for name in small.weights if name.startswith("decoder.")}
-    for name, values in made.weights.items():
-        expected = np.zeros(1) if name.endswith(("cross_attn.key.weight", STITCHED)) else small.weights[name]
-        if f"{name}.A" in changes:
-            expected = expected + changes[f"{name}.B"] @ changes[f"{name}.A"]
-        np.testing.assert_allclose(values, changes.get(name, expected), rtol=1e-6, atol=1e-6, err_msg=name)
-
-
-FIRST = "decoder.blocks.0."
-ASSISTANTS_THAT_DO_NOT_FIT: list[tuple[Callable[[Factors], Factors], str]] = [
-    (lambda changes: changes | {"decoder.blocks.9.mlp_ln.bias": np.zeros(32)}, "which .* has not"),
-    (lambda changes: changes | {f"{FIRST}{VECTOR}": np.zeros(31)}, r"has shape \(31,\), allowed is \(32,\)"),
-    (lambda changes: changes | {f"{FIRST}{STITCHED}.A": np.zeros((RANK, 8))}, "has shape"),
-    (lambda changes: changes | {f"{FIRST}{STITCHED}.B": np.zeros((32, 9))}, "factors B and A have the shapes"),
-    (lambda changes: {name: changes[name] for name in changes if name != f"{FIRST}{CHANGED}.A"}, "None"),
-]
-
-
-def test_an_assistant_that_does_not_fit_is_refused(small: Checkpoint, tmp_path: Path) -> None:
-    for edit, message in ASSISTANTS_THAT_DO_NOT_FIT:
-        write_assistant(tmp_path, edit(assistant_changes()), small.path.parent)
-        with raises_checkpoint_error(f"{re.escape(str(tmp_path))}.*{message}"):
-            open_checkpoint(tmp_path, assistant=True)
-    with pytest.raises(CheckpointNotFound, match="nowhere"):
-        open_checkpoint(write_assistant(tmp_path, assistant_changes(), tmp_path / "nowhere"), assistant=True)
-    write_adapter(tmp_path / ASSISTANT_FILE, {}, "")
-    with raises_checkpoint_error("its format is .harken-adapter-1."):
-        open_checkpoint(tmp_path, assistant=True)
-
-
-@pytest.mark.real
-def test_assistant_that_comes_with_harken_is_found_for_the_model_it_was_trained_for() -> None:
-    tiny, small = (open_checkpoint(model_path(name)) for name in ("tiny", "small"))
-    made = find_assistant(tiny, "tiny", small)
-    assert made
-    assert (made.dims.n_audio_state, made.dims.n_text_state) == (768, 384)
-    assert made.encoder_sha256 == encoder_digest(small)
-    assert find_assistant(tiny, "tiny", tiny) is None

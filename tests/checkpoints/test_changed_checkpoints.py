@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 import checkpoint_files as files
+from checkpoint_files import raises_checkpoint_error
 from harken.backend_factory import BackendFactory
 from harken.backends.onnx import graphs
 from harken.checkpoints import open_checkpoint
@@ -22,9 +25,8 @@ MEL = np.random.default_rng(1).standard_normal((1, files.TINY.n_mels, 2 * files.
 
 
 def make_backend(path: Path, cache: Path, name: str = "onnx") -> Backend:
-    factory = BackendFactory(
-        backend=name, precision="fp32", threads=None if name == "numpy" else 1, device="cpu", cache=cache
-    )
+    threads = None if name == "numpy" else 1
+    factory = BackendFactory(backend=name, precision="fp32", threads=threads, device="cpu", cache=cache)
     try:
         return factory.make_backend(open_checkpoint(path))
     except BackendUnavailable as error:
@@ -40,27 +42,27 @@ def write_model(folder: Path, seed: int = 0) -> Path:
     return files.write_huggingface(folder, files.TINY, files.random_weights(seed=seed)) / "model.safetensors"
 
 
-def overwrite(path: Path) -> None:
-    """Write the weights of another model into the same file."""
-    other = write_model(path.parent / "other", seed=1)
-    assert other.stat().st_size == path.stat().st_size
-    path.write_bytes(other.read_bytes())
-
-
 def replace(path: Path) -> None:
     """Put the file of another model in its place."""
     os.replace(write_model(path.parent / "other", seed=1), path)
 
 
-def touch_back(path: Path) -> None:
-    """Write the weights of another model into the same file, and set its time back."""
-    before = path.stat()
-    overwrite(path)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+def overwrite(path: Path, *, backdated: bool = False) -> None:
+    """Write the weights of another model into the same file."""
+    before, other = path.stat(), write_model(path.parent / "other", seed=1)
+    assert other.stat().st_size == before.st_size
+    path.write_bytes(other.read_bytes())
+    if backdated:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 # Elsewhere the file system does not tell when a file's attributes were set.
-CHANGES = [overwrite, replace, Path.unlink, *([touch_back] if os.name == "posix" else [])]
+CHANGES = [
+    overwrite,
+    replace,
+    Path.unlink,
+    *([partial(overwrite, backdated=True)] if os.name == "posix" else []),
+]
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ def test_model_that_changes_while_graphs_are_built_is_refused_and_not_stored(
     np.testing.assert_allclose(logits(make_backend(model, tmp_path / "cache")), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", CHANGES)
 def test_model_that_changed_since_it_was_opened_is_refused(
     model: Path, tmp_path: Path, change: Callable[[Path], Any]
 ) -> None:
@@ -110,8 +112,6 @@ def test_model_that_changed_since_it_was_opened_is_refused(
 
 
 def test_model_that_changes_while_it_is_hashed_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import hashlib
-
     hash_file = hashlib.file_digest
 
     def hash_and_change(*given: Any) -> Any:
@@ -153,22 +153,10 @@ def test_every_file_of_a_model_is_watched(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("backend", ["onnx", "numpy", "torch"])
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path, backend: str) -> None:
-    for name, value in (
-        ("encoder.conv1.bias", np.inf),
-        ("decoder.blocks.1.mlp.0.weight", np.nan),
-        ("decoder.blocks.1.mlp.0.weight", -np.inf),
-    ):
+    matrix = "decoder.blocks.1.mlp.0.weight"
+    for name, value in (("encoder.conv1.bias", np.inf), (matrix, np.nan), (matrix, -np.inf)):
         weights = files.random_weights()
         weights[name].flat[3] = value
         path = files.write_openai(tmp_path / "model.pt", files.TINY, weights)
-        with pytest.raises(
-            CheckpointError, match=rf"model\.pt: {name} holds values that are not finite[^\n]*\Z"
-        ):
+        with raises_checkpoint_error(rf"model\.pt: {name} holds values that are not finite", 1 << 30):
             make_backend(path, tmp_path / "cache", backend)
-
-
-def test_device_is_no_model() -> None:
-    with pytest.raises(
-        CheckpointError, match=f"{os.devnull}: is a device or a pipe; allowed are a CTranslate2"
-    ):
-        open_checkpoint(os.devnull)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import re
 import struct
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +19,12 @@ import pytest
 
 import checkpoint_files as files
 from checkpoint_files import raises_checkpoint_error
+from damage import damaged
 from harken.checkpoints import open_checkpoint
 from harken.checkpoints.torch_file import Global, PickledTensor, parse_pickle
-from harken.checkpoints.weight_shapes import infer_dims
+from harken.checkpoints.weight_shapes import expected_shapes, infer_dims
+from harken.errors import CheckpointError
+from harken.types import Dims
 
 WEIGHTS = files.random_weights()
 HUGE, int32 = b"\xff" * 4, struct.Struct("<i").pack
@@ -29,24 +35,19 @@ Write = Callable[[Path], Path]
 # --- Writers of damage -------------------------------------------------------------------------------------
 
 
-def content(data: bytes) -> Write:
-    """Write a file of a neutral name."""
-    return lambda folder: written(folder / "model", data)
-
-
 def written(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
 
 
-def beside(name: str, data: bytes) -> Write:
-    """Write a Hugging Face model of two shards, and replace one of its files."""
+def content(data: bytes) -> Write:
+    """Write a file of a neutral name."""
+    return lambda folder: written(folder / "model", data)
 
-    def write(folder: Path) -> Path:
-        files.write_huggingface(folder, files.TINY, WEIGHTS, shards=2)
-        return written(folder / name, data).parent
 
-    return write
+def beside(name: str, data: bytes, shards: int = 2) -> Write:
+    """Write a Hugging Face model, and replace one of its files."""
+    return lambda folder: written(config(shards=shards)(folder) / name, data).parent
 
 
 def shard(name: object) -> Write:
@@ -58,33 +59,28 @@ def shard(name: object) -> Write:
 def safetensors(header: object, data: bytes = b"", size: int | None = None) -> Write:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     header_size = struct.pack("<Q", len(text) if size is None else size)
-
-    def write(folder: Path) -> Path:
-        files.write_huggingface(folder, files.TINY, WEIGHTS)
-        return written(folder / "model.safetensors", header_size + text + data).parent
-
-    return write
+    return beside("model.safetensors", header_size + text + data, shards=1)
 
 
 def entry(dtype: str = "F32", shape: object = (1,), offsets: object = (0, 4)) -> dict[str, object]:
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-def config(**changes: object) -> Write:
-    return lambda folder: files.write_huggingface(folder, files.TINY, WEIGHTS, config=changes)
+def config(weights: files.Arrays = WEIGHTS, shards: int = 1, **changes: object) -> Write:
+    """Write a Hugging Face model with changes to its configuration."""
+    return lambda folder: files.write_huggingface(folder, files.TINY, weights, shards=shards, config=changes)
 
 
-def decoder(**changes: object) -> Write:
-    """Write a decoder without an encoder, with changes to the configuration of the whole model."""
-    decoder_weights = files.decoder_of(WEIGHTS)
-    return lambda folder: files.write_huggingface(folder, files.TINY, decoder_weights, config=changes)
+decoder = partial(config, files.decoder_of(WEIGHTS))
+"""Writes a decoder without an encoder, with changes to the configuration of the whole model."""
 
 
 def weights(name: str, *shape: int) -> Write:
     """Write an OpenAI file with a weight of another shape; without it, if that is none."""
-    others = {other: values for other, values in WEIGHTS.items() if other != name}
-    content = others | ({name: np.ones(shape, "f4")} if shape else {})
-    return lambda folder: files.write_openai(folder / "m.pt", files.TINY, content)
+    changed = {**WEIGHTS, name: np.ones(shape, "f4")}
+    if not shape:
+        del changed[name]
+    return lambda folder: files.write_openai(folder / "m.pt", files.TINY, changed)
 
 
 def openai(folder: Path) -> Path:
@@ -94,11 +90,7 @@ def openai(folder: Path) -> Path:
 def changed(write: Write, change: Callable[[bytes], bytes]) -> Write:
     """Write a file and change its bytes."""
 
-    def write_changed(folder: Path) -> Path:
-        path = write(folder)
-        return written(path, change(path.read_bytes()))
-
-    return write_changed
+    return lambda folder: written(path := write(folder), change(path.read_bytes()))
 
 
 def at(marker: bytes, skip: int, new: bytes) -> Callable[[bytes], bytes]:
@@ -119,6 +111,11 @@ def ggml(change: Callable[[bytes], bytes], kind: str = "f16") -> Write:
     return changed(lambda folder: files.write_ggml(folder / "m.bin", files.TINY, WEIGHTS, kind), change)
 
 
+def openvino(change: Callable[[bytes], bytes]) -> Write:
+    name = "openvino_decoder_model.xml"
+    return changed(lambda folder: files.write_openvino(folder, files.TINY, WEIGHTS) / name, change)
+
+
 def archive(*members: tuple[str, bytes], compression: int = zipfile.ZIP_STORED) -> Write:
     def write(folder: Path) -> Path:
         (folder / "config.json").write_text("{}")
@@ -130,8 +127,8 @@ def archive(*members: tuple[str, bytes], compression: int = zipfile.ZIP_STORED) 
     return write
 
 
-def pickled(data: bytes) -> Write:
-    return archive(("archive/data.pkl", data))
+def pickled(data: bytes, compression: int = zipfile.ZIP_STORED) -> Write:
+    return archive(("archive/data.pkl", data), compression=compression)
 
 
 def doubled(times: int) -> bytes:
@@ -139,20 +136,20 @@ def doubled(times: int) -> bytes:
     return b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(times))
 
 
+def torch(dims: object, state: object = WEIGHTS) -> Write:
+    return lambda folder: files.write_torch(folder / "m.pt", {"dims": dims, "model_state_dict": state})
+
+
+def dims(**changes: object) -> Write:
+    return torch({**asdict(files.TINY), **changes})
+
+
 def tensor(**changes: object) -> Write:
     """Write a model with a false description of one tensor."""
     name = "decoder.ln.weight"
     true_entry = files.TorchTensor(kind="Half", key="0", items=32, offset=0, shape=(32,), strides=(1,))
     state = {name: true_entry, "first": WEIGHTS[name], **WEIGHTS} | {name: replace(true_entry, **changes)}
-    return torch({"dims": asdict(files.TINY), "model_state_dict": state})
-
-
-def dims(**changes: object) -> Write:
-    return torch({"dims": {**asdict(files.TINY), **changes}, "model_state_dict": WEIGHTS})
-
-
-def torch(saved: object) -> Write:
-    return lambda folder: files.write_torch(folder / "m.pt", saved)
+    return torch(asdict(files.TINY), state)
 
 
 def oversized_member(data: bytes) -> bytes:
@@ -180,17 +177,11 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (content(b"ID3\x04"), "a recording; allowed are"),
         (content(b"version https://git-lfs.github.com/spec/v1"), "a pointer of Git LFS"),
         (content(b"GGUF\x04\0\0\0"), "GGUF version 4, allowed is 2 or 3"),
-        (
-            content(b"GGUF\x03\0\0\0" + bytes(8) + b"\xff" * 16),
-            "truncated: 18446744073709551615 bytes expected",
-        ),
+        (content(b"GGUF\x03\0\0\0" + bytes(8) + b"\xff" * 16), "truncated: 18446744073709551615 bytes"),
         (content(b"lmgg\x0a\0\0\0silero-16k" + bytes(64)), "not a Whisper model: a ggml file of silero"),
         (content(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."), "saved by a torch older than 1.6"),
         (content(b"lmgg"), "truncated: 40 bytes expected, 0 are left"),
-        (
-            content(b"\6\0\0\0\x10\0TransformerSpec\0\7\0\0\0"),
-            "TransformerSpec revision 7: allowed is version 6",
-        ),
+        (content(b"\6\0\0\0\x10\0TransformerSpec\0\7\0\0\0"), "revision 7: allowed is version 6"),
         (content(b"PK\3\4" + bytes(50)), "not a zip archive"),
         (content(b'{"weight_map": 3}'), "config.json: is missing"),
     ],
@@ -215,10 +206,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (safetensors({"w": entry()}, bytes(4)), "not a Whisper model: weight encoder.conv1.weight is missing"),
     ],
     "configurations that contradict the weights": [
-        (
-            config(model_type="wav2vec2"),
-            'config.json: not a Whisper model: model_type is "wav2vec2", allowed is',
-        ),
+        (config(model_type="wav2vec2"), 'json: not a Whisper model: model_type is "wav2vec2", allowed is'),
         (config(tie_word_embeddings=None), "tie_word_embeddings is null, allowed is true or false"),
         (config(vocab_size=97), "declares n_vocab=97, its weights have n_vocab=96"),
         (config(encoder_layers=10**9), "declares n_audio_layer=1000000000, its weights have n_audio_layer=2"),
@@ -264,6 +252,12 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (ggml(at(b"lmgg", 12, int32(3))), "n_audio_head=3: allowed is a divisor"),
         (ggml(at(b"lmgg", 40, int32(1002)), "q4_0"), "quantisation version 1, allowed is 2"),
     ],
+    "OpenVINO": [
+        (
+            openvino(lambda data: data.replace(b'offset="', b'offset="-')),
+            "decoder.token_embedding.weight is mis",
+        ),
+    ],
     "pickles": [
         (pickled(b"\x80\x02cos\nsystem\nX\x02\0\0\0ls\x85R."), "it calls 'os system'"),
         (pickled(b"\x80\x02c__builtin__\neval\nX\x01\0\0\0a\x85R."), "it calls '__builtin__ eval'"),
@@ -287,23 +281,17 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (pickled(b"\x80\x02})" + doubled(200) + b"K\x01s."), MISFIT),
         (pickled(b"\x80\x02})" + doubled(200) + b")R."), MISFIT),
         (pickled(b"\x80\x02})" + doubled(200) + b"Q."), MISFIT),
-        (
-            pickled(STORAGE_TYPE + doubled(200) + b"NNNtQK\0))tRs."),
-            "'w' has another type than torch FloatStorage",
-        ),
+        (pickled(STORAGE_TYPE + doubled(200) + b"NNNtQK\0))tRs."), "'w' has another type than torch Float"),
     ],
     "dimensions": [
         (dims(n_mels="8"), NO_INTEGER),
         (dims(n_mels=True), NO_INTEGER),
         (dims(n_mels=(8,)), NO_INTEGER),
         (dims(n_mals=8), NO_INTEGER),
-        (torch({"dims": {**asdict(files.TINY), 3: 8}, "model_state_dict": WEIGHTS}), NO_INTEGER),
+        (torch({**asdict(files.TINY), 3: 8}), NO_INTEGER),
     ],
     "tensors outside of their storage": [
-        (
-            tensor(kind="Long"),
-            "has another type than torch FloatStorage, torch HalfStorage, torch BFloat16Storage",
-        ),
+        (tensor(kind="Long"), "has another type than torch FloatStorage, torch HalfStorage, torch BFloat16"),
         (tensor(kind="Float"), STORAGE),
         (tensor(key="../data.pkl"), STORAGE),
         (tensor(items=-32), STORAGE),
@@ -317,10 +305,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (archive(("other", b"x")), "a zip archive with 0 data.pkl"),
         (archive(("a/data.pkl", b"x"), ("b/data.pkl", b"x")), "a zip archive with 2 data.pkl"),
         (changed(openai, oversized_member), "truncated: 'archive/data.pkl' reaches past the end"),
-        (
-            archive(("archive/data.pkl", bytes(50 << 20)), compression=zipfile.ZIP_DEFLATED),
-            "'archive/data.pkl' is compressed, weights never are",
-        ),
+        (pickled(bytes(50 << 20), zipfile.ZIP_DEFLATED), "'archive/data.pkl' is compressed, weights never are"),
     ],
 }
 
@@ -346,17 +331,82 @@ def test_imports_of_a_pickle_are_only_names_and_plain_data_and_tensors_are_parse
     assert parse_pickle(view + b"R.") == PickledTensor(None, 0, (), (), None, None)
 
 
-def test_dimension_with_exponential_print_time_is_rejected(tmp_path: Path) -> None:
+def test_dimension_with_exponential_print_time_and_damaged_weights_are_refused(tmp_path: Path) -> None:
     deep: object = ()
     for _ in range(200):
         deep = (deep, deep)
     with raises_checkpoint_error("is unknown or not an integer"):
         infer_dims(tmp_path, files.weight_shapes(files.TINY), {"n_mels": deep})
-
-
-def test_damaged_weights_fail_their_checksum(tmp_path: Path) -> None:
     name = "decoder.token_embedding.weight"
     path = changed(openai, at(WEIGHTS[name].tobytes()[:100], 0, b"\x55"))(tmp_path)
     checkpoint = open_checkpoint(path)
     with raises_checkpoint_error(r"'archive/data/\d+' is damaged: its checksum differs"):
         checkpoint.weights[name]
+
+
+# --- any damage --------------------------------------------------------------------------------------------
+
+# As small as quantised blocks allow: more of the bytes are headers.
+SMALLEST = Dims(
+    **{"n_mels": 1, "n_audio_ctx": 2, "n_audio_state": 32, "n_audio_head": 1, "n_audio_layer": 1},
+    **{"n_vocab": 4, "n_text_ctx": 2, "n_text_state": 32, "n_text_head": 1, "n_text_layer": 1},
+)
+ROUNDS = 24
+
+
+def write_decoder(folder: Path, dims: Dims, weights: files.Arrays) -> Path:
+    """Write a decoder without an encoder, with every entry that its configuration may have."""
+    entry = {"encoder_sha256": "0f" * 32, "draft_vocabulary": [0, 2, 3]}
+    return files.write_huggingface(folder, dims, files.decoder_of(weights), config={"harken": entry})
+
+
+KINDS = (
+    *("openai", "safetensors", "sharded", "torch-bin", "ctranslate2-int8", "ggml-q5_0"),
+    *("gguf", "mlx", "onnx-int8", "openvino-int8"),
+)
+WRITERS = {kind: files.FORMATS[kind] for kind in KINDS} | {"decoder": write_decoder}
+
+
+def headers(data: bytes) -> list[int]:
+    """Return positions of bytes that are not weights: text, and bytes close to it."""
+    text = [i for i, byte in enumerate(data) if byte in b"abcdefghijklmnopqrstuvwxyz._/"]
+    runs = [a for a, b in zip(text, text[5:], strict=False) if b - a == 5]
+    return sorted({i + offset for i in runs for offset in range(-24, 24) if 0 <= i + offset < len(data)})
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_damaged_checkpoint_opens_whole_or_is_rejected(tmp_path: Path, writer: str) -> None:
+    opened = WRITERS[writer](tmp_path, SMALLEST, files.random_weights(SMALLEST))
+    assert open_checkpoint(opened, assistant=True).dims in (SMALLEST, SMALLEST.without_encoder())
+    originals = [
+        (path, data, headers(data)) for path in sorted(tmp_path.iterdir()) if (data := path.read_bytes())
+    ]
+    survived = 0
+    for seed in range(ROUNDS):
+        rng = random.Random(f"{writer} {seed}")
+        path, data, positions = rng.choice(originals)
+        path.write_bytes(damaged(data, positions, rng))
+        survived += opens_whole(opened, seed)
+        path.write_bytes(data)
+    assert survived < ROUNDS, "no damage was detected: it is not in the right positions"
+
+
+def opens_whole(path: Path, seed: int) -> bool:
+    """Return whether a checkpoint opens with all weights of its dimensions; else it is refused in one line."""
+    refused = ""
+    tracemalloc.start()
+    try:
+        checkpoint = open_checkpoint(path, assistant=True)
+        weights = {name: (values.shape, values.dtype.name) for name, values in checkpoint.weights.items()}
+        assert {name: shape for name, (shape, _) in weights.items()} == expected_shapes(checkpoint.dims), seed
+        assert {dtype for _, dtype in weights.values()} <= {"float16", "float32"}, seed
+    except CheckpointError as error:
+        refused = str(error)
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 8 << 20, seed
+    if refused:
+        assert str(path.parent if path.is_file() else path) in refused, seed
+        assert "\n" not in refused, seed
+    return not refused

@@ -1,27 +1,45 @@
-"""Tests of checkpoint formats: one random model, written in every format, is read back unchanged."""
+"""Checkpoint formats: one random model, written in every format, is read back unchanged, or within half a step."""
 
 from __future__ import annotations
 
+import json
+import os
+import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import checkpoint_files as files
 from harken.checkpoints import open_checkpoint
+from harken.checkpoints.ggml_types import DTYPES
 from harken.errors import CheckpointError, CheckpointNotFound
 
 HALF = files.random_weights()
 SINGLE = files.random_weights(dtype=np.float32)
 BFLOAT16 = {name: files.bfloat16_bits(values) for name, values in SINGLE.items()}
 AS_SINGLE = {name: (bits.astype(np.uint32) << 16).view(np.float32) for name, bits in BFLOAT16.items()}
+MATRICES = {name for name, values in SINGLE.items() if values.ndim > 1 and "positional" not in name}
+MATRICES_HALF = {name: values.astype("f2" if name in MATRICES else "f4") for name, values in SINGLE.items()}
+EMBEDDING = "decoder.token_embedding.weight"
 
 WITHOUT_LOSS = (
     *("openai", "safetensors", "sharded", "torch-bin", "torch-shards", "ctranslate2"),
     *("gguf", "onnx", "onnx-external", "openvino"),
 )
+Write = Callable[..., Path]
+EXACT: list[tuple[str, Write, files.Arrays, files.Arrays, str]] = [
+    *((name, files.FORMATS[name], half, half, "float16") for name in WITHOUT_LOSS for half in [HALF]),
+    *((name, files.FORMATS[name], single, single, "float32") for name in WITHOUT_LOSS for single in [SINGLE]),
+    *((name, files.FORMATS[name], BFLOAT16, AS_SINGLE, "bfloat16") for name in ("safetensors", "torch-bin")),
+    ("ctranslate2", partial(files.write_ctranslate2, precision="bfloat16"), SINGLE, AS_SINGLE, "bfloat16"),
+    ("ggml", files.FORMATS["ggml"], SINGLE, MATRICES_HALF, "float16"),
+    ("ggml", lambda folder, *model: files.write_ggml(folder / "m", *model, "f32"), SINGLE, SINGLE, "float32"),
+]
 
 
 def assert_read_as(path: Path, expected: files.Arrays, format: str, dtype: str) -> None:
@@ -33,13 +51,13 @@ def assert_read_as(path: Path, expected: files.Arrays, format: str, dtype: str) 
         np.testing.assert_array_equal(checkpoint.weights[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize("weights", [HALF, SINGLE], ids=["float16", "float32"])
-@pytest.mark.parametrize("writer", WITHOUT_LOSS)
-def test_stored_weights_are_read_exactly(tmp_path: Path, writer: str, weights: files.Arrays) -> None:
-    format = writer.partition("-")[0]
+@pytest.mark.parametrize(("name", "write", "weights", "expected", "dtype"), EXACT)
+def test_stored_weights_are_read_exactly(
+    tmp_path: Path, name: str, write: Write, weights: files.Arrays, expected: files.Arrays, dtype: str
+) -> None:
+    format = name.partition("-")[0]
     format = "huggingface" if format in ("safetensors", "sharded", "torch") else format
-    dtype = weights["decoder.token_embedding.weight"].dtype.name
-    assert_read_as(files.FORMATS[writer](tmp_path, files.TINY, weights), weights, format, dtype)
+    assert_read_as(write(tmp_path, files.TINY, weights), expected, format, dtype)
 
 
 @pytest.mark.parametrize("npz", [True, False], ids=["npz", "safetensors"])
@@ -54,26 +72,14 @@ def test_mlx_has_its_layout_turned_and_the_positions_computed(tmp_path: Path, np
     np.testing.assert_allclose(positions[3, [15, 31]], [np.sin(3e-4), np.cos(3e-4)], rtol=1e-5)
 
 
-@pytest.mark.parametrize("write", [files.write_onnx, files.write_openvino])
-def test_matrices_of_8_bits_in_graphs_are_within_half_a_step(
-    tmp_path: Path, write: Callable[..., Path]
-) -> None:
-    weights = open_checkpoint(write(tmp_path, files.TINY, SINGLE, quantised=True)).weights
-    for name, values in SINGLE.items():
-        np.testing.assert_allclose(weights[name], values, atol=np.abs(values).max() / 250, err_msg=name)
-
-
 def test_layers_of_low_rank_are_the_product_of_their_factors(tmp_path: Path) -> None:
     """As in lite-whisper, whose layers compute ``x @ weight1 @ weight2 + bias``, those of the keys too."""
     rng, config = np.random.default_rng(0), {"model_type": "lite-whisper"}
     stored, products = dict(SINGLE), {}
     for layer, rows in (("encoder.blocks.1.mlp.0", 128), ("encoder.blocks.0.attn.key", 32)):
         first, second = rng.standard_normal((32, 5), np.float32), rng.standard_normal((5, rows), np.float32)
-        stored |= {
-            f"{layer}.weight1": first,
-            f"{layer}.weight2": second,
-            f"{layer}.bias": np.ones(rows, np.float32),
-        }
+        factors = {"weight1": first, "weight2": second, "bias": np.ones(rows, np.float32)}
+        stored |= {f"{layer}.{leaf}": values for leaf, values in factors.items()}
         products[f"{layer}.weight"] = (first @ second).T
         del stored[f"{layer}.weight"]
     weights = open_checkpoint(files.write_huggingface(tmp_path, files.TINY, stored, config=config)).weights
@@ -84,37 +90,24 @@ def test_layers_of_low_rank_are_the_product_of_their_factors(tmp_path: Path) -> 
         np.testing.assert_array_equal(weights.factors[f"{name}.B"], stored[f"{name}2"].T)
     stored["encoder.blocks.1.mlp.0.weight2"] = stored["encoder.blocks.1.mlp.0.weight2"].T
     path = files.write_huggingface(tmp_path, files.TINY, stored, config=config)
-    with pytest.raises(
-        CheckpointError, match=r"encoder\.blocks\.1\.mlp\.0 has factors of the shapes \(32, 5\) and \(128, 5\)"
-    ):
+    message = r"encoder\.blocks\.1\.mlp\.0 has factors of the shapes \(32, 5\) and \(128, 5\)"
+    with pytest.raises(CheckpointError, match=message):
         open_checkpoint(path)
-
-
-@pytest.mark.parametrize(("kind", "dtype"), [("f32", np.float32), ("f16", np.float16)])
-def test_ggml_vectors_are_float32(tmp_path: Path, kind: str, dtype: type) -> None:
-    matrices = {name for name, values in SINGLE.items() if values.ndim > 1 and "positional" not in name}
-    expected = {name: v.astype(dtype if name in matrices else np.float32) for name, v in SINGLE.items()}
-    path = files.write_ggml(tmp_path / "ggml.bin", files.TINY, SINGLE, kind)
-    assert_read_as(path, expected, "ggml", np.dtype(dtype).name)
-
-
-OUTPUT = "_orig_mod.proj_out.weight"
 
 
 def write_compiled(directory: Path, output: files.Array) -> Path:
     """Write a model as it is saved after torch.compile, with the matrix of the output beside the embedding."""
     config = {"tie_word_embeddings": False}
-    files.write_huggingface(directory, files.TINY, HALF, prefix="_orig_mod.", config=config)
+    files.write_huggingface(directory, files.TINY, {}, config=config)
     tensors = {f"_orig_mod.{files.huggingface_name(name)}": values for name, values in HALF.items()}
-    files.write_safetensors(directory / "model.safetensors", {OUTPUT: output, **tensors})
+    files.write_safetensors(directory / "model.safetensors", {"_orig_mod.proj_out.weight": output, **tensors})
     return directory
 
 
 def test_the_output_is_the_embedding(tmp_path: Path) -> None:
-    embedding = HALF["decoder.token_embedding.weight"]
-    assert_read_as(write_compiled(tmp_path / "same", embedding), HALF, "huggingface", "float16")
+    assert_read_as(write_compiled(tmp_path / "same", HALF[EMBEDDING]), HALF, "huggingface", "float16")
     with pytest.raises(CheckpointError, match=r"proj_out\.weight and the token embedding differ"):
-        open_checkpoint(write_compiled(tmp_path / "other", embedding + np.float16(1)))
+        open_checkpoint(write_compiled(tmp_path / "other", HALF[EMBEDDING] + np.float16(1)))
 
 
 def test_weights_of_a_variant_and_in_float64_are_read(tmp_path: Path) -> None:
@@ -125,12 +118,6 @@ def test_weights_of_a_variant_and_in_float64_are_read(tmp_path: Path) -> None:
     shards = files.write_huggingface(tmp_path / "shards", files.TINY, HALF, shards=2)
     (shards / "model.safetensors.index.json").rename(shards / "model.safetensors.index.fp16.json")
     assert_read_as(shards, HALF, "huggingface", "float16")
-
-
-@pytest.mark.parametrize("writer", ["safetensors", "torch-bin"])
-def test_bfloat16_is_converted_to_equal_float32(tmp_path: Path, writer: str) -> None:
-    path = files.FORMATS[writer](tmp_path, files.TINY, BFLOAT16)
-    assert_read_as(path, AS_SINGLE, "huggingface", "bfloat16")
 
 
 def test_weights_are_read_only_and_read_on_each_access_but_not_to_know_their_names(tmp_path: Path) -> None:
@@ -149,36 +136,171 @@ def test_weights_are_read_only_and_read_on_each_access_but_not_to_know_their_nam
 
 
 @pytest.mark.parametrize("writer", [*WITHOUT_LOSS, "ggml", "mlx"])
-def test_digest_changes_with_the_last_weight(tmp_path: Path, writer: str) -> None:
+def test_digest_changes_with_the_last_weight_and_the_number_of_heads(tmp_path: Path, writer: str) -> None:
     last = "decoder.blocks.2.mlp.2.weight"
     other = {**HALF, last: HALF[last].copy()}
     other[last][-1, -1] += 1
+    heads = replace(files.TINY, n_text_head=2)
     digests = []
-    for number, weights in enumerate((HALF, HALF, other)):
+    for number, (dims, weights) in enumerate(
+        ((files.TINY, HALF), (files.TINY, HALF), (files.TINY, other), (heads, HALF))
+    ):
         folder = tmp_path / str(number)
         folder.mkdir()
-        digests.append(open_checkpoint(files.FORMATS[writer](folder, files.TINY, weights)).weights.digest)
-    assert digests[0] == digests[1] != digests[2]
+        digests.append(open_checkpoint(files.FORMATS[writer](folder, dims, weights)).weights.digest)
+    assert digests[0] == digests[1]
+    assert len({*digests}) == 3
 
 
-def test_digest_changes_with_the_number_of_heads(tmp_path: Path) -> None:
-    one = files.write_huggingface(tmp_path / "1", files.TINY, HALF)
-    two = files.write_huggingface(tmp_path / "2", replace(files.TINY, n_text_head=2), HALF)
-    assert open_checkpoint(one).weights.digest != open_checkpoint(two).weights.digest
-
-
-def test_format_is_detected_by_content_not_by_name(tmp_path: Path) -> None:
+def test_format_is_detected_by_content_and_the_only_weight_file_of_a_directory_is_opened(
+    tmp_path: Path,
+) -> None:
     assert open_checkpoint(files.write_openai(tmp_path / "ggml.bin", files.TINY, HALF)).format == "openai"
     assert open_checkpoint(files.write_ggml(tmp_path / "m.pt", files.TINY, HALF)).format == "ggml"
-
-
-def test_the_only_weight_file_of_a_directory_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFound, match="absent: no such file or directory"):
-        open_checkpoint(tmp_path / "absent")
-    with pytest.raises(CheckpointError, match="0 files that may hold weights"):
-        open_checkpoint(tmp_path)
-    files.write_ggml(tmp_path / "ggml-tiny.bin", files.TINY, HALF)
-    assert open_checkpoint(tmp_path).path == tmp_path / "ggml-tiny.bin"
-    files.write_openai(tmp_path / "tiny.pt", files.TINY, HALF)
     with pytest.raises(CheckpointError, match="2 files that may hold weights; allowed are a CTranslate2"):
         open_checkpoint(tmp_path)
+    (tmp_path / "ggml.bin").unlink()
+    assert open_checkpoint(tmp_path).path == tmp_path / "m.pt"
+    (tmp_path / "m.pt").unlink()
+    with pytest.raises(CheckpointError, match="0 files that may hold weights"):
+        open_checkpoint(tmp_path)
+    with pytest.raises(CheckpointNotFound, match="absent: no such file or directory"):
+        open_checkpoint(tmp_path / "absent")
+    with pytest.raises(CheckpointError, match=f"{os.devnull}: is a device or a pipe; allowed are a CTransl"):
+        open_checkpoint(os.devnull)
+
+
+# --- quantised ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+def test_ggml_blocks_are_within_half_a_step_and_all_but_matrices_exact(tmp_path: Path, kind: str) -> None:
+    checkpoint = open_checkpoint(files.write_ggml(tmp_path / "m.bin", files.TINY, SINGLE, kind))
+    assert checkpoint.stored_dtype == kind
+    for name, values in SINGLE.items():
+        found = checkpoint.weights[name]
+        if name not in MATRICES or values.ndim == 3:
+            np.testing.assert_array_equal(found, MATRICES_HALF[name], err_msg=name)
+            continue
+        assert found.dtype == np.float32
+        blocks = values.reshape(-1, 32)
+        # Half a step between levels, or a whole step at the end of a range that has no level of its own. Scale and
+        # minimum are rounded to float16.
+        levels = {"4": 16, "5": 32, "8": 255}[kind[1]]
+        extent = np.ptp(blocks, 1) if kind.endswith("_1") else 2 * np.abs(blocks).max(1)
+        step = extent / (levels - 1 if kind.endswith("_1") or kind == "q8_0" else levels)
+        worst = 1.0 if kind in ("q4_0", "q5_0") else 0.5
+        bound = worst * step + np.abs(blocks).max(1) * 2.0**-10
+        assert np.all(np.abs(found.reshape(-1, 32) - blocks).max(1) <= bound), name
+
+
+def test_every_type_of_ggml_is_dequantised_as_its_own_package_does() -> None:
+    """On random bytes; the types with tables are decoded by that package."""
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed")
+    rng = np.random.default_rng(3)
+    for number, dtype in DTYPES.items():
+        kind = gguf.GGMLQuantizationType(number)
+        assert gguf.GGML_QUANT_SIZES[kind] == (dtype.block_items, dtype.block_bytes), dtype.name
+        blocks = rng.integers(0, 256, (50, dtype.block_bytes), np.uint8)
+        with np.errstate(invalid="ignore", over="ignore"):
+            expected = gguf.quants.dequantize(blocks, kind).ravel()
+            np.testing.assert_array_equal(dtype.decode(blocks).ravel(), expected, err_msg=dtype.name)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_mlx_weights_are_codes_times_scales_plus_biases(tmp_path: Path, bits: int) -> None:
+    """After mlx/backend/cpu/quantized.cpp: code number i of a row has bits i * bits onwards of its words."""
+    rng = np.random.default_rng(bits)
+    codes = rng.integers(0, 1 << bits, (128, 32))
+    scales, biases = rng.standard_normal((2, 128, 1), np.float32)
+    rows = [
+        sum(int(code) << bits * i for i, code in enumerate(row)).to_bytes(4 * bits, "little") for row in codes
+    ]
+    files.write_mlx(tmp_path, files.TINY, SINGLE)
+    layer, weights = "encoder.blocks.0.mlp1", dict(np.load(tmp_path / "weights.npz"))
+    words = np.frombuffer(b"".join(rows), "<u4").reshape(128, bits)
+    quantised = {f"{layer}.weight": words, f"{layer}.scales": scales, f"{layer}.biases": biases}
+    np.savez(tmp_path / "weights.npz", **{**weights, **quantised})
+    with pytest.raises(CheckpointError, match=r"is quantised, config\.json says not how"):
+        open_checkpoint(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization"] = {"group_size": 32, "bits": bits}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = open_checkpoint(tmp_path).weights["encoder.blocks.0.mlp.0.weight"]
+    np.testing.assert_allclose(found, codes * scales + biases, rtol=1e-5)
+
+
+@pytest.mark.parametrize("write", [files.write_onnx, files.write_openvino])
+def test_matrices_of_8_bits_in_graphs_are_within_half_a_step(tmp_path: Path, write: Write) -> None:
+    weights = open_checkpoint(write(tmp_path, files.TINY, SINGLE, quantised=True)).weights
+    for name, values in SINGLE.items():
+        np.testing.assert_allclose(weights[name], values, atol=np.abs(values).max() / 250, err_msg=name)
+
+
+def ctranslate2_error(name: str, values: files.Array, precision: str | None) -> npt.NDArray[np.float32]:
+    """Return half the distance of two codes: the maximum of a row has code 127, that of a packed array 1024."""
+    largest = np.abs(values).max()
+    if name not in MATRICES or precision in (None, "float16", "bfloat16"):
+        return largest * {"float16": 2**-11, "int8_float16": 2**-11, "bfloat16": 2**-8}.get(
+            precision or "", 0.0
+        )
+    if precision != "int16":
+        largest = np.abs(values.reshape(len(values), -1)).max(1).reshape(-1, *[1] * (values.ndim - 1))
+        return largest * np.float32(1.0001 / 127 / 2)
+    packed = {"cross_attn": ("key", "value"), "attn": ("query", "key", "value")}
+    module, part = name.removesuffix(".weight").split(".")[-2:]
+    if part in packed.get(module, ()):
+        largest = max(np.abs(SINGLE[name.replace(part, other)]).max() for other in packed[module])
+    return largest * np.float32(1.0001 / 1024 / 2)
+
+
+def write_with_ctranslate2(folder: Path, quantisation: str | None) -> Path:
+    """Write the same model with CTranslate2 itself."""
+    specs = pytest.importorskip("ctranslate2.specs", reason="ctranslate2 is not installed")
+    dims = files.TINY
+    spec = specs.WhisperSpec(dims.n_audio_layer, dims.n_audio_head, dims.n_text_layer, dims.n_text_head)
+    for name, values in files._ctranslate2_arrays(dims, SINGLE).items():
+        module, _, leaf = name.rpartition("/")
+        setattr(specs.model_spec.index_spec(spec, module), leaf, values.copy())
+    spec.decoder.projection.weight = SINGLE[EMBEDDING].copy()
+    spec.register_vocabulary([str(token) for token in range(dims.n_vocab)])
+    spec.validate()
+    spec.optimize(quantisation)
+    spec._serialize(str(folder / "model.bin"))
+    return folder
+
+
+def write_ctranslate2(folder: Path, precision: str) -> Path:
+    path = files.write_ctranslate2(folder, files.TINY, SINGLE, precision)
+    assert open_checkpoint(path).stored_dtype == precision
+    return path
+
+
+@pytest.mark.parametrize(
+    ("write", "precision"),
+    [
+        *((write_ctranslate2, precision) for precision in ("int8", "int16")),
+        *((write_with_ctranslate2, precision) for precision in (None, "float16", "bfloat16", "int8", "int16")),
+        (write_with_ctranslate2, "int8_float16"),
+    ],
+)
+def test_ctranslate2_weights_are_within_half_a_step(
+    tmp_path: Path, write: Write, precision: str | None
+) -> None:
+    write(tmp_path, precision)
+    weights = open_checkpoint(tmp_path).weights
+    assert set(weights) == set(SINGLE)
+    for name, values in SINGLE.items():
+        error = np.abs(weights[name].astype(np.float32) - values)
+        assert np.all(error <= ctranslate2_error(name, values, precision)), name
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_ctranslate2_scale_that_is_not_finite_and_positive_is_rejected(tmp_path: Path, scale: float) -> None:
+    path = files.write_ctranslate2(tmp_path, files.TINY, SINGLE, "int8") / "model.bin"
+    data = bytearray(path.read_bytes())
+    at = data.index(b"decoder/embeddings/weight_scale\0") + 32 + 1 + 4 + 1 + 4
+    data[at : at + 4] = struct.pack("<f", scale)
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="is not finite and positive"):
+        open_checkpoint(path).weights[EMBEDDING]

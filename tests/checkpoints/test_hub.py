@@ -56,17 +56,16 @@ class Request(BaseHTTPRequestHandler):
             self.answer(self.server.refused or 404, {"X-Error-Code": "RepoNotFound"} if found is None else {})
         elif rest.startswith("resolve/"):  # large files lie elsewhere
             name = rest.split("/", 2)[2]
-            self.answer(
-                302,
-                {
-                    "Location": f"http://localhost:{self.server.server_port}/{repository}/cdn/{name}",
-                    "X-Repo-Commit": COMMIT,
-                    "X-Linked-ETag": f'"{sha256(found[name])}"',
-                    "X-Linked-Size": str(len(found[name])),
-                },
-            )
+            address = f"http://localhost:{self.server.server_port}/{repository}/cdn/{name}"
+            headers = {"Location": address, "X-Repo-Commit": COMMIT}
+            headers |= {"X-Linked-ETag": f'"{sha256(found[name])}"', "X-Linked-Size": str(len(found[name]))}
+            self.answer(302, headers)
         elif rest.startswith("cdn/"):
-            self.answer_file(found[rest.removeprefix("cdn/")])
+            content = found[rest.removeprefix("cdn/")]
+            first = int(re.sub(r"\D", "", self.headers.get("Range", "0")))
+            headers = {"Content-Range": f"bytes {first}-{len(content) - 1}/{len(content)}"} if first else {}
+            sent = b"?" * len(content) if self.server.damaged else content
+            self.answer(206 if first else 200, headers, sent[first:])
         elif rest.startswith("tree/"):
             entries = [
                 {"type": "file", "path": name, "size": len(content), "oid": sha256(content)[:40]}
@@ -78,12 +77,6 @@ class Request(BaseHTTPRequestHandler):
             siblings = [{"rfilename": name} for name in found]
             info = {"id": repository, "sha": COMMIT, "siblings": siblings, "tags": ["whisper", "license:mit"]}
             self.answer(200, {}, json.dumps(info).encode())
-
-    def answer_file(self, content: bytes) -> None:
-        first = int(re.sub(r"\D", "", self.headers.get("Range", "0")))
-        headers = {"Content-Range": f"bytes {first}-{len(content) - 1}/{len(content)}"} if first else {}
-        sent = b"?" * len(content) if self.server.damaged else content
-        self.answer(206 if first else 200, headers, sent[first:])
 
     def answer(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
         self.send_response(status)
@@ -105,13 +98,10 @@ def sha256(content: bytes) -> str:
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with Hub(tmp_path / "cache") as stub:
         address = f"http://127.0.0.1:{stub.server_port}"
-        monkeypatch.setattr(constants, "ENDPOINT", address)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(stub.cache))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+        settings = {"ENDPOINT": address, "HF_HUB_CACHE": str(stub.cache), "HF_HUB_OFFLINE": False}
+        settings["HUGGINGFACE_CO_URL_TEMPLATE"] = address + "/{repo_id}/resolve/{revision}/{filename}"
+        for name, value in (settings | {"DOWNLOAD_CHUNK_SIZE": 1000}).items():
+            monkeypatch.setattr(constants, name, value)
         monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
         monkeypatch.delenv("HARKEN_MODEL_DIR", raising=False)
         monkeypatch.chdir(tmp_path)
@@ -123,6 +113,18 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 KEPT = {"config.json", "generation_config.json", "tokenizer.json", "vocab.json"}
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+OFF = r"not on this machine, and downloads are off \(--no-download, download=False\)"
+
+
+def assert_refused(
+    message: str, model: str | Path = "someone/w", kind: type[Exception] = CheckpointError, **options: object
+) -> None:
+    """Assert that a model is refused with exactly this kind of error, of one line that begins with its name."""
+    name = model if isinstance(model, Path) or model.strip() == model != "" else repr(model)
+    with pytest.raises(kind, match=f"^{re.escape(str(name))}: {message}[^\n]*$") as caught:
+        resolve_model(model, **options)
+    assert type(caught.value) is kind
 
 
 def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path: Path, stub: Hub) -> None:
@@ -131,31 +133,24 @@ def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path: Path, s
     assert resolve_model(path) == path
     with pytest.raises(OptionError, match=r"revision='main': allowed is None with .*small, which is a path"):
         resolve_model(path, revision="main")
-    with pytest.raises(CheckpointNotFound, match="openai/whisper-small: no such file or directory"):
-        resolve_model(Path("openai/whisper-small"))
+    assert_refused("no such file or directory", Path("openai/whisper-small"), CheckpointNotFound)
     assert stub.requests == []
 
 
-@pytest.mark.parametrize(
-    "name", ["whisper-9", "a/b/c", "./small", "~/small", "../small", "", "a b/c", "a\n", "/x"]
-)
-def test_invalid_name_is_rejected_with_the_known_names(stub: Hub, name: str) -> None:
-    shown = re.escape(name if name.strip() == name != "" else repr(name))
-    allowed = r"no such model; allowed is a path, owner/name on Hugging Face, tiny\.en[^\n]*"
-    with pytest.raises(CheckpointNotFound, match=f"^{shown}: {allowed}$"):
-        resolve_model(name)
-    assert stub.requests == []
-
-
-def test_every_short_name_is_of_a_repository() -> None:
+def test_names_that_cannot_be_of_a_model_are_refused_with_the_known_ones_and_no_request(
+    stub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = r"no such model; allowed is a path, owner/name on Hugging Face, tiny\.en"
+    for name in ("whisper-9", "a/b/c", "./small", "~/small", "../small", "", "a b/c", "a\n", "/x"):
+        assert_refused(known, name, CheckpointNotFound)
     published = {"tiny", "base.en", "small", "medium", "large-v3", "large-v3-turbo", "distil-large-v3"}
     assert published <= set(SHORT_NAMES)
-    assert all(
-        re.fullmatch(r"(openai|distil-whisper)/[\w.-]+", repository) for repository in SHORT_NAMES.values()
-    )
-
-
-SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    for repository in SHORT_NAMES.values():
+        assert re.fullmatch(r"(openai|distil-whisper)/[\w.-]+", repository)
+        assert_refused(OFF, repository, CheckpointNotFound, download=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert_refused(r"the download failed: .*HF_HUB_OFFLINE", "openai/whisper-small")
+    assert stub.requests == []
 
 
 @pytest.mark.parametrize(
@@ -190,10 +185,8 @@ def test_download_goes_on_where_it_was_broken_off(stub: Hub, capsys: pytest.Capt
     content = os.urandom(50_000)
     stub.repositories["someone/w"] = {"config.json": b"{}", "model.safetensors": content}
     stub.drops_at = 20_000
-    with pytest.raises(CheckpointError, match=r"someone/w: the download failed: .*503"):
-        resolve_model("someone/w")
-    with pytest.raises(CheckpointNotFound, match="not on this machine, and downloads are off"):
-        resolve_model("someone/w", download=False)
+    assert_refused(r"the download failed: .*503")
+    assert_refused(OFF, kind=CheckpointNotFound, download=False)
     stub.drops_at = stub.refused = None
     stub.requests.clear()
     assert (resolve_model("someone/w") / "model.safetensors").read_bytes() == content
@@ -203,113 +196,67 @@ def test_download_goes_on_where_it_was_broken_off(stub: Hub, capsys: pytest.Capt
     assert capsys.readouterr().err.count("someone/w: licence mit\n") == 1
 
 
-def test_damaged_download_is_refused_and_not_kept(stub: Hub) -> None:
+def test_download_that_is_damaged_or_fails_is_refused_and_not_kept(stub: Hub) -> None:
+    assert_refused("not on Hugging Face: 404 Client Error", kind=CheckpointNotFound)
+    stub.repositories["someone/w"] = {"config.json": b"", "encoder.onnx": b""}
+    assert_refused(r"has no weights that can be read; allowed are model\.saf")
     stub.repositories["someone/w"] = {"config.json": b"{}", "model.safetensors": b"weights"}
-    stub.damaged = True
-    allowed = sha256(b"weights")
-    with pytest.raises(
-        CheckpointError, match=rf"w: sha256 of model\.safetensors is {sha256(b'???????')}, allowed is {allowed}"
-    ):
-        resolve_model("someone/w")
+    stub.refused = 503
+    assert_refused(r"the download failed: .*503")
+    stub.refused, stub.damaged = None, True
+    digests = f"is {sha256(b'???????')}, allowed is {sha256(b'weights')}"
+    assert_refused(rf"sha256 of model\.safetensors {digests}")
     stub.damaged = False
     assert (resolve_model("someone/w") / "model.safetensors").read_bytes() == b"weights"
 
 
-@pytest.mark.parametrize(
-    ("repositories", "status", "kind", "message"),
-    [
-        (
-            {"config.json": b"", "encoder.onnx": b""},
-            None,
-            CheckpointError,
-            r"no weights that can be read; allowed are model\.saf",
-        ),
-        (None, None, CheckpointNotFound, r"not on Hugging Face: 404 Client Error"),
-        ({}, 503, CheckpointError, r"the download failed: .*503"),
-    ],
-)
-def test_download_failures_are_one_line(
-    stub: Hub, repositories: dict[str, bytes] | None, status: int | None, kind: type[Exception], message: str
-) -> None:
-    if repositories is not None:
-        stub.repositories["someone/w"] = repositories
-    stub.refused = status
-    with pytest.raises(kind, match=f"someone/w: .*{message}") as caught:
-        resolve_model("someone/w")
-    assert "\n" not in str(caught.value)
-    assert type(caught.value) is kind
-
-
-def test_flags_that_say_no_make_no_request(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CheckpointNotFound, match=r"not on this machine, and downloads are off \(--no-download"):
-        resolve_model("small", download=False)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(CheckpointError, match=r"openai/whisper-small: the download failed: .*HF_HUB_OFFLINE"):
-        resolve_model("small")
-    assert stub.requests == []
-
-
-@pytest.mark.parametrize(
-    "name", ["small", "small.pt", "ggml-small.bin", "whisper-small", "openai/whisper-small"]
-)
-def test_folder_of_ones_own_comes_first(
-    stub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    (tmp_path / "own" / name).mkdir(parents=True)
-    monkeypatch.setenv("HARKEN_MODEL_DIR", str(tmp_path / "own"))
-    assert resolve_model("small") == tmp_path / "own" / name
+def test_folder_of_ones_own_comes_first(stub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("small", "small.pt", "ggml-small.bin", "whisper-small", "openai/whisper-small"):
+        own = tmp_path / "own" / name.replace("/", "-")
+        (own / name).mkdir(parents=True)
+        monkeypatch.setenv("HARKEN_MODEL_DIR", str(own))
+        assert resolve_model("small") == own / name
     monkeypatch.setenv("HARKEN_MODEL_DIR", "none")
     with pytest.raises(CheckpointNotFound, match="HARKEN_MODEL_DIR=none: is not a directory"):
         resolve_model("small")
 
 
 def test_download_reports_nothing_beside_the_request(stub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_HUB_DISABLE_TELEMETRY", raising=False)
     stub.repositories["openai/whisper-small"] = {"model.safetensors": b""}
-    resolve_model("small")
-    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "0")
-    resolve_model("small")
-    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "0"
+    monkeypatch.delenv("HF_HUB_DISABLE_TELEMETRY", raising=False)
+    for expected in ("1", "0"):
+        resolve_model("small")
+        assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == expected
+        monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "0")
 
 
 # --- the embedded model ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package that raises an error when it is imported."""
-    root = tmp_path / "site"
-    (root / "harken_test_models").mkdir(parents=True)
-    (root / "harken_test_models" / "__init__.py").write_text("raise AssertionError('imported')")
-    monkeypatch.syspath_prepend(root)
-    monkeypatch.setattr(
-        hub, "_EMBEDDED", {"harken_no_such_package": ("", ""), "harken_test_models": ("model.bin", "5a")}
-    )
-    return root / "harken_test_models"
-
-
 def test_embedded_model_is_verified_and_not_imported(
-    package: Path, stub: Hub, monkeypatch: pytest.MonkeyPatch
+    stub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.write_ctranslate2(package / "model", files.TINY, files.random_weights())
-    digest = hub.file_sha256(package / "model" / "model.bin")
-    with pytest.raises(CheckpointError, match=rf"model\.bin: sha256 is {digest}, allowed is 5a"):
-        resolve_model("tiny.en")
-    monkeypatch.setattr(hub, "_EMBEDDED", {"harken_test_models": ("model.bin", digest)})
-    assert open_checkpoint(resolve_model("tiny.en")).dims == files.TINY
-    assert stub.requests == []
+    def embed(**packages: tuple[str, str]) -> None:
+        monkeypatch.setattr(hub, "_EMBEDDED", {"harken_no_such_package": ("", ""), **packages})
 
-
-def test_default_model_is_downloaded_in_another_revision_or_without_the_package(
-    package: Path, stub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stub.repositories["openai/whisper-tiny.en"] = {"model.safetensors": b"weights"}
-    assert resolve_model("tiny.en", revision="main") == stub.snapshot("openai/whisper-tiny.en")
-    monkeypatch.setattr(hub, "_EMBEDDED", {"harken_no_such_package": ("", "")})
-    assert resolve_model("tiny.en") == stub.snapshot("openai/whisper-tiny.en")
-
-
-def test_embedded_model_without_weights_is_rejected(package: Path, stub: Hub) -> None:
+    package = tmp_path / "site" / "harken_test_models"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(package.parent)
+    weights = package / "model" / "model.bin"
+    embed(harken_test_models=("model.bin", "5a"))
     with pytest.raises(CheckpointError, match=r"model\.bin: cannot be read: No such file"):
         resolve_model("tiny.en")
+    files.write_ctranslate2(weights.parent, files.TINY, files.random_weights())
+    digest = hub.file_sha256(weights)
+    with pytest.raises(CheckpointError, match=rf"model\.bin: sha256 is {digest}, allowed is 5a"):
+        resolve_model("tiny.en")
+    embed(harken_test_models=("model.bin", digest))
+    assert open_checkpoint(resolve_model("tiny.en")).dims == files.TINY
+    assert stub.requests == []
+    # In another revision, or without the package, it is downloaded.
+    stub.repositories["openai/whisper-tiny.en"] = {"model.safetensors": b"weights"}
+    downloaded = stub.snapshot("openai/whisper-tiny.en")
+    assert resolve_model("tiny.en", revision="main") == downloaded
+    embed()
+    assert resolve_model("tiny.en") == downloaded

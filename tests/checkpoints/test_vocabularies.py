@@ -1,0 +1,171 @@
+"""Vocabularies with tokens of their own, or that lost some, and conversions: all keep the ids that their files say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import checkpoint_files as files
+import harken
+from harken.audio import mel_filters
+from harken.checkpoints import Checkpoint, open_checkpoint
+from harken.checkpoints.checkpoint import EMBEDDING
+from harken.checkpoints.convert import TARGETS, convert
+from harken.errors import CheckpointError, OptionError
+from harken.text import Tokenizer
+from harken.text.bpe import bytes_to_unicode, merges_of
+from harken.text.vocabulary import builtin_tokens
+from tiny_models import DIMS, TOKENIZER
+
+TEXT = [bytes_to_unicode(bytes([byte])) for byte in range(256)]
+FIRST = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>"]
+LAST = ["<|startoflm|>", "<|startofprev|>", "<|nocaptions|>", "<|notimestamps|>"]
+WITHOUT_TIMESTAMPS = TEXT + FIRST + LAST
+TIMESTAMPS = [f"<|{i / 50:.2f}|>" for i in range(1501)]
+WITH_ADDED = [*WITHOUT_TIMESTAMPS, *TIMESTAMPS, "[UH]", "<|gsw|>", "äh"]
+PADDING = 3
+
+
+def open_with(
+    tmp_path: Path, vocabulary: list[str], rows: int = PADDING, file: str = "tokenizer.json"
+) -> Checkpoint:
+    """Write a model with this vocabulary and further rows, whose embeddings begin with their ids, and open it."""
+    dims = replace(files.TINY, n_vocab=len(vocabulary) + rows)
+    weights = {**files.random_weights(dims)}
+    weights[EMBEDDING] = weights[EMBEDDING].astype(np.float32)
+    weights[EMBEDDING][:, 0] = np.arange(dims.n_vocab)
+    folder = files.write_huggingface(tmp_path / file, dims, weights)
+    base = {token: i for i, token in enumerate(vocabulary[:256])}
+    added = {token: i for i, token in enumerate(vocabulary) if i >= 256}
+    entries = [{"id": i, "content": token} for token, i in added.items()]
+    contents = {
+        "tokenizer.json": {"model": {"vocab": base}, "added_tokens": entries},
+        "vocab.json": base,
+        "vocabulary.json": vocabulary,
+    }
+    (folder / file).write_text(json.dumps(contents[file]))
+    if file == "vocab.json":
+        (folder / "added_tokens.json").write_text(json.dumps(added))
+    return open_checkpoint(folder)
+
+
+def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
+    return Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "vocab.json", "vocabulary.json"])
+def test_added_tokens_are_text_and_languages_and_padding_is_left_out(tmp_path: Path, file: str) -> None:
+    checkpoint = open_with(tmp_path, WITH_ADDED, file=file)
+    tokenizer = tokenizer_of(checkpoint)
+    assert checkpoint.dims.n_vocab == tokenizer.n_vocab == len(WITH_ADDED)
+    ids = checkpoint.weights[EMBEDDING][:, 0].astype(int)
+    np.testing.assert_array_equal(ids, tokenizer.model_ids)
+    read_as = [WITH_ADDED[i] for i in ids]
+    for token, name in (
+        (tokenizer.eot, "<|endoftext|>"),
+        (tokenizer.no_speech, "<|nocaptions|>"),
+        (tokenizer.timestamp_begin + 7, "<|0.14|>"),
+        (tokenizer.language_tokens["de"], "<|de|>"),
+        (tokenizer.sot_sequence("<|gsw|>")[1], "<|gsw|>"),
+    ):
+        assert read_as[token] == name
+    assert tokenizer.decode([104, read_as.index("[UH]"), read_as.index("äh")]) == "h[UH]äh"
+    with pytest.raises(OptionError, match="one of en, de, gsw"):
+        tokenizer.sot_sequence("<|als|>")
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "options", "found"),
+    [
+        (WITH_ADDED, {"language": "<|gsw|>"}, "gsw"),
+        (WITH_ADDED, {"languages": ["<|gsw|>"]}, "gsw"),
+        (WITHOUT_TIMESTAMPS, {"language": "de"}, "de"),
+    ],
+)
+def test_models_transcribe_in_added_languages_and_without_timestamps(
+    tmp_path: Path, vocabulary: list[str], options: dict[str, object], found: str
+) -> None:
+    recognizer = harken.load(open_with(tmp_path, vocabulary).path.parent, backend="numpy")
+    assert recognizer.resolve_options().timestamps == (vocabulary is WITH_ADDED)
+    silence = np.zeros(1600, np.float32)
+    transcription = recognizer.transcribe(silence, vad=False, fill_gaps=False, **options)
+    assert transcription.result().language == found
+
+
+def test_timestamps_that_only_the_weights_have_are_known(tmp_path: Path) -> None:
+    """Tokenizers of transformers before 2023 do not list them."""
+    checkpoint = open_with(tmp_path, WITHOUT_TIMESTAMPS, 1501 + PADDING)
+    assert checkpoint.dims.n_vocab == 266 + 1501 == tokenizer_of(checkpoint).timestamp_begin + 1501
+
+
+# --- conversion --------------------------------------------------------------------------------------------
+
+
+def converted(path: Path | Checkpoint, to: Path, target: str = "huggingface") -> Checkpoint:
+    checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
+    return open_checkpoint(convert(checkpoint, to, target, mel_filters(80)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_converted_model_is_the_same(tmp_path: Path, target: str) -> None:
+    dims = replace(DIMS, n_mels=80)
+    weights = files.random_weights(dims)
+    source = files.write_ggml(tmp_path / "m.bin", dims, weights, tokens=tuple(TOKENIZER.text_bytes()))
+    result = converted(source, tmp_path / "to", target)
+    assert (result.format, result.dims) == (target, dims)
+    for name, values in weights.items():
+        np.testing.assert_array_equal(result.weights[name], values, err_msg=name)
+    assert tokenizer_of(result).has_same_vocabulary(TOKENIZER)
+
+
+@pytest.mark.parametrize("target", ["huggingface", "ctranslate2"])
+def test_tokens_keep_the_ids_that_the_model_has(tmp_path: Path, target: str) -> None:
+    checkpoint = open_with(tmp_path, WITH_ADDED)
+    result = converted(checkpoint, tmp_path / "to", target)
+    assert result.dims == checkpoint.dims
+    assert result.vocabulary.arrangement == checkpoint.vocabulary.arrangement
+    for name, values in checkpoint.weights.items():
+        np.testing.assert_array_equal(result.weights[name], values.astype(np.float16), err_msg=name)
+    (tmp_path / "to" / "tokenizer.json").unlink()  # CTranslate2 reads its own list
+    if target == "ctranslate2":
+        again = open_checkpoint(tmp_path / "to").vocabulary.arrangement
+        assert again == checkpoint.vocabulary.arrangement
+    with pytest.raises(CheckpointError, match="tokens of its own, of which a ggml file does not say"):
+        converted(checkpoint, tmp_path / "ggml", "ggml")
+
+
+@pytest.mark.parametrize("n_vocab", [51864, 51865])
+def test_tokens_of_openai_are_read_back(tmp_path: Path, n_vocab: int) -> None:
+    dims = replace(DIMS, n_mels=80, n_vocab=n_vocab)
+    source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
+    tokenizer = tokenizer_of(converted(source, tmp_path / "to"))
+    assert tokenizer.has_same_vocabulary(Tokenizer.builtin(n_vocab))
+    template = json.loads((tmp_path / "to" / "tokenizer.json").read_text())["post_processor"]
+    around = (tokenizer.sot, tokenizer.no_timestamps, tokenizer.eot)
+    assert [entry["ids"] for entry in template["special_tokens"].values()] == [[token] for token in around]
+
+
+def test_padding_is_no_token_of_its_own(tmp_path: Path) -> None:
+    vocabulary = WITHOUT_TIMESTAMPS + TIMESTAMPS
+    vocabulary[258:260] = ["<|en|>", "<|zh|>"]  # the order of OpenAI
+    assert converted(open_with(tmp_path, vocabulary), tmp_path / "to", "ggml").dims.n_vocab == len(vocabulary)
+
+
+def test_merges_follow_from_the_vocabulary() -> None:
+    tokens = builtin_tokens(multilingual=False)[:8000]  # of which each is made of tokens before it
+    merges = merges_of(tokens)
+    assert [left + right for left, right in merges] == tokens[256:]
+    assert merges[:3] == [("Ġ", "t"), ("Ġ", "a"), ("h", "e")]
+
+
+def test_values_that_do_not_fit_float16_are_refused(tmp_path: Path) -> None:
+    weights = files.random_weights(DIMS, dtype=np.float32)
+    weights["decoder.ln.bias"][0] = 1e6
+    source = files.write_ggml(tmp_path / "m.bin", DIMS, weights, tokens=tuple(TOKENIZER.text_bytes()))
+    with pytest.raises(CheckpointError, match="values above 65504, which do not fit into float16"):
+        converted(source, tmp_path / "to")
+    assert not (tmp_path / "to" / "model.safetensors").exists()
