@@ -7,6 +7,8 @@ import io
 import re
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from email.message import Message
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +22,8 @@ from harken.errors import CheckpointError, CheckpointNotFound, OutputError
 from harken.speakers import models
 from harken.speakers.models import SpeakerModelFiles, resolve_speaker_models
 
-CONTENT = {"segmentation-3.0.onnx": b"segmentation" * 1000, "campplus_cn_en_common.pt": b"embedding" * 9000}
+FIRST, SECOND = "segmentation-3.0.onnx", "campplus_cn_en_common.pt"
+CONTENT = {FIRST: b"segmentation" * 1000, SECOND: b"embedding" * 9000}
 WAY_ON = "give a directory with segmentation-3.0.onnx and campplus_cn_en_common.pt by --speaker-model DIR"
 
 
@@ -52,6 +55,10 @@ class Internet:
         return io.BytesIO(self.content[url.rpartition("=")[2]])
 
 
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 @pytest.fixture
 def internet(tmp_path, monkeypatch):
     internet = Internet()
@@ -62,11 +69,8 @@ def internet(tmp_path, monkeypatch):
         setattr(module, name, getattr(internet, name))
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
     monkeypatch.setattr(models, "_open", internet.open)
-    for name in ("SEGMENTATION", "EMBEDDING"):
-        source = getattr(models, name)
-        content = CONTENT[source.name]
-        digest = hashlib.sha256(content).hexdigest()
-        small = models.Source(source.name, len(content), digest, source.url, source.repository)
+    for name, content in zip(("SEGMENTATION", "EMBEDDING"), CONTENT.values(), strict=True):
+        small = replace(getattr(models, name), n_bytes=len(content), sha256=sha256(content))
         monkeypatch.setattr(models, name, small)
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("HARKEN_SPEAKER_MODEL", raising=False)
@@ -83,8 +87,8 @@ def in_folder(folder: Path) -> SpeakerModelFiles:
     return SpeakerModelFiles(*(folder / name for name in CONTENT))
 
 
-def left_in(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def write_models(folder: Path) -> Path:
@@ -94,58 +98,55 @@ def write_models(folder: Path) -> Path:
     return folder
 
 
-def test_a_directory_that_is_given_is_used_whatever_its_files_hold(internet, tmp_path):
+def error_of(kind: type[Exception] = CheckpointError, folder: Path | None = None, **options) -> str:
+    """Return the message of the error that there are no models, which is one line."""
+    with pytest.raises(kind) as caught:
+        resolve_speaker_models(folder, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_directory_that_is_given_is_used_whatever_its_files_hold(internet, tmp_path, monkeypatch):
     folder = write_models(tmp_path / "own")
-    (folder / "campplus_cn_en_common.pt").write_bytes(b"trained further")
+    (folder / SECOND).write_bytes(b"trained further")
     assert resolve_speaker_models(folder) == resolve_speaker_models(str(folder)) == in_folder(folder)
+    monkeypatch.setenv("HARKEN_SPEAKER_MODEL", str(write_models(tmp_path / "named")))
+    assert resolve_speaker_models(None) == in_folder(tmp_path / "named")
+    assert resolve_speaker_models(folder) == in_folder(folder)
     assert internet.requested == []
 
 
-def test_the_environment_variable_names_a_directory(internet, tmp_path, monkeypatch):
-    monkeypatch.setenv("HARKEN_SPEAKER_MODEL", str(write_models(tmp_path / "own")))
-    assert resolve_speaker_models(None) == in_folder(tmp_path / "own")
-    assert resolve_speaker_models(write_models(tmp_path / "other")) == in_folder(tmp_path / "other")
-
-
 def test_what_is_missing_in_a_directory_is_named(internet, tmp_path):
-    first, second = CONTENT
     folder = write_models(tmp_path / "own")
     for path, reason in (
-        (folder / first, f"has no {first}"),
-        (folder / second, f"has no {first} and no {second}"),
+        (folder / FIRST, f"has no {FIRST}"),
+        (folder / SECOND, f"has no {FIRST} and no {SECOND}"),
         (folder, "is not a directory"),
     ):
         path.rename(tmp_path / f"old-{path.name}")
-        with pytest.raises(CheckpointNotFound) as e:
-            resolve_speaker_models(folder)
-        assert str(e.value) == f"{folder}: {reason}; allowed is a directory with {first} and {second}"
+        allowed = f"allowed is a directory with {FIRST} and {SECOND}"
+        assert error_of(CheckpointNotFound, folder) == f"{folder}: {reason}; {allowed}"
 
 
-def test_models_are_downloaded_once(internet, cache, capsys):
+def test_models_are_downloaded_once_and_again_if_they_are_damaged(internet, cache, capsys):
     assert resolve_speaker_models(None) == in_folder(cache)
-    assert {path.name: path.read_bytes() for path in cache.iterdir()} == CONTENT
+    assert content_of(cache) == CONTENT
     hub, other = internet.requested
-    assert hub == "altunenes/modelsfolder/segmentation-3.0.onnx"
+    assert hub == f"altunenes/modelsfolder/{FIRST}"
     assert other.startswith("https://modelscope.cn/")
-    assert capsys.readouterr().err == "downloading campplus_cn_en_common.pt (0 MB) from modelscope.cn\n"
+    assert capsys.readouterr().err == f"downloading {SECOND} (0 MB) from modelscope.cn\n"
     assert resolve_speaker_models(None) == resolve_speaker_models(None, download=False) == in_folder(cache)
     assert len(internet.requested) == 2
+    (cache / FIRST).write_bytes(b"damaged")
+    resolve_speaker_models(None)
+    assert internet.requested == [hub, other, hub]
+    assert content_of(cache) == CONTENT
     assert capsys.readouterr().err == ""
 
 
-def test_a_damaged_file_in_the_cache_is_downloaded_again(internet, cache):
-    write_models(cache)
-    (cache / "segmentation-3.0.onnx").write_bytes(b"damaged")
-    resolve_speaker_models(None)
-    assert internet.requested == ["altunenes/modelsfolder/segmentation-3.0.onnx"]
-    assert (cache / "segmentation-3.0.onnx").read_bytes() == CONTENT["segmentation-3.0.onnx"]
-
-
 def test_without_downloads_a_missing_file_is_named_with_the_way_on(internet, cache):
-    with pytest.raises(CheckpointNotFound) as e:
-        resolve_speaker_models(None, download=False)
     off = "not on this machine, and downloads are off (--no-download, download=False)"
-    assert str(e.value) == f"{cache / 'segmentation-3.0.onnx'}: {off}; {WAY_ON}"
+    assert error_of(CheckpointNotFound, download=False) == f"{cache / FIRST}: {off}; {WAY_ON}"
     assert internet.requested == []
 
 
@@ -153,13 +154,9 @@ def test_without_downloads_a_missing_file_is_named_with_the_way_on(internet, cac
 @pytest.mark.parametrize("changed", [lambda content: content[:-1] + b"!", lambda content: content + b"!"])
 def test_another_content_is_refused_and_not_kept(internet, cache, name, changed):
     internet.content[name] = changed(CONTENT[name])
-    with pytest.raises(CheckpointError) as e:
-        resolve_speaker_models(None)
-    digests = [hashlib.sha256(content).hexdigest() for content in (internet.content[name], CONTENT[name])]
-    assert str(e.value).startswith("https://")
-    assert f"sha256 of the download is {digests[0]}, allowed is {digests[1]}" in str(e.value)
-    assert left_in(cache).isdisjoint({name})
-    assert left_in(cache) <= set(CONTENT)
+    digests = f"is {sha256(internet.content[name])}, allowed is {sha256(CONTENT[name])}"
+    assert re.match(f"https://.*: sha256 of the download {digests}", error_of())
+    assert content_of(cache).keys() <= CONTENT.keys() - {name}
 
 
 class Answer(io.RawIOBase):
@@ -175,76 +172,53 @@ class Answer(io.RawIOBase):
         return bytes(n_bytes)
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (Answer(), "sha256 of the download"),
+def test_a_download_of_another_length_is_not_kept_nor_read_to_its_end(internet, cache, monkeypatch):
+    endless = Answer()
+    for answer, message in (
+        (endless, "sha256 of the download"),
         (io.BytesIO(bytes(5000)), "the download ended after 5000 of 81000 bytes; try again"),
         (Answer(ConnectionResetError("Connection reset")), "the download failed: Connection reset"),
-    ],
-    ids=["endless", "cut off", "reset"],
-)
-def test_a_download_of_another_length_is_not_kept(internet, cache, monkeypatch, answer, message):
-    monkeypatch.setattr(models, "_open", lambda url: answer)
-    with pytest.raises(CheckpointError, match=message):
-        resolve_speaker_models(None)
-    assert left_in(cache) == {"segmentation-3.0.onnx"}
-    if isinstance(answer, Answer) and not answer.error:
-        assert answer.n_read == len(CONTENT["campplus_cn_en_common.pt"]) + 1, (
-            "no more than the file has is read"
-        )
+    ):
+        monkeypatch.setattr(models, "_open", lambda url, answer=answer: answer)
+        assert message in error_of()
+        assert content_of(cache).keys() == {FIRST}
+    assert endless.n_read == len(CONTENT[SECOND]) + 1
 
 
 @pytest.mark.parametrize(
     ("missing", "error", "reason"),
     [
-        ("segmentation-3.0.onnx", URLError("unused"), "no network"),
-        ("campplus_cn_en_common.pt", URLError(OSError("[Errno -2] unknown name")), "[Errno -2] unknown name"),
-        (
-            "campplus_cn_en_common.pt",
-            HTTPError("https://x", 404, "Not Found", Message(), None),
-            "HTTP Error 404: Not Found",
-        ),
-        ("campplus_cn_en_common.pt", TimeoutError("timed out"), "timed out"),
+        (FIRST, URLError("unused"), "no network"),
+        (SECOND, URLError(OSError("[Errno -2] unknown name")), "[Errno -2] unknown name"),
+        (SECOND, HTTPError("https://x", 404, "Not Found", Message(), None), "HTTP Error 404: Not Found"),
+        (SECOND, TimeoutError("timed out"), "timed out"),
     ],
 )
 def test_without_a_network_the_error_says_how_to_get_on(internet, cache, missing, error, reason):
-    write_models(cache)
-    (cache / missing).unlink()
+    (write_models(cache) / missing).unlink()
     internet.error = error
-    with pytest.raises(CheckpointNotFound) as e:
-        resolve_speaker_models(None)
-    assert str(e.value).endswith(f"not on this machine, and cannot be downloaded: {reason}; {WAY_ON}")
-    assert missing in str(e.value)
-    assert "\n" not in str(e.value)
-    assert left_in(cache) == {*CONTENT} - {missing}
+    message = error_of(CheckpointNotFound)
+    assert message.endswith(f"not on this machine, and cannot be downloaded: {reason}; {WAY_ON}")
+    assert missing in message
+    assert content_of(cache).keys() == CONTENT.keys() - {missing}
 
 
-@pytest.mark.parametrize("name", ["cache", "cache/speakers/segmentation-3.0.onnx"])
+@pytest.mark.parametrize("name", ["cache", f"cache/speakers/{FIRST}"])
 def test_a_cache_that_cannot_be_written_is_one_error_with_its_reason_once(internet, tmp_path, name):
     path = tmp_path / name
     if path.suffix:
         path.mkdir(parents=True)
     else:
         path.write_bytes(b"")  # root may write everywhere, but not into a file
-    with pytest.raises(OutputError) as e:
-        resolve_speaker_models(None)
-    assert re.fullmatch(
-        rf"{re.escape(str(path))}[^:]*: cannot be written: [^:]+; set HARKEN_CACHE .*", str(e.value)
-    )
+    expected = rf"{re.escape(str(path))}[^:]*: cannot be written: [^:]+; set HARKEN_CACHE .*"
+    assert re.fullmatch(expected, error_of(OutputError))
 
 
 def test_two_downloads_at_once_do_not_disturb_one_another(internet, cache):
-    both_have_begun = threading.Barrier(2, timeout=30)
-    internet.on_request = both_have_begun.wait
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(resolve_speaker_models(None))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [in_folder(cache)] * 2
-    assert {path.name: path.read_bytes() for path in cache.iterdir()} == CONTENT
+    internet.on_request = threading.Barrier(2, timeout=30).wait
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(resolve_speaker_models, [None] * 2)] == [in_folder(cache)] * 2
+    assert content_of(cache) == CONTENT
 
 
 def test_a_redirection_is_followed_to_https_only():
