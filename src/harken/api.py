@@ -98,8 +98,8 @@ def load(
         with ``fidelity="exact"``.
     backend : {"auto", "native", "onnx", "torch", "numpy"}
         The compiled CPU engine ("native") or the one on OpenVINO and ONNX Runtime ("onnx", an extra), the GPU engine
-        (the extra ``torch``), or the slow reference backend. "auto" is native where it was built and fits the model and
-        the precision, else onnx.
+        (the extra ``torch``), or the slow reference backend. "auto" is torch where `device` names a GPU or `attention`
+        is "lsh", native where it was built and fits the model and the precision, else onnx.
     device : str
         For the GPU engine ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; "auto" is the first available of cuda,
         mps, cpu. The other backends compute on the CPU only.

@@ -52,7 +52,8 @@ class BackendFactory:
     Parameters
     ----------
     backend : {"auto", "native", "onnx", "torch", "numpy"}
-        "auto" is native where its library can be loaded and fits the model and the precision, else onnx, an extra.
+        "auto" is torch for a GPU or hashed attention; else native where its library can be loaded and fits the model
+        and the precision, else onnx, an extra.
     device, precision : str
         As `harken.load` takes them.
     threads : int or None
@@ -80,6 +81,8 @@ class BackendFactory:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.backend == AUTO and (self.device not in ("auto", "cpu") or self.attention == "lsh"):
+            object.__setattr__(self, "backend", "torch")
         if self.backend != "torch" and self.device not in ("auto", "cpu"):
             raise OptionError("device", self.device, f"auto or cpu with backend={self.backend!r}")
         precisions = PRECISIONS.get(self.backend, (self.precision,))

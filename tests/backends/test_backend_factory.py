@@ -339,6 +339,12 @@ def check_draft(model: Backend, assistant: Backend) -> None:
 # --- options -----------------------------------------------------------------------------------------------
 
 
+def test_gpu_and_hashed_attention_choose_torch() -> None:
+    chosen = [BackendFactory(device="cuda:1"), BackendFactory(device="mps"), BackendFactory(attention="lsh")]
+    assert [factory.backend for factory in chosen] == ["torch"] * 3
+    assert BackendFactory(device="cpu").backend == "auto"
+
+
 @pytest.mark.parametrize(
     ("options", "allowed"),
     [

@@ -80,13 +80,14 @@ _MODEL_OPTIONS: dict[str, Decorator] = {
         default="auto",
         type=click.Choice(BACKENDS),
         help="Compiled CPU engine or the one on OpenVINO and ONNX Runtime, PyTorch for a GPU, or the slow numpy "
-        "reference; auto is native where it was built and fits, else onnx.",
+        "reference; auto is torch where --device names a GPU, native where it was built and fits, else onnx.",
     ),
     "device": model_option(
         "--device",
         default="auto",
         type=Text(empty=False),
-        help="Device of torch: cuda, cuda:1, mps, cpu, or auto for the first that is available.",
+        help="cuda, cuda:1 or mps: a GPU, on which torch computes; cpu; or auto, with torch the first that is "
+        "available.",
     ),
     "attention": model_option(
         "--attention",
