@@ -25,7 +25,8 @@ from signal import SIGHUP
 LIMIT_S = 20.0
 """A process that lives longer after its signal hangs; docs/reliability.md has what was measured."""
 PREPARED = """
-import sys
+import sys, time
+from contextlib import suppress
 sys.path.insert(0, {tests!r})
 from fakes.backends import WINDOW_POSITIONS, TranscriptBackend, window_text
 from harken import __main__
@@ -36,6 +37,13 @@ from tiny_models import TOKENIZER
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
+
+def drop_one_exception():
+    with suppress(BaseException):
+        say("third window")
+        time.sleep(60)
+    while True:
+        time.sleep(0.01)
 
 class Backend(TranscriptBackend):
     def encode(self, mel, positions):
@@ -52,7 +60,10 @@ backend = Backend(*[window_text(0, word, WINDOW_POSITIONS) for word in ("one", "
 model_options.load = lambda **given: Recognizer(backend, TOKENIZER, "fake")
 __main__.run()
 """
-IN_A_CALL = "import hashlib; say('third window'); hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+BUSY = {
+    "in a long call": "import hashlib; say('third window'); hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)",
+    "where what a handler raises is dropped": "drop_one_exception()",
+}
 TALK = ("transcribe", "talk.wav", "--language", "en", "--no-vad")
 
 
@@ -67,9 +78,10 @@ def prepared(busy: str = "pass", asked: str = "pass") -> list[str]:
     return [sys.executable, "-c", PREPARED.format(tests=str(Path(__file__).parents[1]), busy=busy, asked=asked)]
 
 
-def test_first_signal_ends_the_command_in_a_long_call_and_keeps_what_was_done(talk):
+@pytest.mark.parametrize("busy", BUSY)
+def test_first_signal_ends_the_command_and_keeps_what_was_done(talk, busy):
     folder = talk.parent
-    with started([*TALK, "-f", "txt"], folder, folder, program=prepared(IN_A_CALL)) as process:
+    with started([*TALK, "-f", "txt"], folder, folder, program=prepared(BUSY[busy])) as process:
         assert process.stderr.readline() == b"third window\n"
         process.send_signal(SIGHUP)
         outcome = ended(process, limit_s=LIMIT_S)
@@ -150,3 +162,23 @@ time.sleep(2 * signals.ANSWER_S)
 def test_signal_for_a_child_does_not_end_its_parent(tmp_path):
     outcome = run(["-c", FORKING], tmp_path, tmp_path, program=[sys.executable])
     assert outcome == Outcome(code=0, out="", err="")
+
+
+CLEANING = """
+import os, signal, time
+from harken.cli import signals
+signals.ANSWER_S = 0.1
+signals.watch_signals()
+with signals.keeping_stop():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        for _ in range(2):
+            time.sleep(4 * signals.ANSWER_S)
+        print("cleaned")
+"""
+
+
+def test_signal_is_not_repeated_while_its_exception_is_on_its_way(tmp_path):
+    outcome = run(["-c", CLEANING], tmp_path, tmp_path, program=[sys.executable])
+    assert (outcome.out, outcome.err.splitlines()[-1]) == ("cleaned\n", "harken.cli.exits.Stop: terminated")

@@ -32,8 +32,9 @@ REPEAT_S = 0.02
 
 SignalHandler = Callable[[int, FrameType | None], None]
 
-answers = SimpleNamespace(latest_s=-math.inf)
-"""The latest time, by `time.monotonic`, at which the main thread has handled a signal."""
+answers = SimpleNamespace(latest_s=-math.inf, stop=None, repeated=False, lock=Lock())
+"""How the main thread has answered: the latest time, by `time.monotonic`, at which it has handled a signal; the `Stop`
+that it has raised and that no block has caught; whether the next signal is one of ours, on account of that."""
 
 signal_listeners: list[Callable[[int], bool]] = []
 """Functions that are called, in a thread, with a signal that the main thread does not handle in time; if one returns
@@ -49,15 +50,32 @@ def handling_signals(handler: SignalHandler) -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         answers.latest_s = time.monotonic()
-        handler(number, frame)
+        repeated, answers.repeated = answers.repeated, False
+        if repeated and (answers.stop is None or _is_handled(answers.stop)):
+            return
+        try:
+            handler(number, frame)
+        except Stop as stop:
+            answers.stop = stop
+            raise
 
     handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     previous_handlers = {number: signal.signal(number, handle) for number in handled}
     try:
         yield
     finally:
+        with answers.lock:  # a repeated signal is not for the handlers before
+            answers.stop = None
         for number, previous_handler in previous_handlers.items():
             signal.signal(number, previous_handler)
+
+
+def _is_handled(error: BaseException) -> bool:
+    """Return whether this thread is in an ``except`` or ``finally`` that an exception has come to."""
+    found = sys.exc_info()[1]
+    while found not in (None, error):
+        found = found.__context__
+    return found is error
 
 
 @contextmanager
@@ -176,6 +194,7 @@ def saving_on_stop(save: Callable[[str], str]) -> Iterator[None]:
     try:
         yield
     except Stop as stop:
+        answers.stop = None
         with saver.lock:
             raise saver(stop) from None
     finally:
@@ -220,13 +239,23 @@ def watch_signals() -> None:
 
 
 def _watch(reader: int) -> NoReturn:
-    """End the process if the main thread does not answer a signal: it is in a call that takes long."""
+    """End the process if the main thread does not answer a signal: it is in a call that takes long.
+
+    Repeat a signal whose `Stop` has not come to any block: PyAV runs bytecode while it makes the traceback of an error,
+    and drops what a signal handler raises there.
+    """
     while True:
         numbers = [number for number in os.read(reader, 64) if number in SIGNALS]
         came_s = time.monotonic()
         time.sleep(ANSWER_S)
-        answered = answers.latest_s > came_s - ANSWER_S
-        if numbers and not answered and not any(listen(numbers[0]) for listen in signal_listeners[::-1]):
+        if not numbers:
+            continue
+        if answers.latest_s > came_s - ANSWER_S:
+            with answers.lock:
+                if answers.stop:
+                    answers.repeated = True
+                    interrupt_main(signal.Signals(numbers[0]))
+        elif not answers.repeated and not any(listen(numbers[0]) for listen in signal_listeners[::-1]):
             stop = signal_stop(numbers[0])
             for saver in reversed(_savers):
                 saver.lock.acquire()  # never released: the main thread must not go on
