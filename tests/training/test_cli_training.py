@@ -12,22 +12,21 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from small_training import all_equal, torch
 
-torch = pytest.importorskip("torch")
-
-from small_training import all_equal  # noqa: E402
-
-import harken  # noqa: E402
-from checkpoint_files import random_weights  # noqa: E402
-from cli_runner import CliRunner, Outcome  # noqa: E402
-from fakes.measured import signal_at  # noqa: E402
-from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
-from harken.checkpoints.huggingface import export  # noqa: E402
-from harken.training import run  # noqa: E402
-from harken.training.examples import ExampleStore  # noqa: E402
-from harken.training.labelling import Teacher  # noqa: E402
-from tiny_models import DIMS, TOKENIZER  # noqa: E402
-from training_data import write_model, write_speech  # noqa: E402
+import harken
+from checkpoint_files import random_weights
+from cli_runner import CliRunner, Outcome
+from fakes.measured import signal_at
+from harken.checkpoints import encoder_digest, open_checkpoint
+from harken.checkpoints.huggingface import export
+from harken.training import run
+from harken.training.examples import (
+    ExampleStore,
+    Teacher,
+)
+from tiny_models import DIMS, TOKENIZER
+from training_data import write_model, write_speech
 
 FINETUNE = ("finetune", "model", "--data", "labelled")
 SHORT_TRAINING = (

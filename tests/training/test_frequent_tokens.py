@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harken.text import Tokenizer
 
 pytest.importorskip("torch")
-from harken.training.student import frequent_token_ids
+from harken.training.distill import frequent_token_ids
 
 TOKENIZER = Tokenizer.bytes_only()
 EOT = TOKENIZER.eot

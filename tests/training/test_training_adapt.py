@@ -7,38 +7,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_training import SmallTraining, all_equal, snapshot, torch
 
-torch = pytest.importorskip("torch")
-
-from small_training import SmallTraining, all_equal  # noqa: E402
-
-from checkpoint_files import random_weights  # noqa: E402
-from harken.api import Recognizer  # noqa: E402
-from harken.audio import load_audio  # noqa: E402
-from harken.backends.numpy.backend import NumpyBackend, NumpyEncoderState, NumpyFeatures  # noqa: E402
-from harken.checkpoints.adapter import adapted_names  # noqa: E402
-from harken.errors import OptionError  # noqa: E402
-from harken.streaming import SpeechEnded, SpeechStarted  # noqa: E402
-from harken.streaming.config import PRESETS  # noqa: E402
-from harken.streaming.utterance import TRAILING_SILENCE_FRAMES  # noqa: E402
-from harken.training.adapt import Adaptation, cut_windows  # noqa: E402
-from harken.training.examples import Example, TrainingSequence  # noqa: E402
-from harken.training.hearing import (  # noqa: E402
+from checkpoint_files import random_weights
+from harken.api import Recognizer
+from harken.audio import load_audio
+from harken.backends.numpy.backend import NumpyBackend, NumpyEncoderState, NumpyFeatures
+from harken.checkpoints.adapter import adapted_names
+from harken.errors import OptionError
+from harken.streaming import SpeechEnded, SpeechStarted
+from harken.streaming.config import PRESETS
+from harken.streaming.utterance import TRAILING_SILENCE_FRAMES
+from harken.training.adapt import (
+    Adaptation,
     HeardChunk,
-    hear_update,
-    hear_utterance,
+    cut_windows,
+    hear_live,
     hear_whole,
     run_streaming_encoder,
 )
-from harken.training.network import as_tensors, initial_factors, run_decoder, run_encoder  # noqa: E402
-from harken.training.objective import Distillation  # noqa: E402
-from harken.training.options import AdaptDataOptions, AdaptOptions  # noqa: E402
-from harken.training.run_directory import snapshot  # noqa: E402
-from harken.training.student import TOKEN_EMBEDDING  # noqa: E402
-from harken.training.windows import SpeechSpan, TrainingWindow  # noqa: E402
-from harken.types import SAMPLE_RATE  # noqa: E402
-from real_models import EXAMPLE  # noqa: E402
-from tiny_models import DIMS, TOKENIZER, make_weights  # noqa: E402
+from harken.training.examples import Example, TrainingSequence
+from harken.training.network import TOKEN_EMBEDDING, as_tensors, initial_factors, run_decoder, run_encoder
+from harken.training.objective import Distillation
+from harken.training.options import AdaptDataOptions, AdaptOptions
+from harken.training.windows import SpeechSpan, TrainingWindow
+from harken.types import SAMPLE_RATE
+from real_models import EXAMPLE
+from tiny_models import DIMS, TOKENIZER, make_weights
 
 LONG_DIMS = replace(DIMS, n_audio_ctx=1500, n_audio_state=16, n_text_state=16, n_audio_layer=1, n_text_layer=1)
 """A window of 30 s, as live windows need it."""
@@ -105,11 +100,11 @@ def test_student_hears_the_chunks_of_a_live_session() -> None:
     )
     *updates, last = backend.calls
     assert len(updates) > 4
-    heard = hear_update(samples[start:end], LONG_DIMS, OPTIONS)
+    heard = hear_live(samples[start:end], LONG_DIMS, OPTIONS, has_ended=False)
     for (mel, final_frames), chunk in zip(updates[: len(heard) - 1], heard, strict=False):
         np.testing.assert_array_equal(mel, chunk.mel)
         assert final_frames == 2 * chunk.final_positions
-    at_end = hear_utterance(samples[start:end], LONG_DIMS, OPTIONS)[-1]
+    at_end = hear_live(samples[start:end], LONG_DIMS, OPTIONS, has_ended=True)[-1]
     audio_frames = (end - start) // 160 - 2 * at_end.first_position
     before_end = slice(0, audio_frames - 2)  # the session has heard what follows, which the last frames touch
     np.testing.assert_allclose(last[0][:, before_end], at_end.mel[:, before_end], atol=1e-6)
@@ -119,7 +114,7 @@ def test_student_hears_the_chunks_of_a_live_session() -> None:
 def test_an_update_hears_all_of_the_audio_and_silence_up_to_the_next_hop() -> None:
     config = PRESETS["low"]
     for n_samples in (SAMPLE_RATE - 1, 2 * SAMPLE_RATE, 2 * SAMPLE_RATE + 1):
-        last = hear_update(np.ones(n_samples, np.float32), SHORT_DIMS, OPTIONS)[-1]
+        last = hear_live(np.ones(n_samples, np.float32), SHORT_DIMS, OPTIONS, has_ended=False)[-1]
         audio_positions = last.first_position + last.positions - TRAILING_SILENCE_FRAMES // 2
         assert -160 < 320 * audio_positions - n_samples < 160 * config.hop_frames
 

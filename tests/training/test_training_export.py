@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_training import torch
 
-torch = pytest.importorskip("torch")
-
-from harken.backends.onnx import OnnxBackend  # noqa: E402
-from harken.checkpoints import encoder_digest, open_checkpoint  # noqa: E402
-from harken.checkpoints.huggingface import COPIED_FILES, export  # noqa: E402
-from harken.training.network import run_decoder, run_encoder  # noqa: E402
-from harken.training.student import TOKEN_EMBEDDING, copy_decoder_layers, student_dims  # noqa: E402
-from tiny_models import DIMS, TOKENIZER, make_mel, make_weights  # noqa: E402
-from training_data import write_model  # noqa: E402
+from harken.backends.onnx import OnnxBackend
+from harken.checkpoints import encoder_digest, open_checkpoint
+from harken.checkpoints.huggingface import COPIED_FILES, export
+from harken.training.distill import copy_decoder_layers, student_dims
+from harken.training.network import TOKEN_EMBEDDING, run_decoder, run_encoder
+from tiny_models import DIMS, TOKENIZER, make_mel, make_weights
+from training_data import write_model
 
 TOKENS = [1, 5, 9, 200, 4]
 

@@ -43,8 +43,7 @@ from harken.training.options import (
 if TYPE_CHECKING:
     from harken.checkpoints import Checkpoint
     from harken.manifests import Entry
-    from harken.training.loop import TrainingCallbacks
-    from harken.training.run import TrainingTask
+    from harken.training.run import TrainingCallbacks, TrainingTask
     from harken.training.run_directory import EvalPoint
 
 TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
@@ -181,7 +180,7 @@ def run_task(
     Stop
         If it was interrupted.
     """
-    from harken.training.loop import TrainingCallbacks
+    from harken.training.run import TrainingCallbacks
 
     signals: list[int] = []
     limit_s = 60 * (params["time_limit"] or float("inf"))

@@ -8,29 +8,42 @@ matrices of the encoder's attention; the audio-context fine-tuning of FUTO's whi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from harken.api import Recognizer
+from harken.audio.mel import FFT_SAMPLES
 from harken.checkpoints import encoder_digest
 from harken.checkpoints.adapter import ADAPTER_FILE, adapted_names, serialize_adapter
+from harken.contract import Floats
 from harken.errors import OptionError
 from harken.files import write_atomic
 from harken.streaming.config import PRESETS
-from harken.training.examples import Example, ExampleStore
-from harken.training.hearing import HEARINGS, max_live_s, run_streaming_encoder
-from harken.training.labelling import Teacher
-from harken.training.loop import TrainingCallbacks
-from harken.training.network import as_arrays, as_tensors, fastest_matmul_dtype, initial_factors, with_changes
-from harken.training.objective import Acceptance, Distillation, autocast
+from harken.streaming.utterance import ActiveUtterance, EncoderChunk
+from harken.training.examples import Example, Teacher, whole_log_mel
+from harken.training.network import (
+    ALL_ROWS,
+    TOKEN_EMBEDDING,
+    NamedWeights,
+    as_arrays,
+    as_tensors,
+    convolve,
+    encode_layer,
+    fastest_matmul_dtype,
+    initial_factors,
+    norm,
+    with_changes,
+)
+from harken.training.objective import Acceptance, Distillation, autocast, scored_token_ids
 from harken.training.options import AdaptDataOptions, AdaptOptions
-from harken.training.run import TrainingTask, prepare_examples, run_training
-from harken.training.student import TOKEN_EMBEDDING, scored_token_ids
+from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train
 from harken.training.windows import MAX_SPEECH_S, SpeechSpan, TrainingWindow, find_speech
-from harken.types import Dims
+from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Dims
 
 MIN_CUT_S = 1.5
 """Least that is left of a window that is cut off."""
@@ -79,7 +92,7 @@ def adapt(
         callbacks,
         edit=lambda windows: cut_windows(windows, data, max_s),
     )
-    store = ExampleStore(task.run_directory.examples_folder)
+    store = task.run_directory.examples
     weights = as_tensors(checkpoint.weights)
     objective = Adaptation(
         dims=checkpoint.dims,
@@ -103,7 +116,7 @@ def adapt(
         hears = ",".join(options.hears)
         write_atomic(task.out / ADAPTER_FILE, serialize_adapter(factors, digest, hears=hears))
 
-    return run_training(task, objective, windows, held_out, store, export_best, callbacks)
+    return train(task, objective, windows, held_out, store, export_best, callbacks)
 
 
 def cut_windows(
@@ -154,9 +167,6 @@ class Adaptation:
     distillation: Distillation
     options: AdaptOptions
 
-    def learning_rate_scale(self, name: str) -> float:
-        return 1.0
-
     def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
         choice = int(torch.randint(1_000_000, ()))
         return self.distillation.loss_of(self.encode(example, choice), example)
@@ -183,3 +193,189 @@ class Adaptation:
             weights = with_changes(self.weights, self.trainable)
             encoded = run_streaming_encoder(weights, self.dims, chunks, history_frames)
         return encoded.float()
+
+
+MAX_LIVE_SILENCE_FRAMES = 500
+"""Most frames of silence behind the last chunk of an utterance, so that utterances are shorter than a window by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardChunk:
+    """The frames that one call of `harken.contract.Backend.encode_chunk` encodes.
+
+    Parameters
+    ----------
+    mel : ndarray of shape (n_mels, frames), float32
+    first_position : int
+        Position of the first two frames in the stream.
+    final_positions : int
+        Number of positions that are final, from the first on.
+    """
+
+    mel: Floats
+    first_position: int
+    final_positions: int
+
+    @property
+    def positions(self) -> int:
+        """Number of positions, look-ahead included."""
+        return int(self.mel.shape[1]) // FRAMES_PER_POSITION
+
+
+@dataclass(slots=True)
+class _Heard:
+    """`harken.contract.StreamingEncoderState` that encodes nothing: it keeps what it would have encoded."""
+
+    chunks: list[HeardChunk] = field(default_factory=list)
+
+    @property
+    def final_positions(self) -> int:
+        return sum(chunk.final_positions for chunk in self.chunks)
+
+    @property
+    def positions(self) -> int:
+        return self.chunks[-1].first_position + self.chunks[-1].positions if self.chunks else 0
+
+    def append(self, chunk: EncoderChunk) -> None:
+        """Take the next chunk of an utterance."""
+        final_positions = chunk.final_frames // FRAMES_PER_POSITION
+        self.chunks.append(HeardChunk(chunk.mel, self.final_positions, final_positions))
+
+
+def hear_whole(samples: Floats, dims: Dims, options: AdaptOptions) -> list[HeardChunk]:
+    """Return audio as the teacher hears it: one whole window."""
+    mel = whole_log_mel(samples, dims)
+    return [HeardChunk(mel, 0, mel.shape[1] // FRAMES_PER_POSITION)]
+
+
+def max_live_s(dims: Dims) -> float:
+    """Return the length of the longest utterance, in seconds."""
+    return (FRAMES_PER_POSITION * dims.n_audio_ctx - MAX_LIVE_SILENCE_FRAMES) / FRAMES_PER_SECOND
+
+
+def hear_live(samples: Floats, dims: Dims, options: AdaptOptions, *, has_ended: bool) -> list[HeardChunk]:
+    """Return the chunks that a live session has encoded at the end of an utterance.
+
+    Or those at an update, if it has not ended; silence fills up the last hop.
+    """
+    config = PRESETS[options.delay]
+    samples = samples[: round(max_live_s(dims) * SAMPLE_RATE)]
+    n_frames = len(samples) // HOP_SAMPLES
+    if not has_ended:
+        n_frames = -(-n_frames // config.hop_frames) * config.hop_frames
+        missing = n_frames * HOP_SAMPLES + FFT_SAMPLES // 2 - len(samples)
+        samples = np.pad(samples, (0, max(0, missing)))
+    heard = _Heard()
+    utterance = ActiveUtterance(encoder=heard, n_mels=dims.n_mels, start_frame=0)
+    while (end := utterance.next_update_sample(config)) <= len(samples):
+        utterance.add_samples(samples[utterance.next_sample : end])
+        heard.append(utterance.next_chunk(config))
+    if has_ended:
+        utterance.add_samples(samples[utterance.next_sample :])
+        heard.append(utterance.last_chunk(n_frames))
+    return heard.chunks
+
+
+Hearing = Callable[[Floats, Dims, AdaptOptions], list[HeardChunk]]
+
+HEARINGS: dict[str, tuple[Hearing, ...]] = {
+    "live": (partial(hear_live, has_ended=False), partial(hear_live, has_ended=True)),
+    "whole": (hear_whole,),
+}
+"""By the name of what the student hears, the ways of hearing of which each step takes one."""
+
+
+CONTEXT_POSITIONS = 2
+"""Positions before a chunk whose frames its convolutions read, rounded up."""
+
+
+def run_streaming_encoder(
+    weights: NamedWeights, dims: Dims, chunks: Sequence[HeardChunk], history_frames: int
+) -> Tensor:
+    """Encode a stream: what `Backend.encode_chunk` computes chunk by chunk, all at once.
+
+    The chunks are concatenated, as in the reference backend (`harken.backends.numpy.backend`): each position attends to
+    its own chunk and to the final positions of earlier chunks within the history. A chunk of which nothing becomes
+    final, and that is not the last one, influences nothing and is left out; so are, in the last layer, the look-ahead
+    positions of all chunks but the last one.
+
+    Parameters
+    ----------
+    weights : mapping of str to Tensor
+    dims : Dims
+    chunks : sequence of HeardChunk
+    history_frames : int
+        As for `harken.contract.Backend.open_encoder`.
+
+    Returns
+    -------
+    Tensor of shape (positions, n_audio_state)
+        As of `harken.contract.Backend.stream_features` after the last chunk.
+    """
+    chunks = [chunk for chunk in chunks[:-1] if chunk.final_positions] + [chunks[-1]]
+    layout = [*_lay_out(chunks, history_frames // FRAMES_PER_POSITION)]
+    needed = torch.cat([torch.arange(rows.start, rows.start + rows.n_needed) for rows in layout])
+    x = _embed(weights, chunks)
+    for layer in range(dims.n_audio_layer):
+        is_last = layer == dims.n_audio_layer - 1
+        lengths = [rows.n_needed if is_last else rows.stop - rows.start for rows in layout]
+        attention = partial(_attend_by_chunk, layout, lengths)
+        x = encode_layer(x, weights, dims, layer, needed if is_last else ALL_ROWS, attention)
+    return norm(x, weights, "encoder.ln_post")
+
+
+def _attend_by_chunk(
+    layout: Sequence[_ChunkRows], lengths: Sequence[int], query: Tensor, key: Tensor, value: Tensor
+) -> Tensor:
+    """Let the queries of each chunk, so many of each, attend to the rows of its layout."""
+    attended = [
+        F.scaled_dot_product_attention(part, key[:, :, rows.attended], value[:, :, rows.attended])
+        for rows, part in zip(layout, query.split([*lengths], dim=2), strict=True)
+    ]
+    return torch.cat(attended, dim=2)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkRows:
+    """The rows of a chunk among those of all chunks concatenated.
+
+    Parameters
+    ----------
+    start, stop : int
+    n_needed : int
+        Rows from the first one on that belong to the result.
+    attended : Tensor of int64
+        Rows that they attend to: the history, then the chunk.
+    """
+
+    start: int
+    stop: int
+    n_needed: int
+    attended: Tensor
+
+
+def _lay_out(chunks: Sequence[HeardChunk], history_positions: int) -> list[_ChunkRows]:
+    layout: list[_ChunkRows] = []
+    final_rows: list[int] = []  # by position in the stream
+    for chunk in chunks:
+        start = layout[-1].stop if layout else 0
+        rows = range(start, start + chunk.positions)
+        history = final_rows[max(0, chunk.first_position - history_positions) : chunk.first_position]
+        n_needed = chunk.positions if chunk is chunks[-1] else chunk.final_positions
+        layout.append(_ChunkRows(rows.start, rows.stop, n_needed, torch.tensor([*history, *rows])))
+        final_rows += rows[: chunk.final_positions]
+    return layout
+
+
+def _embed(weights: NamedWeights, chunks: Sequence[HeardChunk]) -> Tensor:
+    """Convolve each chunk behind the final frames before it, and concatenate the results."""
+    embeddings, final_mel = [], torch.empty(len(chunks[0].mel), 0)
+    for chunk in chunks:
+        context = final_mel[:, -CONTEXT_POSITIONS * FRAMES_PER_POSITION :] if final_mel.shape[1] else final_mel
+        mel = torch.from_numpy(chunk.mel)
+        x = convolve(weights, torch.cat([context, mel], dim=1))
+        x = x[context.shape[1] // FRAMES_PER_POSITION :][: chunk.positions]
+        positions = slice(chunk.first_position, chunk.first_position + chunk.positions)
+        embeddings.append(x + weights["encoder.positional_embedding"][positions])
+        final_mel = torch.cat([final_mel, mel[:, : FRAMES_PER_POSITION * chunk.final_positions]], dim=1)
+    return torch.cat(embeddings)

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
 
 from harken.api import Recognizer
 from harken.checkpoints.huggingface import export
 from harken.errors import ManifestError
 from harken.manifests import Entry
 from harken.results import Word
-from harken.training.examples import Example, ExampleStore, TrainingSequence
-from harken.training.labelling import Labeller, make_prompted_texts, timestamped_tokens, window_log_mel
-from harken.training.loop import TrainingCallbacks
-from harken.training.network import as_arrays, as_tensors, fastest_matmul_dtype, run_encoder
-from harken.training.objective import FineTuning
+from harken.training.examples import (
+    Example,
+    Labeller,
+    TrainingSequence,
+    make_prompted_texts,
+    timestamped_tokens,
+    window_log_mel,
+)
+from harken.training.network import (
+    TOKEN_EMBEDDING,
+    as_arrays,
+    as_tensors,
+    fastest_matmul_dtype,
+    run_decoder,
+    run_encoder,
+)
+from harken.training.objective import Acceptance, SequenceBatch, autocast, mask_time, score_predictions
 from harken.training.options import FineTuneOptions
-from harken.training.run import TrainingTask, prepare_examples, run_training
+from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train
 from harken.training.windows import MAX_SPEECH_S, SpeechFinder, SpeechSegment, TrainingWindow, find_speech
+from harken.types import Dims
 
 SPEECH_PAD_S = 0.1
 """Seconds of audio kept around speech; short, as the timestamps should mark its start and end."""
@@ -57,7 +73,11 @@ def finetune(
     OutputError
         If ``task.out`` holds something else.
     """
-    _check_has_text(task)
+    if not any(entry.text.strip() for entry in (*task.entries, *task.held_out_entries)):
+        raise ManifestError(
+            f"{task.entries[0].path}: nothing tells what is said in it, nor in the others; "
+            "allowed are manifests with text"
+        )
     task.create_or_resume(task="finetune", freeze_encoder=freeze_encoder)
     weights = as_tensors(task.checkpoint.weights)
     labeller = _manifest_labeller(task, weights if freeze_encoder else None)
@@ -79,15 +99,8 @@ def finetune(
         dims, folder = task.checkpoint.dims, task.source_folder
         export(task.out, dims, as_arrays(weights), task.tokenizer, source_folder=folder)
 
-    return run_training(
-        task,
-        objective,
-        windows,
-        held_out,
-        ExampleStore(task.run_directory.examples_folder),
-        export_best,
-        callbacks,
-    )
+    store = task.run_directory.examples
+    return train(task, objective, windows, held_out, store, export_best, callbacks)
 
 
 def _manifest_labeller(
@@ -110,7 +123,7 @@ def _manifest_labeller(
         )
         audio_features = torch.from_numpy(window_log_mel(window.samples(), dims))
         if frozen_weights is not None:
-            with torch.inference_mode(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            with torch.inference_mode(), autocast(dtype):
                 audio_features = run_encoder(frozen_weights, dims, audio_features)
         return Example(audio_features=audio_features.half().numpy(), sequences=sequences)
 
@@ -154,9 +167,41 @@ def split_at_pauses(words: Sequence[Word], duration_s: float) -> Iterator[Speech
         )
 
 
-def _check_has_text(task: TrainingTask[FineTuneOptions]) -> None:
-    if not any(entry.text.strip() for entry in (*task.entries, *task.held_out_entries)):
-        raise ManifestError(
-            f"{task.entries[0].path}: nothing tells what is said in it, nor in the others; "
-            "allowed are manifests with text"
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineTuning:
+    """Fine-tuning of a model on the texts of a manifest.
+
+    Parameters
+    ----------
+    dims : Dims
+    weights, trainable : dict of str to Tensor
+        As for `Distillation`. Where no weight of the encoder is trained, examples hold its output.
+    dtype : torch.dtype
+    options : FineTuneOptions
+    """
+
+    dims: Dims
+    weights: dict[str, Tensor]
+    trainable: dict[str, Tensor]
+    dtype: torch.dtype
+    options: FineTuneOptions
+
+    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
+        batch = SequenceBatch.from_sequences(example.sequences)
+        logits = self._logits(example, batch, self.options.dropout, self.options.mask_time_fraction)
+        return F.cross_entropy(logits.float(), batch.labels, reduction="sum"), len(batch.labels)
+
+    def evaluate(self, example: Example) -> Acceptance:
+        batch = SequenceBatch.from_sequences(example.sequences[:1])
+        with torch.inference_mode():
+            return score_predictions(self._logits(example, batch, 0.0, 0.0), batch.labels)
+
+    def _logits(self, example: Example, batch: SequenceBatch, dropout: float, mask_fraction: float) -> Tensor:
+        encoder_output = torch.tensor(example.audio_features).float()
+        with autocast(self.dtype):
+            if any(name.startswith("encoder.") for name in self.trainable):
+                encoder_output = run_encoder(self.weights, self.dims, encoder_output)
+            states = run_decoder(
+                self.weights, self.dims, batch.tokens, mask_time(encoder_output, mask_fraction), dropout
+            )
+            return F.linear(batch.select_states(states), self.weights[TOKEN_EMBEDDING])

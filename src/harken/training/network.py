@@ -23,6 +23,7 @@ from harken.types import Dims
 NamedWeights = Mapping[str, Tensor]
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Returns what queries attend to, given keys and values, all of shape (batch, heads, rows, head size)."""
+TOKEN_EMBEDDING = "decoder.token_embedding.weight"
 ALL_ROWS = slice(None)
 _CAUSAL = partial(F.scaled_dot_product_attention, is_causal=True)
 
@@ -125,7 +126,7 @@ def run_decoder(
         Final states, to be multiplied with the token embedding.
     """
     positions = weights["decoder.positional_embedding"][: tokens.shape[1]]
-    x = F.embedding(tokens, weights["decoder.token_embedding.weight"]) + positions
+    x = F.embedding(tokens, weights[TOKEN_EMBEDDING]) + positions
     for layer in range(dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
         y = norm(x, weights, f"{block}.attn_ln")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field
 from operator import add
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harken.contract import Ints
+from harken.text import Tokenizer
 from harken.training.examples import Example, TrainingSequence
-from harken.training.network import NamedWeights, run_decoder, run_encoder, with_changes
-from harken.training.options import AdaptOptions, DistillOptions, FineTuneOptions
-from harken.training.student import TOKEN_EMBEDDING
+from harken.training.network import TOKEN_EMBEDDING, NamedWeights, run_decoder, with_changes
+from harken.training.options import AdaptOptions, DistillOptions
 from harken.types import Dims
 
+ALWAYS_SCORED_IDS = 8192
+"""Lowest ids, which the loss always scores: byte pairs merged first are the most frequent."""
 DRAFT_LENGTH = 4
 """Draft length for which `Acceptance.tokens_per_forward` holds."""
 
@@ -70,21 +72,16 @@ class Acceptance:
         return self.total_loss / max(1, self.positions)
 
 
-def count_acceptance(correct: NDArray[np.bool_], total_loss: float) -> Acceptance:
-    """Count one text from the correctness of each of its tokens."""
-    return Acceptance(len(correct), int(correct.sum()), count_forward_passes(correct), total_loss)
-
-
-def count_forward_passes(correct: NDArray[np.bool_], draft_length: int = DRAFT_LENGTH) -> int:
-    """Return the number of forward passes that verify a text: each accepts up to `draft_length` tokens and adds one.
+def count_forward_passes(correct: NDArray[np.bool_]) -> int:
+    """Return the number of forward passes that verify a text: each accepts up to `DRAFT_LENGTH` tokens and adds one.
 
     After an accepted draft the main model continues with its own text, so predicting a text from its own past gives the
     exact number.
     """
     position, passes = 0, 0
     while position < len(correct):
-        mismatches = np.flatnonzero(~correct[position : position + draft_length])
-        position += (int(mismatches[0]) if len(mismatches) else draft_length) + 1
+        mismatches = np.flatnonzero(~correct[position : position + DRAFT_LENGTH])
+        position += (int(mismatches[0]) if len(mismatches) else DRAFT_LENGTH) + 1
         passes += 1
     return passes
 
@@ -95,16 +92,21 @@ MAX_MASK_POSITIONS = 25
 """Longest mask, in positions of the encoder's output: half a second."""
 
 
+def scored_token_ids(tokenizer: Tokenizer, texts: Iterable[Iterable[int]]) -> Ints:
+    """Return the ids that the loss scores, ascending: those of the texts, frequent byte pairs, all special tokens."""
+    n_always_scored = min(ALWAYS_SCORED_IDS, tokenizer.eot)
+    seen = {token for text in texts for token in text}
+    return np.array(
+        sorted({*range(n_always_scored), *range(tokenizer.eot, tokenizer.n_vocab), *seen}), np.int64
+    )
+
+
 class Objective(Protocol):
     """A loss and the weights that minimise it."""
 
     @property
     def trainable(self) -> dict[str, Tensor]:
         """Weights that are trained."""
-        ...
-
-    def learning_rate_scale(self, name: str) -> float:
-        """Return the factor of a weight on the learning rate."""
         ...
 
     def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
@@ -148,8 +150,6 @@ class Distillation:
     dtype : torch.dtype
         Dtype of matrix products.
     options : DistillOptions or AdaptOptions
-    learning_rate_scale : callable
-        Returns the factor of a weight, by its name, on the learning rate.
     """
 
     dims: Dims
@@ -159,7 +159,6 @@ class Distillation:
     teacher_embedding: Tensor
     dtype: torch.dtype
     options: DistillOptions | AdaptOptions
-    learning_rate_scale: Callable[[str], float] = lambda name: 1.0
     _scored_student_embedding: Tensor = field(init=False, repr=False)
     _scored_teacher_embedding: Tensor = field(init=False, repr=False)
 
@@ -188,9 +187,8 @@ class Distillation:
             student_logprobs, self._scored_columns(batch.labels), reduction="sum", ignore_index=-1
         )
         loss = cross_entropy + KL_WEIGHT * kl_divergence
-        state_distance = (states.float() - batch.target_states).square().mean(
-            1
-        ).sum() / batch.target_states.var()
+        distances = (states.float() - batch.target_states).square().mean(1)
+        state_distance = distances.sum() / batch.target_states.var()
         return loss + self.options.state_loss_weight * (1 - progress) * state_distance, len(batch.labels)
 
     def evaluate(self, example: Example) -> Acceptance:
@@ -211,49 +209,6 @@ class Distillation:
         """Return the indices of ids in the scored ids; -1 for ids that are not scored."""
         columns = np.searchsorted(self.scored_ids, ids.numpy()).clip(max=len(self.scored_ids) - 1)
         return torch.from_numpy(np.where(self.scored_ids[columns] == ids.numpy(), columns, -1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FineTuning:
-    """Fine-tuning of a model on the texts of a manifest.
-
-    Parameters
-    ----------
-    dims : Dims
-    weights, trainable : dict of str to Tensor
-        As for `Distillation`. Where no weight of the encoder is trained, examples hold its output.
-    dtype : torch.dtype
-    options : FineTuneOptions
-    """
-
-    dims: Dims
-    weights: dict[str, Tensor]
-    trainable: dict[str, Tensor]
-    dtype: torch.dtype
-    options: FineTuneOptions
-
-    def learning_rate_scale(self, name: str) -> float:
-        return 1.0
-
-    def loss(self, example: Example, progress: float = 0.0) -> tuple[Tensor, int]:
-        batch = SequenceBatch.from_sequences(example.sequences)
-        logits = self._logits(example, batch, self.options.dropout, self.options.mask_time_fraction)
-        return F.cross_entropy(logits.float(), batch.labels, reduction="sum"), len(batch.labels)
-
-    def evaluate(self, example: Example) -> Acceptance:
-        batch = SequenceBatch.from_sequences(example.sequences[:1])
-        with torch.inference_mode():
-            return score_predictions(self._logits(example, batch, 0.0, 0.0), batch.labels)
-
-    def _logits(self, example: Example, batch: SequenceBatch, dropout: float, mask_fraction: float) -> Tensor:
-        encoder_output = torch.tensor(example.audio_features).float()
-        with autocast(self.dtype):
-            if any(name.startswith("encoder.") for name in self.trainable):
-                encoder_output = run_encoder(self.weights, self.dims, encoder_output)
-            states = run_decoder(
-                self.weights, self.dims, batch.tokens, mask_time(encoder_output, mask_fraction), dropout
-            )
-            return F.linear(batch.select_states(states), self.weights[TOKEN_EMBEDDING])
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +283,9 @@ def mask_time(encoder_output: Tensor, fraction: float) -> Tensor:
 
 def score_predictions(logits: Tensor, labels: Tensor) -> Acceptance:
     """Count the correct predictions in logits of shape (positions, n_vocab)."""
-    total_loss = F.cross_entropy(logits.float(), labels, reduction="sum")
-    return count_acceptance((logits.argmax(-1) == labels).numpy(), float(total_loss))
+    total_loss = float(F.cross_entropy(logits.float(), labels, reduction="sum"))
+    correct = (logits.argmax(-1) == labels).numpy()
+    return Acceptance(len(correct), int(correct.sum()), count_forward_passes(correct), total_loss)
 
 
 def autocast(dtype: torch.dtype) -> AbstractContextManager[None]:

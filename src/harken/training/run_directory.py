@@ -6,26 +6,23 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from harken.errors import OutputError
 from harken.files import make_folder, remove_abandoned, write_atomic
+from harken.training.examples import ExampleStore
 from harken.training.objective import Acceptance
 from harken.training.windows import TrainingWindow
 
-CONFIG_FILE, WINDOWS_FILE, STATE_FILE, LEARNING_CURVE_FILE = (
-    "training.json",
-    "windows.jsonl",
-    "state.pt",
-    "acceptance.jsonl",
-)
+CONFIG_FILE, WINDOWS_FILE = "training.json", "windows.jsonl"
+STATE_FILE, LEARNING_CURVE_FILE = "state.pt", "acceptance.jsonl"
+LineT = TypeVar("LineT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +68,14 @@ class RunDirectory:
     folder: Path
 
     @property
-    def examples_folder(self) -> Path:
-        """Folder of the examples."""
-        return self.folder / "examples"
+    def examples(self) -> ExampleStore:
+        """Examples of the main model."""
+        return ExampleStore(self.folder / "examples")
 
     @property
-    def small_model_folder(self) -> Path:
-        """Folder of the examples of a smaller model."""
-        return self.folder / "small_model"
+    def small_model_examples(self) -> ExampleStore:
+        """Examples of a smaller model."""
+        return ExampleStore(self.folder / "small_model")
 
     def create_or_resume(self, config: Mapping[str, Any]) -> None:
         """Create the folder, or check that it holds the same training.
@@ -95,7 +92,8 @@ class RunDirectory:
         """
         config_path, out = self.folder / CONFIG_FILE, self.folder.parent
         config = json.loads(json.dumps(dict(config)))  # as the file gives it back: tuples are lists
-        for folder in (out, self.folder, self.examples_folder, self.small_model_folder):
+        folders = self.examples.folder, self.small_model_examples.folder
+        for folder in (out, self.folder, *folders):
             remove_abandoned(folder)
         if os.path.isfile(config_path):  # unlike Path.is_file, not an error for a name that is too long
             with _naming(config_path):
@@ -109,7 +107,7 @@ class RunDirectory:
         elif os.path.exists(out) and not _is_empty_folder(out):
             raise OutputError(f"{out}: is there, and is no training; allowed is a new or an empty folder")
         else:
-            for folder in (self.examples_folder, self.small_model_folder):
+            for folder in folders:
                 make_folder(folder)
             write_atomic(config_path, [json.dumps(dict(config), indent=1) + "\n"])
 
@@ -117,8 +115,8 @@ class RunDirectory:
         """Remove a training that has not begun to learn, so that the folder takes another one."""
         if self.has_state:
             return
-        for folder in (self.examples_folder, self.small_model_folder):
-            shutil.rmtree(folder, ignore_errors=True)
+        for store in (self.examples, self.small_model_examples):
+            shutil.rmtree(store.folder, ignore_errors=True)
         for file in (CONFIG_FILE, WINDOWS_FILE):
             (self.folder / file).unlink(missing_ok=True)
         with suppress(OSError):  # it holds something else
@@ -126,10 +124,7 @@ class RunDirectory:
 
     def load_windows(self) -> list[TrainingWindow]:
         """Return the stored windows; none at the beginning."""
-        path = self.folder / WINDOWS_FILE
-        with _naming(path):
-            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-            return [*map(TrainingWindow.from_json, lines)]
+        return self._load_lines(WINDOWS_FILE, TrainingWindow.from_json)
 
     def save_windows(self, windows: Sequence[TrainingWindow]) -> None:
         """Store the windows."""
@@ -155,14 +150,16 @@ class RunDirectory:
 
     def load_learning_curve(self) -> list[EvalPoint]:
         """Return all measurements, in order."""
-        path = self.folder / LEARNING_CURVE_FILE
-        with _naming(path):
-            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-            return [*map(EvalPoint.from_json, lines)]
+        return self._load_lines(LEARNING_CURVE_FILE, EvalPoint.from_json)
 
     def save_learning_curve(self, points: list[EvalPoint]) -> None:
         """Write all measurements again, without those after a state that was resumed."""
-        write_atomic(self.folder / LEARNING_CURVE_FILE, ["".join(f"{point.to_json()}\n" for point in points)])
+        write_atomic(self.folder / LEARNING_CURVE_FILE, (f"{point.to_json()}\n" for point in points))
+
+    def _load_lines(self, name: str, parse: Callable[[str], LineT]) -> list[LineT]:
+        path = self.folder / name
+        with _naming(path):
+            return [*map(parse, path.read_text(encoding="utf-8").splitlines())] if path.is_file() else []
 
 
 def _is_empty_folder(path: Path) -> bool:
@@ -188,8 +185,3 @@ def _naming(path: Path) -> Iterator[None]:
         raise OutputError(
             f"{path}: cannot be read: {reason}; allowed is another folder, or this file as it was"
         ) from error
-
-
-def snapshot(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of the weights, which later steps do not change."""
-    return {name: values.detach().clone() for name, values in weights.items()}
