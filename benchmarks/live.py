@@ -30,9 +30,8 @@ def options(parser: Parser) -> None:
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each set and session."""
     import harken
-    from harken.evaluation.live_runs import LiveRound, run_live_rounds, summarise_live
+    from harken.evaluation.live_runs import LiveRound, join_by_speaker, run_live_rounds, summarise_live
     from harken.evaluation.scoring import EvalRecording
-    from harken.evaluation.simulation import join_by_speaker
 
     recognizer, options = harken.load(args.model, threads=args.threads), harken.TranscribeOptions()
     clock = time.process_time if args.one_core else time.perf_counter

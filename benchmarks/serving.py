@@ -187,8 +187,7 @@ def said_again(words: Sequence[Any], seconds: int, repeat: int) -> list[Any]:
 
 def latencies(reply: Reply, dialect: Dialect, spoken: Sequence[Any]) -> Sequence[Any]:
     """Return the latency of each spoken word."""
-    from harken.evaluation.latency import Display, measure_latencies, unit_splitter
-    from harken.evaluation.simulation import EmissionTime
+    from harken.evaluation.latency import Display, EmissionTime, measure_latencies, unit_splitter
 
     split_units = unit_splitter("en")
     display = Display(split_units)

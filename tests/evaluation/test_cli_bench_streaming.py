@@ -28,9 +28,16 @@ from fakes.measured import (
     table_rows,
 )
 from harken import Recognizer, TranscribeOptions
-from harken.evaluation.live_runs import LiveCounts, run_live, run_live_rounds, summarise_live
+from harken.evaluation.live_runs import (
+    JoinedStream,
+    LiveCounts,
+    join_by_speaker,
+    reference_word_times,
+    run_live,
+    run_live_rounds,
+    summarise_live,
+)
 from harken.evaluation.scoring import EvalRecording
-from harken.evaluation.simulation import JoinedStream, join_by_speaker, reference_word_times
 from harken.manifests import Entry
 from harken.results import Word
 from tiny_models import TOKENIZER

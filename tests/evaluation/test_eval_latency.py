@@ -17,13 +17,14 @@ from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text
 from harken.evaluation.error_rate import count_word_errors
 from harken.evaluation.latency import (
     Display,
+    EmissionTime,
     Latency,
     Percentiles,
     matching_positions,
     measure_latencies,
+    simulate_real_time,
     unit_splitter,
 )
-from harken.evaluation.simulation import EmissionTime, simulate_real_time
 from harken.results import Word
 from harken.streaming import Event
 
@@ -204,7 +205,7 @@ def test_calls_wait_for_their_audio_and_for_the_previous_call(monkeypatch: pytes
     """Blocks of 1 s; the calls take 0.5, 1.75, 0.5 s, and closing 0.25 s."""
     # Each call reads the clock before and after; no time passes between two calls.
     readings = iter([0.0, 0.5, 0.5, 2.25, 2.25, 2.75, 2.75, 3.0])
-    monkeypatch.setattr("harken.evaluation.simulation.perf_counter", lambda: next(readings))
+    monkeypatch.setattr("harken.evaluation.latency.perf_counter", lambda: next(readings))
     calls = [*simulate_real_time(ScriptedLiveSession([]), np.zeros(48000, np.float32), 16000)]
     assert [call.wall_s for call in calls] == [0.5, 1.75, 0.5, 0.25]
     assert [call.done_s for call in calls] == [1.5, 3.75, 4.25, 4.5]
@@ -213,7 +214,7 @@ def test_calls_wait_for_their_audio_and_for_the_previous_call(monkeypatch: pytes
 
 def test_one_core_counts_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing takes 0.25 s on two processors."""
-    monkeypatch.setattr("harken.evaluation.simulation.perf_counter", iter([0.0, 0.25]).__next__)
-    monkeypatch.setattr("harken.evaluation.simulation.process_time", iter([7.0, 7.5]).__next__)
+    monkeypatch.setattr("harken.evaluation.latency.perf_counter", iter([0.0, 0.25]).__next__)
+    monkeypatch.setattr("harken.evaluation.latency.process_time", iter([7.0, 7.5]).__next__)
     (call,) = simulate_real_time(ScriptedLiveSession([]), np.zeros(0, np.float32), 320, one_core=True)
     assert (call.wall_s, call.cpu_s, call.done_s) == (0.25, 0.5, 0.5)

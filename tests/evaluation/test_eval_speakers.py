@@ -15,14 +15,17 @@ from cli_runner import CliRunner
 from fakes.measured import FixedDiarizer, read_report
 from harken.errors import BackendUnavailable, ManifestError
 from harken.evaluation.error_rate import ErrorCounts
-from harken.evaluation.speaker_errors import (
+from harken.evaluation.speakers import (
     DiarizationErrors,
     Errors,
+    SpeakerHypothesis,
     count_cp_word_errors,
     count_diarization_errors,
     count_speaker_errors,
+    evaluate_speakers,
+    score_speakers,
+    summarise_speakers,
 )
-from harken.evaluation.speakers import SpeakerHypothesis, evaluate_speakers, score_speakers, summarise_speakers
 from harken.formats.rttm import read_rttm
 from harken.manifests import Entry, read_manifests
 from harken.results import Speaker, SpeakerTurn, Transcript

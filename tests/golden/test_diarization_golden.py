@@ -6,7 +6,7 @@ import pytest
 from diarization_inputs import CASES, SCORINGS, Turn, draw_case, draw_texts
 from goldens import read_json
 
-from harken.evaluation.speaker_errors import count_cp_word_errors, count_diarization_errors, jaccard_errors
+from harken.evaluation.speakers import count_cp_word_errors, count_diarization_errors, jaccard_errors
 from harken.results import SpeakerTurn
 
 GOLDEN = read_json("diarization")

@@ -14,9 +14,16 @@ from harken.cli.measuring import Measurement, Report, Row, table_rows
 from harken.cli.terminal import Screen, format_table, pluralize
 from harken.evaluation.error_rate import ErrorRate
 from harken.evaluation.latency import Percentiles
-from harken.evaluation.live_runs import ComputeCost, LiveRound, LiveSummary, run_live_rounds, summarise_live
+from harken.evaluation.live_runs import (
+    ComputeCost,
+    JoinedStream,
+    LiveRound,
+    LiveSummary,
+    join_by_speaker,
+    run_live_rounds,
+    summarise_live,
+)
 from harken.evaluation.scoring import EvalRecording, Failure, failed_recordings
-from harken.evaluation.simulation import JoinedStream, join_by_speaker
 from harken.streaming import LiveSession, StreamingConfig, StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE

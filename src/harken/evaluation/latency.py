@@ -1,21 +1,124 @@
 """Latency of a live session: delay between the end of a spoken word and its display or commit.
 
-`Display` follows the events of a session; `measure_latencies` aligns the displayed words with the reference.
+`simulate_real_time` feeds a session blocks of audio without waiting, and times every call; `Display` follows its
+events; `measure_latencies` aligns the displayed words with the reference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from time import perf_counter, process_time
 from typing import Self
 
 import numpy as np
 
+from harken.contract import Floats
 from harken.evaluation.error_rate import Summed, align_words, normalizer
-from harken.evaluation.simulation import EmissionTime
 from harken.results import Word
-from harken.streaming import Event, FinalSegment, Interim, SpeechEnded
+from harken.streaming import Event, FinalSegment, Interim, LiveSession, SpeechEnded
+from harken.types import SAMPLE_RATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmissionTime:
+    """The time of an event in a stream.
+
+    Attributes
+    ----------
+    computation_unaware_s : float
+        Seconds of audio that had been read, as if computing took no time.
+    computation_aware_s : float
+        The same with the time that computing took, on the clock of a stream that continues meanwhile.
+    """
+
+    computation_unaware_s: float
+    computation_aware_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCall:
+    """One call of a session.
+
+    Attributes
+    ----------
+    position_samples : int
+        Samples of the stream fed so far.
+    wall_s, cpu_s : float
+        Duration of the call, by the wall clock and as CPU time of all processors.
+    done_s : float
+        Time at which it returned, in seconds from the start of the stream in real time.
+    events : tuple of Event
+    """
+
+    position_samples: int
+    wall_s: float
+    cpu_s: float
+    done_s: float
+    events: tuple[Event, ...]
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds that the session was behind the audio when the call returned."""
+        return self.done_s - self.position_samples / SAMPLE_RATE
+
+    def emission_time(self, event: Event) -> EmissionTime:
+        """Return the emission time of one of its events."""
+        return EmissionTime(
+            computation_unaware_s=event.emitted_samples / SAMPLE_RATE, computation_aware_s=self.done_s
+        )
+
+
+def simulate_real_time(
+    session: LiveSession, samples: Floats, block_samples: int, *, one_core: bool = False
+) -> Iterator[TimedCall]:
+    """Feed a stream block by block, and close it.
+
+    The queue of real time is simulated: a call begins once all samples of its block exist and the previous call has
+    returned, and takes as long as it took here. Its events are known when it returns. Ma et al. 2020,
+    "SimulEval: an evaluation toolkit for simultaneous translation", call this computation-aware;
+    computation-unaware is the amount of audio that had been read.
+
+    Parameters
+    ----------
+    session : LiveSession
+    samples : ndarray of shape (samples,), float32
+        At 16 kHz.
+    block_samples : int
+        Samples of a block; the last one may be shorter.
+    one_core : bool
+        Count CPU time of all processors instead of wall-clock time, as if one core did everything, whatever else
+        the machine does meanwhile.
+
+    Yields
+    ------
+    TimedCall
+        One for each call; the last one closes the session.
+    """
+    timed_call = TimedCall(position_samples=0, wall_s=0.0, cpu_s=0.0, done_s=0.0, events=())
+    for start in range(0, len(samples), block_samples):
+        block = samples[start : start + block_samples]
+        timed_call = _time_call(partial(session.feed, block), start + len(block), timed_call.done_s, one_core)
+        yield timed_call
+    yield _time_call(session.close, len(samples), timed_call.done_s, one_core)
+
+
+def _time_call(
+    call: Callable[[], list[Event]], position_samples: int, previous_done_s: float, one_core: bool
+) -> TimedCall:
+    """Time a call whose samples are available at `position_samples`, started at the earliest at `previous_done_s`."""
+    start_s, start_cpu_s = perf_counter(), process_time()
+    events = call()
+    wall_s, cpu_s = perf_counter() - start_s, process_time() - start_cpu_s
+    return TimedCall(
+        position_samples=position_samples,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        done_s=max(position_samples / SAMPLE_RATE, previous_done_s) + (cpu_s if one_core else wall_s),
+        events=tuple(events),
+    )
+
 
 UnitSplitter = Callable[[str], list[str]]
 

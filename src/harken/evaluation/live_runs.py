@@ -1,16 +1,22 @@
-"""Live runs: sessions of several settings transcribe the same streams in simulated real time."""
+"""Live runs: sessions of several settings transcribe the same streams in simulated real time.
+
+Streams join several recordings; the reference times of their words come from forced alignment.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import groupby
 from operator import add
+from pathlib import PurePosixPath
 from time import perf_counter, process_time
 
 import numpy as np
 
 from harken.api import Recognizer
+from harken.audio import load_audio
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.evaluation.error_rate import ErrorRate, Summed
@@ -21,20 +27,128 @@ from harken.evaluation.latency import (
     Percentiles,
     WordLatency,
     measure_latencies,
+    simulate_real_time,
     unit_splitter,
 )
-from harken.evaluation.scoring import EvalHypothesis, Failure, score, summarise
-from harken.evaluation.simulation import (
-    JoinedStream,
-    reference_word_times,
-    simulate_real_time,
-)
+from harken.evaluation.scoring import EvalHypothesis, EvalRecording, Failure, score, summarise
 from harken.evaluation.speed import median_run, rotation
+from harken.manifests import Entry
 from harken.results import Word
 from harken.streaming import FinalSegment, Interim, LiveSession, LoadChanged
 from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedStream:
+    """Recordings that are transcribed as one stream.
+
+    Attributes
+    ----------
+    recordings : tuple of EvalRecording
+        In their order.
+    gap_s : float
+        Silence between two of them, in seconds.
+    """
+
+    recordings: tuple[EvalRecording, ...]
+    gap_s: float = 0.0
+
+    @property
+    def has_reference(self) -> bool:
+        """True if the reference texts of all recordings are known."""
+        return all(recording.has_reference for recording in self.recordings)
+
+    @property
+    def entry(self) -> Entry:
+        """The stream as one recording, named by the speaker."""
+        first, *others = entries = [recording.entry for recording in self.recordings]
+        if not others:
+            return first
+        folder = PurePosixPath(first.name).parent
+        seconds = [entry.seconds for entry in entries]
+        known = None if None in seconds else sum(filter(None, seconds)) + self.gap_s * len(others)
+        return replace(
+            first,
+            name=str(folder / (first.speaker or "joined")),
+            text=" ".join(entry.text for entry in entries),
+            seconds=known,
+        )
+
+    def load(self) -> tuple[Floats, ...]:
+        """Read the recordings, each followed by the silence, except the last.
+
+        Returns
+        -------
+        tuple of ndarray of shape (samples,), float32
+            At 16 kHz; concatenated they are the stream.
+
+        Raises
+        ------
+        AudioError
+            If one cannot be read.
+        """
+        silence = np.zeros(round(self.gap_s * SAMPLE_RATE), np.float32)
+        *before, last = (load_audio(recording.entry.path) for recording in self.recordings)
+        return (*(np.concatenate([samples, silence]) for samples in before), last)
+
+
+def join_by_speaker(recordings: Iterable[EvalRecording], gap_s: float) -> tuple[JoinedStream, ...]:
+    """Join the recordings of each speaker (of a folder, in a language) into a stream, in their order."""
+
+    def speaker(recording: EvalRecording) -> tuple[str, ...]:
+        entry = recording.entry
+        return str(PurePosixPath(entry.name).parent), entry.language or "", entry.speaker or ""
+
+    return tuple(
+        JoinedStream(recordings=tuple(group), gap_s=gap_s)
+        for _, group in groupby(sorted(recordings, key=speaker), key=speaker)
+    )
+
+
+def reference_word_times(
+    recognizer: Recognizer,
+    stream: JoinedStream,
+    recording_samples: Sequence[Floats],
+    options: TranscribeOptions,
+) -> tuple[Word, ...]:
+    """Return the words of a stream with their times, found by the cross-attention of the model offline.
+
+    A recording with a reference text is aligned with it; any other is transcribed with word timestamps.
+
+    Parameters
+    ----------
+    recognizer : Recognizer
+    stream : JoinedStream
+    recording_samples : sequence of ndarray
+        From `JoinedStream.load`.
+    options : TranscribeOptions
+
+    Returns
+    -------
+    tuple of Word
+        Timed from the start of the stream.
+
+    Raises
+    ------
+    AudioError
+        If the text does not match a long recording.
+    """
+    words: list[Word] = []
+    start_s = 0.0
+    for recording, samples in zip(stream.recordings, recording_samples, strict=True):
+        found: Iterable[Word]
+        if text := recording.entry.text:
+            # Words in capitals are many tokens each, which makes their times less exact.
+            found = recognizer.align(samples, text.lower() if text.isupper() else text, options)
+        else:
+            segments = recognizer.transcribe(samples, options, word_timestamps=True).result().segments
+            found = (word for segment in segments for word in segment.words)
+        words += (replace(word, start_s=word.start_s + start_s, end_s=word.end_s + start_s) for word in found)
+        start_s += len(samples) / SAMPLE_RATE
+    return tuple(words)
+
 
 SessionFactory = Callable[[TranscribeOptions], LiveSession]
 """Opens a session with some options."""
