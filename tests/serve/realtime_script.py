@@ -20,7 +20,7 @@ from harken.serve.errors import RequestError, not_found
 from harken.serve.live.realtime import RealtimeSession
 from harken.serve.live.realtime_config import SessionConfig
 from harken.serve.live.translator import Audio, Check, Flush, Output, StreamClosed
-from harken.serve.work.live_job import Flushed, Transcribed
+from harken.serve.work.jobs import Flushed, Transcribed
 from harken.serve.work.models import OPENAI_NAMES
 from harken.streaming import Event, FinalSegment, Interim
 

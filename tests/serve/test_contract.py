@@ -20,8 +20,7 @@ from clients import (
 from leaping import leap, settled
 from talking import UTTERANCE_SAMPLES, words_said
 
-from harken.serve.work.file_job import MAX_UPDATES
-from harken.serve.work.live_job import MAX_PENDING_S
+from harken.serve.work.jobs import MAX_PENDING_S, MAX_UPDATES
 
 LIMIT_S = 100.0
 FILES = (FileClient, StreamedFileClient, DeepgramFileClient)

@@ -11,10 +11,9 @@ from talking import make_segment
 from harken.formats import FORMATS, from_json, render
 from harken.results import Transcript, Word
 from harken.serve.rest.forms import Form
-from harken.serve.rest.render import MEDIA_TYPES
 from harken.serve.rest.transcription_form import parse_transcription_form
-from harken.serve.rest.transcripts import TranscriptionEvents, transcript_json
-from harken.serve.work.file_job import FileUpdate
+from harken.serve.rest.transcripts import MEDIA_TYPES, TranscriptionEvents, transcript_json
+from harken.serve.work.jobs import FileUpdate
 
 PATH = "/v1/harken/render"
 GOOD = Word(start_s=0.5, end_s=0.9, text=" Good", probability=0.9)
@@ -49,7 +48,7 @@ def test_bad_transcripts_and_formats_are_refused_in_one_line(http):
 
 
 def test_a_transcript_that_is_too_large_is_refused(http, monkeypatch):
-    monkeypatch.setattr("harken.serve.rest.render.MAX_TRANSCRIPT_BYTES", 100)
+    monkeypatch.setattr("harken.serve.rest.routes.MAX_TRANSCRIPT_BYTES", 100)
     answer = http.post(f"{PATH}?format=srt", json=DOCUMENT)
     assert answer.status_code == 413
 

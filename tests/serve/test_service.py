@@ -15,7 +15,7 @@ from harken.audio import load_audio
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.serve.work.live_job import Failed
+from harken.serve.work.jobs import Failed
 from harken.streaming import FinalSegment, Interim, StreamOptions
 from harken.transcribe import TranscribeOptions
 from real_models import EXAMPLE

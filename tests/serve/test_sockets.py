@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 from fakes.live_sessions import speech_ended, speech_started
 from harken.serve.live.deepgram import DeepgramTranslator, parse_query
 from harken.serve.live.translator import HangUp, Mark
-from harken.serve.work.live_job import Flushed
+from harken.serve.work.jobs import Flushed
 
 RAW = "encoding=linear16&sample_rate=16000"
 

@@ -12,8 +12,7 @@ from clients import played
 from talking import words_said
 
 from harken.errors import OptionError
-from harken.serve.live.wyoming import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event
-from harken.serve.live.wyoming_server import serve_wyoming
+from harken.serve.live.wyoming import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event, serve_wyoming
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of audioop, which it imports up to Python 3.12

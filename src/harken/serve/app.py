@@ -17,8 +17,8 @@ from harken.serve.errors import RequestError
 from harken.serve.guard import Guard, Tickets
 from harken.serve.live import deepgram as live_deepgram
 from harken.serve.live import realtime, stream
-from harken.serve.rest import about, asr_webservice, captions, deepgram, files, openapi, ovos, render
-from harken.serve.rest.whisper_cpp import WhisperCpp
+from harken.serve.rest import deepgram, dialects, files
+from harken.serve.rest import routes as other_routes
 from harken.serve.service import Service
 
 VERSION = "/v1"
@@ -28,29 +28,21 @@ OPENAI_PATHS = tuple(f"{VERSION}/{name}" for name in ("audio/", "models", "realt
 def make_app(service: Service) -> Starlette:
     """Return the application of a service."""
     tickets = Tickets()
-    whisper_cpp = WhisperCpp(service)
-    dialects = (
-        *files.OPENAI,
-        *asr_webservice.DIALECTS,
-        whisper_cpp.inference,
-        *ovos.DIALECTS,
-        deepgram.DIALECT,
-    )
+    whisper_cpp = dialects.WhisperCpp(service)
+    of_files = (*files.OPENAI, *dialects.DIALECTS, whisper_cpp.inference, deepgram.DIALECT)
     load = Route("/load", whisper_cpp.load, methods=["POST"])
     described = [
-        *(files.route(service, dialect) for dialect in dialects),
+        *(files.route(service, dialect) for dialect in of_files),
         load,
-        *about.routes(service),
-        *render.routes(service),
-        *captions.routes(service),
+        *other_routes.routes(service),
         *stream.routes(service),
         *realtime.routes(service, tickets),
         *live_deepgram.routes(service),
     ]
-    document = openapi.document(described)
+    document = page.document(described)
     routes = [*with_short_addresses(described), *page.routes(service, document)]
     sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)}
-    refusals = {dialect.path: dialect.refuse for dialect in dialects} | {load.path: files.plain_error}
+    refusals = {dialect.path: dialect.refuse for dialect in of_files} | {load.path: files.plain_error}
 
     def answer_error(path: str, problem: RequestError) -> Response:
         """Return the response with an error, as the clients of a path know it."""

@@ -1,10 +1,16 @@
-"""The page, and that about the API: static files, which come from this server alone and may talk to nobody else."""
+"""The page, and that about the API: static files, which come from this server alone and may talk to nobody else.
+
+The description of the API is made of the routes and their fields.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from html import escape
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from harken.serve.rest import openapi
+from harken.serve.rest.files import Dialect, Files
 from harken.serve.service import Service
+from harken.version import __version__
 
 FOLDER = Path(__file__).parent / "page"
 INDEX = "index.html"
@@ -70,7 +77,7 @@ def routes(service: Service, api: Mapping[str, Any]) -> list[BaseRoute]:
         description,
         route("/", assets[INDEX]),
         route("/captions", assets["captions.html"]),
-        route("/docs", _asset(openapi.page(api).encode(), ".html")),
+        route("/docs", _asset(_described_page(api).encode(), ".html")),
         *(route(f"/page/{name}", asset) for name, asset in assets.items()),
     ]
 
@@ -84,3 +91,117 @@ def _response(request: Request, asset: _Asset) -> Response:
     if asset.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(asset.content, media_type=asset.media_type, headers=headers)
+
+
+# --- the description of the API: a document in OpenAPI, made of the routes and their fields, and its page ---
+
+Operation = dict[str, Any]
+RECORDING = {"type": "string", "format": "binary", "description": "Any recording or video."}
+SCHEMES = {"bearer": {"type": "http", "scheme": "bearer"}}
+ABOUT = (
+    "Speech recognition. The same routes answer without /v1. Live speech comes over WebSockets, which OpenAPI cannot "
+    "describe: /v1/realtime and /v1/stream."
+)
+
+
+def document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
+    """Return the document that describes routes; those of WebSockets and of the page are left out."""
+    paths: dict[str, dict[str, Operation]] = {}
+    for route in routes:
+        if isinstance(route, Route) and route.include_in_schema:
+            path = route.path.replace(":path}", "}")
+            for method in sorted((route.methods or {"GET"}) - {"HEAD"}):
+                paths.setdefault(path, {})[method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "harken", "version": __version__, "description": ABOUT},
+        "paths": paths,
+        "components": {"securitySchemes": SCHEMES},
+        "security": [{"bearer": []}, {}],
+    }
+
+
+def _described_page(described: Mapping[str, Any]) -> str:
+    """Return a page in HTML that shows a document."""
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
+        '<title>harken: API</title><link rel="icon" href="page/icon.svg" type="image/svg+xml">',
+        '<link rel="stylesheet" href="page/docs.css"></head><body>',
+        f"<h1>harken {escape(described['info']['version'])}</h1>",
+        f"<p>{escape(described['info']['description'])}</p>",
+        '<p>As a file: <a href="openapi.json">openapi.json</a></p>',
+    ]
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            parts += _section(f"{method.upper()} {path}", operation)
+    return "\n".join([*parts, "</body></html>", ""])
+
+
+def _operation(route: Route) -> Operation:
+    if isinstance(route.endpoint, Files):
+        return _of_dialect(route.endpoint.dialect)
+    names = [*route.param_convertors]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+    ]
+    return {"summary": (getdoc(route.endpoint) or "").partition("\n")[0], "parameters": parameters} | _answers(
+        ()
+    )
+
+
+def _of_dialect(dialect: Dialect) -> Operation:
+    fields = {name: {**field.schema, "description": field.meaning} for name, field in dialect.fields.items()}
+    required = [name for name, field in dialect.fields.items() if field.required]
+    operation: dict[str, Any] = {"summary": dialect.summary}
+    if dialect.in_query:
+        operation["parameters"] = [
+            {"name": name, "in": "query", "schema": schema} for name, schema in fields.items()
+        ]
+        fields = {}
+    if dialect.recording is None:
+        content: dict[str, Any] = {"audio/*": {"schema": RECORDING}}
+    else:
+        body = {
+            "type": "object",
+            "required": [dialect.recording, *required],
+            "properties": {dialect.recording: RECORDING} | fields,
+        }
+        content = {"multipart/form-data": {"schema": body}}
+    return operation | {"requestBody": {"required": True, "content": content}} | _answers(dialect.answers)
+
+
+def _answers(types: tuple[str, ...]) -> Operation:
+    content: dict[str, Any] = {type: {} for type in types}
+    return {
+        "responses": {"200": {"description": "Done.", "content": content}, "4XX": {"description": "Refused."}}
+    }
+
+
+def _section(title: str, operation: Operation) -> Iterator[str]:
+    yield f"<h2><code>{escape(title)}</code></h2>"
+    yield f"<p>{escape(operation['summary'])}</p>"
+    rows = [*_rows(operation)]
+    if rows:
+        yield "<table><tr><th>field</th><th>type</th><th>meaning</th></tr>"
+        for row in rows:
+            yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+        yield "</table>"
+
+
+def _rows(operation: Operation) -> Iterator[tuple[str, str, str]]:
+    """Yield name, type and meaning of the parameters and fields."""
+    for parameter in operation.get("parameters", ()):
+        yield _row(parameter["name"], parameter["schema"])
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        for name, schema in content["schema"].get("properties", {"(the body)": content["schema"]}).items():
+            yield _row(name, schema)
+
+
+def _row(name: str, schema: Mapping[str, Any]) -> tuple[str, str, str]:
+    meaning = [schema.get("description", "")]
+    if "enum" in schema:
+        meaning.append(f"One of {', '.join(schema['enum'])}.")
+    if "default" in schema:
+        meaning.append(f"By default {json.dumps(schema['default'])}.")
+    return name, schema.get("type", ""), " ".join(meaning)

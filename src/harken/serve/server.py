@@ -21,7 +21,7 @@ from harken.api import Recognizer
 from harken.errors import OptionError
 from harken.serve.app import make_app
 from harken.serve.live.vosk import make_vosk_app
-from harken.serve.live.wyoming_server import serve_wyoming
+from harken.serve.live.wyoming import serve_wyoming
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 from harken.serve.waiting import first_of

@@ -10,18 +10,18 @@ from functools import partial
 from logging import getLogger
 from typing import BinaryIO, TypeVar
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
 from harken.api import Recognizer
 from harken.contract import Floats
 from harken.errors import HarkenError
 from harken.serve.errors import RequestError, draining, too_long
-from harken.serve.metrics import Metrics
 from harken.serve.options import ServeOptions
 from harken.serve.waiting import LoadOnce, call_soon, in_daemon_thread
 from harken.serve.work.admission import Admission
 from harken.serve.work.captions import Captions
 from harken.serve.work.engine import Job
-from harken.serve.work.file_job import FileJob, Work
-from harken.serve.work.live_job import Failed, LiveJob, Turn
+from harken.serve.work.jobs import Failed, FileJob, LiveJob, Turn, Work
 from harken.serve.work.models import LoadedModel, Models
 from harken.speakers.diarizer import Diarizer
 from harken.streaming import StreamOptions
@@ -35,6 +35,10 @@ T = TypeVar("T")
 JobT = TypeVar("JobT", FileJob, LiveJob)
 UNLOAD_CHECKS = 4
 """Looks at idle models in the time after which they are unloaded."""
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+REJECTIONS = {401: "key", 403: "origin", 413: "too_large", 429: "busy", 503: "draining"}
+"""Reasons for refusing requests, by status."""
+LAG_SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 NO_SPEAKERS_S = 60.0
 """Seconds for which the models that tell speakers apart count as missing, before they are looked for again."""
 
@@ -205,7 +209,7 @@ class Service:
             checked = self._resolved(model, options)
 
             start = partial(begin, model.recognizer, audio, checked)
-            return FileJob(model.engine, start, on_end, max_audio_s=max_audio_s)
+            return FileJob(model.engine, start, on_end, max_audio_s)
 
         held = ExitStack()
         held.callback(audio.close)
@@ -368,3 +372,64 @@ class Service:
         elif isinstance(job, FileJob) and job.done and job.work:
             self.admission.record_file(job.service_s, job.work.read_s)
         self.metrics.record_step(job, seconds)
+
+
+class Metrics:
+    """The counters and gauges of one server, for Prometheus; no label holds what a client has sent.
+
+    Parameters
+    ----------
+    admission : Admission
+    models : Models
+        Asked for what is in progress whenever the metrics are read.
+    """
+
+    def __init__(self, admission: Admission, models: Models) -> None:
+        self._registry = CollectorRegistry()
+        count = partial(Counter, registry=self._registry)
+        time = partial(Histogram, registry=self._registry)
+        self.requests = count("harken_requests", "Requests answered.", ["route", "status"])
+        self.request_seconds = time(
+            "harken_request_seconds", "Time to the end of a response.", ["route"], buckets=SECONDS
+        )
+        self.first_segment_seconds = time(
+            "harken_first_segment_seconds", "Time to the first segment.", buckets=SECONDS
+        )
+        self.audio_seconds = count("harken_audio_seconds", "Audio transcribed.", ["kind"])
+        self.compute_seconds = count("harken_compute_seconds", "Time that the engines have worked.", ["kind"])
+        self.rejected = count("harken_rejected", "Requests refused.", ["reason"])
+        self.cancelled = count("harken_cancelled", "Work that nobody waited for any more.", ["kind"])
+        self.segments = count("harken_segments", "Segments delivered.", ["kind"])
+        self.stream_lag_seconds = time(
+            "harken_stream_lag_seconds",
+            "Time from the arrival of a stream's samples to the end of their processing.",
+            buckets=LAG_SECONDS,
+        )
+        for name, text, value in (
+            ("harken_queue_jobs", "Files in progress.", lambda: admission.n_files),
+            ("harken_queue_audio_seconds", "Length of the files in progress.", lambda: admission.queued_s),
+            ("harken_streams_active", "Live streams.", lambda: admission.n_streams),
+            ("harken_stream_load", "Share of the engines' time for live streams.", lambda: admission.load),
+            ("harken_models_loaded", "Models in memory.", lambda: len(models.loaded)),
+        ):
+            Gauge(name, text, registry=self._registry).set_function(value)
+
+    def record_response(self, route: str, status: int, seconds: float) -> None:
+        """Record a response; the route is the pattern that its path matches, or empty."""
+        self.requests.labels(route, status).inc()
+        self.request_seconds.labels(route).observe(seconds)
+        if status in REJECTIONS:
+            self.rejected.labels(REJECTIONS[status]).inc()
+
+    def record_step(self, job: Job, seconds: float) -> None:
+        """Record the step of a job."""
+        kind = "live" if job.live else "file"
+        self.compute_seconds.labels(kind).inc(seconds)
+        if isinstance(job, LiveJob):
+            self.stream_lag_seconds.observe(job.lag_s)
+            self.audio_seconds.labels(kind).inc(job.step_samples / SAMPLE_RATE)
+            self.segments.labels(kind).inc(job.step_segments)
+
+    def text(self) -> bytes:
+        """Return all of them in the text format of Prometheus."""
+        return generate_latest(self._registry)

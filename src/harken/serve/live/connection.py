@@ -35,7 +35,7 @@ from harken.serve.live.translator import (
     Translator,
 )
 from harken.serve.service import Service
-from harken.serve.work.live_job import Failed, Flushed, LiveJob
+from harken.serve.work.jobs import Failed, Flushed, LiveJob
 from harken.types import SAMPLE_RATE
 
 log = getLogger("harken.serve")

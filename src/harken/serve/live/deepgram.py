@@ -47,7 +47,7 @@ from harken.serve.rest.deepgram import (
 from harken.serve.rest.forms import Form, bad_field, missing_field
 from harken.serve.service import Service
 from harken.serve.work.captions import shared_as
-from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
+from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
 from harken.transcribe import TranscribeOptions
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
+from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from secrets import token_hex
 from time import time
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -15,7 +18,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from harken.errors import HarkenError
-from harken.serve.errors import NORMAL, RESTART, SERVER_FAULT, TRY_LATER, RequestError, request_error
+from harken.serve.errors import NORMAL, RESTART, SERVER_FAULT, TRY_LATER, RequestError, object_in, request_error
 from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
 from harken.serve.live.connection import IDLE, SESSION_LIMIT, serve_socket
 from harken.serve.live.realtime_config import (
@@ -29,14 +32,6 @@ from harken.serve.live.realtime_config import (
     unknown_parameter,
     updated_config,
 )
-from harken.serve.live.realtime_events import (
-    EventWriter,
-    check_event,
-    client_event_id,
-    decoded_audio,
-    new_id,
-    read_json,
-)
 from harken.serve.live.translator import (
     Audio,
     Check,
@@ -48,11 +43,11 @@ from harken.serve.live.translator import (
     StreamClosed,
     Translator,
 )
-from harken.serve.live.turns import Turns
+from harken.serve.live.turns import EventWriter, Turns
 from harken.serve.rest.forms import bounded_body
 from harken.serve.service import Service
 from harken.serve.work.captions import shared_as
-from harken.serve.work.live_job import Failed, LiveUpdate
+from harken.serve.work.jobs import Failed, LiveUpdate
 
 BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
 BETA_HEADER, BETA_VERSION = "openai-beta", "realtime=v1"
@@ -60,6 +55,16 @@ MAX_BODY_BYTES = 1 << 16
 MAX_MESSAGE_BYTES = (15 << 20) + 4096
 """Largest message: an append of 15 MiB, and what is around it."""
 MIN_COMMIT_S = 0.1
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "session.update": ("session",),
+    "transcription_session.update": ("session",),
+    "input_audio_buffer.append": ("audio",),
+    "input_audio_buffer.commit": (),
+    "input_audio_buffer.clear": (),
+}
+"""Fields of the events of clients, beside their type and id."""
+MAX_APPEND_CHARS = 15 << 20
+MAX_EVENT_ID_CHARS = 512
 CONVERSATIONAL = ("gpt-realtime", "gpt-4o-realtime", "gpt-4o-mini-realtime")
 """Beginnings of the names of models that talk."""
 RETRY_STATUSES = (429, 503)
@@ -132,6 +137,11 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
     ]
 
 
+def new_id(prefix: str) -> str:
+    """Return an id that no other session, event or item has."""
+    return f"{prefix}_{token_hex(12)}"
+
+
 def _first_config(tickets: Tickets, headers: Headers) -> SessionConfig:
     """Return the configuration that a session begins with: that of its ticket, if it has one."""
     for key in given_keys(headers):
@@ -154,7 +164,7 @@ def _refuse_tickets(tickets: Tickets, headers: Headers) -> None:
 
 async def _read_body(request: Request) -> dict[str, Any]:
     body = await Request(request.scope, bounded_body(request.scope, request.receive, MAX_BODY_BYTES)).body()
-    return read_json(body) if body.strip() else {}
+    return _read_json(body) if body.strip() else {}
 
 
 def _checked_body(value: Any, known: tuple[str, ...], path: str = "") -> dict[str, Any]:
@@ -216,9 +226,9 @@ class RealtimeSession(Translator):
     def received(self, message: str | bytes) -> Iterator[Output]:
         self._event_id = None
         try:
-            event = read_json(message)
-            self._event_id = client_event_id(event)
-            yield from self._HANDLERS[check_event(event)](self, event)
+            event = _read_json(message)
+            self._event_id = _client_event_id(event)
+            yield from self._HANDLERS[_check_event(event)](self, event)
         except RequestError as error:
             yield self._writer.error(error, self._event_id)
 
@@ -296,7 +306,7 @@ class RealtimeSession(Translator):
         yield from self._update(event)
 
     def _append(self, event: dict[str, Any]) -> Iterator[Output]:
-        data = decoded_audio(event["audio"])
+        data = _decoded_audio(event["audio"])
         if not data or self._is_refused:
             return
         if not self._is_open or self._opened_with != self._stream_config:
@@ -378,3 +388,70 @@ class RealtimeSession(Translator):
             "input_audio_buffer.clear": _clear,
         }
     )
+
+
+def _read_json(message: str | bytes) -> dict[str, Any]:
+    """Return the object in a message.
+
+    Raises
+    ------
+    RequestError
+        If there is none.
+    """
+    problem = RequestError("a message is not a JSON object; allowed is one event in each", code="invalid_json")
+    return object_in(message, problem, parse_constant=_refuse_constant)
+
+
+def _client_event_id(event: dict[str, Any]) -> str | None:
+    """Return the id that the client has given to an event, None if it is not usable."""
+    event_id = event.get("event_id")
+    return event_id if isinstance(event_id, str) and len(event_id) <= MAX_EVENT_ID_CHARS else None
+
+
+def _check_event(event: dict[str, Any]) -> str:
+    """Return the type of an event of a client.
+
+    Raises
+    ------
+    RequestError
+        If it is not an event of transcription sessions, or has a field too few or too many.
+    """
+    name = event.get("type")
+    if name is None:
+        raise RequestError("the event has no type", code="missing_required_parameter", param="type")
+    if not isinstance(name, str) or name not in FIELDS:
+        raise invalid_value("type", name, ", ".join(FIELDS))
+    for field in FIELDS[name]:
+        if field not in event:
+            message = f"an event of type {name} has no {field}"
+            raise RequestError(message, code="missing_required_parameter", param=field)
+    for key in event:
+        if key not in ("type", "event_id", *FIELDS[name]):
+            raise unknown_parameter("", key)
+    return name
+
+
+def _decoded_audio(audio: Any) -> bytes:
+    """Return the bytes of an append.
+
+    Raises
+    ------
+    RequestError
+        If it is not base64, or too long.
+    """
+    if not isinstance(audio, str):
+        raise invalid_value("audio", audio, "a text in base64", "invalid_type")
+    if len(audio) > MAX_APPEND_CHARS:
+        raise RequestError(
+            f"audio has {len(audio)} characters; allowed are {MAX_APPEND_CHARS}",
+            code="string_above_max_length",
+            param="audio",
+        )
+    try:
+        return b64decode(audio, validate=True)
+    except (Base64Error, ValueError):
+        raise RequestError("audio is not base64", code="invalid_value", param="audio") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)

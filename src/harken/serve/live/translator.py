@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from harken.serve.errors import RequestError, request_error
 from harken.serve.live.audio import AudioFormat
-from harken.serve.work.live_job import LiveUpdate
+from harken.serve.work.jobs import LiveUpdate
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 

@@ -1,4 +1,4 @@
-"""The turns of a session: updates of the stream to events about items.
+"""The turns of a session: updates of the stream to events about items, in the dialect of the client.
 
 With turn detection an utterance of the stream is a turn, also one that the stream splits at its greatest length.
 Without, a turn has all utterances up to a commit, and is then transcribed once more as a whole. A commit, a clear and a
@@ -8,8 +8,9 @@ dropped by the clear.
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +18,47 @@ from harken.formats import main_speaker
 from harken.results import Segment, Word
 from harken.serve.errors import RequestError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig
-from harken.serve.live.realtime_events import EventWriter
 from harken.serve.rest.transcripts import logprobs_json
-from harken.serve.work.live_job import Flushed, Transcribed
+from harken.serve.work.jobs import Flushed, Transcribed
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded, SpeechStarted
+
+
+class EventWriter:
+    """A writer of the server's events.
+
+    Parameters
+    ----------
+    beta : bool
+        True for the beta dialect.
+    new_id : callable
+        Makes ids with a prefix.
+    """
+
+    def __init__(self, beta: bool, new_id: Callable[[str], str]) -> None:
+        self.beta, self.new_id = beta, new_id
+
+    def event(self, type: str, **fields: Any) -> str:
+        """Return an event."""
+        return json.dumps({"type": type, "event_id": self.new_id("event")} | fields, separators=(",", ":"))
+
+    def error(self, error: RequestError, event_id: str | None = None) -> str:
+        """Return an error event; the session goes on."""
+        return self.event("error", error=error.body()["error"] | {"event_id": event_id})
+
+    def transcription(self, kind: str, item_id: str, **fields: Any) -> str:
+        """Return an event about the transcription of an item."""
+        type = f"conversation.item.input_audio_transcription.{kind}"
+        return self.event(type, item_id=item_id, content_index=0, **fields)
+
+    def item(self, kind: str, item_id: str, previous_id: str | None, transcript: str | None) -> str:
+        """Return an event about an item."""
+        content = [{"type": "input_audio", "transcript": transcript}]
+        shown = {"id": item_id, "object": "realtime.item", "type": "message", "role": "user"}
+        return self.event(
+            f"conversation.item.{kind}",
+            previous_item_id=previous_id,
+            item=shown | {"status": "completed", "content": content},
+        )
 
 
 @dataclass(eq=False)

@@ -39,7 +39,7 @@ from harken.serve.live.translator import (
 from harken.serve.rest.files import plain_error
 from harken.serve.service import Service
 from harken.serve.work.captions import shared_as
-from harken.serve.work.live_job import Failed, Flushed, LiveUpdate
+from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, StreamOptions
 from harken.text import from_language_tag
 from harken.transcribe import TranscribeOptions

@@ -17,18 +17,20 @@ from starlette.responses import JSONResponse, Response
 from harken.decoding.logit_rules import fitting_hotwords
 from harken.results import Segment, Transcript, Word
 from harken.serve.errors import RequestError
-from harken.serve.rest.fields import (
+from harken.serve.rest.files import Dialect
+from harken.serve.rest.forms import (
     FLAG,
+    FLAGS,
     LANGUAGE,
     TEXT,
     TEXTS,
     Field,
+    Form,
+    bad_field,
     field_names,
     read_fields,
     transcribe_options,
 )
-from harken.serve.rest.files import Dialect
-from harken.serve.rest.forms import FLAGS, Form, bad_field
 from harken.serve.rest.transcription_form import TranscriptionRequest
 from harken.serve.rest.transcripts import words_of
 from harken.text import from_language_tags
@@ -157,7 +159,6 @@ def _asked(form: Form) -> ListenRequest:
         )
     return ListenRequest(
         options=listen_options(form),
-        response_format="json",
         model=model_name(form),
         diarized=given["diarize"],
         utterances=given["utterances"],
@@ -246,6 +247,5 @@ DIALECT = Dialect(
     answers=("application/json",),
     recording=None,
     in_query=True,
-    option_names=field_names(FIELDS),
     refuse=refuse,
 )

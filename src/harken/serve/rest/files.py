@@ -17,10 +17,18 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from harken.api import Recognizer
-from harken.results import Transcript
+from harken.audio import stream_audio
+from harken.results import Segment, Transcript
 from harken.serve.errors import UNFORESEEN, RequestError, request_error
-from harken.serve.rest.fields import Field
-from harken.serve.rest.forms import MEGABYTE, RECORDING, Form, probe_duration_s, received_form
+from harken.serve.rest.forms import (
+    MEGABYTE,
+    RECORDING,
+    Field,
+    Form,
+    field_names,
+    probe_duration_s,
+    received_form,
+)
 from harken.serve.rest.transcription_form import (
     ANY_SPEAKERS,
     FIELDS,
@@ -40,9 +48,9 @@ from harken.serve.rest.transcripts import (
 )
 from harken.serve.service import Begin, Service, transcribed
 from harken.serve.waiting import first_of
-from harken.serve.work.file_job import FileJob, FileUpdate, LanguageDetection, Work
+from harken.serve.work.jobs import FileJob, FileUpdate, Work
 from harken.transcribe import TranscribeOptions
-from harken.types import WINDOW_S
+from harken.types import SAMPLE_RATE, WINDOW_S, WINDOW_SAMPLES
 
 log = getLogger("harken.serve")
 
@@ -83,8 +91,8 @@ class Dialect:
         Name of the file that is the recording; None if that is the whole body.
     in_query : bool
         True if the clients send the fields in the address.
-    option_names : mapping
-        Names of fields by the options that they set.
+    more_names : mapping
+        Names of fields by options that they set beside that in the table.
     refuse : callable
         Returns the response with an error.
     """
@@ -97,8 +105,12 @@ class Dialect:
     answers: tuple[str, ...]
     recording: str | None = RECORDING
     in_query: bool = False
-    option_names: Mapping[str, str] = field(default_factory=dict)
+    more_names: Mapping[str, str] = field(default_factory=dict)
     refuse: Callable[[RequestError], Response] = plain_error
+
+    def problem(self, error: BaseException) -> RequestError:
+        """Return what its clients are told about an error; it names their fields."""
+        return request_error(error, {**field_names(self.fields), **self.more_names})
 
 
 OPENAI = tuple(
@@ -109,7 +121,7 @@ OPENAI = tuple(
         parse=partial(parse_transcription_form, task=task),
         respond=transcription_response,
         answers=("application/json", "text/plain", "application/x-subrip", "text/vtt", "text/event-stream"),
-        option_names=OPTION_NAMES,
+        more_names=OPTION_NAMES,
         refuse=json_error,
     )
     for path, task, summary in (
@@ -137,7 +149,7 @@ class Files:
         except ClientDisconnect:
             answered = False
         except Exception as error:
-            problem = request_error(error, self.dialect.option_names)
+            problem = self.dialect.problem(error)
             if problem.code == UNFORESEEN:
                 raise
             raise problem from error
@@ -173,7 +185,7 @@ class Files:
     async def _begin(self, asked: TranscriptionRequest) -> Begin:
         """Return what begins the work that is asked for."""
         if asked.language_only:
-            return LanguageDetection
+            return _LanguageDetection
         if not asked.diarized:
             return transcribed
         voices = await asyncio.to_thread(read_voices, asked.known_speakers)
@@ -232,10 +244,51 @@ class Files:
                     await stream.send_all(partial(events.done, _transcript(job)))
                     await stream.send_end()
                 except Exception as error:
-                    problem = request_error(error, self.dialect.option_names)
+                    problem = self.dialect.problem(error)
                     if problem.code == UNFORESEEN:
                         log.error("unforeseen error", exc_info=error)
                     await stream.send(problem.body())
+
+
+class _LanguageDetection:
+    """The detection of the language of the first window of a recording; no more of it is read.
+
+    Only the candidates of the options count. Where nobody speaks, the language is that of what can be heard.
+    """
+
+    def __init__(self, recognizer: Recognizer, audio: BinaryIO, options: TranscribeOptions) -> None:
+        self._recognizer, self._audio = recognizer, audio
+        self._options = replace(options, language=None, language_windows=1)
+        self._probabilities: dict[str, float] = {}
+        self.finished, self.read_s = False, 0.0
+
+    @property
+    def done_s(self) -> float:
+        """Seconds of the recording that are done."""
+        return self.read_s if self.finished else 0.0
+
+    def step(self) -> list[Segment]:
+        """Detect the language."""
+        samples = next(stream_audio(self._audio))[:WINDOW_SAMPLES]
+        self.read_s = len(samples) / SAMPLE_RATE
+        detect = partial(self._recognizer.detect_language, samples)
+        self._probabilities = detect(self._options) or detect(replace(self._options, vad=False))
+        self.finished = True
+        return []
+
+    def so_far(self) -> Transcript:
+        """Return a transcript without text, in the most probable language."""
+        language, probability = next(iter(self._probabilities.items()), ("en", 0.0))
+        return Transcript(
+            segments=(),
+            language=language,
+            language_probability=probability,
+            duration_s=self.read_s,
+            model=self._recognizer.model,
+        )
+
+    def stop(self) -> None:
+        """Do nothing: there is one step alone."""
 
 
 async def _send_update(stream: EventStream, update: FileUpdate | None, events: TranscriptionEvents) -> None:

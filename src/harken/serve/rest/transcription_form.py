@@ -16,7 +16,7 @@ from harken.contract import Floats
 from harken.errors import AudioError, OptionError
 from harken.formats import RULES, STYLES, Layout
 from harken.serve.errors import RequestError, object_in, request_error
-from harken.serve.rest.fields import (
+from harken.serve.rest.forms import (
     FLAG,
     LANGUAGE,
     LANGUAGES,
@@ -24,12 +24,14 @@ from harken.serve.rest.fields import (
     TEXT,
     TEXTS,
     Field,
+    Form,
+    bad_field,
     choice,
     field_names,
+    parse_number,
     read_fields,
     transcribe_options,
 )
-from harken.serve.rest.forms import Form, bad_field, parse_number
 from harken.speakers.diarizer import Diarizer, SpeakerOptions
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.options import CHANNELS
@@ -90,7 +92,7 @@ class TranscriptionRequest:
     """
 
     options: TranscribeOptions
-    response_format: str
+    response_format: str = "json"
     model: str = ""
     stream: bool = False
     words: bool = False

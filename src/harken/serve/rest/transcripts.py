@@ -18,16 +18,15 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
-from harken.formats import Layout, as_json, dump_json, main_speaker, render
+from harken.formats import as_json, dump_json, main_speaker, render
 from harken.results import Segment, Transcript, Word
 from harken.serve.rest.transcription_form import DIARIZED, TranscriptionRequest
-from harken.serve.work.file_job import FileUpdate
+from harken.serve.work.jobs import FileUpdate
 from harken.text import LANGUAGES
 from harken.types import FRAMES_PER_SECOND, TIMESTAMP_STEP_S
 
@@ -44,6 +43,18 @@ HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # proxies of the nginx kind pass each event on at once
 }
+MEDIA_TYPES: Mapping[str, str] = {
+    "txt": "text/plain",
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt",
+    "ass": "text/x-ssa",
+    "lrc": "text/plain",
+    "tsv": "text/tab-separated-values",
+    "words.tsv": "text/tab-separated-values",
+    "json": "application/json",
+    "html": "text/html",
+    "rttm": "text/plain",
+}
 _ResponseFactory = Callable[[Transcript, TranscriptionRequest], Response]
 
 SEGMENT_KEYS = (
@@ -59,16 +70,13 @@ def transcription_response(transcript: Transcript, asked: TranscriptionRequest) 
     return _RESPONSES[asked.response_format](transcript, asked)
 
 
-def _text_response(
-    media_type: str, format_text: Callable[[Transcript, Layout], Iterable[str]]
-) -> _ResponseFactory:
-    return lambda transcript, asked: Response(
-        "".join(format_text(transcript, asked.layout)), media_type=media_type
-    )
+def _text_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
+    return Response(f"{transcript.text}\n", media_type="text/plain")
 
 
-def _rendered(name: str, transcript: Transcript, layout: Layout) -> Iterable[str]:
-    return render(transcript, name, layout)
+def _subtitles_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
+    name = asked.response_format
+    return Response("".join(render(transcript, name, asked.layout)), media_type=MEDIA_TYPES[name])
 
 
 def _json_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
@@ -112,9 +120,9 @@ _RESPONSES: Mapping[str, _ResponseFactory] = {
     "json": _json_response,
     "verbose_json": _verbose_response,
     DIARIZED: _diarized_response,
-    "text": _text_response("text/plain", lambda transcript, layout: (transcript.text, "\n")),
-    "srt": _text_response("application/x-subrip; charset=utf-8", partial(_rendered, "srt")),
-    "vtt": _text_response("text/vtt", partial(_rendered, "vtt")),
+    "text": _text_response,
+    "srt": _subtitles_response,
+    "vtt": _subtitles_response,
 }
 
 

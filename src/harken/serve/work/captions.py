@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 from harken.serve.errors import RequestError
-from harken.serve.work.live_job import LiveUpdate
+from harken.serve.work.jobs import LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded
 
 PARAMETER = "captions"

@@ -1,17 +1,22 @@
-"""Routes about the server: its models, its abilities, its health, its metrics."""
+"""Routes that take no recording: models, abilities, health and metrics; captions of live sessions; other formats."""
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from harken.formats import FORMATS
-from harken.serve.errors import RequestError
+from harken.errors import OptionError
+from harken.formats import FORMATS, Layout, dump_json, from_json, render
+from harken.serve.errors import RequestError, request_error
+from harken.serve.rest.forms import bad_field, bounded_body
+from harken.serve.rest.transcripts import HEADERS, MEDIA_TYPES
 from harken.serve.service import Service
+from harken.serve.work.captions import checked_name
 from harken.serve.work.models import LoadedModel
 from harken.streaming.config import DELAYS
 from harken.text import LANGUAGES
@@ -19,11 +24,14 @@ from harken.transcribe.options import TASKS
 from harken.version import __version__
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MAX_TRANSCRIPT_BYTES = 32_000_000
+"""Ten hours with their words have about 20 MB."""
 
 
 def routes(service: Service) -> list[BaseRoute]:
-    """Return the routes of the models, of what the server can do, and of how it is doing."""
+    """Return these routes."""
     models = service.models
+    one_at_a_time = asyncio.Lock()  # a transcript takes many times its bytes
 
     def model_json(id: str) -> dict[str, Any]:
         return {"id": id, "object": "model", "created": models.created_s, "owned_by": "harken"}
@@ -90,6 +98,31 @@ def routes(service: Service) -> list[BaseRoute]:
         """Tell the metrics, for Prometheus."""
         return Response(service.metrics.text(), media_type=METRICS_TYPE)
 
+    async def render_transcript(request: Request) -> Response:
+        """Make a file of a format of a transcript in harken's JSON."""
+        name = request.query_params.get("format", "")
+        if name not in FORMATS:
+            raise bad_field("format", name, f"one of {', '.join(FORMATS)}")
+        bounded = Request(request.scope, bounded_body(request.scope, request.receive, MAX_TRANSCRIPT_BYTES))
+        body = await bounded.body()
+        try:
+            async with one_at_a_time:
+                layout = Layout(subtitle_style=request.query_params.get("subtitle_style"))
+                text = await asyncio.to_thread(_rendered, body, name, layout)
+        except OptionError as error:
+            raise request_error(error) from error
+        headers = {
+            "content-disposition": f'attachment; filename="transcript.{name}"',
+            "x-content-type-options": "nosniff",
+        }
+        return Response(text, media_type=MEDIA_TYPES[name], headers=headers)
+
+    async def watch_captions(request: Request) -> Response:
+        """Send what a live session says to those who watch it, as server-sent events: the last lines first."""
+        captions = service.captions.watch(checked_name(request.path_params["name"]))
+        events = (f"data: {dump_json(caption)}\n\n" async for caption in captions)
+        return StreamingResponse(events, headers=HEADERS)
+
     return [
         Route("/v1/models", list_models),
         Route("/v1/models/{id:path}", retrieve_model),
@@ -99,6 +132,8 @@ def routes(service: Service) -> list[BaseRoute]:
         Route("/readyz", ready),
         Route("/status", version),
         Route("/metrics", metrics),
+        Route("/v1/harken/render", render_transcript, methods=["POST"]),
+        Route("/v1/captions/{name}", watch_captions),
     ]
 
 
@@ -114,3 +149,7 @@ def _abilities(id: str, model: LoadedModel | None) -> dict[str, Any]:
         "languages": [{"code": code, "name": LANGUAGES[code]} for code in model.languages],
         "tasks": TASKS if multilingual else TASKS[:1],
     }
+
+
+def _rendered(document: bytes, name: str, layout: Layout) -> bytes:
+    return "".join(render(from_json(document), name, layout)).encode(errors="replace")

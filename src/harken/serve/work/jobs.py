@@ -1,26 +1,29 @@
-"""A live stream that is transcribed by the engine, as its samples come."""
+"""Jobs of the engine: a file, a window at a time; and a live stream, as its samples come."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from tempfile import SpooledTemporaryFile
 from time import monotonic
-from typing import Literal
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from harken.contract import Floats
-from harken.results import Segment
+from harken.results import Segment, Transcript
 from harken.serve.errors import ended, too_long
 from harken.serve.waiting import call_soon
 from harken.serve.work.engine import Engine, Outbox
-from harken.serve.work.file_job import Work
 from harken.streaming import Event, FinalSegment, Interim, LiveSession
 from harken.types import SAMPLE_RATE
 
+T = TypeVar("T")
+MAX_UPDATES = 4
+"""Windows of a file that may wait for a slow reader."""
 MAX_EVENTS = 64
 """Events that may wait for a slow reader before its stream waits too; an interim takes the place of the one before."""
 MAX_PENDING_S = 5.0
@@ -29,6 +32,172 @@ MAX_STEP_SAMPLES = SAMPLE_RATE
 """Samples to process in a step: other streams do not wait for a second of one that has fallen behind."""
 MAX_TURN_MEMORY = 1 << 21
 """Bytes of a turn, some half a minute, from which its samples lie in a file: nobody knows when it ends."""
+
+
+class _EngineJob(ABC, Generic[T]):
+    """What the jobs have in common: they end once, by themselves, by an error, or because nobody waits any more.
+
+    Parameters
+    ----------
+    engine : Engine
+    on_end : callable
+        Called once, in any thread, when it ends or is cancelled.
+    max_updates : int
+        Updates that may wait for a slow reader.
+    """
+
+    def __init__(self, engine: Engine, on_end: Callable[[], None], max_updates: int) -> None:
+        self.updates: Outbox[T] = Outbox(max_updates, engine.wake)
+        self.done = self._cancelled = False
+        self.service_s = 0.0
+        self._engine, self._on_end = engine, on_end
+
+    def step(self) -> None:
+        try:
+            is_last = self._cancelled or self._advance()
+        except BaseException as failure:
+            self._fail(failure)
+        else:
+            if is_last:
+                self._end()
+
+    def cancel(self) -> None:
+        """End it before its next step, from any thread: nobody waits for it any more."""
+        self._cancelled = True
+        self._engine.wake()
+
+    def abandon(self, reason: str) -> None:
+        if not self.done:
+            self._fail(ended(reason))
+
+    @abstractmethod
+    def _advance(self) -> bool:
+        """Do a step; return True if it was the last."""
+
+    @abstractmethod
+    def _failed(self, failure: BaseException) -> T:
+        """Return the update that tells of an error."""
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """Give back what it holds."""
+
+    def _fail(self, failure: BaseException) -> None:
+        self.updates.put(self._failed(failure))
+        self._end()
+
+    def _end(self) -> None:
+        self.done = True
+        self._let_go()
+        self._on_end()  # first, so that who sees the end finds its room free
+        self.updates.close()
+
+
+class Work(Protocol):
+    """Work on a file, step by step, such as `harken.transcription.Transcription`."""
+
+    @property
+    def finished(self) -> bool:
+        """True once there is no further step."""
+        ...
+
+    @property
+    def read_s(self) -> float:
+        """Seconds of the recording that have been read."""
+        ...
+
+    @property
+    def done_s(self) -> float:
+        """Seconds of the recording that are done."""
+        ...
+
+    def step(self) -> list[Segment]:
+        """Do a step, and return the segments that it completes."""
+        ...
+
+    def so_far(self) -> Transcript:
+        """Return the result so far."""
+        ...
+
+    def stop(self) -> None:
+        """Let go of the recording."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileUpdate:
+    """The outcome of a step: segments, the seconds that are done, and the end, if it is that.
+
+    Parameters
+    ----------
+    segments : list of Segment
+    done_s : float
+    failure : BaseException or None
+        The error that ended it.
+    finished : bool
+    """
+
+    segments: list[Segment]
+    done_s: float
+    failure: BaseException | None = None
+    finished: bool = False
+
+
+class FileJob(_EngineJob[FileUpdate]):
+    """The work on a file, as a job of the engine.
+
+    Parameters
+    ----------
+    engine : Engine
+    start : callable
+        Begins the work; called in the engine's thread.
+    on_end : callable
+        Called once, in any thread, when it ends or is cancelled.
+    max_audio_s : float
+        Longest recording; of a longer one, whose header did not tell, the rest is not decoded.
+
+    Attributes
+    ----------
+    updates : Outbox of FileUpdate
+        The last one is finished.
+    work : Work or None
+        None before the first step.
+    service_s : float
+        Seconds that the engine has worked on it.
+    """
+
+    live = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        start: Callable[[], Work],
+        on_end: Callable[[], None],
+        max_audio_s: float,
+    ) -> None:
+        super().__init__(engine, on_end, MAX_UPDATES)
+        self.work: Work | None = None
+        self._start, self._max_audio_s, self._since_s = start, max_audio_s, monotonic()
+
+    def waiting_since(self) -> float | None:
+        return None if self.updates.full and not self._cancelled else self._since_s
+
+    def _advance(self) -> bool:
+        work = self.work = self.work or self._start()
+        segments = work.step()
+        if work.read_s > self._max_audio_s:
+            raise too_long(work.read_s, self._max_audio_s)
+        self.updates.put(FileUpdate(segments=segments, done_s=work.done_s, finished=work.finished))
+        return work.finished
+
+    def _failed(self, failure: BaseException) -> FileUpdate:
+        done_s = self.work.done_s if self.work else 0.0
+        return FileUpdate(segments=[], done_s=done_s, failure=failure, finished=True)
+
+    def _let_go(self) -> None:
+        if self.work:
+            self.work.stop()
+
 
 NO_SAMPLES: Floats = np.zeros(0, np.float32)
 Action = Literal["feed", "mark", "flush", "drop", "close"]
@@ -140,7 +309,7 @@ class Turn:
         self._work = None
 
 
-class LiveJob:
+class LiveJob(_EngineJob[LiveUpdate]):
     """A live session, as a job of the engine.
 
     Parameters
@@ -176,36 +345,23 @@ class LiveJob:
         self,
         engine: Engine,
         open_session: Callable[[], LiveSession],
-        on_end: Callable[[], None] = lambda: None,
-        turn: Turn | None = None,
+        on_end: Callable[[], None],
+        turn: Turn | None,
     ) -> None:
-        self.updates: Outbox[LiveUpdate] = Outbox(MAX_EVENTS, engine.wake)
+        super().__init__(engine, on_end, MAX_EVENTS)
         self.session: LiveSession | None = None
-        self.done = False
-        self.service_s = self.lag_s = 0.0
+        self.lag_s = 0.0
         self.processed_samples = self.step_samples = self.step_segments = 0
-        self._engine, self._open_session, self._on_end = engine, open_session, on_end
-        self._turn = turn
+        self._open_session, self._turn = open_session, turn
         self._inputs: deque[_Input] = deque([_Input(NO_SAMPLES, monotonic())])
         self._opened_s = self._inputs[0].came_s
         self._given_samples = self._taken_samples = 0  # each written by one thread alone
         self._loop, self._room = asyncio.get_running_loop(), asyncio.Event()
-        self._cancelled = False
 
     def waiting_since(self) -> float | None:
         if self._cancelled:
             return 0.0
         return self._inputs[0].came_s if self._inputs and not self.updates.full else None
-
-    def step(self) -> None:
-        if self._cancelled:
-            self._end()
-            return
-        try:
-            self._process(self._next_inputs())
-        except BaseException as failure:
-            self.updates.put(Failed(failure=failure))
-            self._end()
 
     async def feed(self, samples: Floats) -> None:
         """Take samples, float32 at 16 kHz; wait while too many are pending, so that a fast sender has to wait."""
@@ -234,16 +390,6 @@ class LiveJob:
         """End the stream behind the samples so far; `updates` ends behind its last events."""
         self._add("close")
 
-    def cancel(self) -> None:
-        """End it before its next step, from any thread: nobody waits for it any more."""
-        self._cancelled = True
-        self._engine.wake()
-
-    def abandon(self, reason: str) -> None:
-        if not self.done:
-            self.updates.put(Failed(failure=ended(reason)))
-            self._end()
-
     def _add(self, action: Action, samples: Floats = NO_SAMPLES, token: object = None) -> None:
         if self.done:  # nobody would take it
             return
@@ -261,7 +407,8 @@ class LiveJob:
             taken.append(self._inputs.popleft())
         return taken
 
-    def _process(self, inputs: list[_Input]) -> None:
+    def _advance(self) -> bool:
+        inputs = self._next_inputs()
         session = self.session = self.session or self._open_session()
         action, token = inputs[-1].action, inputs[-1].token
         samples = np.concatenate([given.samples for given in inputs])
@@ -290,11 +437,10 @@ class LiveJob:
             self.updates.put(Transcribed(segments=self._turn.end()))
             if self._turn.in_progress:  # the next window is another step, behind other streams
                 self._inputs.appendleft(replace(inputs[-1], came_s=monotonic()))
-                return
+                return False
         if action in ("mark", "flush", "drop"):
             self.updates.put(Flushed(token=token))
-        if action == "close":
-            self._end()
+        return action == "close"
 
     def _waited_s(self, given: _Input) -> float:
         """Return the seconds that samples have waited; not those by which a sender is ahead of real time."""
@@ -305,13 +451,13 @@ class LiveJob:
     def _wake_sender(self) -> None:
         call_soon(self._loop, self._room.set)
 
-    def _end(self) -> None:
-        self.done = True
+    def _failed(self, failure: BaseException) -> Failed:
+        return Failed(failure=failure)
+
+    def _let_go(self) -> None:
         if self._turn:
             self._turn.close()
         self._wake_sender()
-        self._on_end()  # first, so that who sees the end finds its room free
-        self.updates.close()
 
 
 def _merged_interims(last: LiveUpdate, new: LiveUpdate) -> LiveUpdate | None:
