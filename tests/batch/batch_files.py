@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from harken.batch.inputs import BatchRecording
 from harken.batch.plan import Recipe
-from harken.batch.recordings import BatchRecording
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 

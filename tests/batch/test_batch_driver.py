@@ -16,8 +16,8 @@ import pytest
 from batch_files import RECIPE, recordings_of
 
 from harken.batch.driver import Driver
+from harken.batch.inputs import BatchRecording
 from harken.batch.plan import make_plan
-from harken.batch.recordings import BatchRecording
 from harken.batch.rows import ShardReport
 from harken.batch.store import Store
 from harken.batch.worker import Progress, Task

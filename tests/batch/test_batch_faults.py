@@ -30,8 +30,8 @@ from fakes.archive_recognizer import (
 )
 from harken.backend_factory import gpu_in_turn
 from harken.batch import BatchOptions, run_batch
+from harken.batch.inputs import BatchRecording
 from harken.batch.plan import Shard, weights_digest
-from harken.batch.recordings import BatchRecording
 from harken.batch.store import Store
 from harken.batch.worker import Task, WorkerSettings
 from harken.batch.workers import Broken, Event, ProcessWorkers

@@ -10,10 +10,8 @@ import pytest
 from batch_files import RECIPE, recordings_of, write
 
 from audio_files import AUDIO_FORMATS
+from harken.batch.inputs import BatchRecording, ByteRange
 from harken.batch.plan import (
-    PARQUET_FOLDER,
-    PLAN_FILE,
-    SHARD_FOLDER,
     Plan,
     Recipe,
     Shard,
@@ -22,8 +20,7 @@ from harken.batch.plan import (
     estimate_durations,
     make_plan,
 )
-from harken.batch.recordings import BatchRecording, ByteRange
-from harken.batch.store import Store
+from harken.batch.store import PARQUET_FOLDER, PLAN_FILE, SHARD_FOLDER, Store
 from harken.errors import PlanError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions

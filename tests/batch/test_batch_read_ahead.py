@@ -16,10 +16,9 @@ from batch_files import RATE, noise, wav_bytes, web_server, write_tar, write_wav
 from audio_files import AUDIO_FORMATS
 from harken.audio import load_audio
 from harken.batch import read_ahead
-from harken.batch.inputs import read_recordings
+from harken.batch.inputs import BatchRecording, ByteRange, read_recordings
 from harken.batch.locations import open_binary
 from harken.batch.read_ahead import AHEAD, FETCH_TRIES, reading_ahead
-from harken.batch.recordings import BatchRecording, ByteRange
 from harken.errors import AudioError, AudioNotFound
 
 

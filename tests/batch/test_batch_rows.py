@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harken.batch.inputs import checked_recording
-from harken.batch.recordings import BatchRecording
+from harken.batch.inputs import BatchRecording, checked_recording
 from harken.batch.rows import (
     RESULT_KEYS,
     error_row,

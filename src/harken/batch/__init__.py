@@ -5,7 +5,6 @@ Every shard has one file of rows, which is whole or absent, so the same command 
 
 from harken.batch.driver import BatchState
 from harken.batch.inputs import read_recordings
-from harken.batch.rows import BatchSummary
-from harken.batch.run import BatchOptions, plan_batch, run_batch
+from harken.batch.run import BatchOptions, BatchSummary, plan_batch, run_batch
 
 __all__ = ["BatchOptions", "BatchState", "BatchSummary", "plan_batch", "read_recordings", "run_batch"]

@@ -125,7 +125,7 @@ class Driver:
 
     def add(self, task: Task) -> None:
         """Add a task; long ones are done first."""
-        heapq.heappush(self._queue, (-task.shard.seconds, next(self._order), task))
+        self._push(task)
         self._left_s += task.shard.seconds
         self._all_rows += 0 if task.retry else len(task.shard.recordings)
 
@@ -142,7 +142,9 @@ class Driver:
         self._report(at_once=True)
         while self._queue or self._running:
             while self._queue and self._workers.n_free:
-                self._start(heapq.heappop(self._queue)[2])
+                task = heapq.heappop(self._queue)[2]
+                self._running[task.shard.name] = _Running(task, self._clock())
+                self._workers.start(task)
             self._workers.wait(POLL_S, self._handle)
             self._end_stalled()
             self._store.renew()
@@ -166,10 +168,6 @@ class Driver:
             self._finish(event.task, event.report)
         else:
             self._try_again(event)
-
-    def _start(self, task: Task) -> None:
-        self._running[task.shard.name] = _Running(task, self._clock())
-        self._workers.start(task)
 
     def _finish(self, task: Task, report: ShardReport) -> None:
         self.reports[task.shard.name] = report

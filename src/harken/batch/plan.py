@@ -15,9 +15,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harken.audio import audio_duration
+from harken.batch.inputs import BatchRecording, Json, digest_of
 from harken.batch.locations import is_url, size_bytes
-from harken.batch.recordings import BatchRecording, Json, digest_of
-from harken.batch.store import Store
+from harken.batch.store import (
+    PARQUET_FOLDER,
+    PARQUET_SUFFIX,
+    PLAN_FILE,
+    REPORT_FOLDER,
+    REPORT_SUFFIX,
+    ROWS_SUFFIX,
+    SHARD_FOLDER,
+    Store,
+)
 from harken.checkpoints import open_checkpoint, resolve_model, with_adapters
 from harken.checkpoints.model_files import file_sha256
 from harken.errors import AudioError, PlanError
@@ -25,11 +34,7 @@ from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
 from harken.version import __version__
 
-PLAN_FILE = "_plan.jsonl"
-SHARD_FOLDER, REPORT_FOLDER, PARQUET_FOLDER = "shards", "reports", "parquet"
-ROWS_SUFFIX, REPORT_SUFFIX, PARQUET_SUFFIX = ".jsonl", ".json", ".parquet"
 _FILES_OF_SHARD = {SHARD_FOLDER: ROWS_SUFFIX, REPORT_FOLDER: REPORT_SUFFIX, PARQUET_FOLDER: PARQUET_SUFFIX}
-
 LSH_ARGUMENTS = ("attention", "lsh_rounds", "lsh_bucket_size")
 """Arguments of `harken.load` that decide the rows where attention is not full."""
 _PROBING_THREADS = 16
@@ -319,23 +324,16 @@ def cut_shards(
 
 def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecording]:
     """Return recordings with their estimated lengths: of the manifest, of their headers, or by their sizes."""
-    recordings = [*recordings]
-    probed = [
-        recording for recording in recordings if recording.duration_s is None and not recording.estimate_s
-    ]
-    lengths: Iterator[float] = iter(())
-    if probed:
+    known = [*recordings]
+    unknown = {
+        index: each for index, each in enumerate(known) if each.duration_s is None and not each.estimate_s
+    }
+    if unknown:
         with ThreadPoolExecutor(_PROBING_THREADS) as threads:
-            lengths = iter([*threads.map(_whole_length_s, probed)])
-    return [_with_estimate(recording, lengths) for recording in recordings]
-
-
-def _with_estimate(recording: BatchRecording, lengths: Iterator[float]) -> BatchRecording:
-    if recording.estimate_s:
-        return recording
-    if recording.duration_s is not None:
-        return recording.with_known(estimate_s=recording.duration_s)
-    return recording.with_known(estimate_s=max(next(lengths) - (recording.offset_s or 0.0), 0.0))
+            lengths = threads.map(_whole_length_s, unknown.values())
+            for (index, each), length_s in zip(unknown.items(), lengths, strict=True):
+                known[index] = each.with_known(estimate_s=max(length_s - (each.offset_s or 0.0), 0.0))
+    return known
 
 
 def _whole_length_s(recording: BatchRecording) -> float:

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.audio import stream_audio
+from harken.batch.inputs import BatchRecording
 from harken.batch.locations import audio_error, is_url, open_binary
-from harken.batch.recordings import BatchRecording
 from harken.errors import AudioError
 from harken.types import SAMPLE_RATE
 

@@ -16,18 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from harken.batch.inputs import PATH_KEYS, BatchRecording, Json
 from harken.batch.locations import is_url
-from harken.batch.plan import (
+from harken.batch.plan import Recipe
+from harken.batch.store import (
     PARQUET_FOLDER,
     PARQUET_SUFFIX,
     REPORT_FOLDER,
     REPORT_SUFFIX,
     ROWS_SUFFIX,
     SHARD_FOLDER,
-    Recipe,
+    Store,
 )
-from harken.batch.recordings import PATH_KEYS, BatchRecording, Json
-from harken.batch.store import Store
 from harken.errors import BackendUnavailable, install_hint
 from harken.formats import RecordingLink, as_json, render
 from harken.results import Segment, SpeakerTurn, Transcript, UnwrittenSpeech, Word
@@ -68,47 +68,6 @@ class ShardReport:
     def n_failed(self) -> int:
         """Number of recordings that failed."""
         return sum(self.failed.values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchSummary:
-    """The counts of a batch, those of earlier runs of the same command included.
-
-    Attributes
-    ----------
-    complete : bool
-        True if every recording has its row.
-    recordings : int
-        Recordings of the input.
-    rows, failed : int
-        Rows in the output folder, and those among them with an error.
-    failures : dict of str to int
-        Number of rows with an error, by its type.
-    new_rows : int
-        Rows that this run has made.
-    audio_hours : float
-        Audio that has been transcribed.
-    work_hours : float
-        Time that workers took for it, one after another.
-    elapsed_s : float
-        Time of this run.
-    speed : float
-        Audio of this run over its time: seconds a second.
-    shards : int
-        Files of rows.
-    """
-
-    complete: bool
-    recordings: int
-    rows: int
-    failed: int
-    failures: dict[str, int]
-    new_rows: int
-    audio_hours: float
-    work_hours: float
-    elapsed_s: float
-    speed: float
-    shards: int
 
 
 def sum_reports(reports: Iterable[ShardReport]) -> ShardReport:
@@ -244,7 +203,6 @@ def _segment_row(segment: Segment) -> Json:
     return {key: whole[key] for key in _SEGMENT_KEYS if key in whole and (key != "words" or segment.words)}
 
 
-SUMMARY_FILE = "_summary.json"
 TRANSCRIPT_FOLDER = "transcripts"
 _READING_THREADS = 16
 
@@ -303,17 +261,6 @@ def publish_side_files(
             )
         store.publish(name, render(transcript, format_name, recipe.layout, link))
     return names
-
-
-def publish_summary(store: Store, summary: BatchSummary) -> None:
-    """Write the summary of a batch to the output folder.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
-    store.publish(SUMMARY_FILE, [json.dumps(asdict(summary), indent=2) + "\n"])
 
 
 def read_rows(store: Store, name: str) -> list[Json]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from harken.batch.driver import BatchState, Driver
-from harken.batch.inputs import Note, read_recordings
+from harken.batch.inputs import BatchRecording, Note, read_recordings
 from harken.batch.locations import is_url
 from harken.batch.plan import (
     Plan,
@@ -22,15 +23,7 @@ from harken.batch.plan import (
     remove_unplanned,
     weights_digest,
 )
-from harken.batch.recordings import BatchRecording
-from harken.batch.rows import (
-    BatchSummary,
-    ShardReport,
-    publish_summary,
-    read_reports,
-    require_pyarrow,
-    sum_reports,
-)
+from harken.batch.rows import ShardReport, read_reports, require_pyarrow, sum_reports
 from harken.batch.store import Store
 from harken.batch.worker import Task, WorkerSettings
 from harken.batch.workers import InProcessWorkers, ProcessWorkers, Workers
@@ -89,19 +82,52 @@ class BatchOptions:
         check(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchSummary:
+    """The counts of a batch, those of earlier runs of the same command included.
+
+    Attributes
+    ----------
+    complete : bool
+        True if every recording has its row.
+    recordings : int
+        Recordings of the input.
+    rows, failed : int
+        Rows in the output folder, and those among them with an error.
+    failures : dict of str to int
+        Number of rows with an error, by its type.
+    new_rows : int
+        Rows that this run has made.
+    audio_hours : float
+        Audio that has been transcribed.
+    work_hours : float
+        Time that workers took for it, one after another.
+    elapsed_s : float
+        Time of this run.
+    speed : float
+        Audio of this run over its time: seconds a second.
+    shards : int
+        Files of rows.
+    """
+
+    complete: bool
+    recordings: int
+    rows: int
+    failed: int
+    failures: dict[str, int]
+    new_rows: int
+    audio_hours: float
+    work_hours: float
+    elapsed_s: float
+    speed: float
+    shards: int
+
+
+SUMMARY_FILE = "_summary.json"
 PATHS = {"model", "assistant", "adapter", "cache", "voices"}
 """Arguments of loading that may be paths, which workers in other folders must find."""
 NO_PATHS = {"none", "ngram", "auto"}
 """Values of them that are words."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Batch:
-    recordings: list[BatchRecording]
-    recipe: Recipe
-    store: Store
-    options: BatchOptions
-    plan: Plan
 
 
 def plan_batch(
@@ -187,54 +213,43 @@ def run_batch(
     store = Store(os.fspath(folder))
     with store.locked():
         batch = _prepare(store, source, options, transcribe_options, load, speakers, layout, note, write=True)
-        reports = read_reports(store, batch.plan.finished)
-        run = _Run(batch, reports, began_s)
+        batch.reports = read_reports(store, batch.plan.finished)
         try:
-            run.run(on_state, note)
+            batch.run(on_state, note)
         except BaseException:
             with suppress(HarkenError):
-                publish_summary(store, run.summary())
+                batch.publish_summary(began_s)
             raise
-        summary = run.summary()
-        publish_summary(store, summary)
-    return summary
+        return batch.publish_summary(began_s)
 
 
-@dataclass
-class _Run:
-    """One run of a batch.
+@dataclass(kw_only=True)
+class _Batch:
+    """A run of a batch, with the counts of each shard that was there before, and of those that it has done."""
 
-    Parameters
-    ----------
-    batch : _Batch
-    reports : dict of str to ShardReport
-        The counts of each shard that is there.
-    began_s : float
-        Its start, by `time.monotonic`.
-    """
-
-    batch: _Batch
-    reports: dict[str, ShardReport]
-    began_s: float
+    recordings: list[BatchRecording]
+    recipe: Recipe
+    store: Store
+    options: BatchOptions
+    plan: Plan
+    reports: dict[str, ShardReport] = field(default_factory=dict)
     new: dict[str, ShardReport] = field(default_factory=dict)
 
     def run(self, on_state: Callable[[BatchState], None], note: Note) -> None:
         """Do what is left to do."""
-        batch = self.batch
-        retries = (
-            {shard.name: shard for shard in self._failed_shards(note)} if batch.options.retry_failed else {}
-        )
-        tasks = [*map(Task, batch.plan.unfinished), *(Task(shard, retry=True) for shard in retries.values())]
+        options = self.options
+        retries = {shard.name: shard for shard in self._failed_shards(note)} if options.retry_failed else {}
+        tasks = [*map(Task, self.plan.unfinished), *(Task(shard, retry=True) for shard in retries.values())]
         if not tasks:
             return
         before = [replace(each, failed={}) if name in retries else each for name, each in self.reports.items()]
-        with closing(_make_workers(batch, len(tasks))) as workers:
+        with closing(_make_workers(self, len(tasks))) as workers:
             driver = Driver(
                 workers,
-                batch.store,
-                batch.recipe,
-                tries=batch.options.tries,
-                time_limit=batch.options.time_limit,
+                self.store,
+                self.recipe,
+                tries=options.tries,
+                time_limit=options.time_limit,
                 on_state=on_state,
                 note=note,
                 before=sum_reports(before),
@@ -243,18 +258,37 @@ class _Run:
             for task in tasks:
                 driver.add(task)
             driver.run()
-        remove_unplanned(batch.store, batch.plan.finished.keys() | self.new.keys())
+        remove_unplanned(self.store, self.plan.finished.keys() | self.new.keys())
 
-    def summary(self) -> BatchSummary:
-        """Count all rows that are there."""
+    def _failed_shards(self, note: Note) -> Iterator[Shard]:
+        """Yield the shards that are there and have rows with errors."""
+        by_digest = {recording.digest: recording for recording in self.recordings}
+        for name, digests in self.plan.finished.items():
+            if not self.reports[name].n_failed:
+                continue
+            if not by_digest.keys() >= set(digests):
+                note(
+                    f"shard {name} has rows of recordings that are gone, so its failed rows are not tried again"
+                )
+            else:
+                recordings = estimate_durations(by_digest[digest] for digest in digests)
+                yield Shard(tuple(recordings), self.recipe.digest)
+
+    def publish_summary(self, began_s: float) -> BatchSummary:
+        """Count all rows that are there, write the counts to the output folder, and return them.
+
+        Raises
+        ------
+        OutputError
+            If they cannot be written.
+        """
         all_reports = self.reports | self.new
         total, new = sum_reports(all_reports.values()), sum_reports(self.new.values())
         kept = sum_reports(self.reports[name] for name in self.new.keys() & self.reports.keys())
-        elapsed_s = time.monotonic() - self.began_s
-        n_recordings = len(self.batch.recordings)
-        return BatchSummary(
-            complete=total.rows - self.batch.plan.n_stale == n_recordings,
-            recordings=n_recordings,
+        elapsed_s = time.monotonic() - began_s
+        summary = BatchSummary(
+            complete=total.rows - self.plan.n_stale == len(self.recordings),
+            recordings=len(self.recordings),
             rows=total.rows,
             failed=total.n_failed,
             failures={**total.failed},
@@ -265,20 +299,8 @@ class _Run:
             speed=(new.audio_s - kept.audio_s) / elapsed_s,
             shards=len(all_reports),
         )
-
-    def _failed_shards(self, note: Note) -> Iterator[Shard]:
-        """Yield the shards that are there and have rows with errors."""
-        by_digest = {recording.digest: recording for recording in self.batch.recordings}
-        for name, digests in self.batch.plan.finished.items():
-            if not self.reports[name].n_failed:
-                continue
-            if not by_digest.keys() >= set(digests):
-                note(
-                    f"shard {name} has rows of recordings that are gone, so its failed rows are not tried again"
-                )
-            else:
-                recordings = estimate_durations(by_digest[digest] for digest in digests)
-                yield Shard(tuple(recordings), self.batch.recipe.digest)
+        self.store.publish(SUMMARY_FILE, [json.dumps(asdict(summary), indent=2) + "\n"])
+        return summary
 
 
 def _prepare(
@@ -303,7 +325,10 @@ def _prepare(
         raise OptionError("word_timestamps", False, "True with a layout that is made of words")
     if "rttm" in options.formats and speakers is None and transcribe_options.channels != "apart":
         raise OptionError("formats", "rttm", "it only where speakers or channels are told apart")
-    recordings = [_with_whole_path(recording) for recording in read_recordings(os.fspath(source), note)]
+    recordings = [
+        recording.with_known(location=_absolute(recording.location))
+        for recording in read_recordings(os.fspath(source), note)
+    ]
     load = {"model": "tiny.en", **(load or {})}
     name = os.fspath(load["model"])
     load = _arguments_with_whole_paths(load)
@@ -341,8 +366,9 @@ def _expected_workers(options: BatchOptions, load: Mapping[str, Any]) -> int:
     return count_room(options.ray, load.get("threads"))
 
 
-def _absolute(source: str) -> str:
-    return source if is_url(source) else os.path.abspath(source)
+def _absolute(location: str) -> str:
+    """Return an absolute path, or a URL: workers of a cluster have other current folders."""
+    return location if is_url(location) else os.path.abspath(location)
 
 
 def _arguments_with_whole_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,13 +382,6 @@ def _with_whole_paths(value: Any) -> Any:
         return tuple(map(_with_whole_paths, value))
     is_path = value is not None and value not in NO_PATHS and os.path.exists(value)
     return os.path.abspath(value) if is_path else value
-
-
-def _with_whole_path(recording: BatchRecording) -> BatchRecording:
-    """Return a recording by an absolute path: workers of a cluster have other current folders."""
-    if is_url(recording.location):
-        return recording
-    return recording.with_known(location=os.path.abspath(recording.location))
 
 
 def _make_workers(batch: _Batch, n_tasks: int) -> Workers:

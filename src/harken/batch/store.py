@@ -16,6 +16,9 @@ from harken.batch.locations import file_system, is_url, join, one_line, read_byt
 from harken.errors import HarkenError, OutputError, PlanError
 from harken.files import make_folder, write_atomic
 
+PLAN_FILE = "_plan.jsonl"
+SHARD_FOLDER, REPORT_FOLDER, PARQUET_FOLDER = "shards", "reports", "parquet"
+ROWS_SUFFIX, REPORT_SUFFIX, PARQUET_SUFFIX = ".jsonl", ".json", ".parquet"
 LOCK_FILE = "_lock"
 LEASE_FILE = "_driver.json"
 LEASE_S = 120.0

@@ -16,9 +16,9 @@ from typing import BinaryIO, cast
 
 from harken.api import Recognizer, load, load_diarizer
 from harken.backend_factory import gpu_in_turn
+from harken.batch.inputs import BatchRecording, Json
 from harken.batch.plan import Recipe, Shard, weights_digest
 from harken.batch.read_ahead import FetchedFile, reading_ahead
-from harken.batch.recordings import BatchRecording, Json
 from harken.batch.rows import (
     ShardReport,
     error_row,
@@ -139,7 +139,8 @@ class Worker:
         """
         began_s = time.monotonic()
         recordings = task.shard.recordings
-        done = self._rows_to_keep(task)
+        rows_before = read_rows(self._store, task.shard.name) if task.retry else ()
+        done = {str(row["id"]): row for row in rows_before if "error" not in row}
         wanted = [recording for recording in recordings if recording.id not in done]
         for recording, row in self._rows(wanted, report):
             done[recording.id] = row
@@ -202,12 +203,6 @@ class Worker:
         except Cancelled:
             return error_row(recording, "TimeLimit", f"{recording.location}: {limit.reason}")
         return transcript_row(recording, transcript, self._settings.recipe.name, side_files)
-
-    def _rows_to_keep(self, task: Task) -> dict[str, Json]:
-        """Return the rows of a shard that is there that are no errors."""
-        if not task.retry:
-            return {}
-        return {str(row["id"]): row for row in read_rows(self._store, task.shard.name) if "error" not in row}
 
 
 class _ProgressSum:
