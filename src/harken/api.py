@@ -35,7 +35,7 @@ from harken.speakers.diarizer import Diarizer, SpeakerOptions
 from harken.speakers.embedding import EmbeddingModel
 from harken.speakers.live import DEFAULT_DELAY_S, checked_delay
 from harken.speakers.models import resolve_speaker_models
-from harken.speakers.segmentation import SegmentationModel
+from harken.speakers.pieces import SegmentationModel
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.latency import (
     LatencyPlan,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from harken.contract import Floats
 from harken.speakers.diarizer import Diarizer, SpeakerOptions
-from harken.speakers.segmentation import N_FRAMES, N_LOCAL_SPEAKERS, STEP_SAMPLES
+from harken.speakers.pieces import N_FRAMES, N_LOCAL_SPEAKERS, STEP_SAMPLES
 from harken.types import SAMPLE_RATE
 
 SILENCE, FIRST, SECOND, BOTH, THIRD = 0.0, 0.1, 0.2, 0.3, 0.4

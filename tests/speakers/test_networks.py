@@ -11,7 +11,7 @@ import pytest
 from harken.audio import load_audio
 from harken.errors import CheckpointError
 from harken.speakers.embedding import EmbeddingModel, fbank
-from harken.speakers.segmentation import N_FRAMES, STEP_SAMPLES, WINDOW_SAMPLES, SegmentationModel
+from harken.speakers.pieces import N_FRAMES, STEP_SAMPLES, WINDOW_SAMPLES, SegmentationModel
 from real_models import EXAMPLE, model_path
 from tiny_campplus import SIZE, campplus_weights, write_campplus
 

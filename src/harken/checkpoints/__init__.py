@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harken.checkpoints import ctranslate2, ggml, gguf, huggingface, mlx, onnx_graph, openvino_ir, torch_file
+from harken.checkpoints import ctranslate2, ggml, huggingface, mlx, onnx_graph, openvino_ir, torch_file
 from harken.checkpoints.adapter import (
     ASSISTANT_FILE,
     NO_ADAPTER,
@@ -50,8 +50,8 @@ _READERS = {
     "huggingface": huggingface.read,
     "mlx": mlx.read,
     "openai": torch_file.read_openai,
-    "ggml": ggml.read,
-    "gguf": gguf.read,
+    "ggml": ggml.read_ggml,
+    "gguf": ggml.read_gguf,
     "onnx": onnx_graph.read,
     "openvino": openvino_ir.read,
 }
@@ -152,9 +152,9 @@ def _detect_format(path: Path) -> Format:
             head = file.read(512)
     except OSError as error:
         raise read_error(path, error) from error
-    if head[:4] == ggml.MAGIC.to_bytes(4, "little"):
+    if head[:4] == ggml.GGML_MAGIC:
         return "ggml"
-    if head[:4] == gguf.MAGIC:
+    if head[:4] == ggml.GGUF_MAGIC:
         return "gguf"
     if head[1:4] == b"\0\0\0" and b"Spec\0" in head[:64]:
         return "ctranslate2"

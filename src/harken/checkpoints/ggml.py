@@ -1,7 +1,9 @@
-"""Reader of ggml files, the single-file format of whisper.cpp.
+"""Reader of the files of ggml: the single-file format of whisper.cpp, and GGUF.
 
-The layout is that of ``whisper_model_load`` (whisper.cpp, src/whisper.cpp) and of models/convert-pt-to-ggml.py.
-Weights carry OpenAI's names.
+The layout of the first is that of ``whisper_model_load`` (whisper.cpp, src/whisper.cpp) and of
+models/convert-pt-to-ggml.py; weights carry OpenAI's names. That of GGUF is docs/gguf.md of ggml. No programme decides
+what such a file of Whisper says of itself beside its weights, under OpenAI's names or those of transformers; what it
+says of heads, and a ``config.json`` beside it, are used.
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
+from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble, find_vocabulary
 from harken.checkpoints.ggml_types import shape_and_type, weight_at
+from harken.checkpoints.huggingface import dims_beside, openai_name_of
 from harken.checkpoints.model_files import Array, Cursor, LazyTensor, StorageDtype, half, open_cursor, watch
+from harken.checkpoints.weight_shapes import usual_heads
 from harken.types import Dims
 
-MAGIC = 0x67676D6C
+GGML_MAGIC = b"lmgg"
 _HEADER = (
     "n_vocab",
     "n_audio_ctx",
@@ -37,7 +42,7 @@ _OTHER_KIND = re.compile(rb"[a-z]{4,16}")
 _QUANTISATION_VERSION = 2  # GGML_QNT_VERSION; older blocks have float32 scales
 
 
-def read(path: Path) -> Checkpoint:
+def read_ggml(path: Path) -> Checkpoint:
     """Open a ggml file.
 
     Raises
@@ -47,8 +52,7 @@ def read(path: Path) -> Checkpoint:
     """
     file = watch(path)
     with open_cursor(path) as cursor:
-        if (magic := cursor.read_number("I")) != MAGIC:
-            raise cursor.error(f"magic number {magic:#x}, allowed is {MAGIC:#x}")
+        cursor.skip(len(GGML_MAGIC))
         if kind := _OTHER_KIND.match(cursor.data, cursor.position + 4):
             raise cursor.error(f"not a Whisper model: a ggml file of {kind[0].decode()}")
         declared = dict(zip(_HEADER, cursor.read_numbers("10i"), strict=True))
@@ -78,7 +82,7 @@ def serialize(
         The text tokens in order of id.
     mel_filters : ndarray of shape (n_mels, n_bins), float32
     """
-    yield struct.pack("<I11i", MAGIC, *(getattr(dims, field) for field in _HEADER), _FLOAT16)
+    yield GGML_MAGIC + struct.pack("<11i", *(getattr(dims, field) for field in _HEADER), _FLOAT16)
     yield struct.pack("<2i", *mel_filters.shape) + np.ascontiguousarray(mel_filters, "<f4").tobytes()
     yield struct.pack("<i", len(tokens))
     yield b"".join(struct.pack("<I", len(token)) + token for token in tokens)
@@ -113,3 +117,100 @@ def _read_tensor(cursor: Cursor) -> tuple[str, StorageDtype, LazyTensor]:
     name = cursor.read_name(name_size)
     shape, dtype = shape_and_type(cursor, name, axes, code)
     return name, dtype, weight_at(cursor.path, name, cursor.skip(dtype.nbytes_of(shape)), shape, dtype)
+
+
+# --- GGUF --------------------------------------------------------------------------------------------------
+
+GGUF_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_TEXT, _LIST = 8, 9
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""The `struct` layout of each type of a number, by its number in ``enum gguf_type``."""
+_ALIGNMENT, _MAX_ALIGNMENT = 32, 1 << 16
+_HEADS = {
+    "n_audio_head": ("n_audio_head", "encoder.attention.head_count", "audio.attention.head_count"),
+    "n_text_head": ("n_text_head", "decoder.attention.head_count", "attention.head_count"),
+}
+"""How the keys end that say how many heads there are."""
+_OTHER_MODELS = ("general.architecture", "whisper")
+
+
+def read_gguf(path: Path) -> Checkpoint:
+    """Open a GGUF file with the files beside it.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is damaged, not a Whisper model, or of an unsupported quantisation.
+    """
+    config, config_files = dims_beside(path.parent)
+    files = [watch(path), *config_files]
+    with open_cursor(path) as cursor:
+        cursor.skip(len(GGUF_MAGIC))
+        if (version := cursor.read_number("I")) not in _VERSIONS:
+            raise cursor.error(f"GGUF version {version}, allowed is 2 or 3")
+        n_tensors, n_entries = cursor.read_numbers("2Q")
+        metadata = dict(_read_entry(cursor) for _ in range(n_entries))
+        key, allowed = _OTHER_MODELS
+        if (kind := metadata.get(key, allowed)) != allowed:
+            raise cursor.error(f"not a Whisper model: {key} is {str(kind)[:80]!r}, allowed is {allowed!r}")
+        infos = [_read_info(cursor) for _ in range(n_tensors)]
+        start = cursor.position + -cursor.position % _alignment(cursor, metadata)
+        tensors: dict[str, LazyTensor] = {}
+        for name, axes, code, offset in infos:
+            shape, dtype = shape_and_type(cursor, name, axes, code)
+            cursor.at(start + offset).skip(dtype.nbytes_of(shape))
+            ours = openai_name_of(name)
+            tensors[ours] = weight_at(path, ours, start + offset, shape, dtype)
+    tensors.pop("proj_out.weight", None)
+    declared = {
+        heads: value
+        for heads, endings in _HEADS.items()
+        for name, value in metadata.items()
+        if name.endswith(endings) and type(value) is int
+    }
+    dims = usual_heads(tensors) | config | declared
+    return assemble(path, "gguf", tensors, dims, find_vocabulary(path.parent), files=files)
+
+
+def _read_entry(cursor: Cursor) -> tuple[str, Any]:
+    return _read_text(cursor), _read_value(cursor, cursor.read_number("I"))
+
+
+def _read_value(cursor: Cursor, kind: int) -> Any:
+    """Return a value; None for a list, which is skipped."""
+    if kind in _NUMBERS:
+        return cursor.read_number(_NUMBERS[kind])
+    if kind == _TEXT:
+        return _read_text(cursor)
+    if kind == _LIST:
+        item, n_items = cursor.read_numbers("IQ")
+        if item in _NUMBERS:
+            cursor.skip(n_items * struct.calcsize("<" + _NUMBERS[item]))
+            return None
+        if item == _TEXT:
+            for _ in range(n_items):
+                cursor.skip(cursor.read_number("Q"))
+            return None
+    raise cursor.error(f"a value of type {kind}, allowed are numbers, text, and lists of them")
+
+
+def _read_text(cursor: Cursor) -> str:
+    return cursor.read(cursor.read_number("Q")).decode(errors="replace")
+
+
+def _read_info(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
+    """Return name, axes, type and offset of a weight."""
+    name = cursor.read_name(cursor.read_number("Q"))
+    if not 1 <= (n_axes := cursor.read_number("I")) <= 4:
+        raise cursor.error(f"weight {name!r} has {n_axes} axes, allowed is 1 to 4")
+    axes = cursor.read_numbers(f"{n_axes}Q")
+    code, offset = cursor.read_numbers("IQ")
+    return name, axes, code, offset
+
+
+def _alignment(cursor: Cursor, metadata: Mapping[str, Any]) -> int:
+    alignment = metadata.get("general.alignment", _ALIGNMENT)
+    if type(alignment) is not int or not 0 < alignment <= _MAX_ALIGNMENT:
+        raise cursor.error(f"general.alignment is {alignment!r}, allowed is 1 to {_MAX_ALIGNMENT}")
+    return alignment

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from harken.contract import Floats
 from harken.errors import BackendUnavailable, install_hint
-from harken.speakers.pieces import HOP_FRAMES, Piece, SpeechPieces, runs
-from harken.speakers.segmentation import FIRST_CENTRE_SAMPLES, STEP_SAMPLES
+from harken.speakers.pieces import FIRST_CENTRE_SAMPLES, HOP_FRAMES, STEP_SAMPLES, Piece, SpeechPieces, runs
 from harken.types import SAMPLE_RATE
 
 MAX_DISTANCE = 0.65

@@ -17,8 +17,7 @@ from harken.speakers.attribution import SpeakerAttribution
 from harken.speakers.clustering import find_turns, find_voices
 from harken.speakers.embedding import EmbeddingModel
 from harken.speakers.live import DEFAULT_DELAY_S, LiveDiarization, checked_delay
-from harken.speakers.pieces import SpeechPieces
-from harken.speakers.segmentation import SegmentationModel
+from harken.speakers.pieces import SegmentationModel, SpeechPieces
 from harken.speakers.voices import MIN_SAMPLE_S, Voice, letters, name_speakers
 
 MAX_SPEAKERS = 50

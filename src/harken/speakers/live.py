@@ -27,14 +27,17 @@ from harken.option_types import checked_value
 from harken.results import SpeakerTurn
 from harken.speakers.clustering import MIN_RELIABLE_S, Matrix, agglomerated, join_spans
 from harken.speakers.embedding import EmbeddingModel
-from harken.speakers.pieces import FRAMES_PER_SECOND, Run, plan_pieces, runs
-from harken.speakers.segmentation import (
+from harken.speakers.pieces import (
+    FRAMES_PER_SECOND,
     N_FRAMES,
     N_LOCAL_SPEAKERS,
     STEP_SAMPLES,
     WINDOW_SAMPLES,
     Activity,
+    Run,
     SegmentationModel,
+    plan_pieces,
+    runs,
 )
 from harken.speakers.voices import letters
 

@@ -1,6 +1,8 @@
 """Pieces of speech of one voice each, with embeddings, found while the samples of a recording stream in.
 
-Windows of ten seconds begin every five, and each decides on the five seconds in its middle. Where one local speaker
+A model segments windows of ten seconds: which of up to three local speakers is active in each frame
+(pyannote/segmentation-3.0; Plaquet and Bredin 2023, "Powerset multi-class cross entropy loss for neural speaker
+diarization"). Windows begin every five seconds, and each decides on the five in its middle. Where one local speaker
 speaks alone, that stretch is cut into pieces of one to two seconds: long enough to tell voices apart, and short enough
 that a change of speaker which the segmentation missed spoils few of them. Kept are the embeddings and who is active in
 each frame, three bits: 5 MB for an hour of speech.
@@ -10,21 +12,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.backends.onnx.runtimes import OnnxRuntimeGraph
 from harken.contract import Floats
+from harken.errors import CheckpointError, HarkenError
 from harken.speakers.embedding import EmbeddingModel
-from harken.speakers.segmentation import (
-    N_FRAMES,
-    N_LOCAL_SPEAKERS,
-    STEP_SAMPLES,
-    WINDOW_SAMPLES,
-    Activity,
-    SegmentationModel,
-)
 from harken.types import SAMPLE_RATE
+
+WINDOW_SAMPLES = 10 * SAMPLE_RATE
+"""Samples of the windows that the model was trained on."""
+N_LOCAL_SPEAKERS = 3
+STEP_SAMPLES = 270
+"""Samples from one frame to the next."""
+N_FRAMES = 589
+"""Frames of a window."""
+FIRST_CENTRE_SAMPLES = 495.5
+"""Centre of the first frame, half of the 991 samples that it sees."""
+POWERSET = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1]], np.bool_)
+"""Active local speakers of each class."""
 
 HOP_FRAMES = 296
 """Frames from the start of a window to that of the next: five seconds."""
@@ -40,8 +49,54 @@ MIN_PIECE_FRAMES = 3
 MAX_BATCH_WINDOWS = 4
 """Windows that are segmented at once; more take memory, and hardly less time."""
 
+Activity = NDArray[np.bool_]
+"""Shape (N_FRAMES, N_LOCAL_SPEAKERS): True where a local speaker speaks."""
 Run = tuple[int, int]
 """First frame, and the one behind the last."""
+
+
+class SegmentationModel:
+    """The segmentation model in ONNX Runtime.
+
+    Parameters
+    ----------
+    path : Path
+        The ONNX file.
+    threads : int
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing or damaged, or holds another model.
+    """
+
+    def __init__(self, path: Path, threads: int) -> None:
+        try:
+            self._graph = OnnxRuntimeGraph(path, threads)
+            self.activities(np.zeros((1, WINDOW_SAMPLES), np.float32))
+        except (HarkenError, MemoryError):
+            raise
+        except Exception as error:  # the runtime has no class of its own for them
+            raise CheckpointError(
+                f"{path}: is damaged, or not segmentation-3.0 ({str(error).splitlines()[0][:200]})"
+            ) from error
+
+    def activities(self, windows: Floats) -> NDArray[np.bool_]:
+        """Return who is active when.
+
+        Parameters
+        ----------
+        windows : ndarray of shape (n, WINDOW_SAMPLES), float32, 16 kHz
+
+        Returns
+        -------
+        ndarray of shape (n, N_FRAMES, N_LOCAL_SPEAKERS), bool
+            Speakers have no order, and none from one window to the next.
+        """
+        log_probabilities = np.empty((len(windows), N_FRAMES, len(POWERSET)), np.float32)
+        self._graph({"input": windows[:, None]}, {"output": log_probabilities})
+        activities: NDArray[np.bool_] = POWERSET[log_probabilities.argmax(axis=-1)]
+        return activities
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from harken.text.languages import (
     LANGUAGES,
+    Script,
     asks_for_detection,
     from_language_tag,
     from_language_tags,
+    script_named,
     script_of,
     to_language_code,
 )
-from harken.text.scripts import Script, script_named
 from harken.text.tokenizer import IncrementalDetokenizer, Tokenizer, TokenKind
 
 __all__ = [

@@ -1,9 +1,17 @@
-"""The languages of Whisper, in the order of their tokens in the vocabulary."""
+"""The languages of Whisper, in the order of their tokens in the vocabulary, and the scripts of those with two.
+
+Whisper writes Chinese in simplified or traditional characters, Serbian in Latin or Cyrillic letters, and mixes them. A
+text is rewritten behind decoding, character by character but for phrases in which one has another form
+(docs/decisions/languages.md).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
 
 from harken.errors import OptionError
 
@@ -66,17 +74,9 @@ TAGS = {
     "urd": "ur", "uzb": "uz", "vie": "vi", "wel": "cy", "yid": "yi", "yor": "yo", "zho": "zh",
 }  # fmt: skip
 
-_CHINESE = {
-    "hans": "Hans",
-    "cn": "Hans",
-    "sg": "Hans",
-    "hant": "Hant",
-    "tw": "Hant",
-    "hk": "Hant",
-    "mo": "Hant",
-}
+_CHINESE = dict.fromkeys(("hans", "cn", "sg"), "Hans") | dict.fromkeys(("hant", "tw", "hk", "mo"), "Hant")
 
-#: Scripts that a text can be written in (`harken.text.scripts`), by what asks for them in a tag: a script, or a region
+#: Scripts that a text can be written in (`script_named`), by what asks for them in a tag: a script, or a region
 #: that has it.
 SCRIPTS = {
     "zh": _CHINESE,
@@ -197,3 +197,113 @@ def _allowed_languages(language: str) -> str:
     nearest = " or ".join(f"{_CODES[name]} ({LANGUAGES[_CODES[name]]})" for name in close)
     allowed = f"one of {', '.join(LANGUAGES)} or its English name"
     return f"{allowed}; nearest: {nearest}" if close else allowed
+
+
+# --- scripts -----------------------------------------------------------------------------------------------
+
+_DATA = Path(__file__).parent / "data"
+_CYRILLIC = dict(zip("абвгдђежзијклмнопрстћуфхцчш", "abvgdđežzijklmnoprstćufhcčš", strict=True)) | {
+    **{"љ": "lj", "њ": "nj", "џ": "dž"}
+}
+_NO_DIGRAPHS = (
+    *("injekc", "injekt", "konjekt", "konjug", "konjunk", "tanjug", "vanjezi"),
+    *("nadživ", "odžal", "odživ", "podžanr"),
+)
+"""Parts of Serbian words in which ``nj`` and ``dž`` are two letters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A script of a language: what its texts have for the letters and phrases of another.
+
+    Parameters
+    ----------
+    letters : mapping of str to str
+        What is written for some letters, of one character or a few; the longest that fits counts.
+    phrases : mapping of str to str
+        Phrases that are not written letter by letter; as long as before.
+    foreign : Pattern or None
+        Words that stay as they are.
+    """
+
+    letters: Mapping[str, str]
+    phrases: Mapping[str, str] = field(default_factory=dict)
+    foreign: re.Pattern[str] | None = None
+
+    def changes(self, text: str, *, unfinished: bool = False) -> Iterator[tuple[int, int, str]]:
+        """Yield start and end of each part that is written otherwise, and what for; each is within a word.
+
+        Parameters
+        ----------
+        text : str
+        unfinished : bool
+            Whether words may follow, which must not change what is written for this text: no phrases.
+        """
+        phrases = {} if unfinished else self.phrases
+        foreign = (
+            {i for word in self.foreign.finditer(text) for i in range(*word.span())} if self.foreign else ()
+        )
+        start = 0
+        while start < len(text):
+            for end in range(min(start + self._longest, len(text)), start, -1):
+                part = text[start:end]
+                written = phrases.get(part, self.letters.get(part))
+                if written is not None and start not in foreign:
+                    break
+            else:
+                end, written = start + 1, text[start]
+            if len(written) == end - start:
+                for i, letter in enumerate(written, start):
+                    if letter != text[i]:
+                        yield i, i + 1, letter
+            else:
+                yield start, end, written
+            start = end
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, (*self.letters, *self.phrases)))
+
+
+@cache
+def script_named(language: str, script: str) -> Script:
+    """Return a script of `SCRIPTS`.
+
+    Parameters
+    ----------
+    language : str
+        Code of the language.
+    script : {"Hans", "Hant", "Latn", "Cyrl"}
+        As ISO 15924 names it.
+    """
+    if language == "sr":
+        return _serbian_latin() if script == "Latn" else _serbian_cyrillic()
+    import lzma
+
+    simplified, traditional = lzma.decompress((_DATA / "chinese.txt.xz").read_bytes()).decode().split("\n\n")
+    lines = (simplified if script == "Hans" else traditional).split()
+    pairs = {line[: len(line) // 2]: line[len(line) // 2 :] for line in lines}
+    return Script(
+        letters={before: after for before, after in pairs.items() if len(before) == 1},
+        phrases={before: after for before, after in pairs.items() if len(before) > 1},
+    )
+
+
+def _serbian_latin() -> Script:
+    capitals = {cyrillic.upper(): latin.title() for cyrillic, latin in _CYRILLIC.items()}
+    in_capitals = {cyrillic.upper(): latin.upper() for cyrillic, latin in _CYRILLIC.items()}
+    pairs = {
+        first + second: in_capitals[first] + in_capitals[second]
+        for first in in_capitals
+        for second in in_capitals
+        if len(in_capitals[first] + in_capitals[second]) > 2
+    }
+    return Script(letters=_CYRILLIC | capitals | pairs)
+
+
+def _serbian_cyrillic() -> Script:
+    letters = {latin: cyrillic for cyrillic, latin in _CYRILLIC.items()}
+    letters |= {part: "".join(letters[letter] for letter in part) for part in _NO_DIGRAPHS}
+    capitals = {latin.capitalize(): cyrillic.capitalize() for latin, cyrillic in letters.items()}
+    in_capitals = {latin.upper(): cyrillic.upper() for latin, cyrillic in letters.items()}
+    return Script(letters=letters | capitals | in_capitals, foreign=re.compile(r"\w*[qwxy]\w*", re.IGNORECASE))
