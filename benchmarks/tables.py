@@ -28,8 +28,8 @@ from results import FOLDER, MACHINES, PACKAGES, ROOT, Result, read, read_machine
 BEGIN = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
 PLACE = re.compile(r"^<!-- table: (\S+) -->\n(.*?)^<!-- end table -->$", re.MULTILINE | re.DOTALL)
 MISSING = "-"
-FOLDERS = re.compile(r" --(audio|save) \S+")
-"""Options of every program that only say where recordings and results are."""
+FOLDERS = re.compile(r" --((audio|save) \S+|peer-models( \S+=\S+)+)")
+"""Options that only say where recordings, results and the models of other engines are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,6 @@ class Spread:
         return middle if low == high else f"{middle} ({low} to {high})"
 
 
-_ERRORS = {
-    "recordings": "{group}",
-    "number": "{recordings:d}",
-    "harken, %": "{harken:.2f}",
-    "faster-whisper, %": "{faster-whisper:.2f}",
-    "difference, 95 % interval": "{to faster-whisper~:+.2f}",
-}
 _ENGINES = {
     "engine": "{engine}",
     "times real time": "{times_real_time:.1f}",
@@ -98,7 +91,6 @@ _ENGINES = {
     "peak memory, MB": "{peak_mb:.0f}",
 }
 TABLES = {
-    "engines": Table({"model": "{model}"} | _ENGINES, results=("engines", "engines-base")),
     "engines-small": Table(_ENGINES),
     "engines-avx512": Table(
         {"model": "{model}"} | _ENGINES,
@@ -107,19 +99,6 @@ TABLES = {
     "engines-long": Table(
         {"model": "{model}", "set": "{set}"} | _ENGINES | {"loading, s": "{load_s:.2f}"},
         results=("engines-long-small", "engines-long"),
-    ),
-    "expected": Table(
-        {
-            "model": "{model}",
-            "assistant": "{assistant}",
-            "ms a token": "{step_ms:.1f}",
-            "pass over 5, 8 tokens": "{5 over 1:.2f}, {8 over 1:.2f}",
-            "draft step": "{draft over 1:.3f}",
-            "0.6": "{gain 0.6:.2f}",
-            "0.7": "{gain 0.7:.2f}",
-            "0.8": "{gain 0.8:.2f}",
-            "0.9": "{gain 0.9:.2f}",
-        }
     ),
     "gpu": Table(
         {
@@ -133,38 +112,20 @@ TABLES = {
         },
         results=("gpu", "gpu-turbo"),
     ),
-    "errors-base": Table(_ERRORS),
-    "errors-small": Table(_ERRORS),
-    "errors-tiny-en": Table(_ERRORS),
-    "hashing-cost": Table(
-        {
-            "positions": "{positions:d}",
-            "full, ms": "{full_ms:.1f}",
-            "near alone": "{rounds 0:.2f}",
-            "1 hash": "{rounds 1:.2f}",
-            "3 hashes": "{rounds 3:.2f}",
-            "7 hashes": "{rounds 7:.2f}",
-        }
-    ),
-    "subtitles": Table(
-        {
-            "style": "{style}",
-            "cues": "{cues}",
-            "number": "{number:d}",
-            "with a broken rule": "{breaking:d}",
-            "too fast": "{only_too_fast:d}",
-        }
+    "errors": Table(
+        {"recordings": "{group}"},
+        results=("errors-base", "errors-small", "errors-tiny-en"),
+        across={
+            "{model}": "{recordings:d}: {harken:.2f}, {faster-whisper:.2f} "
+            "({to faster-whisper, low:+.2f} to {to faster-whisper, high:+.2f})"
+        },
     ),
     "word-times": Table(
-        {
-            "voice": "{voice}",
-            "engine": "{engine}",
-            "words": "{words:d}",
-            "start, end: mean, ms": "{start_mean_ms:.0f}, {end_mean_ms:.0f}",
-            "starts within 20, 50, 100 ms, %": "{start_within_20_percent:.0f}, {start_within_50_percent:.0f}, "
-            "{start_within_100_percent:.0f}",
-            "F1 at 50 ms, %": "{f1_percent:.1f}",
-        }
+        {"engine": "{engine}"},
+        across={
+            "{voice}": "{words:d}; {start_mean_ms:.0f}, {end_mean_ms:.0f}; {start_within_20_percent:.0f}, "
+            "{start_within_50_percent:.0f}, {start_within_100_percent:.0f}; {f1_percent:.1f}"
+        },
     ),
     "parity": Table(
         {
@@ -173,14 +134,6 @@ TABLES = {
         },
         results=("parity", "parity-base", "parity-small"),
         across={"{search}": "{equal:d}/{recordings:d}"},
-    ),
-    "memory": Table(
-        {
-            "recording": "{recording}",
-            "peak memory, MB": "{peak_mb:.0f}",
-            "seconds": "{seconds:.1f}",
-            "times real time": "{times_real_time:.1f}",
-        }
     ),
     "live": Table(
         {
@@ -201,16 +154,6 @@ TABLES = {
             "{engine}": "{der_percent:.1f}, {collar_der_percent:.1f}, {counted_right:d}/{recordings:d}",
             "difference of {engine}": "{der_difference_percent~:+.1f}",
         },
-    ),
-    "serving-live": Table(
-        {
-            "delay": "{delay}",
-            "streams": "{streams:d}",
-            "word shown, s: median, 95 %, 99 %": "{shown_50_s:.2f}, {shown_95_s:.2f}, {shown_99_s:.2f}",
-            "committed, s": "{committed_50_s:.2f}, {committed_95_s:.2f}, {committed_99_s:.2f}",
-            "processor time a second of audio, s": "{cpu_s_a_second:.3f}",
-            "highest load level": "{load_level:d}",
-        }
     ),
     "fleet-overhead": Table(
         {
@@ -339,20 +282,28 @@ def source(results: Sequence[Result]) -> str:
     """
     sentences = []
     for (date, name), group in groupby(results, lambda result: (result.date.split()[0], result.machine.name)):
-        commands = "; ".join(f"`{FOLDERS.sub('', result.command)}` ({_facts(result)})" for result in group)
-        sentences.append(f"Measured {date} on `{name}`: {commands}.")
+        listed = [(result, _settings(result)) for result in group]
+        shared = [fact for fact in listed[0][1] if all(fact in facts for _, facts in listed)]
+        commands = (
+            f"`{FOLDERS.sub('', result.command)}` "
+            f"({', '.join([*_origin(result), *(fact for fact in facts if fact not in shared)])})"
+            for result, facts in listed
+        )
+        sentences.append(f"Measured {', '.join([f'{date} on `{name}`', *shared])}: {'; '.join(commands)}.")
     return " ".join(sentences)
 
 
-def _facts(result: Result) -> str:
-    """Return the commit, the load, and settings that the command does not name."""
-    load = [] if result.load is None else [f"load {result.load}"]
-    settings = (
+def _origin(result: Result) -> list[str]:
+    return [f"commit {result.commit}", *([] if result.load is None else [f"load {result.load}"])]
+
+
+def _settings(result: Result) -> list[str]:
+    """Return the settings that the command does not name."""
+    return [
         f"{key.replace('_', ' ')} {_plain(value)}"
         for key, value in result.settings.items()
         if value is not None and f"--{key} {_plain(value)} " not in f"{result.command} "
-    )
-    return ", ".join([f"commit {result.commit}", *load, *settings])
+    ]
 
 
 def _plain(value: object) -> str:

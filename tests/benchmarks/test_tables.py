@@ -33,7 +33,8 @@ FILLED = """
 | harken | 14.48 |
 | another | - |
 
-Measured 2026-01-02 on `maker-1-2c`: `python benchmarks/speed.py --threads 2` (commit 0123abc, load 0.1, model tiny.en).
+Measured 2026-01-02 on `maker-1-2c`, model tiny.en: `python benchmarks/speed.py --threads 2` (commit 0123abc, \
+load 0.1).
 """
 
 
