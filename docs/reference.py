@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import click
@@ -18,6 +18,8 @@ from harken.cli.root import COMMANDS, harken
 
 Row = tuple[str, str]  # flags and help of an option
 Sections = dict[str, list[Row]]
+MIN_SHARED = 3
+"""Fewer options of one heading stand with the command."""
 
 
 def main() -> None:
@@ -75,35 +77,44 @@ def sections_of(command: click.Command, context: click.Context) -> Sections:
 
 
 def shared_sections(sections: dict[str, Sections]) -> Sections:
-    """Return the headings under which commands have the same options: the longest list, which others have in part."""
-    lists: dict[str, list[list[Row]]] = defaultdict(list)
+    """Return the options that several commands have, by their heading, where there are at least `MIN_SHARED`.
+
+    Of options with one name that which most commands have is shared; the others stand with their commands.
+    """
+    users: dict[str, Counter[Row]] = defaultdict(Counter)
     for of_command in sections.values():
         for title, rows in of_command.items():
-            lists[title].append(rows)
-    longest = {title: max(of_title, key=len) for title, of_title in lists.items()}
-    return {
-        title: rows
-        for title, rows in longest.items()
-        if sum(is_part(of_title, rows) for of_title in lists[title]) > 1
-    }
-
-
-def is_part(rows: list[Row], of: list[Row]) -> bool:
-    """Return whether a command has at least half of the options of a list, and no others."""
-    return {*rows} <= {*of} and 2 * len(rows) >= len(of)
+            users[title].update(rows)
+    shared = {}
+    for title, counts in users.items():
+        most = {long_name(row): row for row in sorted(counts, key=lambda row: counts[row])}
+        shared[title] = [row for row, n in counts.items() if n > 1 and row == most[long_name(row)]]
+    return {title: rows for title, rows in shared.items() if len(rows) >= MIN_SHARED}
 
 
 def own_options(sections: Sections, shared: Sections) -> Iterator[str]:
     """Yield the tables of a command's own options, and the names of the shared ones."""
     links = []
     for title, rows in sections.items():
-        if title in shared and is_part(rows, shared[title]):
-            missing = ", ".join(f"`{long_name(row)}`" for row in shared[title] if row not in rows)
-            links.append(f"[{title}](#{title.lower()})" + (f" without {missing}" if missing else ""))
-        else:
-            yield from (f"{title}:", "", *table(rows), "")
+        of_all = shared.get(title, [])
+        used = [row for row in of_all if row in rows]
+        if len(used) < MIN_SHARED:
+            used = []
+        own = [row for row in rows if row not in used]
+        if any(help for _, help in own):
+            yield from (f"{title}:", "", *table(own), "")
+        elif own:
+            yield from (f"{title}: {names(own)}.", "")
+        if used:
+            missing = [row for row in of_all if long_name(row) not in map(long_name, rows)]
+            links.append(f"[{title}](#{title.lower()})" + (f" without {names(missing)}" if missing else ""))
     if links:
         yield from (f"Shared options: {'; '.join(links)}.", "")
+
+
+def names(rows: list[Row]) -> str:
+    """Return the first long name of each option, in a list."""
+    return ", ".join(f"`{long_name(row)}`" for row in rows)
 
 
 def long_name(row: Row) -> str:
