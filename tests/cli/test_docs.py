@@ -139,6 +139,18 @@ def test_links_of_the_pages_lead_somewhere():
     assert dead == []
 
 
+def test_programs_that_the_pages_name_exist():
+    named = {
+        (page.name, name)
+        for page in LINKED
+        for name in re.findall(
+            r"`((?:src|tests|benchmarks|docs)/[\w/]+\.py)`", page.read_text(encoding="utf-8")
+        )
+    }
+    assert sorted((page, name) for page, name in named if not (ROOT / name).exists()) == []
+    assert len(named) > 10
+
+
 def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {
