@@ -77,7 +77,7 @@ def test_a_changed_figure_makes_the_page_stale(folder: Path, tmp_path: Path) -> 
 def test_rows_of_two_results_stand_in_one_table_and_each_command_behind_it() -> None:
     table = Table({"model": "{model}"} | TABLE.columns)
     base = replace(RESULT, commit="4567def", settings={"model": "base"})
-    later = replace(base, commit="89abcde", date="2026-01-03 03:04", settings={"model": "small"})
+    later = replace(base, commit="89abcde", date="2026-01-03 03:04", settings={"model": "small", "seed": 1})
     all_three = render(table, [RESULT, base, later])
     assert re.findall(r"^\| (\S+) \| harken \| 14.48 \|$", all_three, re.MULTILINE) == [
         "tiny.en",
@@ -90,6 +90,11 @@ def test_rows_of_two_results_stand_in_one_table_and_each_command_behind_it() -> 
         ("2026-01-03", ""),
         ("", "89abcde"),
     ]
+    assert (
+        "on `maker-1-2c`: `python benchmarks/speed.py --threads 2` (commit 0123abc, load 0.1, model tiny.en);"
+        in all_three
+    )
+    assert "on `maker-1-2c`, model small, seed 1: `python" in all_three
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ import shlex
 import shutil
 from pathlib import Path
 
+import click
 import pytest
 
 import harken
 from cli_runner import CliRunner
 from harken import Recognizer
+from harken.cli import root
 from real_models import CACHE, model_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,11 +58,16 @@ def cache(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def test_the_reference_is_up_to_date():
-    page = runpy.run_path(str(ROOT / "docs" / "reference.py"))["page"]()
-    assert (ROOT / "docs" / "reference.md").read_text(encoding="utf-8") == page, (
-        "python docs/reference.py > docs/reference.md"
-    )
+def test_the_reference_is_up_to_date_and_has_every_option():
+    generator = runpy.run_path(str(ROOT / "docs" / "reference.py"))
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert page == generator["page"](), "python docs/reference.py > docs/reference.md"
+    context = click.Context(root.harken, max_content_width=1000)
+    for name in root.COMMANDS:
+        for rows in generator["sections_of"](root.harken.get_command(context, name), context).values():
+            for row in rows:
+                assert [*generator["table"]([row])][-1] in page or not row[1]
+                assert generator["long_name"](row) in page
 
 
 @pytest.mark.real
