@@ -27,7 +27,7 @@ class Parsed(HTMLParser):
             self.texts.setdefault(tag, []).append("")
 
     def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
+        assert tag in self.VOID or self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         if self._open:
@@ -35,9 +35,6 @@ class Parsed(HTMLParser):
 
     def handle_comment(self, data: str) -> None:
         self.comments.append(data)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
 
     def named(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]

@@ -1,43 +1,93 @@
-"""Tests of the exact text of every output format."""
+"""Tests of the exact text of every output format, speakers included."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harken.errors import OptionError
-from harken.formats import FORMATS, Layout, Writer, dump_json, format_timestamp, from_json, render
-from harken.results import Attempt, DroppedSegment, Segment, Transcript, UnwrittenSpeech, Word
-from transcripts import segment, spoken
+from harken.formats import (
+    FORMATS,
+    Layout,
+    RecordingLink,
+    Writer,
+    as_json,
+    dump_json,
+    format_timestamp,
+    from_json,
+    render,
+    segment_from_json,
+)
+from harken.formats.rttm import read_rttm
+from harken.results import (
+    Attempt,
+    DroppedSegment,
+    Segment,
+    Speaker,
+    SpeakerTurn,
+    Transcript,
+    UnwrittenSpeech,
+    Word,
+)
+from transcripts import segment, spoken, transcript
 
 
-def transcript(*segments: Segment) -> Transcript:
-    return Transcript(segments=segments, language="en", duration_s=12.5, model="tiny.en")
+def rendered(transcript: Transcript, name: str, **layout: Any) -> str:
+    return "".join(render(transcript, name, Layout(**layout)))
+
+
+def said(start_s: float, *spans: tuple[str, tuple[str, ...]], speakers: tuple[str, ...]) -> Segment:
+    """Return a segment of words of half a second, each with its speakers."""
+    spans_s = [(start_s + i / 2, start_s + (i + 1) / 2, *span) for i, span in enumerate(spans)]
+    return spoken(*spans_s, speakers=speakers)
+
+
+def talk(*segments: Segment, names: Sequence[str] = ("A", "B")) -> Transcript:
+    """Return a transcript with speakers."""
+    spans = ((0.0, 1.0, names[0]), (0.75, 2.0, names[-1]))
+    turns = (SpeakerTurn(start_s=start_s, end_s=end_s, speaker=name) for start_s, end_s, name in spans)
+    speakers = tuple(Speaker(name=name, seconds=1.5) for name in names)
+    return transcript(*segments, speakers=speakers, turns=tuple(turns))
 
 
 TWO = transcript(segment(0.0, 2.5, " And so, my fellow"), segment(2.5, 3661.007, " Americans."))
+A, B = ("A",), ("B",)
+GOOD_DAY = said(0.0, (" Good", A), (" day.", A), speakers=A)
+AND_YOU = said(1.0, (" And", A), (" you?", ("A", "B")), speakers=A)
+YES = said(2.0, (" Yes.", B), speakers=B)
+TALK = talk(GOOD_DAY, AND_YOU, YES)
 
-EXPECTED = {
-    "txt": "And so, my fellow\nAmericans.\n",
-    "srt": (
+# Of formats that write a speaker with every cue test_formats_roundtrip.py reads the names.
+EXPECTED = [
+    (TWO, "txt", "And so, my fellow\nAmericans.\n"),
+    (
+        TWO,
+        "srt",
         "1\n00:00:00,000 --> 00:00:02,500\nAnd so, my fellow\n\n"
-        "2\n00:00:02,500 --> 01:01:01,007\nAmericans.\n\n"
+        "2\n00:00:02,500 --> 01:01:01,007\nAmericans.\n\n",
     ),
-    "vtt": (
+    (
+        TWO,
+        "vtt",
         "WEBVTT\n\n00:00:00.000 --> 00:00:02.500\nAnd so, my fellow\n\n"
-        "00:00:02.500 --> 01:01:01.007\nAmericans.\n\n"
+        "00:00:02.500 --> 01:01:01.007\nAmericans.\n\n",
     ),
-    "tsv": "start\tend\ttext\n0\t2500\tAnd so, my fellow\n2500\t3661007\tAmericans.\n",
-    "lrc": "[00:00.00]And so, my fellow\n[00:02.50]Americans.\n",
-}
+    (TWO, "tsv", "start\tend\ttext\n0\t2500\tAnd so, my fellow\n2500\t3661007\tAmericans.\n"),
+    (TWO, "lrc", "[00:00.00]And so, my fellow\n[00:02.50]Americans.\n"),
+    (TALK, "txt", "A: Good day.\nAnd you?\nB: Yes.\n"),
+    (TALK, "lrc", "[00:00.00]A: Good day.\n[00:01.00]And you?\n[00:02.00]B: Yes.\n"),
+]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_segments_are_written_as_specified(name: str) -> None:
-    assert "".join(render(TWO, name)) == EXPECTED[name]
+@pytest.mark.parametrize(("of", "name", "text"), EXPECTED)
+def test_segments_and_their_speakers_are_written_as_specified(of: Transcript, name: str, text: str) -> None:
+    assert rendered(of, name) == text
 
 
 @pytest.mark.timeout(60)  # less than a second; what grows with the square of the length takes minutes
@@ -45,8 +95,8 @@ def test_segments_are_written_as_specified(name: str) -> None:
 def test_long_text_without_spaces_is_written(name: str) -> None:
     text = "".join(20_000 * character for character in ("a", "-", "\x1b", "\\", "{", "漢"))
     long = spoken((1.0, 2.0, text))
-    for layout in (Layout(max_line_width=10, karaoke=True), Layout()):
-        assert len("".join(render(transcript(long), name, layout))) > 100_000 or name == "rttm"
+    for layout in ({"max_line_width": 10, "karaoke": True}, {}):
+        assert len(rendered(transcript(long), name, **layout)) > 100_000 or name == "rttm"
 
 
 def test_times_are_rounded_only_once() -> None:
@@ -68,11 +118,9 @@ ATTEMPTS = (
 )
 WORDS = (Word(start_s=0.5, end_s=1.0, text=" Größe", probability=0.75),)
 HEARD = {"avg_logprob": -math.inf, "language": "de", "hallucination_score": 0.25, "seek_s": 0.5}
-FULL = Transcript(
-    segments=(
-        segment(0.0, 2.0, ' "Größe"\n', attempts=ATTEMPTS, words=WORDS, **HEARD),
-        segment(2.0, 3.0, " b", index=1),
-    ),
+FULL = transcript(
+    segment(0.0, 2.0, ' "Größe"\n', attempts=ATTEMPTS, words=WORDS, **HEARD),
+    segment(2.0, 3.0, " b", index=1),
     language="de",
     language_probability=0.875,
     duration_s=3.25,
@@ -113,74 +161,67 @@ FULL_IN_JSON = {
 
 
 def test_json_contains_every_field() -> None:
-    assert json.loads("".join(render(FULL, "json"))) == FULL_IN_JSON
+    assert json.loads(rendered(FULL, "json")) == FULL_IN_JSON
 
 
 def test_json_without_newer_fields_is_read() -> None:
-    document = json.loads("".join(render(TWO, "json")))
+    document = json.loads(rendered(TWO, "json"))
     for key in ("dropped", "speech", "task", "unwritten"):
         del document[key]
     document["key of a later version"] = 1
     assert from_json(document) == TWO
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (["segments", 0, "start"], math.nan, "transcript.segments[0].start=nan: allowed is a time from 0 s to 1e+09 s"),
-        (["segments", 0, "end"], None, "transcript.segments[0].end=None: allowed is a time from"),
-        (["segments", 0, "end"], math.inf, "transcript.segments[0].end=inf: allowed is a time from"),
-        (["segments", 1, "end"], 1.0, "transcript.segments[1].end=1.0: allowed is a time from its start, 2.5 s, on"),
-        (["segments", 0, "seek_s"], -1, "transcript.segments[0].seek_s=-1: allowed is a time from"),
-        (["duration"], -2, "transcript.duration=-2: allowed is a time from"),
-        (["duration"], 10**400, "transcript.duration=1000000000000000"),
-        (["speech"], [[2, 1]], "transcript.speech[0][1]=1.0: allowed is a time from its start, 2.0 s, on"),
-        (["segments", 0, "id"], 10**6000, "transcript.segments[0].id=<int>: allowed is int of 64 bits"),
-        (["segments", 0, "text"], [[[[[[[["a"]]]]]]]], "transcript.segments[0].text=[[[[[[[...]]]]]]]: allowed is str"),
-        (["segments"], "x\n" * 10**6, "transcript.segments='x\\nx\\nx"),
-        (["segments", 0, "words"], [{"start": -0.5}], "transcript.segments[0].words[0].start=-0.5: allowed is"),
-        (["segments", 0, "tokens"], 5, "transcript.segments[0].tokens=5: allowed is tuple"),
-        (["speech"], [[1.0]], "transcript.speech[0]=[1.0]: allowed is tuple"),
-        (["segments", 0], [], "transcript.segments[0]=[]: allowed is Segment"),
-        (["segments", 0], {}, "transcript.segments[0].id=None: allowed is a value, which is required"),
-    ],
-    ids=range(16),
-)  # fmt: skip
-def test_json_value_that_is_not_allowed_is_rejected_in_one_short_line(
-    path: list[Any], value: object, message: str
-) -> None:
-    document = json.loads("".join(render(TWO, "json")))
-    parent = document
+REFUSED_VALUES = [
+    (["segments", 0, "start"], math.nan, "segments[0].start=nan: allowed is a time from 0 s to 1e+09 s"),
+    (["segments", 0, "end"], None, "segments[0].end=None: allowed is a time from"),
+    (["segments", 0, "end"], math.inf, "segments[0].end=inf: allowed is a time from"),
+    (["segments", 1, "end"], 1.0, "segments[1].end=1.0: allowed is a time from its start, 2.5 s, on"),
+    (["segments", 0, "seek_s"], -1, "segments[0].seek_s=-1: allowed is a time from"),
+    (["duration"], -2, "duration=-2: allowed is a time from"),
+    (["duration"], 10**400, "duration=1000000000000000"),
+    (["speech"], [[2, 1]], "speech[0][1]=1.0: allowed is a time from its start, 2.0 s, on"),
+    (["segments", 0, "id"], 10**6000, "segments[0].id=<int>: allowed is int of 64 bits"),
+    (["segments", 0, "text"], [[[[[[[["a"]]]]]]]], "segments[0].text=[[[[[[[...]]]]]]]: allowed is str"),
+    (["segments"], "x\n" * 10**6, "segments='x\\nx\\nx"),
+    (["segments", 0, "words"], [{"start": -0.5}], "segments[0].words[0].start=-0.5: allowed is"),
+    (["segments", 0, "tokens"], 5, "segments[0].tokens=5: allowed is tuple"),
+    (["speech"], [[1.0]], "speech[0]=[1.0]: allowed is tuple"),
+    (["segments", 0], [], "segments[0]=[]: allowed is Segment"),
+    (["segments", 0], {}, "segments[0].id=None: allowed is a value, which is required"),
+]
+REFUSED_TEXTS = [
+    ("[" * 100_000, "JSON that is not nested as deeply"),
+    ('{"a":' * 100_000, "JSON that is not nested as deeply"),
+    ("", "JSON; this is none: Expecting value"),
+    (b"\xff\xfe\x00", "JSON; this is none: "),
+    ('{"segments": [], "segments": [1]}', "transcript='segments': allowed is an object with every key once"),
+    ('{"duration": NaN}', "transcript='NaN': allowed is JSON, which has no such number"),
+    ("1" * 5000, "JSON; this is none: Exceeds the limit"),
+    ("[]", "transcript=[]: allowed is Transcript"),
+]
+
+
+def changed(path: list[Any], value: object) -> Any:
+    """Return a document of JSON with another value at a path."""
+    document = parent = json.loads(rendered(TWO, "json"))
     for key in path[:-1]:
         parent = parent[key]
     parent[path[-1]] = value
-    with pytest.raises(OptionError) as refused:
-        from_json(document)
-    assert str(refused.value).startswith(message)
-    assert len(str(refused.value)) < 200
-    assert "\n" not in str(refused.value)
+    return document
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("document", "message"),
     [
-        ("[" * 100_000, "JSON that is not nested as deeply"),
-        ('{"a":' * 100_000, "JSON that is not nested as deeply"),
-        ("", "JSON; this is none: Expecting value"),
-        (b"\xff\xfe\x00", "JSON; this is none: "),
-        (
-            '{"segments": [], "segments": [1]}',
-            "transcript='segments': allowed is an object with every key once",
-        ),
-        ('{"duration": NaN}', "transcript='NaN': allowed is JSON, which has no such number"),
-        ("1" * 5000, "JSON; this is none: Exceeds the limit"),
-        ("[]", "transcript=[]: allowed is Transcript"),
+        *((changed(path, value), f"transcript.{message}") for path, value, message in REFUSED_VALUES),
+        *REFUSED_TEXTS,
     ],
-    ids=range(8),
+    ids=range(len(REFUSED_VALUES) + len(REFUSED_TEXTS)),
 )
-def test_text_that_is_no_transcript_is_rejected_in_one_short_line(text: str | bytes, message: str) -> None:
+def test_json_that_is_no_transcript_is_rejected_in_one_short_line(document: Any, message: str) -> None:
     with pytest.raises(OptionError) as refused:
-        from_json(text)
+        from_json(document)
     assert message in str(refused.value)
     assert len(str(refused.value)) < 300
     assert "\n" not in str(refused.value)
@@ -196,8 +237,8 @@ def test_json_has_no_nan_and_escapes_what_cannot_be_seen() -> None:
 def test_output_after_an_interruption_is_complete(name: str) -> None:
     writer = Writer(name)
     written = writer.header() + writer.segment(FULL.segments[0])
-    done = Transcript(segments=FULL.segments[:1], language="de", duration_s=3.25, model="tiny")
-    assert written + writer.footer(done) == "".join(render(done, name))
+    done = transcript(FULL.segments[0])
+    assert written + writer.footer(done) == rendered(done, name)
 
 
 def test_unknown_format_is_rejected_with_the_known_ones() -> None:
@@ -218,3 +259,79 @@ def test_impossible_times_are_rejected(start_s: float, end_s: float) -> None:
         segment(start_s, end_s, "x")
     with pytest.raises(OptionError, match="a finite time from"):
         Word(start_s=start_s, end_s=end_s, text="x", probability=1.0)
+
+
+def test_more_speakers_than_colours_share_them() -> None:
+    names = [f"speaker {number}" for number in range(9)]
+    many = talk(*(said(i, (" hi", (name,)), speakers=(name,)) for i, name in enumerate(names)))
+    events = [line for line in rendered(many, "ass").splitlines() if line.startswith("Dialogue")]
+    assert [event.split(",")[3] for event in events[-2:]] == ["Speaker 1", "Speaker 2"]
+    assert events[-1].split(",")[4] == "speaker 8"
+
+
+def test_writer_that_does_not_know_of_speakers_writes_the_usual_columns_and_styles() -> None:
+    assert Writer("tsv").header() + Writer("tsv").segment(YES) == "start\tend\ttext\n2000\t2500\tYes.\n"
+    assert "Default,B,0,0,0,,Yes." in Writer("ass").segment(YES)
+    told = Writer("tsv", Layout(speakers=True))
+    assert told.header() + told.segment(YES) == "start\tend\ttext\tspeaker\n2000\t2500\tYes.\tB\n"
+
+
+@pytest.mark.parametrize(
+    ("layout", "cues"),
+    [
+        ({"max_line_width": 80}, ["A: Good day.", "A: And you?", "B: Yes. Fine.", "A: Bye."]),
+        ({"max_line_width": 11}, ["A: Good\nday.", "A: And you?", "B: Yes.\nFine.", "A: Bye."]),
+    ],
+)
+def test_cues_made_of_words_end_at_a_change_of_speaker(layout: dict[str, Any], cues: list[str]) -> None:
+    both = said(2.0, (" Yes.", B), (" Fine.", B), (" Bye.", A), speakers=B)
+    content = rendered(talk(GOOD_DAY, AND_YOU, both), "srt", **layout)
+    assert [block.split("\n", 2)[2] for block in content.split("\n\n")[:-1]] == cues
+
+
+def test_name_that_is_longer_than_a_line_leaves_a_word_on_each() -> None:
+    named = said(0.0, (" Good", ("Alexandra",)), (" day.", ("Alexandra",)), speakers=("Alexandra",))
+    content = rendered(talk(named), "srt", max_line_width=5)
+    assert content.split("\n", 2)[2] == "Alexandra: Good\nday.\n\n"
+
+
+def test_label_comes_before_marks_of_words() -> None:
+    assert rendered(talk(YES), "srt", highlight_words=True).endswith("\nB: <u>Yes.</u>\n\n")
+    assert rendered(talk(YES), "vtt", karaoke=True).endswith("\n<v B><c>Yes.</c>\n\n")
+    assert rendered(talk(YES), "lrc", karaoke=True) == "[00:02.00]B: <00:02.00>Yes.<00:02.50>\n"
+
+
+def test_rttm_names_the_recording_and_has_no_spaces_in_names() -> None:
+    link = RecordingLink(path=Path("a talk.of two.mp3"), transcript_folder=Path())
+    content = "".join(render(talk(names=["Anna Maria"]), "rttm", recording=link))
+    assert content.splitlines()[0] == "SPEAKER a_talk.of_two 1 0.000 1.000 <NA> <NA> Anna_Maria <NA> <NA>"
+
+
+def test_rttm_is_read_back(tmp_path: Path) -> None:
+    written = talk(names=["Anna Maria", "\x85--> é"])
+    path = tmp_path / "talk.rttm"
+    path.write_text(rendered(written, "rttm"), encoding="utf-8")
+    assert read_rttm(path) == tuple(
+        replace(turn, speaker="_".join(turn.speaker.split())) for turn in written.turns
+    )
+
+
+def test_json_has_the_main_speaker_as_a_key_and_those_at_once_beside_it() -> None:
+    document = json.loads(rendered(TALK, "json"))
+    assert [entry["speaker"] for entry in document["segments"]] == ["A", "A", "B"]
+    words = document["segments"][1]["words"]
+    assert words[0]["speaker"] == words[1]["speaker"] == "A"
+    assert ("speakers" in words[0], words[1]["speakers"]) == (False, ["A", "B"])
+    assert document["speakers"] == [{"name": "A", "seconds": 1.5}, {"name": "B", "seconds": 1.5}]
+    assert document["turns"][1] == {"start": 0.75, "end": 2.0, "speaker": "B"}
+
+
+def test_nobody_found_is_not_the_same_as_not_looked_for() -> None:
+    nobody = transcript(speakers=())
+    assert json.loads(rendered(nobody, "json"))["speakers"] == []
+    assert from_json(rendered(nobody, "json")) == nobody
+
+
+def test_speaker_alone_is_read_as_other_programs_write_it() -> None:
+    for speaker, speakers in (("SPEAKER_01", ("SPEAKER_01",)), (None, ())):
+        assert segment_from_json(as_json(YES) | {"speaker": speaker}).speakers == speakers

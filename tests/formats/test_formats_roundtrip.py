@@ -27,33 +27,7 @@ from harken.results import (
     UnwrittenSpeech,
     Word,
 )
-
-Cue = tuple[int, int, str]  # start and end in milliseconds, text
-
-CLOCK = r"(\d{2,}):([0-5]\d):([0-5]\d)[.,](\d{3})"
-TIMES = re.compile(rf"{CLOCK} --> {CLOCK}")
-
-
-def milliseconds(hours: str, minutes: str, seconds: str, thousandths: str) -> int:
-    return ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1000 + int(thousandths)
-
-
-def parse_cue(lines: list[str]) -> Cue:
-    times = TIMES.fullmatch(lines[0])
-    assert times is not None
-    assert not any("-->" in line for line in lines[1:])
-    return milliseconds(*times.groups()[:4]), milliseconds(*times.groups()[4:]), "\n".join(lines[1:])
-
-
-def blocks(content: str) -> list[list[str]]:
-    return [block.split("\n") for block in content.split("\n\n") if block]
-
-
-def parse_srt(content: str) -> Iterator[Cue]:
-    for number, block in enumerate(blocks(content), 1):
-        assert block[0] == str(number)
-        assert "," in block[1]
-        yield parse_cue(block[1:])
+from transcripts import blocks, parse_cue, parse_srt
 
 
 def parse_vtt(content: str) -> Iterator[tuple[int, int, str, str]]:
@@ -89,7 +63,6 @@ texts = (
     | st.text("ab-->< &;lt\t\r\n\x85[]1:.", max_size=30)
     | hostile_texts
 )
-numbers = st.floats()
 names = (
     st.sampled_from(["A", "B", "Anna", "", " ", "--", "a" * 3000, "A: b", "x,y", "[00:05.00]", "{\\k1}"])
     | texts
@@ -101,45 +74,34 @@ probabilities = st.floats(0, 1)
 
 
 @st.composite
-def spans(draw: st.DrawFn) -> dict[str, float]:
+def spanned(draw: st.DrawFn, kind: Any, **fields: Any) -> Any:
+    """Draw a result with a start, an end, and other fields."""
     start_s = draw(st.floats(0, 5e5))
-    return {"start_s": start_s, "end_s": start_s + draw(st.floats(0, 5e3))}
-
-
-attempts = st.builds(
-    Attempt,
-    temperature=probabilities,
-    avg_logprob=numbers,
-    compression_ratio=numbers,
-    no_speech_prob=probabilities,
-    reason=st.none() | texts,
-)
-
-
-def words_of(speakers: st.SearchStrategy[tuple[str, ...]]) -> st.SearchStrategy[Word]:
-    return st.builds(
-        lambda span, **other: Word(**span, **other),
-        spans(),
-        text=texts,
-        probability=probabilities,
-        speakers=speakers,
+    return kind(
+        start_s=start_s,
+        end_s=start_s + draw(st.floats(0, 5e3)),
+        **{name: draw(values) for name, values in fields.items()},
     )
 
 
+def many(values: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(values, max_size=most).map(tuple)
+
+
 def segments_of(speakers: st.SearchStrategy[tuple[str, ...]]) -> st.SearchStrategy[Segment]:
-    return st.builds(
-        lambda span, **other: Segment(**span, **other),
-        spans(),
+    words = spanned(Word, text=texts, probability=probabilities, speakers=speakers)
+    return spanned(
+        Segment,
         index=st.integers(0, 1000),
         text=texts,
-        tokens=st.lists(st.integers(0, 51865), max_size=3).map(tuple),
+        tokens=many(st.integers(0, 51865), 3),
         temperature=probabilities,
-        avg_logprob=numbers,
-        compression_ratio=numbers,
+        avg_logprob=st.floats(),
+        compression_ratio=st.floats(),
         no_speech_prob=probabilities,
         seek_s=st.floats(0, 5e5),
-        attempts=st.lists(attempts, max_size=2).map(tuple),
-        words=st.lists(words_of(speakers), max_size=2).map(tuple),
+        attempts=many(st.builds(Attempt, reason=st.none() | texts), 2),
+        words=many(words, 2),
         language=st.none() | st.sampled_from(["en", "de"]),
         hallucination_score=probabilities,
         speakers=speakers,
@@ -149,27 +111,24 @@ def segments_of(speakers: st.SearchStrategy[tuple[str, ...]]) -> st.SearchStrate
 def transcripts_of(segments: st.SearchStrategy[Segment], **diarization: Any) -> st.SearchStrategy[Transcript]:
     return st.builds(
         Transcript,
-        segments=st.lists(segments, max_size=3).map(tuple),
+        segments=many(segments, 3),
         language=st.sampled_from(["en", "de"]),
         language_probability=st.none() | probabilities,
         duration_s=st.floats(0, 1e6),
         model=texts,
         task=st.sampled_from(["transcribe", "translate"]),
-        dropped=st.lists(st.builds(DroppedSegment, segment=segments, reason=texts), max_size=1).map(tuple),
-        speech=st.none() | st.lists(st.tuples(probabilities, st.floats(1, 2)), max_size=2).map(tuple),
-        unwritten=st.lists(
-            st.builds(UnwrittenSpeech, start_s=probabilities, end_s=st.floats(1, 2), reason=texts), max_size=2
-        ).map(tuple),
+        dropped=many(st.builds(DroppedSegment, segment=segments, reason=texts), 1),
+        speech=st.none() | many(st.tuples(probabilities, st.floats(1, 2)), 2),
+        unwritten=many(spanned(UnwrittenSpeech, reason=texts), 2),
         **diarization,
     )
 
 
 transcripts = transcripts_of(segments_of(nobody))
-turns = st.builds(lambda span, name: SpeakerTurn(**span, speaker=name), spans(), names)
 diarized = transcripts_of(
     segments_of(speakers),
-    speakers=st.lists(st.builds(Speaker, name=names, seconds=st.floats(0, 1e6)), max_size=3).map(tuple),
-    turns=st.lists(turns, max_size=4).map(tuple),
+    speakers=many(st.builds(Speaker, name=names, seconds=st.floats(0, 1e6)), 3),
+    turns=many(spanned(SpeakerTurn, speaker=names), 4),
 )
 few = st.none() | st.integers(1, 20)
 
@@ -248,12 +207,16 @@ def test_parsed_subtitles_and_tables_are_the_segments_and_their_speakers(transcr
     assert len(transcript.turns) == len(content["rttm"].splitlines())
 
 
+def recording_link(name: str) -> RecordingLink:
+    name = re.sub("[\0\ud800]", "", name)  # no system has such names
+    return RecordingLink(path=Path(f"{name}.mp3"), transcript_folder=Path())
+
+
 @given(transcript=diarized, recording=names)
 def test_events_of_ass_and_turns_of_rttm_have_the_fields_of_their_format(
     transcript: Transcript, recording: str
 ) -> None:
-    file_name = re.sub("[\0\ud800/]", "", recording)
-    link = RecordingLink(path=Path(f"{file_name}.mp3"), transcript_folder=Path())
+    link = recording_link(recording.replace("/", ""))
     ass, rttm = ("".join(render(transcript, name, recording=link)) for name in ("ass", "rttm"))
     styles = {*re.findall("^Style: ([^,]*),", ass, re.MULTILINE)}
     events = [event.split(",", 9) for event in re.findall("^Dialogue: (.*)$", ass, re.MULTILINE)]
@@ -341,9 +304,7 @@ def test_no_layout_loses_text_whatever_the_times(transcript: Transcript, layout:
 def test_no_text_and_no_file_name_brings_control_characters_into_a_file(
     transcript: Transcript, layout: Layout, recording: str, name: str
 ) -> None:
-    file_name = re.sub("[\0\ud800]", "", recording)  # no system has such names
-    link = RecordingLink(path=Path(f"{file_name}.mp3"), transcript_folder=Path())
-    content = "".join(render(transcript, name, usable(layout, transcript), link))
+    content = "".join(render(transcript, name, usable(layout, transcript), recording_link(recording)))
     assert {char for char in content if category(char) in ("Cc", "Cs")} <= {"\n", "\t"}
 
 
@@ -362,10 +323,6 @@ def test_no_cue_has_words_of_two_speakers(transcript: Transcript, layout: Layout
         for text, who in parts or [(segment.text, segment.speakers)]:
             spoken += [(letter, name_shown(who)) for letter in letters(text)]
     written: list[tuple[str, str]] = []
-    for block in blocks("".join(render(transcript, "vtt", layout)))[1:]:
-        text = parse_cue(block)[2]
-        voice = re.match("<v ([^<>\n]+)>", text)
-        name = html.unescape(voice[1]) if voice else ""
-        rest = text.removeprefix(voice[0] if voice else "")
-        written += [(letter, name) for letter in letters(html.unescape(rest))]
+    for _, _, name, text in parse_vtt("".join(render(transcript, "vtt", layout))):
+        written += [(letter, name) for letter in letters(text)]
     assert sorted(written) == sorted(spoken)

@@ -15,9 +15,10 @@ from typing import BinaryIO
 
 import pytest
 
+import transcripts
 from harken.errors import AudioError
 from harken.files import write_atomic
-from harken.formats import Layout, RecordingLink, Writer, from_json, render
+from harken.formats import Layout, RecordingLink, from_json, render
 from harken.results import Attempt, DroppedSegment, Transcript
 from html_pages import Parsed
 from transcripts import segment, spoken
@@ -33,21 +34,15 @@ HOSTILE = [
 
 def transcript(*texts: str) -> Transcript:
     usual = {"temperature": 0.0, "avg_logprob": -2.0, "compression_ratio": 1.0, "no_speech_prob": 0.5}
-    return Transcript(
-        segments=tuple(
-            spoken((0.0, 1.0, text), language="de", attempts=(Attempt(**usual, reason=text),)) for text in texts
-        ),
-        language="en",
-        language_probability=0.75,
-        duration_s=2.0,
+    return transcripts.transcript(
+        *(spoken((0.0, 1.0, text), language="de", attempts=(Attempt(**usual, reason=text),)) for text in texts),
         model=texts[0],
         dropped=tuple(DroppedSegment(segment=segment(0.0, 1.5, text), reason=text) for text in texts),
-        speech=((0.5, 1.0),),
     )
 
 
-def page(transcript: Transcript, recording: RecordingLink | None = None, **layout: bool) -> Parsed:
-    return Parsed("".join(render(transcript, "html", Layout(**layout), recording)))
+def page(transcript: Transcript, recording: RecordingLink | None = None) -> Parsed:
+    return Parsed("".join(render(transcript, "html", recording=recording)))
 
 
 def beside(name: str) -> RecordingLink:
@@ -55,8 +50,9 @@ def beside(name: str) -> RecordingLink:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_adds_no_elements(text: str) -> None:
-    harmless, hostile = page(transcript("hello")), page(transcript(text, "and on"), beside("talk.mp3"))
+def test_hostile_text_is_data_and_adds_no_elements(text: str) -> None:
+    given = transcript(text, "and on")
+    harmless, hostile = page(transcript("hello")), page(given, beside("talk.mp3"))
     assert len(hostile.named("script")) == len(harmless.named("script")) == 2
     assert hostile.texts["script"][1] == harmless.texts["script"][1]
     assert hostile.texts["style"] == harmless.texts["style"]
@@ -64,22 +60,34 @@ def test_hostile_text_adds_no_elements(text: str) -> None:
     assert {name for name, _ in hostile.elements} - {"audio"} == {name for name, _ in harmless.elements}
     handlers = [key for _, attributes in hostile.elements for key in attributes if key.startswith("on")]
     assert handlers == []
+    data = json.loads(hostile.texts["script"][0])
+    assert data == json.loads("".join(render(given, "json")))
+    assert from_json(data) == given
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_page_contains_the_json_format(text: str) -> None:
-    expected = transcript(text, "and on")
-    data, _ = page(expected).texts["script"]
-    assert json.loads(data) == json.loads("".join(render(expected, "json")))
-    assert from_json(json.loads(data)) == expected
+NAMES = [
+    (beside('"><script>alert(1)&.mp3'), "%22%3E%3Cscript%3Ealert%281%29%26.mp3", '"><script>alert(1)&.mp3'),
+    (
+        RecordingLink(path=Path("talks/12:30 50 % off#1.mp3"), transcript_folder=Path("out/html")),
+        "../../talks/12%3A30%2050%20%25%20off%231.mp3",
+        "12:30 50 % off#1.mp3",
+    ),
+    pytest.param(
+        *(beside(os.fsdecode(b"bad\xff \xc3\xa4.wav")), "bad%FF%20%C3%A4.wav", "bad\\udcff ä.wav"),
+        marks=pytest.mark.skipif(sys.platform == "win32", reason="names on Windows are not bytes"),
+    ),
+]
 
 
-def test_hostile_file_name_is_escaped() -> None:
-    name = '"><script>alert(1)&.mp3'
-    parsed = page(transcript("hello"), beside(name))
+@pytest.mark.parametrize(("recording", "source", "title"), NAMES, ids=["hostile", "elsewhere", "no UTF-8"])
+def test_file_name_is_escaped_in_the_title_and_in_a_link_that_is_relative(
+    recording: RecordingLink, source: str, title: str
+) -> None:
+    content = "".join(render(transcript("hello"), "html", recording=recording))
+    parsed = Parsed(content.encode().decode())
     assert len(parsed.named("script")) == 2
-    assert parsed.texts["title"] == [name]
-    assert parsed.named("audio")[0]["src"] == "%22%3E%3Cscript%3Ealert%281%29%26.mp3"
+    assert parsed.texts["title"] == [title]
+    assert parsed.named("audio")[0]["src"] == source
 
 
 def test_security_policy_allows_only_the_script_of_the_page() -> None:
@@ -96,54 +104,28 @@ def test_security_policy_allows_only_the_script_of_the_page() -> None:
 def test_page_links_only_to_the_recording() -> None:
     content = "".join(render(transcript("hello"), "html", recording=beside("talk.mp3")))
     assert re.findall(r'(?:src|href)="([^"]*)"', content) == ["talk.mp3"]
-    assert "http:" not in content
-    assert "https:" not in content
-    assert "innerHTML" not in content
+    assert not [word for word in ("http:", "https:", "innerHTML") if word in content]
 
 
-def test_link_to_the_recording_is_relative_to_the_page(tmp_path: Path) -> None:
-    recording = RecordingLink(
-        path=tmp_path / "talks" / "12:30 50 % off#1.mp3", transcript_folder=tmp_path / "out" / "html"
-    )
-    assert (
-        page(transcript("hello"), recording).named("audio")[0]["src"]
-        == "../../talks/12%3A30%2050%20%25%20off%231.mp3"
-    )
+def embedded(recording: Path) -> Iterator[str]:
+    link = RecordingLink(path=recording, transcript_folder=recording.parent)
+    return render(transcript("hello"), "html", Layout(embed_audio=True), link)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="names on Windows are not bytes")
-def test_name_that_is_no_utf8_links_to_its_bytes() -> None:
-    recording = beside(os.fsdecode(b"bad\xff \xc3\xa4.wav"))
-    content = "".join(render(transcript("hello"), "html", recording=recording))
-    parsed = Parsed(content.encode().decode())
-    assert parsed.named("audio")[0]["src"] == "bad%FF%20%C3%A4.wav"
-    assert parsed.texts["title"] == ["bad\\udcff ä.wav"]
-
-
-@pytest.mark.parametrize("name", ["talk.mp3", "talk.of-no-kind"])
-def test_recording_can_be_embedded(tmp_path: Path, name: str) -> None:
-    content = bytes(range(256))
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("talk.mp3", 256), ("talk.of-no-kind", 0), *(("talk.mp3", 2_000_000 + extra) for extra in range(4))],
+)
+def test_recording_is_embedded_in_pieces(tmp_path: Path, name: str, size: int) -> None:
+    content = random.Random(0).randbytes(size)
     (tmp_path / name).write_bytes(content)
-    recording = RecordingLink(path=tmp_path / name, transcript_folder=tmp_path)
-    source = page(transcript("hello"), recording, embed_audio=True).named("audio")[0]["src"]
-    assert source is not None
-    head, _, data = source.partition(",")
-    assert head == "data:audio/mpeg;base64"
-    assert b64decode(data) == content
-
-
-@pytest.mark.parametrize("extra_bytes", [0, 1, 2, 3])
-def test_large_recording_is_embedded_in_pieces(tmp_path: Path, extra_bytes: int) -> None:
-    content = random.Random(0).randbytes(2_000_000 + extra_bytes)
-    (tmp_path / "talk.wav").write_bytes(content)
-    recording = RecordingLink(path=tmp_path / "talk.wav", transcript_folder=tmp_path)
-    chunks = list(render(transcript("hello"), "html", Layout(embed_audio=True), recording))
+    chunks = [*embedded(tmp_path / name)]
     assert max(map(len, chunks)) < 1_100_000
     source = Parsed("".join(chunks)).named("audio")[0]["src"]
     assert source is not None
-    assert b64decode(source.partition(",")[2], validate=True) == content
-    writer = Writer("html", Layout(embed_audio=True), recording)
-    assert writer.header() == "".join(Writer("html", Layout(embed_audio=True), recording).header_chunks())
+    head, _, data = source.partition(",")
+    assert head == "data:audio/mpeg;base64"
+    assert b64decode(data, validate=True) == content
 
 
 @pytest.mark.parametrize("change", [lambda file: file.truncate(10), lambda file: file.write(b"more")])
@@ -152,12 +134,9 @@ def test_recording_that_changes_while_it_is_embedded_leaves_no_page(
 ) -> None:
     talk, target = tmp_path / "talk.wav", tmp_path / "talk.html"
     talk.write_bytes(bytes(2_000_000))
-    recording = RecordingLink(path=talk, transcript_folder=tmp_path)
 
     def chunks() -> Iterator[str]:
-        for number, chunk in enumerate(
-            render(transcript("hello"), "html", Layout(embed_audio=True), recording)
-        ):
+        for number, chunk in enumerate(embedded(talk)):
             if number == 3:
                 with talk.open("r+b") as file:
                     file.seek(0, os.SEEK_END)

@@ -11,9 +11,9 @@ import pytest
 from harken.errors import OptionError
 from harken.formats import Layout, render
 from harken.formats.characters import columns
-from harken.formats.cue_check import check_cues, parse_cues
-from harken.results import Segment, Transcript
-from transcripts import spoken
+from harken.formats.cue_check import BrokenRule, check_cues, parse_cues
+from harken.results import Segment
+from transcripts import parse_srt, spoken, transcript
 
 Spans = list[tuple[float, float, str]]
 
@@ -25,27 +25,17 @@ ASK_NOT: Spans = [
 ]  # fmt: skip
 
 
-def transcript(*segments: Segment) -> Transcript:
-    return Transcript(segments=segments, language="en", duration_s=9.0, model="tiny.en")
-
-
 def written(name: str, *segments: Segment, **layout: Any) -> str:
     return "".join(render(transcript(*segments), name, Layout(**layout)))
 
 
-def cues(content: str) -> list[tuple[int, int, str]]:
-    """Return start and end in milliseconds, and text, of every cue of an srt file."""
-    found = []
-    for block in content.split("\n\n")[:-1]:
-        _, times, text = block.split("\n", 2)
-        start, end = times.split(" --> ")
-        found.append((milliseconds(start), milliseconds(end), text))
-    return found
+def cues(*segments: Segment, **layout: Any) -> list[tuple[int, int, str]]:
+    """Return start and end in milliseconds, and text, of the cues in the format srt."""
+    return [*parse_srt(written("srt", *segments, **layout))]
 
 
-def milliseconds(clock: str) -> int:
-    hours, minutes, seconds = clock.replace(",", "").split(":")
-    return (int(hours) * 60 + int(minutes)) * 60_000 + int(seconds)
+def broken_rules(content: str, **layout: Any) -> list[BrokenRule]:
+    return [*check_cues([*parse_cues(content)], Layout(**layout))]
 
 
 HIGHLIGHTED = [
@@ -56,8 +46,8 @@ HIGHLIGHTED = [
 
 
 def test_highlighted_words_equal_those_of_openai_whisper() -> None:
-    assert cues(written("srt", spoken(*AND_SO), highlight_words=True)) == HIGHLIGHTED
-    shown = cues(written("srt", spoken(*AND_SO), highlight_words=True, max_words_per_line=3))
+    assert cues(spoken(*AND_SO), highlight_words=True) == HIGHLIGHTED
+    shown = cues(spoken(*AND_SO), highlight_words=True, max_words_per_line=3)
     assert [(end, text) for _, end, text in shown][-1] == (2600, "my fellow <u>Americans,</u>")
     assert all(end <= start for (_, end, _), (start, _, _) in pairwise(shown))
 
@@ -81,7 +71,7 @@ TALE = said(
 
 
 def test_cues_end_with_sentences_and_clauses_and_have_two_lines_of_about_the_same_width() -> None:
-    assert [text for _, _, text in cues(written("srt", spoken(*TALE), subtitle_style="plain"))] == [
+    assert [text for _, _, text in cues(spoken(*TALE), subtitle_style="plain")] == [
         "It was the best of times,\nit was the worst of times,",
         "it was the age of wisdom,\nit was the age of foolishness. Why?",
         "We had everything before us,\nwe had nothing before us.",
@@ -104,29 +94,23 @@ LAYOUTS = [
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_cues_of_unhurried_speech_break_no_rule_however_it_is_cut_into_segments(layout: dict[str, Any]) -> None:
     whole = written("srt", spoken(*TALE), **layout)
-    assert [str(broken) for broken in check_cues([*parse_cues(whole)], Layout(**layout))] == []
+    assert broken_rules(whole, **layout) == []
     parts = [spoken(*TALE[start : start + 7]) for start in range(0, len(TALE), 7)]
     assert written("srt", *parts, **layout) == whole
 
 
 def test_wide_characters_count_as_such() -> None:
     chinese = said("漢" * 60, letters_s=12)
-    found = cues(written("srt", spoken(*chinese), subtitle_style="plain"))
+    found = cues(spoken(*chinese), subtitle_style="plain")
     assert max(len(line) for _, _, text in found for line in text.split("\n")) <= 16
     assert "".join(text for _, _, text in found).replace("\n", "") == 60 * "漢"
-    assert [
-        *check_cues([*parse_cues(written("srt", spoken(*chinese), subtitle_style="plain"))], Layout())
-    ] == []
+    assert broken_rules(written("srt", spoken(*chinese), subtitle_style="plain")) == []
 
 
 def test_speech_that_is_too_fast_breaks_that_rule_alone() -> None:
-    fast = spoken(
-        *said(" She sells sea shells by the sea shore, and the shells she sells are sea shells.", letters_s=40)
-    )
-    broken = [
-        *check_cues([*parse_cues(written("vtt", fast, subtitle_style="bbc"))], Layout(subtitle_style="bbc"))
-    ]
-    assert {each.rule for each in broken} <= {"max_reading_speed"}
+    shells = " She sells sea shells by the sea shore, and the shells she sells are sea shells."
+    fast = written("vtt", spoken(*said(shells, letters_s=40)), subtitle_style="bbc")
+    assert {each.rule for each in broken_rules(fast, subtitle_style="bbc")} == {"max_reading_speed"}
 
 
 def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start() -> None:
@@ -137,7 +121,7 @@ def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start() -> None:
         spoken(*said(" It was the best of times.", start_s=1.0), speakers=("B",)),
         spoken(*rest, speakers=("A",)),
     ]
-    found = cues(written("srt", *segments, subtitle_style="plain"))
+    found = cues(*segments, subtitle_style="plain")
     assert [(start, text.replace("\n", " ")) for start, _, text in found] == [
         (0, "A: I believe that this nation"),
         (1000, "B: It was the best of times."),
@@ -158,14 +142,14 @@ BROKEN = {
 
 @pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
 def test_a_broken_rule_is_told(content: str) -> None:
-    assert BROKEN[content] in " | ".join(map(str, check_cues([*parse_cues(content)], Layout())))
+    assert BROKEN[content] in " | ".join(map(str, broken_rules(content)))
 
 
 def test_segment_without_words_is_one_cue_and_ends_the_cue_before() -> None:
     without_words = spoken(*ASK_NOT, words=(), text=" ask\nnot")
-    found = cues(written("srt", spoken(*AND_SO), without_words, subtitle_style="plain"))
+    found = cues(spoken(*AND_SO), without_words, subtitle_style="plain")
     assert found == [(0, 2600, "And so, my fellow Americans,"), (2900, 8400, "ask\nnot")]
-    found = cues(written("srt", without_words, spoken((8.5, 9.0, " you")), highlight_words=True))
+    found = cues(without_words, spoken((8.5, 9.0, " you")), highlight_words=True)
     assert found == [(2900, 8400, "ask\nnot"), (8500, 9000, "<u>you</u>")]
 
 
@@ -201,19 +185,14 @@ def test_lrc_karaoke_has_a_time_before_each_word() -> None:
         "[00:00.00]<00:00.00>And <00:00.42>so,<00:00.90>\n"
         "[00:01.30]<00:01.30>my <00:01.50>fellow <00:02.00>Americans,<00:02.60>\n"
     )
-    odd: Spans = [(0.0, 1.0, " <00:05.00>la")]
-    assert written("lrc", spoken(*odd), karaoke=True) == "[00:00.00]<00:00.00>< 00:05.00>la<00:01.00>\n"
 
 
-def test_text_in_brackets_is_not_an_lrc_tag() -> None:
+def test_lrc_joins_lines_and_has_no_tags_of_the_text() -> None:
     assert written("lrc", spoken((1.0, 2.0, " [00:05.00] la"))) == "[00:01.00] [00:05.00] la\n"
-
-
-def test_lrc_joins_broken_lines() -> None:
-    assert (
-        written("lrc", spoken(*ASK_NOT), max_line_width=12)
-        == "[00:02.90]ask not\n[00:07.20]what your country\n"
-    )
+    odd = written("lrc", spoken((0.0, 1.0, " <00:05.00>la")), karaoke=True)
+    assert odd == "[00:00.00]<00:00.00>< 00:05.00>la<00:01.00>\n"
+    joined = written("lrc", spoken(*ASK_NOT), max_line_width=12)
+    assert joined == "[00:02.90]ask not\n[00:07.20]what your country\n"
 
 
 def events(content: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import av
@@ -26,14 +27,8 @@ from harken.results import Attempt
 from html_pages import Parsed
 
 HOSTILE = '</svg><script>alert("&")</script>'
-REJECTED = Attempt(
-    temperature=0.0,
-    avg_logprob=-1.5,
-    compression_ratio=3.1,
-    no_speech_prob=0.1,
-    reason="compression ratio 3.10",
-)
 ACCEPTED = Attempt(temperature=0.2, avg_logprob=-0.25, compression_ratio=1.5, no_speech_prob=0.125)
+REJECTED = replace(ACCEPTED, temperature=0.0, reason="compression ratio 3.10")
 
 
 def decoded_window(
@@ -84,17 +79,11 @@ class TestHtmlPage:
     def test_page_contains_all_texts(self) -> None:
         text = parsed(plot_data()).text
         for expected in (
-            "talk.mp3",
-            "·Good",
-            "·day",
-            "·sir",
-            "Thank you",
-            "left out: a known phrase",
-            "4000 Hz",
+            *("talk.mp3", "·Good", "·day", "·sir", "Thank you", "left out: a known phrase", "4000 Hz"),
+            "temperature 0 rejected: compression ratio 3.10",
+            "temperature 0.2 kept: average log-probability -0.25",
         ):
             assert expected in text
-        assert "temperature 0 rejected: compression ratio 3.10" in text
-        assert "temperature 0.2 kept: average log-probability -0.25" in text
 
     def test_panels_share_one_time_axis(self) -> None:
         page = parsed(plot_data())
@@ -108,23 +97,22 @@ class TestHtmlPage:
 
     def test_dtw_path_runs_from_token_to_token_to_the_window_end(self) -> None:
         first, second = re.findall(r'stroke-width="1.5" d="([^"]*)"', "".join(html_page(plot_data())))
-        commands, numbers = (
-            re.findall("[MHV]", first),
-            [float(number) for number in re.findall(r"[\d.]+", first)],
-        )
-        assert commands == ["M", "H", "V", "H", "V"]
-        x, y, *corners = numbers
+        assert re.findall("[MHV]", first) == ["M", "H", "V", "H", "V"]
+        x, y, *corners = map(float, re.findall(r"[\d.]+", first))
         assert [corner - (y if i % 2 else x) for i, corner in enumerate(corners)] == [6, 13, 120, 26]
         assert second.count("H") == 1
 
-    @pytest.mark.parametrize("field", ["title", "text_spans", "windows"])
-    def test_text_never_becomes_markup(self, field: str) -> None:
-        changes: dict[str, Any] = {
-            "title": HOSTILE,
-            "text_spans": (TextSpan(start_s=7.6, end_s=9.4, text=HOSTILE, probability=0.9, reason=HOSTILE),),
-            "windows": (decoded_window(7.5, 9.5, "<|0.00|>", HOSTILE),),
-        }
-        page = parsed(plot_data(**{field: changes[field]}))
+    @pytest.mark.parametrize(
+        "hostile",
+        [
+            {"title": HOSTILE},
+            {"text_spans": (TextSpan(start_s=7.6, end_s=9.4, text=HOSTILE, probability=0.9, reason=HOSTILE),)},
+            {"windows": (decoded_window(7.5, 9.5, "<|0.00|>", HOSTILE),)},
+        ],
+        ids=["title", "text_spans", "windows"],
+    )
+    def test_text_never_becomes_markup(self, hostile: dict[str, Any]) -> None:
+        page = parsed(plot_data(**hostile))
         assert len(page.named("script")) == 1
         assert {tag for tag, _ in page.elements} == {tag for tag, _ in parsed(plot_data()).elements}
         assert HOSTILE in page.text
@@ -132,9 +120,7 @@ class TestHtmlPage:
     def test_page_has_no_external_references(self) -> None:
         content = "".join(html_page(plot_data()))
         assert not re.search(r'(?:src|href)="(?!data:image/png;base64,)', content)
-        assert re.findall(r"https?://[^\"']*", content) == ["http://www.w3.org/2000/svg"] * content.count(
-            "http://"
-        )
+        assert {*re.findall(r"https?://[^\"']*", content)} == {"http://www.w3.org/2000/svg"}
 
 
 class TestFigure:
