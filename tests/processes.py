@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -106,6 +107,21 @@ def error_faults(ended: Outcome, typed: str = "") -> list[str]:
 def is_control(character: str) -> bool:
     """Return whether a character steers a terminal; ends of lines and tabs do no harm."""
     return character not in "\n\t\r" and (ord(character) < 32 or 127 <= ord(character) < 160)
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """Let no file become larger than a size; the write fails as on a full disk."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

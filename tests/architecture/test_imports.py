@@ -103,7 +103,6 @@ def package_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
-@cache
 def imports(module: str) -> tuple[str, ...]:
     """Return everything that a module imports anywhere in it, modules of harken by their full names."""
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
@@ -120,59 +119,49 @@ def imported_names(node: ast.AST) -> Iterator[str]:
             yield inner if inner in MODULES else str(node.module)
 
 
+@cache
+def edges() -> list[tuple[str, str]]:
+    """Return each module of harken with each that it imports."""
+    return [(module, imported) for module in MODULES for imported in imports(module)]
+
+
 def inside(module: str, *packages: str) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def test_every_package_has_a_layer() -> None:
     assert {package_of(module) for module in MODULES} == set(HEIGHT)
-
-
-def found(offenders: Iterable[str]) -> list[str]:
-    """Return what breaks a rule; there must be modules to look at."""
     assert len(MODULES) > 100, SOURCE
-    return [*offenders]
 
 
 def test_packages_import_only_lower_layers() -> None:
-    higher = (
-        f"{module} imports {imported}"
-        for module in MODULES
-        for imported in imports(module)
+    between = (
+        (module, imported)
+        for module, imported in edges()
         if inside(imported, "harken") and package_of(imported) != package_of(module)
-        if HEIGHT[package_of(imported)] >= HEIGHT[package_of(module)]
     )
-    assert found(higher) == []
+    assert [edge for edge in between if HEIGHT[package_of(edge[1])] >= HEIGHT[package_of(edge[0])]] == []
 
 
 def test_backends_are_imported_by_the_factory_the_speakers_and_the_cli_only() -> None:
-    importing = {
-        package_of(module)
-        for module in MODULES
-        for imported in imports(module)
-        if inside(imported, "harken.backends")
-    }
+    importing = {package_of(module) for module, imported in edges() if inside(imported, "harken.backends")}
     assert importing <= {"backend_factory", "cli", "backends", "speakers"}
 
 
 def test_backends_do_not_import_each_other() -> None:
-    backends = [f"harken.backends.{name}" for name in ("native", "numpy", "onnx", "torch")]
-    others = (
-        f"{module} imports {imported}"
-        for module in MODULES
-        for one, other in permutations(backends, 2)
-        if inside(module, one)
-        for imported in imports(module)
-        if inside(imported, other)
-    )
-    assert found(others) == []
+    pairs = [*permutations((f"harken.backends.{name}" for name in ("native", "numpy", "onnx", "torch")), 2)]
+    assert [
+        (module, imported)
+        for module, imported in edges()
+        if any(inside(module, one) and inside(imported, other) for one, other in pairs)
+    ] == []
 
 
 def test_imports_have_no_cycle() -> None:
-    graph = {
-        module: {imported for imported in imports(module) if imported in MODULES and imported != module}
-        for module in MODULES
-    }
+    graph: dict[str, set[str]] = {}
+    for module, imported in edges():
+        if imported in MODULES and imported != module:
+            graph.setdefault(module, set()).add(imported)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -181,20 +170,17 @@ def test_imports_have_no_cycle() -> None:
 
 def test_third_party_packages_are_imported_only_by_their_modules() -> None:
     own = {"harken", "numpy", *sys.stdlib_module_names}
-    strange = (
-        f"{module} imports {imported}"
-        for module in MODULES
-        for imported in imports(module)
-        if (package := imported.split(".")[0]) not in own
-        if not inside(module, *THIRD_PARTY.get(package, ((), None))[0])
-    )
-    assert found(strange) == []
+    packages = ((module, imported.split(".")[0]) for module, imported in edges())
+    assert [
+        (module, package)
+        for module, package in packages
+        if package not in own and not inside(module, *THIRD_PARTY.get(package, ((), None))[0])
+    ] == []
 
 
 def test_dependencies_are_the_imported_packages() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    imported = {name.split(".")[0] for module in MODULES for name in imports(module)}
-    assert imported >= THIRD_PARTY.keys()
+    assert {imported.split(".")[0] for _, imported in edges()} >= THIRD_PARTY.keys()
     always = {package for package, (_, extra) in THIRD_PARTY.items() if extra is None}
     assert requirement_names(project["dependencies"]) - DATA_ONLY == {*always, "numpy"}
     for package, (_, extra) in THIRD_PARTY.items():
@@ -208,22 +194,25 @@ def requirement_names(lines: Iterable[str]) -> set[str]:
 
 
 def test_core_imports_no_clock_and_no_thread() -> None:
-    clocks = (
-        f"{module} imports {imported}"
-        for module in MODULES
-        if not inside(module, *MAY_USE_CLOCKS_AND_THREADS)
-        for imported in imports(module)
-        if imported.split(".")[0] in CLOCKS_AND_THREADS
+    core = (
+        (module, imported) for module, imported in edges() if not inside(module, *MAY_USE_CLOCKS_AND_THREADS)
     )
-    assert found(clocks) == []
+    assert [edge for edge in core if edge[1].split(".")[0] in CLOCKS_AND_THREADS] == []
+
+
+def run_python(code: str, **environment: str) -> str:
+    """Return what a fresh interpreter prints that runs some code."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("CI", "ORT_DISABLE_TELEMETRY")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env=kept | environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout
 
 
 def loaded_after(code: str) -> set[str]:
     """Return the top-level modules that a fresh interpreter has loaded after running some code."""
-    script = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    return set(done.stdout.split())
+    return {*run_python(f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})").split()}
 
 
 def test_import_harken_loads_no_heavy_package() -> None:
@@ -263,8 +252,7 @@ DOORS = {
 
 @pytest.mark.parametrize(("package", "door"), DOORS.items())
 def test_packages_with_telemetry_are_imported_in_one_module(package: str, door: str) -> None:
-    importing = {module for module in MODULES if any(inside(imported, package) for imported in imports(module))}
-    assert importing == {door}
+    assert {module for module, imported in edges() if inside(imported, package)} == {door}
 
 
 def test_reports_are_off_before_a_runtime_is_imported_and_what_the_user_has_set_is_left_alone() -> None:
@@ -285,16 +273,8 @@ def test_reports_are_off_before_a_runtime_is_imported_and_what_the_user_has_set_
         "        pass\n"
         "assert 'openvino_telemetry' not in sys.modules\n"
     )
-
-    def run(**variables: str) -> str:
-        environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
-        command = [sys.executable, "-c", code]
-        return subprocess.run(
-            command, env=environment | variables, capture_output=True, text=True, check=True, timeout=120
-        ).stdout
-
-    assert run() == "onnxruntime 1 free\nopenvino 1 None\n"
-    assert run(ORT_DISABLE_TELEMETRY="0") == "onnxruntime 0 free\nopenvino 0 None\n"
+    assert run_python(code) == "onnxruntime 1 free\nopenvino 1 None\n"
+    assert run_python(code, ORT_DISABLE_TELEMETRY="0") == "onnxruntime 0 free\nopenvino 0 None\n"
 
 
 def test_openvino_sends_nothing_and_the_users_own_code_still_can(tmp_path: Path) -> None:
@@ -310,7 +290,5 @@ def test_openvino_sends_nothing_and_the_users_own_code_still_can(tmp_path: Path)
         "import_openvino()\n"
         "assert sys.modules['openvino_telemetry'] is theirs\n"
     )
-    home = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
-    environment = {name: value for name, value in os.environ.items() if name != "CI"} | home
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+    run_python(code, HOME=str(tmp_path), USERPROFILE=str(tmp_path))
     assert list(tmp_path.iterdir()) == []

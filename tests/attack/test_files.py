@@ -84,9 +84,7 @@ def test_rubbish_is_named_and_the_count_is_right(cli: CliRunner) -> None:
     assert outcome.code == 1
     *lines, last = outcome.err.splitlines()
     assert last == f"harken: 2 recordings done; {len(names)} refused: {', '.join(names)}"
-    for name, line in zip(names, lines, strict=True):
-        assert line.startswith("harken: ")
-        assert name in line
+    assert all(line.startswith("harken: ") and name in line for name, line in zip(names, lines, strict=True))
     assert len([*Path().glob("*.srt")]) == 2
 
 

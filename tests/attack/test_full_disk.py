@@ -6,10 +6,7 @@ Recordings on full disks are in tests/cli/test_cli_listen.py.
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,7 @@ import pytest
 from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, window_text
-from processes import ended, error_faults, run, speech, started
+from processes import ended, error_faults, no_file_above, run, speech, started
 from real_models import CACHE, model_path
 
 pytestmark = pytest.mark.skipif(
@@ -27,21 +24,15 @@ TEXT = "ask what you can do for your country"
 FULL = Path("/dev/full")
 needs_dev_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 attack = pytest.mark.attack
-
-
-@contextmanager
-def no_file_above(size: int) -> Iterator[None]:
-    """Let no file become larger than a size; the write fails as on a full disk."""
-    import resource
-
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+LINES = (
+    *(
+        "transcribe spoken.wav",
+        "transcribe spoken.wav -f json -o -",
+        "decode spoken.wav",
+        "listen spoken.wav -q",
+    ),
+    *("models", "doctor"),
+)
 
 
 @pytest.fixture
@@ -98,20 +89,7 @@ def test_output_that_cannot_grow_is_refused_and_existing_files_stay(cli: CliRunn
 @needs_dev_full
 @pytest.mark.parametrize(
     "line",
-    [
-        "--help",
-        *(
-            pytest.param(line, marks=attack)
-            for line in (
-                "transcribe spoken.wav",
-                "models",
-                "transcribe spoken.wav -f json -o -",
-                "decode spoken.wav",
-                "listen spoken.wav -q",
-                "doctor",
-            )
-        ),
-    ],
+    ["--help", *(pytest.param(line, marks=attack) for line in LINES)],
 )
 def test_standard_output_that_takes_nothing_is_an_error_of_writing(
     tmp_path: Path, spoken: Path, line: str

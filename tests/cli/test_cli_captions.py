@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from harken.streaming import Event
 
 ESCAPES = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|(.|\n)", re.DOTALL)
 STARTED, ENDED = speech_started(0.0), speech_ended(1.0)
+interim, final = partial(interim_text, 1.0), partial(final_segment, 1.0)
 TEXT = "And so my fellow Americans ask not what your country can do for you"
 
 
@@ -84,24 +86,16 @@ class Terminal(io.StringIO):
 
 
 def make_renderer(terminal: Terminal) -> CaptionRenderer:
-    size = {"width": terminal.width, "height": terminal.height}
     console = Console(
         file=terminal,
         force_terminal=True,
         color_system="standard",
         highlight=False,
         legacy_windows=False,
-        **size,
+        width=terminal.width,
+        height=terminal.height,
     )
     return CaptionRenderer(lambda segment: segment.text.strip(), console)
-
-
-def interim(committed: str, tentative: str = "") -> Event:
-    return interim_text(1.0, committed, tentative)
-
-
-def final(text: str) -> Event:
-    return final_segment(1.0, text)
 
 
 def show(events: Sequence[Event], width: int = 30, height: int = 10) -> Terminal:
@@ -118,13 +112,6 @@ def test_committed_text_is_plain_and_tentative_text_dim():
     assert terminal.text == "ask not what your\n"
     assert terminal.dimmed == " what your"
     assert show([interim("", " ask")]).text == "ask\n"  # without the space that leads
-
-
-def test_final_line_replaces_live_text():
-    events = [interim(" ask not", " what your country can do for you today"), final(" Ask not."), ENDED]
-    assert show(events).text == "Ask not.\n"
-    assert show([*events, interim("", " what"), final(" What?"), ENDED]).text == "Ask not.\nWhat?\n"
-    assert show([interim("", " thanks for watching"), ENDED]).text == ""  # no segment came of it
 
 
 def test_long_text_wraps_between_words():
@@ -185,13 +172,14 @@ texts = st.lists(
 
 
 @given(
-    utterances=st.lists(st.lists(texts, max_size=4), max_size=4),
+    utterances=st.lists(st.tuples(st.lists(texts, max_size=4), st.booleans()), max_size=4),
     width=st.integers(5, 40),
     height=st.integers(2, 6),
 )
-def test_only_final_lines_remain(utterances, width, height):
+def test_only_final_lines_remain_also_of_an_utterance_without_a_segment(utterances, width, height):
     events: list[Event] = []
-    for index, interim_texts in enumerate(utterances):
-        events += [*(interim("", text) for text in interim_texts), final(f"<{index}>"), ENDED]
-    terminal = show(events, width, height)
-    assert terminal.text == "".join(f"<{index}>\n" for index in range(len(utterances)))
+    for index, (interim_texts, has_segment) in enumerate(utterances):
+        events += [STARTED, *(interim("", text) for text in interim_texts)]
+        events += [*([final(f"<{index}>")] if has_segment else []), ENDED]
+    lines = [f"<{index}>\n" for index, (_, has_segment) in enumerate(utterances) if has_segment]
+    assert show(events, width, height).text == "".join(lines)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import click
 import pytest
@@ -14,6 +15,9 @@ import harken
 from harken import errors
 from harken.cli import root
 from harken.cli.exits import EPILOGUE, EXITS, Stop, describe_error
+from harken.cli.signals import finishing_calls, keeping_stop, signal_listeners
+
+UNFORESEEN = "harken did not foresee this; HARKEN_DEBUG=1 in the environment shows the traceback"
 
 
 @pytest.fixture
@@ -47,12 +51,7 @@ def failing(error):
         (click.UsageError("no such thing."), 2, "no such thing; see 'harken anything --help'"),
         (Stop(130, "interrupted"), 130, "interrupted"),
         (MemoryError(), 7, "not enough memory"),
-        (
-            RuntimeError("two\nlines"),
-            70,
-            "RuntimeError: two lines: harken did not foresee this; "
-            "HARKEN_DEBUG=1 in the environment shows the traceback",
-        ),
+        (RuntimeError("two\nlines"), 70, f"RuntimeError: two lines: {UNFORESEEN}"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -71,7 +70,7 @@ def test_debug_raises_an_unforeseen_error(run, monkeypatch):
 def test_notes_of_an_error_are_on_its_line():
     error = ZeroDivisionError("by chance")
     error.add_note("what was done is in talk.srt.partial")
-    assert describe_error(error).endswith("shows the traceback; what was done is in talk.srt.partial")
+    assert describe_error(error).endswith(f"{UNFORESEEN}; what was done is in talk.srt.partial")
 
 
 def test_help_lists_every_exit_code_and_every_command(cli):
@@ -92,10 +91,9 @@ def test_without_a_command_an_example_is_transcribed_and_commands_are_named(cli)
     text, _, commands = rest.partition("\n\n")
     assert "1961" in first
     assert text.startswith("[00:00.000 --> ")
-    assert {line.split()[1] for line in commands.splitlines() if "  harken" in line} <= {
-        *root.COMMANDS,
-        "--help",
-    }
+    named = {line.split()[1] for line in commands.splitlines() if "  harken" in line}
+    assert "transcribe" in named
+    assert named <= {*root.COMMANDS, "--help"}
 
 
 def test_version(cli):
@@ -119,6 +117,18 @@ def test_signal_stops_unless_it_is_ignored_and_handlers_are_restored(run, number
         assert (run(waiting).code, went_on) == (0, [number])
     finally:
         signal.signal(number, before)
+
+
+def test_stop_that_a_package_swallows_is_raised_behind_the_block():
+    with pytest.raises(Stop, match="terminated"), keeping_stop(), suppress(BaseException):
+        signal.raise_signal(signal.SIGTERM)  # as while a package is imported that has a bare except
+
+
+def test_first_signals_wait_for_a_call_that_takes_long():
+    with finishing_calls(2):
+        (answer,) = signal_listeners
+        assert [answer(signal.SIGINT) for _ in range(3)] == [True, True, False]
+    assert not signal_listeners
 
 
 def test_help_imports_no_heavy_package(tmp_path):

@@ -1,4 +1,4 @@
-"""``harken transcribe`` over a model of known texts: its output, its files, failures and interruptions."""
+"""``harken transcribe`` over a model of known texts: output, files, failures, interruptions, watched folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,23 @@ def talk(cli):
 def transcribe(cli):
     """Return a function that runs the command on recordings in English."""
     return lambda *arguments: cli.run("transcribe", *arguments, "--language", "en")
+
+
+@pytest.fixture
+def stop_at(cli):
+    """Return a function that has a signal come before the window of an index."""
+    backend = cli.use_texts(*COUNTING)
+    encode = backend.encode
+
+    def stop_at(index):
+        def interrupted(mel, positions):
+            if len(backend.mels) == index:
+                raise Stop(130, "interrupted")
+            return encode(mel, positions)
+
+        cli.monkeypatch.setattr(backend, "encode", interrupted)
+
+    return stop_at
 
 
 def text_of(name: str | Path) -> str:
@@ -262,13 +281,6 @@ class TestFailures:
         assert (outcome.code, outcome.err) == (4, "harken: huge: no such model\n")
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-    def test_full_disk_is_an_error(self, transcribe, talk):
-        Path("talk.srt").symlink_to("/dev/full")
-        outcome = transcribe(talk, "-f", "srt")
-        message = f"harken: talk.srt: {FULL}; what was done is in talk.srt.partial\n"
-        assert (outcome.code, outcome.err) == (5, message)
-
-    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
     def test_format_for_which_the_disk_is_full_does_not_take_the_others(self, transcribe, talk):
         for name in ("talk.srt", "talk.srt.partial", "talk.vtt"):
             Path(name).symlink_to("/dev/full")
@@ -308,21 +320,6 @@ class TestFailures:
 
 class TestStopping:
     """A signal during a recording, which keeps the results so far."""
-
-    @pytest.fixture
-    def stop_at(self, cli):
-        backend = cli.use_texts(*COUNTING)
-        encode = backend.encode
-
-        def stop_at(index):
-            def interrupted(mel, positions):
-                if len(backend.mels) == index:
-                    raise Stop(130, "interrupted")
-                return encode(mel, positions)
-
-            cli.monkeypatch.setattr(backend, "encode", interrupted)
-
-        return stop_at
 
     def test_interrupted_recording_is_written_so_far_beside_a_whole_transcript(self, transcribe, talk, stop_at):
         Path("talk.txt").write_text("whole")
@@ -419,3 +416,83 @@ class TestSkipping:
         Path("bad.wav").write_bytes(talk.read_bytes())
         assert transcribe(talk, "bad.wav", *options).code == 0
         assert not Path("bad.refused.json").exists()
+
+
+DONE = "harken: 1 recording done\n"
+WATCH = ("transcribe", "--language", "en", "--watch")
+
+
+def recording(n_windows: int) -> bytes:
+    return AUDIO_FORMATS["wav s16"].write(Path("made"), n_windows * WINDOW_S).read_bytes()
+
+
+def put(name: str, content: bytes) -> Callable[[], object]:
+    return partial(Path("in", name).write_bytes, content)
+
+
+def watched_texts() -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(Path("in").glob("*.txt"))}
+
+
+class TestWatching:
+    """``--watch``: what is put into a folder is transcribed once, whatever happens; a sleep is a step."""
+
+    @pytest.fixture
+    def watch(self, cli):
+        """Return a function that watches the folder ``in``, with steps between two looks, and a signal behind them."""
+        cli.use_texts(window_text(0, "one", WINDOW_POSITIONS))
+        Path("in").mkdir()
+
+        def watch(*steps, names=("in",), options=()):
+            def sleep(seconds):
+                if not waiting:
+                    raise Stop(143, "terminated")
+                waiting.pop(0)()
+
+            waiting = [*steps, bool, bool]
+            cli.monkeypatch.setattr("harken.cli.transcribe.sleep", sleep)
+            outcome = cli.run(*WATCH, *names, *options)
+            assert outcome.code == 143
+            begun, _, rest = outcome.err.partition("\n")
+            told, _, ended = rest.rpartition("harken: ")
+            assert (begun, ended) == (f"harken: watching {', '.join(names)}", "terminated\n")
+            return told
+
+        return watch
+
+    def test_recordings_are_done_once_when_they_are_whole_and_again_when_they_change(self, watch):
+        one, two = recording(1), recording(2)
+        put("there.wav", one)()
+        put("notes.md", b"no recording by its name")()
+        put(".hidden.wav", one)()
+        # Two looks see it grow, and one is needed to see that it does not.
+        growing = [put("grows.wav", two[:900]), put("grows.wav", two[:9000]), put("grows.wav", two), bool]
+        assert watch(*growing, put("empty.wav", b""), put("there.wav", two)) == DONE * 3
+        assert watched_texts() == {"grows.txt": "one\none\n", "there.txt": "one\none\n"}
+        assert watch() == ""  # the next process finds the transcripts
+        Path("in/there.txt").unlink()
+        assert watch() == DONE
+
+    def test_one_that_fails_is_reported_once_until_it_changes(self, watch):
+        put("bad.wav", b"no recording at all")()
+        assert watch(put("good.wav", recording(1))).count("bad.wav: is not a recording") == 1
+        assert watch() == ""  # nor by the next process
+        assert watch(put("bad.wav", recording(1))) == DONE
+        assert watched_texts() == {"bad.txt": "one\n", "good.txt": "one\n"}
+        assert not [*Path("in").glob("*.json")]
+
+    def test_one_that_was_cut_short_goes_on(self, cli, watch, stop_at):
+        put("talk.wav", recording(3))()
+        stop_at(2)
+        cli.monkeypatch.setattr("harken.cli.transcribe.sleep", bool)
+        assert cli.run(*WATCH, "in").code == 130
+        assert watched_texts() == {}
+        cli.use_texts(*COUNTING[2:])
+        assert watch() == DONE
+        assert watched_texts() == {"talk.txt": "one\ntwo\nthree\n"}
+
+    def test_two_recordings_of_one_transcript_are_reported_and_the_first_is_done(self, watch):
+        put("talk.wav", recording(1))()
+        AUDIO_FORMATS["flac"].write(Path("in/talk"), WINDOW_S)
+        both = f"{Path('in/talk.flac')} and {Path('in/talk.wav')} would both be written to in/talk.txt"
+        assert watch(names=("in/*",), options=("-f", "txt,srt")) == f"harken: {both}\n{DONE}"

@@ -1,11 +1,13 @@
-"""The process of the command, over a model of known texts: its end at a signal, whatever it does, and its streams."""
+"""The process of the command, over known texts or the embedded model: its end at a signal, its streams, terminals."""
 
 from __future__ import annotations
 
 import array
+import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from signal import SIG_IGN, SIGTERM, signal
 
@@ -13,9 +15,10 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from cli_runner import Outcome, eventually
+from harken.audio import load_audio
 from harken.cli.exits import SIGNALS
-from processes import ended, run, started
-from real_models import EXAMPLE
+from processes import ended, run, speech, started
+from real_models import CACHE, EXAMPLE, model_path
 
 if sys.platform == "win32":
     pytest.skip("sends POSIX signals", allow_module_level=True)
@@ -182,3 +185,50 @@ with signals.keeping_stop():
 def test_signal_is_not_repeated_while_its_exception_is_on_its_way(tmp_path):
     outcome = run(["-c", CLEANING], tmp_path, tmp_path, program=[sys.executable])
     assert (outcome.out, outcome.err.splitlines()[-1]) == ("cleaned\n", "harken.cli.exits.Stop: terminated")
+
+
+@pytest.mark.real
+def test_captions_at_a_terminal_end_with_final_lines(tmp_path):
+    import pty
+
+    model_path("tiny.en")
+    talk = AUDIO_FORMATS["wav s16"].write(tmp_path / "talk", samples=speech(0, 3))
+    controller, terminal = pty.openpty()
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    more = {"TERM": "xterm", "COLUMNS": "120"}
+    shown = b""
+    with started(["listen", "--quiet", talk], tmp_path, CACHE, more=more, **streams) as process:
+        os.close(terminal)
+        with suppress(OSError):  # Linux reports the end of a terminal as an error
+            while data := os.read(controller, 4096):
+                shown += data
+        os.close(controller)
+        assert process.wait() == 0
+    text = shown.decode(errors="ignore").removesuffix("\r\x1b[2K")  # in the end an empty row is emptied, too
+    assert "\x1b[2m" in text  # something was tentative
+    last = text[text.rindex("\x1b[2K") :].removeprefix("\x1b[2K")
+    assert "\x1b[" not in last
+    assert last.endswith("\r\n")
+    assert "fellow Americans" in last
+
+
+@pytest.mark.real
+def test_signal_ends_a_waiting_pipe(tmp_path):
+    model_path("tiny.en")
+    arguments = ["listen", "-", "--pcm", "--json", "--quiet", "--record", "cut.wav", "-o", "cut.txt"]
+    with started(arguments, tmp_path, CACHE, stdin=subprocess.PIPE) as process:
+        process.stdin.write((speech(0, 3) * 32768).astype("<i2").tobytes())
+        process.stdin.flush()
+        for line in process.stdout:
+            if json.loads(line).get("emitted_s", 0) > 2:
+                break
+        process.send_signal(SIGTERM)
+        outcome = ended(process)
+    events = [json.loads(line) for line in outcome.out.splitlines()]
+    said = [event["segment"]["text"].strip() for event in events if event["event"] == "final_segment"]
+    assert said
+    saved = "at 00:03.000; what was done is in cut.wav, cut.txt"
+    assert (outcome.code, outcome.err) == (143, f"harken: {SIGNALS[SIGTERM]} {saved}\n")
+    assert len(load_audio(tmp_path / "cut.wav")) == 3 * 16_000
+    assert (tmp_path / "cut.txt").read_text(encoding="utf-8").splitlines() == said
+    assert sorted(os.listdir(tmp_path)) == ["cut.txt", "cut.wav"]

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from harken.errors import AudioNotFound, OutputError
 from harken.files import open_atomic, remove_abandoned, remove_own, temporary_folder, write_atomic
+from processes import no_file_above
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files only")
 
@@ -48,10 +50,8 @@ def test_disk_that_cannot_sync_is_no_error_and_one_that_fails_is(tmp_path, monke
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    if fails:
-        with pytest.raises(OutputError, match=rf"a\.txt: cannot be written: {os.strerror(number)}"):
-            write_atomic(tmp_path / "a.txt", ["text"], durable=True)
-    else:
+    refused = pytest.raises(OutputError, match=rf"a\.txt: cannot be written: {os.strerror(number)}")
+    with refused if fails else nullcontext():
         write_atomic(tmp_path / "a.txt", ["text"], durable=True)
     assert names(tmp_path) == ([] if fails else ["a.txt"])
 
@@ -83,20 +83,11 @@ def test_exception_from_content_propagates_and_writes_nothing(tmp_path, error):
 
 @posix
 def test_full_disk_is_reported_and_keeps_the_old_file(tmp_path):
-    """Simulate a full disk with a limit on file sizes: the operating system rejects the write midway."""
-    import resource
-
     path = tmp_path / "a.txt"
     path.write_text("old")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
-        with pytest.raises(OutputError, match=r"a\.txt: cannot be written: File too large") as caught:
-            write_atomic(path, ["x" * 10_000] * 20)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+    refused = pytest.raises(OutputError, match=r"a\.txt: cannot be written: File too large")
+    with no_file_above(100_000), refused as caught:
+        write_atomic(path, ["x" * 10_000] * 20)
     assert isinstance(caught.value, OSError)
     assert (path.read_text(), names(tmp_path)) == ("old", ["a.txt"])
 
