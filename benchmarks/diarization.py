@@ -80,7 +80,7 @@ def rows(args: Args) -> Iterator[Row]:
 def diarize(engine: str, entries: Sequence[tuple[str, Entry]], args: Args) -> Iterator[tuple[str, Diarized]]:
     """Yield the results of an engine for each recording, each with its label."""
     from harken.evaluation.speakers import SpeakerHypothesis, reference_path, score_speakers
-    from harken.formats.rttm import read_rttm
+    from harken.formats.table_format import read_rttm
     from harken.results import SpeakerTurn
 
     python = dict(pair.split("=", 1) for pair in args.python).get(engine, sys.executable)

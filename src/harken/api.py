@@ -13,7 +13,6 @@ from typing import Any, Unpack
 from harken.audio import AudioSource, stream_audio, stream_channels
 from harken.audio.vad import SpeechDetector
 from harken.backend_factory import AUTO, LSH_BUCKET_SIZE, LSH_ROUNDS, NGRAM, BackendFactory
-from harken.channels import ChannelsTranscription
 from harken.checkpoints import Adapters, check_model_name, open_checkpoint, resolve_model, with_adapters
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
@@ -57,7 +56,7 @@ from harken.transcribe import (
 )
 from harken.transcribe.journal import Journal, recording_identity
 from harken.transcribe.options import FIDELITIES
-from harken.transcription import DecodingTurn, Speakers, Transcription
+from harken.transcription import ChannelsTranscription, DecodingTurn, Speakers, Transcription
 from harken.types import Dims
 from harken.version import __version__
 
@@ -628,7 +627,7 @@ class Recognizer:
             given |= {"word_timestamps": True}
         options = self._resolve_options(options, given, others=(StreamOptions,))
         # Streamed tokens are the draft of the final text, also without an assistant.
-        speculator = self.speculator or SpeculativeDecoder(clock or _stopped_clock)
+        speculator = self.speculator or SpeculativeDecoder(clock or (lambda: 0.0))
         window_decoder = self._window_decoder(options, speculator, clock)
         cost = UpdateCost()
         if clock:
@@ -707,8 +706,3 @@ class Recognizer:
         clock: Callable[[], float] | None = perf_counter,
     ) -> WindowDecoder:
         return WindowDecoder(self.backend, self.tokenizer, options, speculator, clock, self._speech_detector)
-
-
-def _stopped_clock() -> float:
-    """Return the same time at every call."""
-    return 0.0

@@ -1,7 +1,8 @@
-"""The compiled library, found and loaded; those who call its functions declare them."""
+"""The compiled library, found and loaded, and the processors for it; those who call its functions declare them."""
 
 from __future__ import annotations
 
+import os
 import sys
 from ctypes import CDLL
 from functools import cache
@@ -70,3 +71,10 @@ def _build_failure(path: Path) -> str:
         return path.with_name("_not_built.txt").read_text(encoding="utf-8").strip()
     except OSError:
         return f"there is no {path}"
+
+
+def usable_processors() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,16 +1,27 @@
-"""The transcription of one recording while it is in progress."""
+"""The transcription of one recording while it is in progress, also of its channels: each on its own, merged by time."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from heapq import merge
+from itertools import chain
+from math import inf
+from operator import attrgetter
 from threading import RLock
+from typing import TypeVar
 
 from harken.decoding import DecodeStats
 from harken.errors import HarkenError
-from harken.results import Segment, Transcript
+from harken.results import DroppedSegment, Segment, SpeakerTurn, Transcript, Word, speakers_of
 from harken.speakers.diarizer import Diarization
 from harken.transcribe import RecordingTranscriber, Scheduler
+from harken.transcribe.options import ProgressCallback
+
+SpokenT = TypeVar("SpokenT", Segment, Word)
+_by_start: Callable[[Segment], float] = attrgetter("start_s")
 
 
 class DecodingTurn:
@@ -235,3 +246,222 @@ class Transcription:
         for _ in self:
             pass
         return self.so_far()
+
+
+class ChannelsTranscription(Transcription):
+    """A transcription in progress of several channels, whose speakers are named ``channel 1``, ``channel 2``, ...
+
+    Of channels whose speakers are told apart, they are ``channel 1 A`` and so on.
+
+    Parameters
+    ----------
+    open_channels : callable
+        Opens the recording, and returns the transcription of each channel; called by the first step.
+    on_progress : callable
+        Called as that of `harken.transcribe.Callbacks`.
+    model, task : str
+    """
+
+    def __init__(
+        self,
+        open_channels: Callable[[], Sequence[Transcription]],
+        on_progress: ProgressCallback,
+        *,
+        model: str,
+        task: str,
+    ) -> None:
+        self._open_channels, self._on_progress = open_channels, on_progress
+        self._empty = Transcript(segments=(), language="en", duration_s=0.0, model=model, task=task)
+        self._reported_s = 0.0
+        self._channels: Sequence[Transcription] | None = None
+        self._waiting: list[deque[Segment]] = []
+        self._merged: list[Segment] = []
+        self._failure: HarkenError | None = None
+        self._raised = False
+        self._turn = DecodingTurn()
+
+    def __iter__(self) -> Iterator[Segment]:
+        index = 0
+        while True:
+            while index < len(self._merged):
+                yield self._merged[index]
+                index += 1
+            if self.finished:
+                break
+            self.step()
+        if self._failure:
+            raise self._failure
+
+    def step(self) -> list[Segment]:
+        """Decode at most one window of the channel that is most behind; see `Transcription.step`."""
+        with self._turn.taken():
+            try:
+                self._advance()
+            except HarkenError as failure:
+                self._failure = self._failure or failure
+            segments = [*self._ready()]
+            self._report()
+            if not segments and self._failure and self._all_returned:
+                self._raised = True
+                raise self._failure
+        return segments
+
+    def _advance(self) -> None:
+        """Open the recording, or take a step of the channel that is most behind of those that hold up the others."""
+        if self._channels is None:
+            self._channels = ()
+            self._channels = self._open_channels()
+            self._waiting = [deque() for _ in self._channels]
+        elif behind := self._without_segments():
+            channel, waiting = min(behind, key=lambda each: each[0].done_s)
+            waiting.extend(channel.step())
+
+    def _report(self) -> None:
+        """Report the progress of the channel that is most behind."""
+        if self._all_returned:
+            self._on_progress(self.read_s, True)
+        elif self.done_s > self._reported_s:
+            self._reported_s = self.done_s
+            self._on_progress(self.done_s, False)
+
+    def _without_segments(self) -> list[tuple[Transcription, deque[Segment]]]:
+        """Return the channels that may have segments before those that wait."""
+        channels = zip(self._channels or (), self._waiting, strict=True)
+        return [(channel, waiting) for channel, waiting in channels if not (waiting or channel.finished)]
+
+    def _ready(self) -> Iterator[Segment]:
+        """Yield the segments before which no channel can have another one."""
+        while any(self._waiting) and not self._without_segments():
+            index = min(
+                range(len(self._waiting)),
+                key=lambda index: self._waiting[index][0].start_s if self._waiting[index] else inf,
+            )
+            self._merged.append(_named(self._waiting[index].popleft(), index, len(self._merged)))
+            yield self._merged[-1]
+
+    @property
+    def _all_returned(self) -> bool:
+        channels = self._channels
+        return channels is not None and not any(self._waiting) and all(channel.finished for channel in channels)
+
+    @property
+    def finished(self) -> bool:
+        """True once all segments have been returned, and the error that ended a channel raised."""
+        return self._all_returned and (self._raised or not self._failure)
+
+    @property
+    def read_s(self) -> float:
+        """Seconds of the recording that have been read."""
+        return max((channel.read_s for channel in self._channels or ()), default=0.0)
+
+    @property
+    def done_s(self) -> float:
+        """Seconds of the recording that have been decoded, of all channels."""
+        return min((channel.done_s for channel in self._channels or ()), default=0.0)
+
+    @property
+    def language(self) -> str | None:
+        """Code of the language of the first channel whose language is known."""
+        return next((channel.language for channel in self._channels or () if channel.language), None)
+
+    @property
+    def stats(self) -> DecodeStats:
+        """Decoding statistics of all channels so far."""
+        total = DecodeStats()
+        for channel in self._channels or ():
+            total += channel.stats
+        return total
+
+    @property
+    def batch_stats(self) -> DecodeStats:
+        """Decoding statistics so far of all recordings that were given together."""
+        return self._channels[0].batch_stats if self._channels else DecodeStats()
+
+    @property
+    def peak(self) -> float | None:
+        """Largest magnitude of the samples so far; None without voice activity detection."""
+        return max((channel.peak or 0.0 for channel in self._channels or ()), default=None)
+
+    def stop(self) -> None:
+        """Stop decoding this recording."""
+        with self._turn.lock:
+            self._channels = self._channels or ()
+            for channel in self._channels:
+                channel.stop()
+
+    def so_far(self) -> Transcript:
+        """Return the transcript of what has been decoded so far."""
+        transcripts = [channel.so_far() for channel in self._channels or ()] or [self._empty]
+        named = [
+            [_named(segment, index, 0) for segment in transcript.segments]
+            for index, transcript in enumerate(transcripts)
+        ]
+        segments = tuple(
+            replace(segment, index=index) for index, segment in enumerate(merge(*named, key=_by_start))
+        )
+        spoken = next((each for each in transcripts if each.segments), transcripts[0])
+        turns = [
+            turn
+            for index, transcript in enumerate(transcripts)
+            for turn in _turns(transcript, index, named[index])
+        ]
+        return replace(
+            spoken,
+            segments=segments,
+            duration_s=max(each.duration_s for each in transcripts),
+            dropped=tuple(_renumbered(chain.from_iterable(each.dropped for each in transcripts), segments)),
+            speech=_joined(each.speech for each in transcripts),
+            unwritten=tuple(
+                sorted(chain.from_iterable(each.unwritten for each in transcripts), key=attrgetter("start_s"))
+            ),
+            speakers=speakers_of(turns),
+            turns=tuple(sorted(turns, key=attrgetter("start_s"))),
+        )
+
+
+def _name(channel: int, speaker: str = "") -> str:
+    return f"channel {channel + 1} {speaker}".rstrip()
+
+
+def _named(segment: Segment, channel: int, index: int) -> Segment:
+    """Return a segment with the name of its channel before that of its speaker."""
+    words = tuple(_with_channel(word, channel) for word in segment.words)
+    return replace(_with_channel(segment, channel), index=index, words=words)
+
+
+def _with_channel(spoken: SpokenT, channel: int) -> SpokenT:
+    return replace(spoken, speakers=tuple(_name(channel, each) for each in spoken.speakers or ("",)))
+
+
+def _turns(transcript: Transcript, channel: int, named: Iterable[Segment]) -> Iterator[SpeakerTurn]:
+    """Yield the turns of a channel: its segments, unless its speakers are told apart."""
+    if transcript.speakers is None:
+        for segment in named:
+            yield SpeakerTurn(start_s=segment.start_s, end_s=segment.end_s, speaker=_name(channel))
+    for turn in transcript.turns:
+        yield replace(turn, speaker=_name(channel, turn.speaker))
+
+
+def _renumbered(dropped: Iterable[DroppedSegment], segments: Sequence[Segment]) -> Iterator[DroppedSegment]:
+    """Yield dropped segments in order of time, each with the number of the segment behind it."""
+    for each in sorted(dropped, key=lambda each: each.segment.start_s):
+        index = sum(segment.start_s < each.segment.start_s for segment in segments)
+        yield replace(each, segment=replace(each.segment, index=index))
+
+
+def _joined(
+    regions: Iterable[tuple[tuple[float, float], ...] | None],
+) -> tuple[tuple[float, float], ...] | None:
+    """Return the stretches in which there is speech in any channel; None without voice activity detection."""
+    joined: list[tuple[float, float]] = []
+    for of_channel in [*regions]:
+        if of_channel is None:
+            return None
+        joined += of_channel
+    found: list[tuple[float, float]] = []
+    for start_s, end_s in sorted(joined):
+        if found and start_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end_s)
+        else:
+            found.append((start_s, end_s))
+    return tuple(found)

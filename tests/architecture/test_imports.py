@@ -31,14 +31,13 @@ LAYERS = (
     ("manifests",),
     ("__init__",),
     ("api",),
-    ("channels",),
     ("backend_factory", "keywords", "transcription"),
     ("streaming",),
     ("speakers", "transcribe"),
     ("decoding", "backends"),
     ("contract", "audio", "formats", "checkpoints"),
     ("types", "text", "results", "files", "option_types", "compiled_library"),
-    ("errors", "processors", "version"),
+    ("errors", "version"),
 )
 HEIGHT = {package: -layer for layer, packages in enumerate(LAYERS) for package in packages}
 

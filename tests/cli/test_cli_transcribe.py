@@ -17,8 +17,9 @@ import pytest
 
 from audio_files import AUDIO_FORMATS, tone
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, window_text
-from harken.cli import remarks, transcript_files
+from harken.cli import transcript_files
 from harken.cli.exits import Stop
+from harken.cli.files_job import language_and_loss_lines
 from harken.errors import CheckpointNotFound, OutputError
 from harken.formats import FORMATS
 from harken.results import Transcript, UnwrittenSpeech
@@ -118,7 +119,7 @@ class TestScreen:
     def test_verbose_reports_speech_without_words(self):
         missing = UnwrittenSpeech(start_s=61.5, end_s=77.25, reason="no words")
         transcript = Transcript(segments=(), language="en", duration_s=90, model="tiny", unwritten=(missing,))
-        assert [*remarks.language_and_loss_lines(transcript)] == [
+        assert [*language_and_loss_lines(transcript)] == [
             "no text",
             "speech without words from 01:01.500 to 01:17.250: no words",
         ]

@@ -26,7 +26,7 @@ from harken.evaluation.speakers import (
     score_speakers,
     summarise_speakers,
 )
-from harken.formats.rttm import read_rttm
+from harken.formats.table_format import read_rttm
 from harken.manifests import Entry, read_manifests
 from harken.results import Speaker, SpeakerTurn, Transcript
 from transcripts import segment

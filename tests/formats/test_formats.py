@@ -24,7 +24,7 @@ from harken.formats import (
     render,
     segment_from_json,
 )
-from harken.formats.rttm import read_rttm
+from harken.formats.table_format import read_rttm
 from harken.results import (
     Attempt,
     DroppedSegment,

@@ -10,7 +10,7 @@ import pytest
 
 from harken.errors import OptionError
 from harken.formats import Layout, render
-from harken.formats.characters import columns
+from harken.formats.base import columns
 from harken.formats.cue_check import BrokenRule, check_cues, parse_cues
 from harken.results import Segment
 from transcripts import parse_srt, spoken, transcript

@@ -27,11 +27,11 @@ from harken.batch.rows import ShardReport, read_reports, require_pyarrow, sum_re
 from harken.batch.store import Store
 from harken.batch.worker import Task, WorkerSettings
 from harken.batch.workers import InProcessWorkers, ProcessWorkers, Workers
+from harken.compiled_library import usable_processors
 from harken.errors import HarkenError, OptionError
 from harken.formats import FORMATS, Layout
 from harken.keywords import options_or_default
 from harken.option_types import check, option
-from harken.processors import usable_processors
 from harken.transcribe import TranscribeOptions
 
 _workers = partial(option, section="Workers")

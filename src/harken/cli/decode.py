@@ -12,10 +12,10 @@ from unicodedata import combining, east_asian_width
 import click
 
 from harken.cli.exits import EPILOGUE
+from harken.cli.files_job import no_speech
 from harken.cli.inputs import recording_duration_s
 from harken.cli.model_options import load_model, model_options
 from harken.cli.options import Command, FilePath, dataclass_options, single_option
-from harken.cli.remarks import no_speech
 from harken.cli.terminal import format_time, format_timed_text, write_stderr, write_stdout
 from harken.decoding import Beam, DecodingResult, Greedy, Sample, Step, Strategy
 from harken.errors import OptionError

@@ -101,7 +101,7 @@ def _examine(part: Callable[[], Finding]) -> Finding:
 
 def processor() -> Finding:
     """Report the name, the cores and the instruction sets of the processor."""
-    from harken.processors import usable_processors
+    from harken.compiled_library import usable_processors
 
     about = _cpuinfo()
     flags = (about.get("flags") or about.get("Features") or "").split()

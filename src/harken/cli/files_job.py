@@ -1,12 +1,14 @@
-"""Recordings as the jobs of a command: each transcript is whole or absent, and no file ends a batch."""
+"""Recordings as the jobs of a command: each transcript is whole or absent, no file ends a batch; remarks on them."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain, groupby
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,11 +17,10 @@ from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED, UNEXPECTED, describe_error, exit_code
 from harken.cli.inputs import output_paths, recording_duration_s, refuse_overwriting
 from harken.cli.model_options import load_diarizer_with_status, load_model_with_status, model_files
-from harken.cli.remarks import no_speech, uncertain_language, verbose_lines
 from harken.cli.signals import StopDeferral, saving_on_stop
-from harken.cli.terminal import Screen, format_time, pluralize
+from harken.cli.terminal import Screen, format_time, format_timed_text, pluralize
 from harken.cli.transcript_files import TranscriptFiles, all_exist
-from harken.decoding import DecodingResult
+from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.files import make_folder
 from harken.formats import Layout, TranscriptFormat
@@ -245,8 +246,12 @@ class _FilesRun:
             and probability is not None
             and probability < self.job.options.language_threshold
         ):
-            self._warn(f"{source}: {uncertain_language(transcript.language, probability)}")
-        for line in verbose_lines(transcription, transcript, perf_counter() - began_s):
+            self._warn(
+                f"{source}: the language may be another than {transcript.language}, of probability "
+                f"{probability:.2f}; --language names it"
+            )
+        speed = speed_lines(transcription.stats, transcript.duration_s, perf_counter() - began_s)
+        for line in chain(language_and_loss_lines(transcript), speed):
             self._log_verbose(f"{source}: {line}")
 
     def _save_interrupted(self, message: str) -> str:
@@ -398,3 +403,48 @@ def _summary(run: _FilesRun, n_skipped: int) -> str:
             others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             parts.append(f"{len(names)} {outcome}: {', '.join(names[:MOST_NAMES])}{others}")
     return f"harken: {'; '.join(parts)}"
+
+
+def no_speech(duration_s: float, peak: float) -> str:
+    """Return the warning about a recording in which nobody was found to speak."""
+    level = f"peak {20 * math.log10(peak):.0f} dBFS"
+    return f"no speech found in {duration_s:.1f} s of sound ({level}); --no-vad transcribes it all"
+
+
+def language_and_loss_lines(transcript: Transcript) -> Iterator[str]:
+    """Yield lines about the language of a recording, the segments dropped from it, and speech without words."""
+    if not transcript.segments:
+        yield "no text"
+    if transcript.speakers:
+        yield "speakers: " + ", ".join(f"{each.name} {each.seconds:.1f} s" for each in transcript.speakers)
+    languages = [
+        (code, next(segments))
+        for code, segments in groupby(transcript.segments, lambda segment: segment.language)
+    ]
+    if len(languages) > 1:
+        yield "languages: " + ", ".join(
+            f"{code} from {format_time(first.start_s)}" for code, first in languages
+        )
+    elif transcript.language_probability is not None:
+        yield f"language: {transcript.language}, probability {transcript.language_probability:.2f}"
+    for dropped in transcript.dropped:
+        segment = dropped.segment
+        yield f"dropped {format_timed_text(segment.start_s, segment.end_s, segment.text)}: {dropped.reason}"
+    for missing in transcript.unwritten:
+        times = f"{format_time(missing.start_s)} to {format_time(missing.end_s)}"
+        yield f"speech without words from {times}: {missing.reason}"
+
+
+def speed_lines(stats: DecodeStats, duration_s: float, elapsed_s: float) -> Iterator[str]:
+    """Yield lines about the speed of a transcription, and about drafted tokens if anything was drafted."""
+    yield (
+        f"{format_time(duration_s)} in {elapsed_s:.2f} s, {duration_s / elapsed_s:.1f} times real time, "
+        f"{stats.sampled_tokens} tokens, windows decoded: {stats.windows}"
+    )
+    if stats.drafted or stats.skipped_steps:
+        yield (
+            f"drafted tokens accepted: {stats.accepted} of {stats.drafted}, "
+            f"{stats.tokens_per_forward:.2f} tokens per forward pass, steps without a draft: {stats.skipped_steps}"
+        )
+    if stats.undrafted_windows:
+        yield f"windows without drafts, as beam search does not use them: {stats.undrafted_windows}"

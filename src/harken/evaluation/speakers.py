@@ -32,7 +32,7 @@ from harken.evaluation.error_rate import (
 )
 from harken.evaluation.scoring import Failure, failed_recordings
 from harken.formats import from_json
-from harken.formats.rttm import read_rttm
+from harken.formats.table_format import read_rttm
 from harken.manifests import Entry
 from harken.results import SpeakerTurn, Transcript
 from harken.transcribe import TranscribeOptions

@@ -19,13 +19,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from harken.errors import OptionError
-from harken.formats import subtitles, table_format
-from harken.formats.base import RULES, STYLES, Layout, TranscriptFormat, format_timestamp, main_speaker
-from harken.formats.characters import escape_controls, printable, replace_controls
+from harken.formats import subtitles
+from harken.formats.base import (
+    RULES,
+    STYLES,
+    Layout,
+    TranscriptFormat,
+    escape_controls,
+    format_timestamp,
+    main_speaker,
+    printable,
+    replace_controls,
+)
 from harken.formats.html_format import HtmlFormat, RecordingLink
 from harken.formats.json_format import JsonFormat, as_json, dump_json, from_json, segment_from_json
-from harken.formats.rttm import RttmFormat
 from harken.formats.subtitles import SubtitleFormat
+from harken.formats.table_format import RttmFormat, TableFormat, TextFormat, segment_rows, word_rows
 from harken.results import Segment, Transcript
 
 __all__ = [
@@ -50,13 +59,15 @@ __all__ = [
 
 #: Every format by name, which is also the suffix of its files.
 FORMATS: dict[str, Callable[[Layout, RecordingLink | None], TranscriptFormat]] = {
-    "txt": lambda layout, recording: table_format.TextFormat(),
+    "txt": lambda layout, recording: TextFormat(),
     "srt": lambda layout, recording: SubtitleFormat(subtitles.SRT, layout),
     "vtt": lambda layout, recording: SubtitleFormat(subtitles.VTT, layout),
     "ass": lambda layout, recording: SubtitleFormat(subtitles.ASS, layout),
     "lrc": lambda layout, recording: SubtitleFormat(subtitles.LRC, layout),
-    "tsv": lambda layout, recording: table_format.tsv_format(layout),
-    "words.tsv": lambda layout, recording: table_format.words_format(layout),
+    "tsv": lambda layout, recording: TableFormat(("start", "end", "text"), segment_rows, layout),
+    "words.tsv": lambda layout, recording: TableFormat(
+        ("start", "end", "probability", "word"), word_rows, layout
+    ),
     "json": lambda layout, recording: JsonFormat(),
     "html": HtmlFormat,
     "rttm": lambda layout, recording: RttmFormat(recording),

@@ -11,8 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from harken.errors import ManifestError
-from harken.formats.base import Layout
-from harken.formats.characters import columns, is_wide
+from harken.formats.base import Layout, columns, is_wide
 from harken.formats.cues import LONG_PAUSE_S, SENTENCE_END, Cue
 
 TOLERANCE_S = 0.0015

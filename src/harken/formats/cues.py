@@ -18,8 +18,15 @@ from functools import cache
 from itertools import groupby
 from math import inf
 
-from harken.formats.base import CueRules, Layout, main_speaker, split_lines, without_blank_lines
-from harken.formats.characters import columns, is_wide
+from harken.formats.base import (
+    CueRules,
+    Layout,
+    columns,
+    is_wide,
+    main_speaker,
+    split_lines,
+    without_blank_lines,
+)
 from harken.results import Segment, Word
 
 LONG_PAUSE_S = 2.0

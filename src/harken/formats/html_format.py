@@ -18,8 +18,7 @@ from string import Template
 from urllib.parse import quote
 
 from harken.errors import AudioError
-from harken.formats.base import Layout, TranscriptFormat
-from harken.formats.characters import printable
+from harken.formats.base import Layout, TranscriptFormat, printable
 from harken.formats.json_format import JsonFormat
 from harken.results import Segment, Transcript
 

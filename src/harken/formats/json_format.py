@@ -11,8 +11,7 @@ from types import NoneType
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from harken.errors import OptionError
-from harken.formats.base import TranscriptFormat
-from harken.formats.characters import escape_json
+from harken.formats.base import TranscriptFormat, escape_json
 from harken.results import MAX_TIME_S, Segment, SpeakerTurn, Transcript, UnwrittenSpeech, Word
 
 T = TypeVar("T")

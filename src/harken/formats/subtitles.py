@@ -18,10 +18,6 @@ def _unchanged(cue: Cue) -> Iterator[Cue]:
     yield cue
 
 
-def _no_header(layout: Layout) -> str:
-    return ""
-
-
 def _no_label(speaker: str) -> str:
     return ""
 
@@ -48,7 +44,7 @@ class SubtitleSyntax:
         Expand a cue with words for the layout options of these names.
     """
 
-    header: Callable[[Layout], str] = _no_header
+    header: Callable[[Layout], str] = lambda layout: ""
     format_cue: Callable[[int, Cue], str]
     escape: Callable[[str], str] = str
     label: Callable[[str], str] = _no_label
@@ -150,10 +146,6 @@ def _srt(number: int, cue: Cue) -> str:
     # SubRip has no escapes, so an arrow in the text is shortened (openai/whisper, utils.py). A search begins only at
     # the first of several dashes, or a long row of them would take time that grows with the square of its length.
     return f"{number}\n{_cue_times(cue, ',')}\n{re.sub('(?<!-)--+>', '->', cue.text)}\n\n"
-
-
-def _vtt_header(layout: Layout) -> str:
-    return "WEBVTT\n\n"
 
 
 def _vtt(number: int, cue: Cue) -> str:
@@ -264,7 +256,7 @@ def _ass_header(layout: Layout) -> str:
 
 SRT = SubtitleSyntax(format_cue=_srt, label=_name_label, highlight=_underline_words)
 VTT = SubtitleSyntax(
-    header=_vtt_header,
+    header=lambda layout: "WEBVTT\n\n",
     format_cue=_vtt,
     escape=_vtt_escape,
     label=_vtt_voice,

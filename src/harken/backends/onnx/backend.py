@@ -15,8 +15,8 @@ from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.backends.store import FileStore, default_store_directory
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
+from harken.compiled_library import usable_processors
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.processors import usable_processors
 from harken.types import Dims, WordHead
 
 
