@@ -140,9 +140,7 @@ def read_assistant(file: Path, open_model: Callable[[str], Checkpoint]) -> Check
         if not is_stitched_weight(name):
             tensors[name] = decoder[name].combined(_low_rank(file, small, name, a, b))
         elif a and b and len(a.shape) == len(b.shape) == 2 and b.shape[1] == a.shape[0]:
-            tensors[name] = a.combined(
-                lambda a, b: b.astype(np.float32) @ a.astype(np.float32), b, shape=(b.shape[0], a.shape[1])
-            )
+            tensors[name] = b.times(a)
         else:
             raise _bad_factors(file, name, a, b, (small.dims.n_text_state, "width"))
     width = tensors["decoder.blocks.0.cross_attn.key.weight"].shape[1]

@@ -17,12 +17,7 @@ import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.model_files import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    INT8,
-    INT16,
-    INT32,
+    DTYPES,
     Array,
     Cursor,
     LazyTensor,
@@ -37,8 +32,9 @@ from harken.errors import CheckpointError
 from harken.types import Dims
 
 _VERSION, _SPEC, _REVISION = 6, "WhisperSpec", 3
-_DTYPES = (FLOAT32, INT8, INT16, INT32, FLOAT16, BFLOAT16)
-_FLOAT_DTYPES = (FLOAT32, FLOAT16, BFLOAT16)
+_DTYPE_NAMES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
+"""By their number in the file."""
+_FLOATS = ("float32", "float16", "bfloat16")
 
 # Scalars that change the computation, and the value that Whisper requires.
 _REQUIRED_SCALARS = {
@@ -138,7 +134,7 @@ def serialize(dims: Dims, weights: Mapping[str, Array]) -> Iterator[bytes]:
     )
     for name in sorted((*sources, *scalars)):
         values = np.asarray(scalars[name]) if name in scalars else _stacked(weights, sources[name])
-        code = next(i for i, dtype in enumerate(_DTYPES) if dtype.name == values.dtype.name)
+        code = _DTYPE_NAMES.index(values.dtype.name)
         yield _name(name) + struct.pack(f"<B{values.ndim}IBI", values.ndim, *values.shape, code, values.nbytes)
         yield values.tobytes()
     yield struct.pack("<I", 1) + _name("decoder/projection/weight") + _name("decoder/embeddings/weight")
@@ -187,15 +183,15 @@ def _read_variables(cursor: Cursor) -> tuple[dict[str, _Variable], dict[str, int
         name, rank = _read_name(cursor), cursor.read_number("B")
         shape = cursor.read_numbers(f"{rank}I")
         code, size = cursor.read_number("B"), cursor.read_number("I")
-        if code >= len(_DTYPES):
-            raise cursor.error(f"{name} has data type {code}, allowed is 0 to {len(_DTYPES) - 1}")
-        dtype = _DTYPES[code]
+        if code >= len(_DTYPE_NAMES):
+            raise cursor.error(f"{name} has data type {code}, allowed is 0 to {len(_DTYPE_NAMES) - 1}")
+        dtype = DTYPES[_DTYPE_NAMES[code]]
         if math.prod(shape) * dtype.block_bytes != size:
             raise cursor.error(f"{name} has {size} bytes, which is not {dtype.name} of shape {shape}")
-        if rank or dtype in _FLOAT_DTYPES:
+        if rank or dtype.name in _FLOATS:
             variables[name] = _Variable(cursor.skip(size), dtype, shape)
         else:
-            scalars[name] = cursor.read_number({INT8: "b", INT16: "h", INT32: "i"}[dtype])
+            scalars[name] = cursor.read_number({"int8": "b", "int16": "h", "int32": "i"}[dtype.name])
     for _ in range(cursor.read_number("I")):
         alias, name = _read_name(cursor), _read_name(cursor)
         if name not in variables:
@@ -249,10 +245,10 @@ def _openai_names(name: str) -> tuple[str, ...]:
 def _check_rows(path: Path, name: str, variable: _Variable, scale: _Variable | None, parts: int) -> None:
     if not variable.shape or variable.shape[0] % parts:
         raise CheckpointError(f"{path}: {name} has shape {variable.shape}, allowed are {parts} equal parts")
-    if variable.dtype not in (_FLOAT_DTYPES if scale is None else (INT8, INT16)):
+    if variable.dtype.name not in (_FLOATS if scale is None else ("int8", "int16")):
         kind = "without" if scale is None else "with"
         raise CheckpointError(f"{path}: {name} is {variable.dtype.name} {kind} a scale, which has no meaning")
-    if scale is not None and (scale.shape not in ((), variable.shape[:1]) or scale.dtype not in _FLOAT_DTYPES):
+    if scale is not None and (scale.shape not in ((), variable.shape[:1]) or scale.dtype.name not in _FLOATS):
         raise CheckpointError(f"{path}: {name} of shape {variable.shape} has a scale of shape {scale.shape}")
 
 

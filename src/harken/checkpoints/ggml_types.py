@@ -13,17 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from harken.checkpoints.model_files import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    Array,
-    ByteArray,
-    Cursor,
-    LazyTensor,
-    StorageDtype,
-    lazy_tensor,
-)
+from harken.checkpoints.model_files import DTYPES as PLAIN_DTYPES
+from harken.checkpoints.model_files import Array, ByteArray, Cursor, LazyTensor, StorageDtype, lazy_tensor
 from harken.errors import BackendUnavailable, install_hint
 
 Float32 = npt.NDArray[np.float32]
@@ -145,8 +136,8 @@ def _of_gguf(name: str, block_items: int, block_bytes: int) -> StorageDtype:
 
 
 DTYPES = {
-    0: FLOAT32,
-    1: FLOAT16,
+    0: PLAIN_DTYPES["float32"],
+    1: PLAIN_DTYPES["float16"],
     2: StorageDtype("q4_0", 32, 18, partial(_decode_4_or_5_bits, 4, False)),
     3: StorageDtype("q4_1", 32, 20, partial(_decode_4_or_5_bits, 4, True)),
     6: StorageDtype("q5_0", 32, 22, partial(_decode_4_or_5_bits, 5, False)),
@@ -166,7 +157,7 @@ DTYPES = {
     22: _of_gguf("IQ2_S", 256, 82),
     23: _of_gguf("IQ4_XS", 256, 136),
     29: _of_gguf("IQ1_M", 256, 56),
-    30: BFLOAT16,
+    30: PLAIN_DTYPES["bfloat16"],
     34: _of_gguf("TQ1_0", 256, 54),
     35: _of_gguf("TQ2_0", 256, 66),
     39: _of_gguf("MXFP4", 32, 17),

@@ -11,12 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-
-import numpy as np
 
 from harken.checkpoints.huggingface import openai_name_of
-from harken.checkpoints.model_files import Array, LazyTensor
+from harken.checkpoints.model_files import LazyTensor
 from harken.checkpoints.weight_shapes import is_weight_name
 
 _TRANSPOSED, _GAIN = "weight, transposed", "weight, of a normalisation"
@@ -89,10 +86,12 @@ def weights_of_graph(
             elif value in constants and (role := _ROLES.get(node.type, {}).get(index)):
                 tensor, leaf = constants[value].tensor, role.split(",")[0]
                 name = _weight_name(f"{node.module}.{leaf}", side) or _in_block(node.module, leaf, norm)
-                if node.type == "Add" and node.module in ("", side) and _is_matrix(tensor):
+                is_matrix = sum(axis > 1 for axis in tensor.shape) == 2
+                if node.type == "Add" and node.module in ("", side) and is_matrix:
                     name = "encoder.positional_embedding"
                 if name and (role != _GAIN or _is_norm(name)):
-                    found.setdefault(name, _squeezed(name, _turned(tensor) if role == _TRANSPOSED else tensor))
+                    turned = tensor.transposed() if role == _TRANSPOSED else tensor
+                    found.setdefault(name, _squeezed(name, turned))
     return found
 
 
@@ -122,23 +121,8 @@ def _is_norm(name: str) -> bool:
     return name.rpartition(".")[0].endswith(("_ln", ".ln", "ln_post"))
 
 
-def _turned(tensor: LazyTensor) -> LazyTensor:
-    return tensor.combined(_transpose, shape=tensor.shape[::-1])
-
-
-def _transpose(matrix: Array) -> Array:
-    return np.ascontiguousarray(matrix.T)
-
-
-def _is_matrix(tensor: LazyTensor) -> bool:
-    return sum(axis > 1 for axis in tensor.shape) == 2
-
-
 def _squeezed(name: str, tensor: LazyTensor) -> LazyTensor:
     """Return a bias, a gain or positions without the axes of one that some graphs have around them."""
     if name.endswith((".bias", ".positional_embedding")) or _is_norm(name):
-        shape = tuple(axis for axis in tensor.shape if axis != 1)
-        return (
-            tensor if shape == tensor.shape else tensor.combined(partial(np.reshape, shape=shape), shape=shape)
-        )
+        return tensor.reshaped(tuple(axis for axis in tensor.shape if axis != 1))
     return tensor

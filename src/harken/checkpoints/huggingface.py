@@ -17,7 +17,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +86,14 @@ _POSITIONAL_EMBEDDINGS = {
     "decoder.embed_positions.weight": "decoder.positional_embedding",
 }
 _MLX_BLOCK_MODULES = {"mlp1": "mlp.0", "mlp2": "mlp.2"}
+_THEIRS = {
+    ours: theirs
+    for table in (_MODULES, _BLOCK_MODULES, _POSITIONAL_EMBEDDINGS)
+    for theirs, ours in table.items()
+}
+"""By OpenAI's names."""
 _PREFIX = re.compile(r".*?\b(?=(encoder|decoder|proj_out)\.)")
 _BLOCK = re.compile(r"(encoder|decoder)\.(?:layers|blocks)\.(\d+)\.(.+)")
-_OPENAI_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -208,17 +212,8 @@ def _product(path: Path, layer: str, first: LazyTensor, second: LazyTensor) -> L
             f"{path}: {layer} has factors of the shapes {first.shape} and {second.shape}, "
             "allowed are (columns, rank) and (rank, rows)"
         )
-    a, b = (tensor.combined(_transposed, shape=tensor.shape[::-1]) for tensor in (first, second))
-    product = b.combined(_multiply, a, shape=(b.shape[0], a.shape[1]))
-    return replace(product, factors=(a, b))
-
-
-def _transposed(values: Array) -> Array:
-    return np.ascontiguousarray(values.T)
-
-
-def _multiply(b: Array, a: Array) -> Array:
-    return b.astype(np.float32) @ a.astype(np.float32)
+    a, b = first.transposed(), second.transposed()
+    return replace(b.times(a), factors=(a, b))
 
 
 def declared_dims(config: Mapping[str, object]) -> dict[str, object]:
@@ -250,34 +245,13 @@ def openai_name_of(name: str) -> str:
 
 def hf_name_of(openai_name: str) -> str:
     """Return the transformers name of a weight, without the prefix ``model.``."""
-    positions = {ours: theirs for theirs, ours in _POSITIONAL_EMBEDDINGS.items()}
-    if openai_name in positions:
-        return positions[openai_name]
+    if openai_name in _THEIRS:
+        return _THEIRS[openai_name]
     module, _, leaf = openai_name.rpartition(".")
-    if block := _OPENAI_BLOCK.fullmatch(module):
+    if block := _BLOCK.fullmatch(module):
         side, layer, part = block.groups()
-        parts = {ours: theirs for theirs, ours in _BLOCK_MODULES.items()}
-        return f"{side}.layers.{layer}.{parts[part]}.{leaf}"
-    modules = {ours: theirs for theirs, ours in _MODULES.items()}
-    return f"{modules.get(module, module)}.{leaf}"
-
-
-def make_config(dims: Dims, architecture: str) -> dict[str, Any]:
-    """Return the config.json of a model.
-
-    Parameters
-    ----------
-    dims : Dims
-    architecture : {"WhisperForConditionalGeneration", "WhisperForCausalLM"}
-    """
-    return {
-        **{name: allowed[0] for name, allowed in _ALLOWED_SETTINGS.items()},
-        **{theirs: getattr(dims, ours) for ours, theirs in _DIMS.items()},
-        "architectures": [architecture],
-        "encoder_ffn_dim": 4 * dims.n_audio_state,
-        "decoder_ffn_dim": 4 * dims.n_text_state,
-        "dtype": "float16",
-    }
+        return f"{side}.layers.{layer}.{_THEIRS[part]}.{leaf}"
+    return f"{_THEIRS.get(module, module)}.{leaf}"
 
 
 class _Rows(Mapping[str, Array]):
@@ -317,11 +291,6 @@ COPIED_FILES = (
     *("special_tokens_map.json", "normalizer.json", "preprocessor_config.json", "generation_config.json"),
 )
 """Files of the main model that an export copies."""
-WHOLE_MODEL_ARCHITECTURE, DECODER_ARCHITECTURE = "WhisperForConditionalGeneration", "WhisperForCausalLM"
-
-
-def _half(weights: Mapping[str, Array], name: str) -> Array:
-    return half(name, weights[name])
 
 
 def export(
@@ -355,16 +324,24 @@ def export(
     """
     dims, weights = in_model_order(dims, weights, tokenizer)
     hf_weights = {
-        f"model.{hf_name_of(name)}": LazyTensor(shape, "float16", partial(_half, weights, name))
+        f"model.{hf_name_of(name)}": LazyTensor(
+            shape,
+            "float16",
+            lambda name=name: half(name, weights[name]),  # type: ignore[misc]
+        )
         for name, shape in expected_shapes(dims).items()
     }
-    config = make_config(dims, DECODER_ARCHITECTURE if not dims.has_encoder else WHOLE_MODEL_ARCHITECTURE)
-    config |= dict.fromkeys(
-        ("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.model_ids[tokenizer.eot]
-    )
-    config["decoder_start_token_id"] = tokenizer.model_ids[tokenizer.sot]
-    if harken_config:
-        config["harken"] = dict(harken_config)
+    end = tokenizer.model_ids[tokenizer.eot]
+    config = {
+        **{name: allowed[0] for name, allowed in _ALLOWED_SETTINGS.items()},
+        **{theirs: getattr(dims, ours) for ours, theirs in _DIMS.items()},
+        "architectures": ["WhisperForConditionalGeneration" if dims.has_encoder else "WhisperForCausalLM"],
+        **{"encoder_ffn_dim": 4 * dims.n_audio_state, "decoder_ffn_dim": 4 * dims.n_text_state},
+        "dtype": "float16",
+        **{"bos_token_id": end, "eos_token_id": end, "pad_token_id": end},
+        "decoder_start_token_id": tokenizer.model_ids[tokenizer.sot],
+        **({"harken": dict(harken_config)} if harken_config else {}),
+    }
     write_atomic(folder / "model.safetensors", serialize_tensors(hf_weights, {"format": "pt"}))
     write_atomic(folder / "config.json", [json.dumps(config, indent=1) + "\n"])
     for file in (source_folder / name for name in COPIED_FILES) if source_folder else ():

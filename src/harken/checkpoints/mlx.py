@@ -19,7 +19,7 @@ import numpy as np
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.huggingface import declared_dims, openai_name_of
 from harken.checkpoints.model_files import Array, LazyTensor, read_object, watch
-from harken.checkpoints.safetensors import INTEGERS, read_tensors
+from harken.checkpoints.safetensors import FLOATS, INTEGERS, read_tensors
 from harken.checkpoints.torch_file import read_member, zip_members
 from harken.errors import CheckpointError
 
@@ -39,7 +39,7 @@ def read(path: Path) -> Checkpoint:
     config_path = path.with_name("config.json")
     files = [watch(path), watch(config_path)]
     config = read_object(config_path)
-    stored = _npz_tensors(path) if path.suffix == ".npz" else read_tensors(path, INTEGERS)
+    stored = _npz_tensors(path) if path.suffix == ".npz" else read_tensors(path, FLOATS | INTEGERS)
     stored.pop("alignment_heads", None)
     tensors: dict[str, LazyTensor] = {}
     for name, tensor in stored.items():
@@ -50,7 +50,9 @@ def read(path: Path) -> Checkpoint:
             tensor = _dequantised(path, module, stored, config)
         elif len(tensor.shape) == 3:
             rows, frames, columns = tensor.shape
-            tensor = tensor.combined(_channels_first, shape=(rows, columns, frames))
+            tensor = tensor.combined(
+                lambda kernel: np.ascontiguousarray(kernel.swapaxes(1, 2)), shape=(rows, columns, frames)
+            )
         tensors[openai_name_of(name)] = tensor
     norm = tensors.get("encoder.ln_post.weight")
     length = config.get("n_audio_ctx")
@@ -58,10 +60,6 @@ def read(path: Path) -> Checkpoint:
         shape = (length, *norm.shape[:1])
         tensors[_POSITIONS] = LazyTensor(shape, "float32", partial(_sinusoids, *shape))
     return assemble(path, "mlx", tensors, declared_dims(config), find_vocabulary(path.parent), files=files)
-
-
-def _channels_first(kernel: Array) -> Array:
-    return np.ascontiguousarray(kernel.swapaxes(1, 2))
 
 
 def _sinusoids(length: int, channels: int) -> Array:

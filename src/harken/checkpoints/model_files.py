@@ -238,8 +238,9 @@ class StorageDtype:
         return math.prod(shape[:-1]) * (shape[-1] // self.block_items if shape else 1) * self.block_bytes
 
 
-def _numpy_dtype(name: str, dtype: str) -> StorageDtype:
-    return StorageDtype(name, 1, np.dtype(dtype).itemsize, lambda blocks: blocks.view(dtype))
+def _numpy_dtype(name: str) -> StorageDtype:
+    dtype = np.dtype(name).newbyteorder("<")
+    return StorageDtype(name, 1, dtype.itemsize, lambda blocks: blocks.view(dtype))
 
 
 def _decode_bfloat16(blocks: ByteArray) -> Array:
@@ -262,16 +263,18 @@ def half(name: str, values: Array) -> Array:
     return halves
 
 
-FLOAT32 = _numpy_dtype("float32", "<f4")
-FLOAT64 = StorageDtype("float64", 1, 8, lambda blocks: blocks.view("<f8").astype(np.float32))
-FLOAT16 = _numpy_dtype("float16", "<f2")
-BFLOAT16 = StorageDtype("bfloat16", 1, 2, _decode_bfloat16)
-INT8 = _numpy_dtype("int8", "i1")
-UINT8 = _numpy_dtype("uint8", "u1")
-INT16 = _numpy_dtype("int16", "<i2")
-INT32 = _numpy_dtype("int32", "<i4")
-INT64 = _numpy_dtype("int64", "<i8")
-UINT32 = _numpy_dtype("uint32", "<u4")
+DTYPES = {
+    dtype.name: dtype
+    for dtype in (
+        *(
+            _numpy_dtype(name)
+            for name in ("float32", "float16", "int8", "uint8", "int16", "int32", "int64", "uint32")
+        ),
+        StorageDtype("float64", 1, 8, lambda blocks: blocks.view("<f8").astype(np.float32)),
+        StorageDtype("bfloat16", 1, 2, _decode_bfloat16),
+    )
+}
+"""The plain data types by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +307,22 @@ class LazyTensor:
             self.shape if shape is None else shape,
             self.stored_dtype,
             lambda: change(*(tensor.read() for tensor in tensors)),
+        )
+
+    def reshaped(self, shape: tuple[int, ...]) -> LazyTensor:
+        """Return it with another shape."""
+        return self if shape == self.shape else self.combined(lambda values: values.reshape(shape), shape=shape)
+
+    def transposed(self) -> LazyTensor:
+        """Return it with its axes in reverse order."""
+        return self.combined(lambda values: np.ascontiguousarray(values.T), shape=self.shape[::-1])
+
+    def times(self, other: LazyTensor) -> LazyTensor:
+        """Return the product of two matrices, computed in float32."""
+        return self.combined(
+            lambda a, b: a.astype(np.float32) @ b.astype(np.float32),
+            other,
+            shape=(self.shape[0], other.shape[1]),
         )
 
 

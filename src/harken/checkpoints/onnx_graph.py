@@ -18,13 +18,7 @@ from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.graph_weights import Constant, Node, weights_of_graph
 from harken.checkpoints.huggingface import declared_dims, dims_beside
 from harken.checkpoints.model_files import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    INT8,
-    INT32,
-    INT64,
-    UINT8,
+    DTYPES,
     Array,
     LazyTensor,
     WatchedFile,
@@ -35,7 +29,7 @@ from harken.checkpoints.model_files import (
 from harken.checkpoints.weight_shapes import usual_heads
 from harken.errors import BackendUnavailable, CheckpointError, install_hint
 
-_DTYPES = {1: FLOAT32, 2: UINT8, 3: INT8, 6: INT32, 7: INT64, 10: FLOAT16, 16: BFLOAT16}
+_DTYPE_NAMES = {1: "float32", 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 10: "float16", 16: "bfloat16"}
 """By number in ``TensorProto.DataType``."""
 _DECODER_NAMES = (("encoder", "decoder"), ("encoder_model", "decoder_model_merged"))
 _QUANTISED = "_quantized"
@@ -123,7 +117,7 @@ def _stored_constants(path: Path, graph: Any, files: list[WatchedFile]) -> dict[
 
 def _tensor(path: Path, stored: Any, files: list[WatchedFile]) -> LazyTensor | None:
     """Return a constant, not read yet; None if it is of a type that no weight has."""
-    shape, dtype = tuple(stored.dims), _DTYPES.get(stored.data_type)
+    shape, dtype = tuple(stored.dims), DTYPES.get(_DTYPE_NAMES.get(stored.data_type, ""))
     if dtype is None or any(axis < 0 for axis in shape):
         return None
     size = math.prod(shape) * dtype.block_bytes
@@ -154,7 +148,7 @@ def _tensor(path: Path, stored: Any, files: list[WatchedFile]) -> LazyTensor | N
             values: Array = numpy_helper.to_array(stored)
         except ValueError as error:
             raise CheckpointError(f"{path}: {stored.name[:80]!r} is damaged") from error
-        return values.astype(np.float32) if dtype is BFLOAT16 else values
+        return values.astype(np.float32) if dtype.name == "bfloat16" else values
 
     return LazyTensor(shape, dtype.name, read)
 

@@ -20,13 +20,7 @@ from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.graph_weights import Constant, Node, weights_of_graph
 from harken.checkpoints.huggingface import dims_beside
 from harken.checkpoints.model_files import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    INT8,
-    INT32,
-    INT64,
-    UINT8,
+    DTYPES,
     Array,
     ByteArray,
     LazyTensor,
@@ -50,13 +44,8 @@ def _decode_nibbles(offset: int, blocks: ByteArray) -> Array:
 
 
 _DTYPES = {
-    "f32": FLOAT32,
-    "f16": FLOAT16,
-    "bf16": BFLOAT16,
-    "i8": INT8,
-    "u8": UINT8,
-    "i32": INT32,
-    "i64": INT64,
+    **{"f32": DTYPES["float32"], "f16": DTYPES["float16"], "bf16": DTYPES["bfloat16"]},
+    **{"i8": DTYPES["int8"], "u8": DTYPES["uint8"], "i32": DTYPES["int32"], "i64": DTYPES["int64"]},
     "u4": StorageDtype("uint4", 2, 1, partial(_decode_nibbles, 0)),
     "i4": StorageDtype("int4", 2, 1, partial(_decode_nibbles, 8)),
 }
@@ -146,30 +135,25 @@ def _constant(
                 shape = np.broadcast_shapes(first.tensor.shape, second.tensor.shape)
             except ValueError:
                 return None
-            compute = partial(_compute, _ARITHMETIC[kind])
-            return replace(first, tensor=first.tensor.combined(compute, second.tensor, shape=shape))
+            operation = _ARITHMETIC[kind]
+            result = first.tensor.combined(
+                lambda a, b: operation(a.astype(np.float32), b.astype(np.float32)), second.tensor, shape=shape
+            )
+            return replace(first, tensor=result)
         case "Reshape", [Constant() as first, Constant()]:
             shape = tuple(
                 int(axis.text) if axis.text and axis.text.isdecimal() and len(axis.text) < 8 else 0
                 for axis in layer.findall("output/port/dim")
             )
             if math.prod(shape) == math.prod(first.tensor.shape):
-                return replace(first, tensor=first.tensor.combined(partial(_reshape, shape), shape=shape))
+                return replace(first, tensor=first.tensor.reshaped(shape))
     return None
-
-
-def _compute(operation: Callable[[Array, Array], Array], first: Array, second: Array) -> Array:
-    return operation(first.astype(np.float32), second.astype(np.float32))
 
 
 def _divided(bias: Array, factor: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):  # whoever reads it checks that all values are finite
         quotient: Array = bias / factor.ravel()
     return quotient
-
-
-def _reshape(shape: tuple[int, ...], values: Array) -> Array:
-    return values.reshape(shape)
 
 
 def _stored(path: Path, data: Any) -> LazyTensor | None:
@@ -189,8 +173,5 @@ def _stored(path: Path, data: Any) -> LazyTensor | None:
         raise CheckpointError(f"{path}: is missing or too short, or the graph says wrong what it holds")
     if dtype.block_items == 1:
         return lazy_tensor(path, offset, dtype, shape)
-    return lazy_tensor(path, offset, dtype, (n_stored,)).combined(partial(_first, n_values, shape), shape=shape)
-
-
-def _first(n_values: int, shape: tuple[int, ...], values: Array) -> Array:
-    return values[:n_values].reshape(shape)
+    packed = lazy_tensor(path, offset, dtype, (n_stored,))
+    return packed.combined(lambda values: values[:n_values].reshape(shape), shape=shape)

@@ -15,13 +15,7 @@ from typing import Any
 import numpy as np
 
 from harken.checkpoints.model_files import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT32,
-    INT64,
-    UINT32,
+    DTYPES,
     Array,
     LazyTensor,
     StorageDtype,
@@ -31,18 +25,18 @@ from harken.checkpoints.model_files import (
 )
 from harken.errors import CheckpointError
 
-DTYPES = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16, "F64": FLOAT64}
-INTEGERS = {"U32": UINT32, "I32": INT32, "I64": INT64}
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+INTEGERS = {"U32": "uint32", "I32": "int32", "I64": "int64"}
 
 
-def read_tensors(path: Path, others: Mapping[str, StorageDtype] | None = None) -> dict[str, LazyTensor]:
+def read_tensors(path: Path, allowed: Mapping[str, str] = FLOATS) -> dict[str, LazyTensor]:
     """Return the tensors of a safetensors file, not read yet.
 
     Parameters
     ----------
     path : Path
-    others : mapping of str to StorageDtype, optional
-        Data types that are allowed besides those of weights.
+    allowed : mapping of str to str
+        Names of the data types in the file, and in `DTYPES`.
 
     Raises
     ------
@@ -51,8 +45,7 @@ def read_tensors(path: Path, others: Mapping[str, StorageDtype] | None = None) -
     """
     header, start, data_bytes = _read_header(path)
     header.pop("__metadata__", None)
-    dtypes = {**DTYPES, **(others or {})}
-    entries = {name: _parse_entry(path, dtypes, name, entry) for name, entry in header.items()}
+    entries = {name: _parse_entry(path, allowed, name, entry) for name, entry in header.items()}
     end = 0
     for name, (_, _, first, size) in sorted(entries.items(), key=lambda item: item[1][2:]):
         if first != end:
@@ -108,14 +101,14 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
 
 
 def _parse_entry(
-    path: Path, dtypes: Mapping[str, StorageDtype], name: str, entry: Any
+    path: Path, dtypes: Mapping[str, str], name: str, entry: Any
 ) -> tuple[StorageDtype, tuple[int, ...], int, int]:
     """Return data type, shape, first byte and number of bytes of one header entry."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(first), int(last)]} if (
             dtype in dtypes and all(type(axis) is int and axis > 0 for axis in shape)
         ):
-            stored_dtype = dtypes[dtype]
+            stored_dtype = DTYPES[dtypes[dtype]]
             if last - first == math.prod(shape) * stored_dtype.block_bytes:
                 return stored_dtype, tuple(shape), first, last - first
     found = json.dumps(entry.get("dtype") if isinstance(entry, dict) else None)[:80]

@@ -19,10 +19,7 @@ import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
 from harken.checkpoints.model_files import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
+    DTYPES,
     Array,
     ByteArray,
     LazyTensor,
@@ -177,10 +174,13 @@ def _construct(function: Any, arguments: Any) -> Any:
 
 
 _DTYPES = {
-    Global("torch FloatStorage"): FLOAT32,
-    Global("torch HalfStorage"): FLOAT16,
-    Global("torch BFloat16Storage"): BFLOAT16,
-    Global("torch DoubleStorage"): FLOAT64,
+    Global(f"torch {kind}Storage"): DTYPES[name]
+    for kind, name in (
+        ("Float", "float32"),
+        ("Half", "float16"),
+        ("BFloat16", "bfloat16"),
+        ("Double", "float64"),
+    )
 }
 _MAX_PICKLE_BYTES = 1 << 24  # large-v3 has 150 kB
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature ... lengths of the name and of the extra field
