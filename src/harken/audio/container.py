@@ -85,7 +85,9 @@ class AudioDecoder:
         """
         n_decoded = 0
         try:
-            for _, frames in groupby(self._frames(), key=_frame_format):
+            for _, frames in groupby(
+                self._frames(), lambda frame: (frame.format.name, frame.layout.name, frame.sample_rate)
+            ):
                 for chunk in _resample_to_mono(frames, chunk_s, channel):
                     n_decoded += len(chunk)
                     yield chunk
@@ -314,10 +316,6 @@ def _open_path(path: str) -> BinaryIO:
         raise
     except (OSError, ValueError) as error:
         raise AudioError(f"{printable(path)}: cannot be read: {_reason(error)}") from error
-
-
-def _frame_format(frame: AudioFrame) -> tuple[str, str, int]:
-    return frame.format.name, frame.layout.name, frame.sample_rate
 
 
 def _resample_to_mono(

@@ -239,7 +239,7 @@ class Resampler:
 
     def __init__(self, rate_hz: int, channels: int = 1, dtype: Any = np.float32) -> None:
         self._rate_hz, self._layout, self._format = rate_hz, _LAYOUTS[channels], _FORMATS[np.dtype(dtype)]
-        self._begin()
+        self._resampler = mono_resampler()
 
     def feed(self, samples: NDArray[Any]) -> NDArray[np.float32]:
         """Resample the next samples.
@@ -267,13 +267,9 @@ class Resampler:
     def flush(self) -> NDArray[np.float32]:
         """Return the samples that the filter still holds; what is fed next is another stream."""
         rest = self._resample(None)
-        self._begin()
-        return rest
-
-    def _begin(self) -> None:
         self._resampler = mono_resampler()
+        return rest
 
     def _resample(self, frame: AudioFrame | None) -> NDArray[np.float32]:
         blocks = [block.to_ndarray()[0] for block in self._resampler.resample(frame)]
-        pcm = np.concatenate([np.zeros(0, np.int16), *blocks])
-        return pcm.astype(np.float32) / np.float32(32768)
+        return _to_float(np.concatenate([np.zeros(0, np.int16), *blocks]))

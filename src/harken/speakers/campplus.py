@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harken.checkpoints.model_files import LazyTensor
 from harken.checkpoints.torch_file import TorchFile
 from harken.contract import Floats
 from harken.errors import CheckpointError
@@ -33,37 +32,27 @@ _FIRST_BLOCK_DILATION, _DILATION = 1, 2
 _EPSILON = 1e-5
 
 
-def open_campplus(path: Path) -> CampplusWeights:
-    """Open a state dict of CAM++, as 3D-Speaker publishes it.
-
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be read, is damaged, or holds something else than weights.
-    """
-    file = TorchFile(path)
-    if not isinstance(file.content, Mapping):
-        raise CheckpointError(f"{path}: holds no dict of weights")
-    # How many batches a normalisation has seen is an integer, and nothing depends on it.
-    state = {
-        name: value for name, value in file.content.items() if not str(name).endswith(".num_batches_tracked")
-    }
-    return CampplusWeights(path, file.tensors(state))
-
-
 class CampplusWeights:
     """Weights by name, checked as they are read.
 
     Parameters
     ----------
     path : Path
-        The file, for messages.
-    tensors : mapping of str to LazyTensor
-        A state dict of CAM++.
+        A state dict of CAM++, as 3D-Speaker publishes it.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, is damaged, or holds something else than weights.
     """
 
-    def __init__(self, path: Path, tensors: Mapping[str, LazyTensor]) -> None:
-        self._path, self._tensors = path, tensors
+    def __init__(self, path: Path) -> None:
+        file = TorchFile(path)
+        # How many batches a normalisation has seen is an integer, and nothing depends on it.
+        state = file.content
+        if isinstance(state, Mapping):
+            state = {name: state[name] for name in state if not str(name).endswith(".num_batches_tracked")}
+        self._path, self._tensors = path, file.tensors(state)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors

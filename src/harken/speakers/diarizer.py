@@ -117,10 +117,7 @@ class Diarizer:
 
     def _voice(self, name: str, audio: AudioSource) -> Voice:
         """Return the voice of the one who says most in a sample."""
-        diarization = self.begin()
-        for _ in diarization.listen(stream_audio(audio)):
-            pass
-        embedding, seconds = diarization.main_voice
+        embedding, seconds = self.diarize(audio).main_voice
         if seconds < MIN_SAMPLE_S:
             allowed = f"a recording with at least {MIN_SAMPLE_S:g} s of speech; it has {seconds:.1f} s"
             raise OptionError("voices", name, allowed)

@@ -20,7 +20,7 @@ from harken.backends.store import FileStore, default_store_directory
 from harken.checkpoints.model_files import WatchedFile, watch
 from harken.contract import Floats
 from harken.errors import CheckpointError
-from harken.speakers.campplus import CampplusWeights, campplus, open_campplus
+from harken.speakers.campplus import CampplusWeights, campplus
 
 SHORTEST_SAMPLES = 4800
 """0.3 s; a shorter piece is repeated up to this length, as 3D-Speaker does with pieces."""
@@ -71,7 +71,7 @@ class EmbeddingModel:
 
     def __init__(self, path: Path, *, threads: int, cache: Path | None) -> None:
         file = watch(path)
-        weights = open_campplus(path)
+        weights = CampplusWeights(path)
         if weights.bands != N_BANDS:
             raise CheckpointError(f"{path}: a CAM++ model for {weights.bands} bands, allowed is {N_BANDS}")
         self.size = weights.embedding_size

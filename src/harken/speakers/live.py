@@ -16,7 +16,6 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +61,6 @@ MAX_DISTANCE = 0.55
 MIN_FOUNDING_S = 2.0
 """Least speech of a new voice."""
 
-_NOBODY: Mapping[str, Floats] = MappingProxyType({})
-
 
 def checked_delay(delay_s: float) -> float:
     """Return the seconds after which nothing that was said about the speakers of a stream changes any more.
@@ -103,7 +100,7 @@ class LiveDiarization:
         *,
         delay_s: float,
         most: int,
-        known: Mapping[str, Floats] = _NOBODY,
+        known: Mapping[str, Floats],
     ) -> None:
         self._segmentation, self._embedding = segmentation, embedding
         self._delay_frames = round(delay_s * FRAMES_PER_SECOND)

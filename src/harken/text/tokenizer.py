@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -290,8 +290,18 @@ class Tokenizer:
 
     @cached_property
     def non_speech_tokens(self) -> tuple[int, ...]:
-        """Tokens of non-speech annotations, in ascending order (see `non_speech_tokens`)."""
-        return non_speech_tokens(self.encode)
+        """Tokens of non-speech annotations, ascending, which are suppressed by default (`suppress_tokens="-1"`).
+
+        They are of symbols such as ``♪`` and ``[``, not of ordinary punctuation: all symbols that are a single token,
+        alone or after a space; the first token of each musical symbol, however many tokens it has; and hyphen and
+        apostrophe at the start of a word, but not inside.
+        """
+        tokens = {self.encode(mark)[0] for mark in _WORD_INITIAL_MARKS}
+        for symbol in _SYMBOLS + _MUSIC_SYMBOLS:
+            for encoded in (self.encode(symbol), self.encode(" " + symbol)):
+                if len(encoded) == 1 or symbol in _MUSIC_SYMBOLS:
+                    tokens.add(encoded[0])
+        return tuple(sorted(tokens))
 
     @cached_property
     def blank_tokens(self) -> tuple[int, ...]:
@@ -356,31 +366,6 @@ class Tokenizer:
 
     def _check_id(self, token: int) -> None:
         assert 0 <= token < self.n_vocab, f"token {token} is outside the vocabulary of {self.n_vocab}"
-
-
-def non_speech_tokens(encode: Callable[[str], list[int]]) -> tuple[int, ...]:
-    """Return the tokens of non-speech annotations, which are suppressed by default (`suppress_tokens="-1"`).
-
-    They are of symbols such as ``♪`` and ``[``, not of ordinary punctuation: all symbols that are a single token,
-    alone or after a space; the first token of each musical symbol, however many tokens it has; and hyphen and
-    apostrophe at the start of a word, but not inside.
-
-    Parameters
-    ----------
-    encode : callable
-        Converts text to tokens.
-
-    Returns
-    -------
-    tuple of int
-        In ascending order.
-    """
-    tokens = {encode(mark)[0] for mark in _WORD_INITIAL_MARKS}
-    for symbol in _SYMBOLS + _MUSIC_SYMBOLS:
-        for encoded in (encode(symbol), encode(" " + symbol)):
-            if len(encoded) == 1 or symbol in _MUSIC_SYMBOLS:
-                tokens.add(encoded[0])
-    return tuple(sorted(tokens))
 
 
 class IncrementalDetokenizer:

@@ -62,7 +62,8 @@ def read_tokens(path: Path) -> list[str]:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not a Whisper vocabulary: {_reason(error)}") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise CheckpointError(f"{path}: not a Whisper vocabulary: {reason}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +164,6 @@ def _from_lines(data: bytes) -> list[str]:
     return _until_end_of_text(data.decode().replace("\r\n", "\n").split("\n"))
 
 
-def _from_list(data: bytes) -> list[str]:
-    return _until_end_of_text(list(json.loads(data)))
-
-
-def _from_ids(data: bytes) -> list[str]:
-    return _by_id(json.loads(data))
-
-
-def _from_tokenizer(data: bytes) -> list[str]:
-    return _by_id(json.loads(data)["model"]["vocab"])
-
-
 def _by_id(ids: dict[str, int]) -> list[str]:
     tokens = sorted(ids, key=ids.__getitem__)
     if [ids[token] for token in tokens] != list(range(len(tokens))):
@@ -191,13 +180,9 @@ def _until_end_of_text(tokens: list[str]) -> list[str]:
     return tokens
 
 
-def _reason(error: Exception) -> str:
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
-
-
 _READERS: dict[str, Callable[[bytes], list[str]]] = {
-    "tokenizer.json": _from_tokenizer,
-    "vocab.json": _from_ids,
+    "tokenizer.json": lambda data: _by_id(json.loads(data)["model"]["vocab"]),
+    "vocab.json": lambda data: _by_id(json.loads(data)),
     "vocabulary.txt": _from_lines,
-    "vocabulary.json": _from_list,
+    "vocabulary.json": lambda data: _until_end_of_text(list(json.loads(data))),
 }
