@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from harken.contract import Floats
 from harken.errors import BackendUnavailable, install_hint
-from harken.speakers.pieces import FIRST_CENTRE_SAMPLES, HOP_FRAMES, STEP_SAMPLES, Piece, SpeechPieces, runs
+from harken.speakers.pieces import (
+    FIRST_CENTRE_SAMPLES,
+    HOP_FRAMES,
+    STEP_SAMPLES,
+    Piece,
+    Run,
+    SpeechPieces,
+    nearest_runs,
+)
 from harken.types import SAMPLE_RATE
 
 MAX_DISTANCE = 0.65
@@ -187,37 +195,20 @@ def find_turns(speech: SpeechPieces, pieces: Sequence[Piece], labels: NDArray[np
         Voice of each piece.
     """
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for window, by_speaker in _pieces_by_window(pieces, labels).items():
-        activity, (first, behind) = speech.activity(window)
-        for speaker, (starts, ends, voices) in by_speaker.items():
-            frames = np.flatnonzero(activity[first:behind, speaker]) + first
-            # Where others speak, too, there are no pieces: the nearest one of the same local speaker counts.
-            distances = np.maximum(starts - frames[:, None], frames[:, None] - ends + 1)
-            chosen = voices[distances.argmin(axis=1)]
-            for voice in np.unique(chosen).tolist():
-                active = np.zeros(behind, np.bool_)
-                active[frames[chosen == voice]] = True
-                offset = window * HOP_FRAMES
-                spans[voice] += [(offset + start, offset + end) for start, end in runs(active)]
+    of_speaker: dict[tuple[int, int], list[tuple[Run, int]]] = defaultdict(list)
+    for piece, label in zip(pieces, labels.tolist(), strict=True):
+        of_speaker[piece.window, piece.local_speaker].append(((piece.start, piece.end), label))
+    for (window, speaker), found in of_speaker.items():
+        activity, decided = speech.activity(window)
+        offset = window * HOP_FRAMES
+        for voice, stretches in nearest_runs(activity[:, speaker], decided, *zip(*found, strict=True)):
+            spans[voice] += [(offset + start, offset + end) for start, end in stretches]
     turns = [
         (start_s, end_s, voice)
         for voice, of_voice in spans.items()
         for start_s, end_s in join_spans(sorted(of_voice), speech.n_samples / SAMPLE_RATE)
     ]
     return sorted(turns)
-
-
-def _pieces_by_window(
-    pieces: Sequence[Piece], labels: NDArray[np.int64]
-) -> dict[int, dict[int, tuple[NDArray[np.int64], ...]]]:
-    """Return starts, ends and voices of the pieces of each local speaker of each window."""
-    rows: dict[int, dict[int, list[tuple[int, int, int]]]] = defaultdict(lambda: defaultdict(list))
-    for piece, label in zip(pieces, labels.tolist(), strict=True):
-        rows[piece.window][piece.local_speaker].append((piece.start, piece.end, label))
-    return {
-        window: {speaker: tuple(np.array(of_speaker).T) for speaker, of_speaker in by_speaker.items()}
-        for window, by_speaker in rows.items()
-    }
 
 
 def join_spans(spans: Sequence[tuple[int, int]], duration_s: float) -> list[tuple[float, float]]:

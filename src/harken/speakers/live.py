@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harken.contract import Floats
 from harken.errors import OptionError
@@ -35,8 +34,8 @@ from harken.speakers.pieces import (
     Activity,
     Run,
     SegmentationModel,
+    nearest_runs,
     plan_pieces,
-    runs,
 )
 from harken.speakers.voices import letters
 
@@ -212,22 +211,15 @@ class LiveDiarization:
 def _spans(activity: Activity, speaker: int, decided: Run) -> Iterator[tuple[Run, list[Run]]]:
     """Yield what is embedded of a local speaker, and the decided frames that each embedding labels.
 
-    Where others speak, too, there are no pieces: the nearest one counts, be it before the decided frames.
+    If no piece is in the decided frames, the last one before them counts.
     """
-    frames = np.flatnonzero(activity[decided[0] : decided[1], speaker]) + decided[0]
-    if not len(frames):
+    if not activity[slice(*decided), speaker].any():
         return
-    pieces = _pieces_of(activity, speaker, decided)
-    if not pieces:
-        pieces = _pieces_of(activity, speaker, (0, decided[1]))[-1:]
-    if not pieces:
-        return
-    starts, ends = np.array([piece for piece, _ in pieces]).T
-    nearest = np.maximum(starts - frames[:, None], frames[:, None] - ends + 1).argmin(axis=1)
-    for index in np.unique(nearest).tolist():
-        active: NDArray[np.bool_] = np.zeros(decided[1], np.bool_)
-        active[frames[nearest == index]] = True
-        yield pieces[index][1], runs(active)
+    pieces = _pieces_of(activity, speaker, decided) or _pieces_of(activity, speaker, (0, decided[1]))[-1:]
+    if pieces:
+        of_speaker = [piece for piece, _ in pieces]
+        for index, spans in nearest_runs(activity[:, speaker], decided, of_speaker, range(len(pieces))):
+            yield pieces[index][1], spans
 
 
 def _pieces_of(activity: Activity, speaker: int, decided: Run) -> list[tuple[Run, Run]]:

@@ -10,6 +10,7 @@ each frame, three bits: 5 MB for an hour of speech.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -210,6 +211,31 @@ def runs(active: NDArray[np.bool_]) -> list[Run]:
     """Return the stretches of True."""
     edges = np.flatnonzero(np.diff(active.astype(np.int8), prepend=0, append=0)).tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def nearest_runs(
+    active: NDArray[np.bool_], decided: Run, pieces: Sequence[Run], labels: Sequence[int]
+) -> Iterator[tuple[int, list[Run]]]:
+    """Yield the label of each piece, and the decided frames of which such a piece is the nearest.
+
+    Where others speak, too, there are no pieces: there the nearest one of the same local speaker counts.
+
+    Parameters
+    ----------
+    active : ndarray of shape (N_FRAMES,), bool
+        When the local speaker speaks.
+    decided : Run
+    pieces : sequence of Run
+    labels : sequence of int
+    """
+    frames = np.flatnonzero(active[slice(*decided)]) + decided[0]
+    starts, ends = np.array(pieces).T
+    nearest = np.maximum(starts - frames[:, None], frames[:, None] - ends + 1).argmin(axis=1)
+    chosen = np.array(labels)[nearest]
+    for label in np.unique(chosen).tolist():
+        of_label = np.zeros(decided[1], np.bool_)
+        of_label[frames[chosen == label]] = True
+        yield label, runs(of_label)
 
 
 def _decided_frames(window: int, last: bool) -> Run:
