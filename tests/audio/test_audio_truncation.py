@@ -206,6 +206,7 @@ def test_message_says_how_much_is_there() -> None:
     flac = recording(WITH_LENGTH["flac"])
     for data, reason in (
         (recording(S16)[:128_039], r"\(128039 of 256078 bytes\)"),
+        (wav(before=chunk(b"LIST", b"INFO" + bytes(2_001)))[:50_000], r"\(50000 of 66058 bytes\)"),
         (flac[: len(flac) // 2], "or damaged"),
         (pictured[: len(pictured) // 2], r"\(\d+ of \d+ bytes\)"),
         (vbri[: len(vbri) // 2], r"\(\d+ of \d+ bytes\)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from harken.backend_factory import BackendFactory
 from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapters
 from harken.checkpoints.adapter import (
     ADAPTER_FILE,
+    PEFT_CONFIG,
     adapted_names,
     serialize_adapter,
 )
@@ -187,12 +189,19 @@ def peft(stock: Checkpoint, tmp_path: Path) -> Path:
     arrays[peft_name(EMBEDDING, "lora_embedding_A")] = rng.standard_normal((4, tokens), np.float32)
     arrays[peft_name(EMBEDDING, "lora_embedding_B")] = rng.standard_normal((state, 4), np.float32)
     arrays[SAVED] = rng.random(state, np.float32)
+    arrays[peft_name(MLP, "base_layer.weight")] = rng.standard_normal(shapes[MLP], np.float32)
     arrays[peft_name(QUERY, "base_layer.bias")] = rng.random(len(stock.weights[f"{QUERY}.bias"]), np.float32)
     return write_peft(tmp_path / "peft", arrays, alpha_pattern={"self_attn.q_proj": 2}, use_dora=True)
 
 
-def test_an_adapter_of_peft_changes_the_weights_as_peft_merges_it(stock: Checkpoint, peft: Path) -> None:
+@pytest.mark.parametrize("use_rslora", [False, True])
+def test_an_adapter_of_peft_changes_the_weights_as_peft_merges_it(
+    stock: Checkpoint, peft: Path, use_rslora: bool
+) -> None:
     """After peft/tuners/lora/layer.py and dora.py."""
+    config = json.loads((peft / PEFT_CONFIG).read_text())
+    (peft / PEFT_CONFIG).write_text(json.dumps(config | {"use_rslora": use_rslora}))
+    rank = 2 if use_rslora else 4  # 4 is that of the factors
     arrays = {name: tensor.read() for name, tensor in read_tensors(peft / "adapter_model.safetensors").items()}
     adapted = with_adapters(stock, peft).weights
     expected = {name: values.astype(np.float32) for name, values in stock.weights.items()}
@@ -200,9 +209,9 @@ def test_an_adapter_of_peft_changes_the_weights_as_peft_merges_it(stock: Checkpo
     def product(name: str, kind: str = "", leaf: str = ".weight") -> Floats:
         return arrays[peft_name(name, f"lora_{kind}B{leaf}")] @ arrays[peft_name(name, f"lora_{kind}A{leaf}")]
 
-    expected[f"{QUERY}.weight"] += 2 / 4 * product(QUERY)
-    expected[f"{EMBEDDING}.weight"] += 8 / 4 * product(EMBEDDING, "embedding_", "").T
-    changed = expected[f"{MLP}.weight"] + 8 / 4 * product(MLP)
+    expected[f"{QUERY}.weight"] += 2 / rank * product(QUERY)
+    expected[f"{EMBEDDING}.weight"] += 8 / rank * product(EMBEDDING, "embedding_", "").T
+    changed = arrays[peft_name(MLP, "base_layer.weight")] + 8 / rank * product(MLP)
     lengths = np.linalg.norm(changed, axis=1, keepdims=True)
     expected[f"{MLP}.weight"] = changed / lengths * arrays[peft_name(MLP, "lora_magnitude_vector")][:, None]
     expected[NORM] = arrays[SAVED]

@@ -12,7 +12,14 @@ import pytest
 
 import checkpoint_files as files
 from checkpoint_files import raises_checkpoint_error
-from harken.checkpoints import Checkpoint, encoder_digest, find_assistant, open_checkpoint, shares_encoder
+from harken.checkpoints import (
+    Checkpoint,
+    adapter,
+    encoder_digest,
+    find_assistant,
+    open_checkpoint,
+    shares_encoder,
+)
 from harken.checkpoints.adapter import ASSISTANT_FILE, serialize_adapter, serialize_assistant
 from harken.checkpoints.huggingface import export
 from harken.contract import Floats
@@ -188,6 +195,21 @@ def test_an_assistant_that_does_not_fit_is_refused(small: Checkpoint, tmp_path: 
     (tmp_path / ASSISTANT_FILE).write_bytes(b"".join(serialize_adapter({}, "", hears="live")))
     with raises_checkpoint_error("its format is .harken-adapter-1."):
         open_checkpoint(tmp_path, assistant=True)
+
+
+def test_an_assistant_is_found_by_the_name_of_the_small_model_and_the_encoder_of_the_other(
+    small: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "ASSISTANTS", tmp_path)
+    mains = []
+    for seed in (1, 2):
+        (tmp_path / str(seed)).mkdir()
+        export(tmp_path / str(seed), DIMS, files.random_weights(DIMS, seed), TOKENIZER)
+        mains.append(open_checkpoint(tmp_path / str(seed)))
+    content = serialize_assistant(assistant_changes(), encoder_digest(mains[0]), "tiny")
+    (tmp_path / "a.safetensors").write_bytes(b"".join(content))
+    assert [find_assistant(small, "tiny", main) is not None for main in (*mains, small)] == [True, False, False]
+    assert find_assistant(small, "base", mains[0]) is None
 
 
 @pytest.mark.real
