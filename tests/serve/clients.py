@@ -106,6 +106,10 @@ class _Socket(Client):
             self.messages.append(json.loads(message["text"]))
         elif message["type"] == "websocket.close":
             self.close_code, self.close_reason = message["code"], message["reason"] or ""
+        elif message["type"] == "websocket.http.response.start":
+            self.close_code = message["status"]
+        elif message["type"] == "websocket.http.response.body":
+            self.messages.append(json.loads(message["body"]))
 
     def send(self, message: dict[str, Any] | str | bytes) -> None:
         key = "bytes" if isinstance(message, bytes) else "text"

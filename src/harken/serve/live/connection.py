@@ -35,6 +35,7 @@ from harken.serve.live.translator import (
     Translator,
 )
 from harken.serve.service import Service
+from harken.serve.work.captions import shared_as
 from harken.serve.work.jobs import Failed, Flushed, LiveJob
 from harken.types import SAMPLE_RATE
 
@@ -45,6 +46,8 @@ SEND_LIMIT_S = 30.0
 FINALS_LIMIT_S = 60.0
 """Seconds to wait for the last results of a stream that the server ends."""
 MAX_REASON_BYTES = 120
+MAX_TEXT_BYTES, MAX_AUDIO_BYTES = 1 << 18, 1 << 24
+"""Largest messages, if a protocol has no others: some clients send a whole recording in one."""
 SUBPROTOCOLS = ("realtime", "token", "bearer", "ws")
 """What clients offer, browsers beside the key; they refuse a server that chooses none."""
 IDLE, SESSION_LIMIT, TOO_LARGE = "idle", "session_limit", "message_too_big"
@@ -105,7 +108,7 @@ class Session:
         self._job: LiveJob | None = None
         self._input: AudioInput | None = None
         self._format: AudioFormat | None = None
-        self._limit_s, self._left = 0.0, math.inf  # of the stream; what it may still take, in samples
+        self._left = math.inf  # what the stream may still take, in samples
         self._flushed = asyncio.Event()
         self._flush_token: object = None  # of the flush that is waited for; marks have others
         self._updates: asyncio.Task[None] | None = None
@@ -188,7 +191,7 @@ class Session:
             if self._handling:
                 await asyncio.wait((self._handling,))
             if not (self._ending or self._hang_up):
-                self._handling = self._start(self._handle(message))
+                self._handling = self._start(self._perform(self._translator.received(message)))
 
     @property
     def _busy(self) -> bool:
@@ -236,9 +239,6 @@ class Session:
         if self._captions:
             self._captions.close()
 
-    async def _handle(self, message: Any) -> None:
-        await self._perform(self._translator.received(message))
-
     async def _perform(self, outputs: Iterable[Output]) -> None:
         """Do what the translator wants; then wait until a slow reader has taken enough of what it was sent."""
         for output in outputs:
@@ -279,15 +279,10 @@ class Session:
     async def _open(self, wanted: OpenStream) -> None:
         if self._job:
             await self._close_stream(None)
-        opening = self._service.stream(
-            wanted.model,
-            wanted.options,
-            wanted.stream_options,
-            speakers=wanted.speakers,
-            whole_turns=wanted.whole_turns,
-        )
+        wish = (wanted.model, wanted.options, wanted.stream_options)
+        opening = self._service.stream(*wish, speakers=wanted.speakers, whole_turns=wanted.whole_turns)
         self._job = await self._stream.enter_async_context(opening)
-        self._limit_s, self._left = wanted.limit_s, wanted.limit_s * SAMPLE_RATE or math.inf
+        self._left = self._service.options.session_limit_s * SAMPLE_RATE * wanted.is_bounded or math.inf
         self._updates = self._start(self._take_updates(self._job))
 
     async def _take_updates(self, job: LiveJob) -> None:
@@ -312,8 +307,9 @@ class Session:
     async def _feed(self, samples: Floats) -> None:
         self._left -= len(samples)
         if self._left < 0:
+            limit_s = self._service.options.session_limit_s
             raise RequestError(
-                f"the stream is longer than {self._limit_s:g} s, the longest allowed", code=SESSION_LIMIT
+                f"the stream is longer than {limit_s:g} s, the longest allowed", code=SESSION_LIMIT
             )
         if self._job and len(samples):
             await self._job.feed(samples)
@@ -413,11 +409,17 @@ async def serve_socket(
     service: Service,
     socket: WebSocket,
     translator: Translator,
-    max_text: int,
-    max_bytes: int,
-    captions: str | None,
+    max_text: int = MAX_TEXT_BYTES,
+    max_bytes: int = MAX_AUDIO_BYTES,
 ) -> None:
-    """Accept a WebSocket, and serve a session that ends with it; the numbers are the largest messages of its client."""
+    """Accept a WebSocket, and serve a session that ends with it; the numbers are the largest messages of its client.
+
+    Raises
+    ------
+    RequestError
+        If it is to be shared as captions under a name that is not allowed.
+    """
+    captions = shared_as(socket.query_params)
     await accept(socket)
     line = WebSocketLine(socket, max_text, max_bytes)
     limit_s = service.options.session_limit_s

@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from harken.errors import HarkenError, OptionError
+from harken.errors import OptionError
 from harken.results import Segment, Word
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import CONTAINER, AudioFormat
@@ -42,16 +42,13 @@ from harken.serve.rest.deepgram import (
     model_info,
     model_name,
     model_uuid,
-    refuse,
 )
 from harken.serve.rest.forms import Form, bad_field, missing_field
 from harken.serve.service import Service
-from harken.serve.work.captions import shared_as
 from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
 from harken.transcribe import TranscribeOptions
 
-MAX_TEXT_BYTES, MAX_AUDIO_BYTES = 1 << 18, 1 << 24
 ENCODINGS = MappingProxyType({"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"})
 """Formats of raw samples, by their names in the protocol."""
 CONTAINERS = ("flac", "ogg-opus", "webm", "wav", "mp3", "containerized")
@@ -105,15 +102,11 @@ def routes(service: Service) -> list[BaseRoute]:
     """Return the route of the WebSocket."""
 
     async def serve(socket: WebSocket) -> None:
-        request_id = str(uuid4())
         try:
             asked = parse_query(socket.query_params, service)
-            captions = shared_as(socket.query_params)
-        except HarkenError as error:
-            await _refuse(socket, request_error(error))
-            return
-        translator = DeepgramTranslator(asked, service.options.session_limit_s, request_id)
-        await serve_socket(service, socket, translator, MAX_TEXT_BYTES, MAX_AUDIO_BYTES, captions)
+        except OptionError as error:
+            raise request_error(error) from error
+        await serve_socket(service, socket, DeepgramTranslator(asked, str(uuid4())))
 
     return [WebSocketRoute("/v1/listen", serve)]
 
@@ -167,27 +160,17 @@ def _audio_format(form: Form) -> AudioFormat:
         raise request_error(error, {"rate": "sample_rate"}) from error
 
 
-async def _refuse(socket: WebSocket, problem: RequestError) -> None:
-    """Refuse a connection, with a response where the server can send one."""
-    if "websocket.http.response" in socket.scope.get("extensions", {}):
-        await socket.send_denial_response(refuse(problem))
-    else:
-        await socket.close(problem.close_code, problem.code)
-
-
 class DeepgramTranslator(Translator):
     """A client as a translator.
 
     Parameters
     ----------
     asked : LiveRequest
-    limit_s : float
-        Longest audio, in seconds; 0 for no limit.
     request_id : str
     """
 
-    def __init__(self, asked: LiveRequest, limit_s: float, request_id: str) -> None:
-        self._asked, self._limit_s, self._request_id = asked, limit_s, request_id
+    def __init__(self, asked: LiveRequest, request_id: str) -> None:
+        self._asked, self._request_id = asked, request_id
         self._is_open = False
         self._n_bytes = 0
         self._words: list[Word] = []  # committed ones of the utterance in progress
@@ -248,7 +231,7 @@ class DeepgramTranslator(Translator):
         if not self._is_open:
             self._is_open = True
             asked = self._asked
-            yield OpenStream(asked.model, asked.options, asked.stream_options, self._limit_s, asked.speakers)
+            yield OpenStream(asked.model, asked.options, asked.stream_options, speakers=asked.speakers)
         self._n_bytes += len(audio)
         yield Audio(audio, self._asked.audio)
         yield from self._silence()

@@ -46,7 +46,6 @@ from harken.serve.live.translator import (
 from harken.serve.live.turns import EventWriter, Turns
 from harken.serve.rest.forms import bounded_body
 from harken.serve.service import Service
-from harken.serve.work.captions import shared_as
 from harken.serve.work.jobs import Failed, LiveUpdate
 
 BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
@@ -82,7 +81,6 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
     """Return the routes of Realtime transcription."""
 
     async def realtime(socket: WebSocket) -> None:
-        captions = shared_as(socket.query_params)
         limit_s, offered = service.options.session_limit_s, socket.scope["subprotocols"]
         session = RealtimeSession(
             _first_config(tickets, socket.headers),
@@ -91,7 +89,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
             beta=BETA_SUBPROTOCOL in offered or socket.headers.get(BETA_HEADER) == BETA_VERSION,
             query=socket.query_params,
         )
-        await serve_socket(service, socket, session, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES, captions)
+        await serve_socket(service, socket, session, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
 
     async def client_secrets(request: Request) -> Response:
         """Make a short-lived key for a browser: OpenAI's Realtime API."""
@@ -328,6 +326,7 @@ class RealtimeSession(Translator):
             config.model,
             config.transcribe_options(),
             config.stream_options(),
+            is_bounded=False,
             speakers=config.speakers,
             whole_turns=config.whole_turns,
         )

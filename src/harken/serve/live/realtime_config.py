@@ -147,6 +147,16 @@ class SessionConfig:
         return StreamOptions(delay=DELAYS[self.delay], sentence_pause_s=sentence_pause_s, pause_s=pause_s)
 
 
+TRANSCRIPTION_OPTIONS = {
+    **{"model": "model", "speakers": "model", "language": "language", "languages": "languages"},
+    **{"initial_prompt": "prompt", "hotwords": "keywords"},
+}
+TURN_OPTIONS = {
+    "vad_threshold": "threshold",
+    "vad_speech_pad_s": "prefix_padding_ms",
+    "pause_s": "silence_duration_ms",
+}
+"""Keys of a transcription and of turn detection, by the options that they set."""
 BETA_FORMATS = {"pcm16": PCM, "g711_ulaw": MU_LAW, "g711_alaw": A_LAW}
 MAX_NAME_CHARS, MAX_PROMPT_CHARS = 200, 10_000
 MAX_ITEMS = 500
@@ -175,55 +185,38 @@ def updated_config(config: SessionConfig, session: Any) -> SessionConfig:
 def option_paths(session: Any) -> Mapping[str, str]:
     """Return the dotted paths of a format, a model and the engine's options, in the shape of an update."""
     is_beta = isinstance(session, dict) and any(key.startswith("input_audio") for key in session)
-    transcription = "session.input_audio_transcription" if is_beta else "session.audio.input.transcription"
-    turns = "session.turn_detection" if is_beta else "session.audio.input.turn_detection"
-    return {
-        "format": "session.input_audio_format" if is_beta else "session.audio.input.format",
-        "model": f"{transcription}.model",
-        "speakers": f"{transcription}.model",
-        "language": f"{transcription}.language",
-        "languages": f"{transcription}.languages",
-        "initial_prompt": f"{transcription}.prompt",
-        "hotwords": f"{transcription}.keywords",
-        "vad_threshold": f"{turns}.threshold",
-        "vad_speech_pad_s": f"{turns}.prefix_padding_ms",
-        "pause_s": f"{turns}.silence_duration_ms",
-    }
+    inputs, turns = ("session.input_audio_", "session.") if is_beta else ("session.audio.input.",) * 2
+    return (
+        {"format": f"{inputs}format"}
+        | {option: f"{inputs}transcription.{name}" for option, name in TRANSCRIPTION_OPTIONS.items()}
+        | {option: f"{turns}turn_detection.{name}" for option, name in TURN_OPTIONS.items()}
+    )
 
 
 def shown_config(config: SessionConfig, session_id: str, expires_at: int | None) -> dict[str, Any]:
     """Return the whole effective configuration in the present dialect."""
     rate = {"rate": config.rate_hz} if config.format == PCM else {}
+    names = {"languages": [*config.languages], "keywords": [*config.keywords], "delay": config.delay}
     audio_input = {
         "format": {"type": config.format} | rate,
         "noise_reduction": None,
-        "transcription": _shown_transcription(config)
-        | {"languages": [*config.languages], "keywords": [*config.keywords], "delay": config.delay},
+        "transcription": _shown_transcription(config) | names,
         "turn_detection": _shown_turns(config.turns),
     }
-    return {
-        "id": session_id,
-        "object": "realtime.transcription_session",
-        "type": "transcription",
-        "audio": {"input": audio_input},
-        "include": [*config.include] or None,
-        "expires_at": expires_at,
-    }
+    shown = {"type": "transcription", "audio": {"input": audio_input}}
+    return _shown_session(config, session_id, expires_at, shown)
 
 
 def shown_beta_config(config: SessionConfig, session_id: str, expires_at: int | None) -> dict[str, Any]:
     """Return the whole effective configuration in the beta dialect."""
     formats = {format: name for name, format in BETA_FORMATS.items()}
-    return {
-        "id": session_id,
-        "object": "realtime.transcription_session",
+    shown = {
         "input_audio_format": formats[config.format],
         "input_audio_transcription": _shown_transcription(config),
         "input_audio_noise_reduction": None,
         "turn_detection": _shown_turns(config.turns),
-        "include": [*config.include] or None,
-        "expires_at": expires_at,
     }
+    return _shown_session(config, session_id, expires_at, shown)
 
 
 def invalid_value(path: str, value: Any, allowed: str, code: str = "invalid_value") -> RequestError:
@@ -238,6 +231,13 @@ def unknown_parameter(path: str, key: str, allowed: str = "") -> RequestError:
     """Return the error for a key that is not known, behind the path of what it is in."""
     unknown = f"{path}{key[:MAX_SHOWN_CHARS]}"
     return RequestError(f"unknown parameter: {unknown}{allowed}", code="unknown_parameter", param=unknown)
+
+
+def _shown_session(
+    config: SessionConfig, session_id: str, expires_at: int | None, shown: dict[str, Any]
+) -> dict[str, Any]:
+    about = {"id": session_id, "object": "realtime.transcription_session"}
+    return about | shown | {"include": [*config.include] or None, "expires_at": expires_at}
 
 
 def _shown_transcription(config: SessionConfig) -> dict[str, Any]:
@@ -307,14 +307,14 @@ def _flag(value: Any, path: str) -> None:
         raise invalid_value(path, value, "true or false", "invalid_type")
 
 
-def _ignored(value: Any, path: str, config: SessionConfig) -> SessionConfig:
-    """Leave out what a transcription session has no use for, or what the server itself has set."""
-    return config
+def _checked(read: Callable[[Any, str], Any]) -> Reader:
+    """Return the reader of what is checked, and has no effect here."""
 
+    def check(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+        read(value, path)
+        return config
 
-def _type(value: Any, path: str, config: SessionConfig) -> SessionConfig:
-    _one_of(value, path, ("transcription",))
-    return config
+    return check
 
 
 def _include(value: Any, path: str, config: SessionConfig) -> SessionConfig:
@@ -326,13 +326,9 @@ def _include(value: Any, path: str, config: SessionConfig) -> SessionConfig:
 
 def _format(value: Any, path: str, config: SessionConfig) -> SessionConfig:
     given = _as_object(value, path, {"type": None, "rate": None})
-    format = _one_of(given.get("type", PCM), f"{path}.type", (PCM, MU_LAW, A_LAW))
-    if format == PCM:
-        rate_hz = _integer(given.get("rate", PCM_RATE_HZ), f"{path}.rate", RATES_HZ[0], RATES_HZ[-1])
-    else:
-        rate_hz = _integer(
-            given.get("rate", TELEPHONE_RATE_HZ), f"{path}.rate", TELEPHONE_RATE_HZ, TELEPHONE_RATE_HZ
-        )
+    format = _one_of(given.get("type", PCM), f"{path}.type", tuple(ENCODINGS))
+    usual, low, high = (PCM_RATE_HZ, RATES_HZ[0], RATES_HZ[-1]) if format == PCM else (TELEPHONE_RATE_HZ,) * 3
+    rate_hz = _integer(given.get("rate", usual), f"{path}.rate", low, high)
     return replace(config, format=format, rate_hz=rate_hz)
 
 
@@ -343,29 +339,11 @@ def _beta_format(value: Any, path: str, config: SessionConfig) -> SessionConfig:
     return replace(config, format=format, rate_hz=PCM_RATE_HZ if format == PCM else TELEPHONE_RATE_HZ)
 
 
-def _rate(value: Any, path: str, config: SessionConfig) -> SessionConfig:
-    return replace(config, rate_hz=_integer(value, path, RATES_HZ[0], RATES_HZ[-1]))
-
-
-def _channels(value: Any, path: str, config: SessionConfig) -> SessionConfig:
-    _integer(value, path, 1, 1)
-    return config
-
-
-def _noise_reduction(value: Any, path: str, config: SessionConfig) -> SessionConfig:
+def _noise_reduction(value: Any, path: str) -> None:
     """Check what is not done: the models are trained on noisy speech, and the effective configuration says null."""
     if value is not None:
         given = _as_object(value, path, {"type": None, "strength": None})
         _one_of(given.get("type", "near_field"), f"{path}.type", ("near_field", "far_field"))
-    return config
-
-
-def _model(value: Any, path: str, config: SessionConfig) -> SessionConfig:
-    return replace(config, model=_text(value, path) or SessionConfig().model)
-
-
-def _delay(value: Any, path: str, config: SessionConfig) -> SessionConfig:
-    return replace(config, delay=_one_of("low" if value is None else value, path, DELAYS))
 
 
 def _set(field: str, read: Callable[[Any, str], Any]) -> Reader:
@@ -407,31 +385,34 @@ _TURN_DETECTION: dict[str, Callable[[Any, str], Any]] = {
     "interrupt_response": _flag,
 }
 _TRANSCRIPTION: dict[str, Reader] = {
-    "model": _model,
+    "model": _set("model", lambda value, path: _text(value, path) or SessionConfig().model),
     "language": _set("language", _text),
     "languages": _set("languages", _texts),
     "prompt": _set("prompt", partial(_text, max_chars=MAX_PROMPT_CHARS)),
     "keywords": _set("keywords", _texts),
-    "delay": _delay,
+    "delay": _set("delay", lambda value, path: _one_of("low" if value is None else value, path, DELAYS)),
 }
 _INPUT: dict[str, Reader] = {
     "format": _format,
-    "noise_reduction": _noise_reduction,
+    "noise_reduction": _checked(_noise_reduction),
     "transcription": _transcription,
     "turn_detection": _turn_detection,
 }
+_PARAMS: dict[str, Reader] = {
+    "sample_rate_hz": _set("rate_hz", partial(_integer, low=RATES_HZ[0], high=RATES_HZ[-1])),
+    "num_channels": _checked(partial(_integer, low=1, high=1)),
+}
 _SESSION: dict[str, Reader] = {
-    "type": _type,
+    "type": _checked(partial(_one_of, allowed=("transcription",))),
     "audio": partial(_read_group, {"input": partial(_read_group, _INPUT)}),
     "include": _include,
     "input_audio_format": _beta_format,
-    "input_audio_params": partial(_read_group, {"sample_rate_hz": _rate, "num_channels": _channels}),
-    "input_audio_noise_reduction": _noise_reduction,
+    "input_audio_params": partial(_read_group, _PARAMS),
+    "input_audio_noise_reduction": _checked(_noise_reduction),
     "input_audio_transcription": _transcription,
     "turn_detection": _turn_detection,
-    "modalities": _ignored,
-    "client_secret": _ignored,
-    "id": _ignored,
-    "object": _ignored,
-    "expires_at": _ignored,
+    # What a transcription session has no use for, or what the server itself has set.
+    **dict.fromkeys(
+        ("modalities", "client_secret", "id", "object", "expires_at"), _checked(lambda value, path: None)
+    ),
 }

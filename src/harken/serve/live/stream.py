@@ -290,13 +290,8 @@ class ResumableStream(Translator):
                 self._n_bytes += len(message)
                 if not self._is_open:
                     self._is_open = True
-                    yield OpenStream(
-                        self._model,
-                        self._hello.options,
-                        self._hello.stream_options,
-                        self._service.options.session_limit_s,
-                        self._hello.speakers,
-                    )
+                    hello = self._hello
+                    yield OpenStream(self._model, hello.options, hello.stream_options, speakers=hello.speakers)
                 yield Audio(message, self._hello.audio)
             case {"type": "flush"}:
                 self._n_flushes += 1

@@ -26,8 +26,8 @@ class OpenStream:
     model : str
     options : TranscribeOptions
     stream_options : StreamOptions
-    limit_s : float
-        Longest audio, in seconds; 0 for no limit.
+    is_bounded : bool
+        True if its audio may be no longer than a session.
     speakers : bool
         True to tell speakers apart.
     whole_turns : bool
@@ -38,7 +38,7 @@ class OpenStream:
     model: str
     options: TranscribeOptions
     stream_options: StreamOptions
-    limit_s: float = 0.0
+    is_bounded: bool = True
     speakers: bool = False
     whole_turns: bool = False
 

@@ -38,14 +38,11 @@ from harken.serve.live.translator import (
 )
 from harken.serve.rest.files import plain_error
 from harken.serve.service import Service
-from harken.serve.work.captions import shared_as
 from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, StreamOptions
 from harken.text import from_language_tag
 from harken.transcribe import TranscribeOptions
 
-MAX_TEXT_BYTES, MAX_AUDIO_BYTES = 1 << 18, 1 << 24
-"""Jigasi sends a whole recording in a message."""
 TELEPHONE_RATE_HZ = 8_000
 STREAM_OPTIONS = StreamOptions(sentence_pause_s=0.5, pause_s=1.0)
 """Callers wait for the end of a turn, which Vosk finds after about as long a pause."""
@@ -63,9 +60,7 @@ def make_vosk_app(service: Service) -> Starlette:
     """
 
     async def serve(socket: WebSocket) -> None:
-        captions = shared_as(socket.query_params)
-        translator = VoskTranslator(service, socket.path_params["language"])
-        await serve_socket(service, socket, translator, MAX_TEXT_BYTES, MAX_AUDIO_BYTES, captions)
+        await serve_socket(service, socket, VoskTranslator(service, socket.path_params["language"]))
 
     options = replace(service.options, api_key=(), auth=False)
     guard = Middleware(
@@ -141,8 +136,7 @@ class VoskTranslator(Translator):
             options = TranscribeOptions(
                 language=from_language_tag(self._language), hotwords=self._hotwords, word_timestamps=True
             )
-            limit_s = self._service.options.session_limit_s
-            yield OpenStream(self._model, options, STREAM_OPTIONS, limit_s, self._with_speakers)
+            yield OpenStream(self._model, options, STREAM_OPTIONS, speakers=self._with_speakers)
         yield Audio(audio, self._format)
         yield Mark(HEARD)
 

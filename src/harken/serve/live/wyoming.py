@@ -149,8 +149,7 @@ class WyomingTranslator(Translator):
         _audio_format(data)
         if self._options:
             self._is_open, self._has_failed = True, False
-            limit_s = self._service.options.session_limit_s
-            yield OpenStream(self._model, self._options, STREAM_OPTIONS, limit_s)
+            yield OpenStream(self._model, self._options, STREAM_OPTIONS)
 
     def _take(self, event: WyomingEvent) -> Iterator[Output]:
         if not (self._is_open or self._has_failed):

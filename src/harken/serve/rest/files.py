@@ -39,6 +39,8 @@ from harken.serve.rest.transcription_form import (
     with_voices,
 )
 from harken.serve.rest.transcripts import (
+    END,
+    HEARTBEAT,
     HEARTBEAT_S,
     EventStream,
     TranscriptionEvents,
@@ -242,7 +244,7 @@ class Files:
                             _check(job, update)
                         await _send_update(stream, update, events)
                     await stream.send_all(partial(events.done, _transcript(job)))
-                    await stream.send_end()
+                    await stream.write(END)
                 except Exception as error:
                     problem = self.dialect.problem(error)
                     if problem.code == UNFORESEEN:
@@ -295,7 +297,7 @@ async def _send_update(stream: EventStream, update: FileUpdate | None, events: T
     if update:
         await stream.send_all(partial(events.update, update))
     else:
-        await stream.send_heartbeat()
+        await stream.write(HEARTBEAT)
 
 
 def _check(job: FileJob, update: FileUpdate) -> None:

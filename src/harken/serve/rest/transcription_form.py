@@ -170,10 +170,15 @@ def _temperatures(form: Form, name: str) -> tuple[float, ...]:
 
 def _speech_options(form: Form, name: str) -> dict[str, Any]:
     """Return the options of voice activity detection that the chunking strategy sets."""
-    given: Mapping[str, Any] = form.entries(name) or _parse_strategy(name, form.text(name) or "auto")
-    if given.get("type") != "server_vad":
-        if given.get("type") == "auto":
+    given: Mapping[str, Any] = form.entries(name)
+    if not given:
+        text = form.text(name) or "auto"
+        if text == "auto":
             return {}
+        given = object_in(text, bad_field(name, text, 'auto, or an object such as {"type": "server_vad"}'))
+    if given.get("type") == "auto":
+        return {}
+    if given.get("type") != "server_vad":
         raise bad_field(f"{name}[type]", str(given.get("type")), "server_vad")
 
     def setting(key: str, default: float, highest: float) -> float:
@@ -191,12 +196,6 @@ def _speech_options(form: Form, name: str) -> dict[str, Any]:
         "vad_min_silence_s": silence_s,
         "vad_speech_pad_s": min(padding_s, silence_s / 2),  # it may fill the silence from both sides
     }
-
-
-def _parse_strategy(name: str, text: str) -> Mapping[str, Any]:
-    if text == "auto":
-        return {"type": "auto"}
-    return object_in(text, bad_field(name, text, 'auto, or an object such as {"type": "server_vad"}'))
 
 
 def _known_speakers(names: Sequence[str], references: Sequence[str]) -> Mapping[str, bytes]:

@@ -282,22 +282,15 @@ class EventStream:
 
     async def send(self, event: Event) -> None:
         """Send an object; waits while the client reads slowly."""
-        await self._write(_encoded(event))
+        await self.write(_encoded(event))
 
     async def send_all(self, make_events: Callable[[], Iterable[Event]]) -> None:
         """Send objects that a function makes, in a thread, as they may be large."""
         for data in await asyncio.to_thread(lambda: [*map(_encoded, make_events())]):
-            await self._write(data)
+            await self.write(data)
 
-    async def send_end(self) -> None:
-        """Send what tells that nothing follows."""
-        await self._write(END)
-
-    async def send_heartbeat(self) -> None:
-        """Send a comment, which clients skip."""
-        await self._write(HEARTBEAT)
-
-    async def _write(self, data: bytes) -> None:
+    async def write(self, data: bytes) -> None:
+        """Send what is no object: `END`, or `HEARTBEAT`, a comment, which clients skip."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
 
