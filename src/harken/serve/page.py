@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
 from inspect import getdoc
@@ -23,7 +22,6 @@ from harken.serve.service import Service
 from harken.version import __version__
 
 FOLDER = Path(__file__).parent / "page"
-INDEX = "index.html"
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = {
     "default-src": "'none'",
@@ -47,50 +45,32 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Asset:
-    """A file of the page, in memory."""
-
-    content: bytes
-    media_type: str
-    etag: str
-
-
 def routes(service: Service, api: Mapping[str, Any]) -> list[BaseRoute]:
     """Return the routes of the description of the API, and of the pages, unless the options leave these out."""
     description = Route("/openapi.json", lambda request: JSONResponse(api))
     if not service.options.page:
         return [description]
-    assets = {
-        path.name: _asset(path.read_bytes(), path.suffix)
-        for path in sorted(FOLDER.iterdir())
-        if path.suffix in MEDIA_TYPES
-    }
-
-    def route(path: str, asset: _Asset) -> Route:
-        async def answer(request: Request) -> Response:
-            return _response(request, asset)
-
-        return Route(path, answer)
-
+    contents = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in MEDIA_TYPES}
     return [
         description,
-        route("/", assets[INDEX]),
-        route("/captions", assets["captions.html"]),
-        route("/docs", _asset(_described_page(api).encode(), ".html")),
-        *(route(f"/page/{name}", asset) for name, asset in assets.items()),
+        _route("/", contents["index.html"]),
+        _route("/captions", contents["captions.html"]),
+        _route("/docs", _described_page(api).encode()),
+        *(_route(f"/page/{name}", content, Path(name).suffix) for name, content in contents.items()),
     ]
 
 
-def _asset(content: bytes, suffix: str) -> _Asset:
-    return _Asset(content, MEDIA_TYPES[suffix], f'"{sha256(content).hexdigest()[:32]}"')
+def _route(path: str, content: bytes, suffix: str = ".html") -> Route:
+    """Return the route of a file, which browsers keep."""
+    etag = f'"{sha256(content).hexdigest()[:32]}"'
+    headers = HEADERS | {"etag": etag}
 
+    async def answer(request: Request) -> Response:
+        if etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=MEDIA_TYPES[suffix], headers=headers)
 
-def _response(request: Request, asset: _Asset) -> Response:
-    headers = HEADERS | {"etag": asset.etag}
-    if asset.etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    return Response(asset.content, media_type=asset.media_type, headers=headers)
+    return Route(path, answer)
 
 
 # --- the description of the API: a document in OpenAPI, made of the routes and their fields, and its page ---
@@ -108,7 +88,7 @@ def document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     """Return the document that describes routes; those of WebSockets and of the page are left out."""
     paths: dict[str, dict[str, Operation]] = {}
     for route in routes:
-        if isinstance(route, Route) and route.include_in_schema:
+        if isinstance(route, Route):
             path = route.path.replace(":path}", "}")
             for method in sorted((route.methods or {"GET"}) - {"HEAD"}):
                 paths.setdefault(path, {})[method.lower()] = _operation(route)
@@ -141,13 +121,10 @@ def _described_page(described: Mapping[str, Any]) -> str:
 def _operation(route: Route) -> Operation:
     if isinstance(route.endpoint, Files):
         return _of_dialect(route.endpoint.dialect)
-    names = [*route.param_convertors]
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-    ]
-    return {"summary": (getdoc(route.endpoint) or "").partition("\n")[0], "parameters": parameters} | _answers(
-        ()
-    )
+    of_path = {"in": "path", "required": True, "schema": {"type": "string"}}
+    parameters = [{"name": name} | of_path for name in route.param_convertors]
+    summary = (getdoc(route.endpoint) or "").partition("\n")[0]
+    return {"summary": summary, "parameters": parameters, "responses": _answers(())}
 
 
 def _of_dialect(dialect: Dialect) -> Operation:
@@ -162,27 +139,22 @@ def _of_dialect(dialect: Dialect) -> Operation:
     if dialect.recording is None:
         content: dict[str, Any] = {"audio/*": {"schema": RECORDING}}
     else:
-        body = {
-            "type": "object",
-            "required": [dialect.recording, *required],
-            "properties": {dialect.recording: RECORDING} | fields,
-        }
-        content = {"multipart/form-data": {"schema": body}}
-    return operation | {"requestBody": {"required": True, "content": content}} | _answers(dialect.answers)
+        properties = {dialect.recording: RECORDING} | fields
+        form = {"type": "object", "required": [dialect.recording, *required], "properties": properties}
+        content = {"multipart/form-data": {"schema": form}}
+    body = {"required": True, "content": content}
+    return operation | {"requestBody": body, "responses": _answers(dialect.answers)}
 
 
-def _answers(types: tuple[str, ...]) -> Operation:
+def _answers(types: tuple[str, ...]) -> dict[str, Any]:
     content: dict[str, Any] = {type: {} for type in types}
-    return {
-        "responses": {"200": {"description": "Done.", "content": content}, "4XX": {"description": "Refused."}}
-    }
+    return {"200": {"description": "Done.", "content": content}, "4XX": {"description": "Refused."}}
 
 
 def _section(title: str, operation: Operation) -> Iterator[str]:
     yield f"<h2><code>{escape(title)}</code></h2>"
     yield f"<p>{escape(operation['summary'])}</p>"
-    rows = [*_rows(operation)]
-    if rows:
+    if rows := [*_rows(operation)]:
         yield "<table><tr><th>field</th><th>type</th><th>meaning</th></tr>"
         for row in rows:
             yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
