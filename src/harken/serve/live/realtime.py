@@ -54,14 +54,6 @@ MAX_BODY_BYTES = 1 << 16
 MAX_MESSAGE_BYTES = (15 << 20) + 4096
 """Largest message: an append of 15 MiB, and what is around it."""
 MIN_COMMIT_S = 0.1
-FIELDS: Mapping[str, tuple[str, ...]] = {
-    "session.update": ("session",),
-    "transcription_session.update": ("session",),
-    "input_audio_buffer.append": ("audio",),
-    "input_audio_buffer.commit": (),
-    "input_audio_buffer.clear": (),
-}
-"""Fields of the events of clients, beside their type and id."""
 MAX_APPEND_CHARS = 15 << 20
 MAX_EVENT_ID_CHARS = 512
 CONVERSATIONAL = ("gpt-realtime", "gpt-4o-realtime", "gpt-4o-mini-realtime")
@@ -226,7 +218,8 @@ class RealtimeSession(Translator):
         try:
             event = _read_json(message)
             self._event_id = _client_event_id(event)
-            yield from self._HANDLERS[_check_event(event)](self, event)
+            handle, *names = self._HANDLERS[_check_event(event, self._HANDLERS)]
+            yield from handle(self, *(event[name] for name in names))
         except RequestError as error:
             yield self._writer.error(error, self._event_id)
 
@@ -283,8 +276,7 @@ class RealtimeSession(Translator):
         self._configure(replace(self._config, model=model))
         return None
 
-    def _update(self, event: dict[str, Any]) -> Iterator[Output]:
-        session = event["session"]
+    def _update(self, session: Any) -> Iterator[Output]:
         config, paths = updated_config(self._config, session), option_paths(session)
         if self._received_s and config.audio_format != self._config.audio_format:
             raise invalid_value(
@@ -299,12 +291,12 @@ class RealtimeSession(Translator):
         self._configure(config)
         yield self._session_event("updated")
 
-    def _update_beta(self, event: dict[str, Any]) -> Iterator[Output]:
+    def _update_beta(self, session: Any) -> Iterator[Output]:
         self._writer.beta = True
-        yield from self._update(event)
+        yield from self._update(session)
 
-    def _append(self, event: dict[str, Any]) -> Iterator[Output]:
-        data = _decoded_audio(event["audio"])
+    def _append(self, audio: Any) -> Iterator[Output]:
+        data = _decoded_audio(audio)
         if not data or self._is_refused:
             return
         if not self._is_open or self._opened_with != self._stream_config:
@@ -338,7 +330,7 @@ class RealtimeSession(Translator):
         if limit_ms is not None and self._turns.is_silent and silence_s * 1000 >= limit_ms:
             yield Flush(self._turns.check_silence(self._received_s))
 
-    def _commit(self, event: dict[str, Any]) -> Iterator[Output]:
+    def _commit(self) -> Iterator[Output]:
         if self._uncommitted_s < MIN_COMMIT_S:
             raise RequestError(
                 f"{max(self._uncommitted_s, 0.0) * 1000:.0f} ms of audio have come since the last commit; "
@@ -349,7 +341,7 @@ class RealtimeSession(Translator):
         yield from events
         yield Flush(mark)
 
-    def _clear(self, event: dict[str, Any]) -> Iterator[Output]:
+    def _clear(self) -> Iterator[Output]:
         if self._is_open:
             yield Flush(self._turns.clear(self._received_s), drops=True)
         yield self._writer.event("input_audio_buffer.cleared")
@@ -378,15 +370,16 @@ class RealtimeSession(Translator):
         yield self._writer.error(RequestError(str(problem), type="server_error", code=code))
         yield HangUp(close_code, str(problem))
 
-    _HANDLERS: Mapping[str, Callable[[RealtimeSession, dict[str, Any]], Iterator[Output]]] = MappingProxyType(
+    _HANDLERS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         {
-            "session.update": _update,
-            "transcription_session.update": _update_beta,
-            "input_audio_buffer.append": _append,
-            "input_audio_buffer.commit": _commit,
-            "input_audio_buffer.clear": _clear,
+            "session.update": (_update, "session"),
+            "transcription_session.update": (_update_beta, "session"),
+            "input_audio_buffer.append": (_append, "audio"),
+            "input_audio_buffer.commit": (_commit,),
+            "input_audio_buffer.clear": (_clear,),
         }
     )
+    """What takes the events of clients, and their fields beside the type and the id."""
 
 
 def _read_json(message: str | bytes) -> dict[str, Any]:
@@ -407,8 +400,8 @@ def _client_event_id(event: dict[str, Any]) -> str | None:
     return event_id if isinstance(event_id, str) and len(event_id) <= MAX_EVENT_ID_CHARS else None
 
 
-def _check_event(event: dict[str, Any]) -> str:
-    """Return the type of an event of a client.
+def _check_event(event: dict[str, Any], known: Mapping[str, tuple[Any, ...]]) -> str:
+    """Return the type of an event of a client, which is known with its fields.
 
     Raises
     ------
@@ -418,14 +411,15 @@ def _check_event(event: dict[str, Any]) -> str:
     name = event.get("type")
     if name is None:
         raise RequestError("the event has no type", code="missing_required_parameter", param="type")
-    if not isinstance(name, str) or name not in FIELDS:
-        raise invalid_value("type", name, ", ".join(FIELDS))
-    for field in FIELDS[name]:
+    if not isinstance(name, str) or name not in known:
+        raise invalid_value("type", name, ", ".join(known))
+    _, *fields = known[name]
+    for field in fields:
         if field not in event:
             message = f"an event of type {name} has no {field}"
             raise RequestError(message, code="missing_required_parameter", param=field)
     for key in event:
-        if key not in ("type", "event_id", *FIELDS[name]):
+        if key not in ("type", "event_id", *fields):
             raise unknown_parameter("", key)
     return name
 
