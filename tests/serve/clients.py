@@ -37,8 +37,8 @@ async def until(condition: Callable[[], object]) -> None:
 class Client:
     """The other end of a connection: ``serve`` runs the server's side of it.
 
-    Each also has ``text``, all that has become final; ``errors``, the codes of those that came; and ``speakers``, who
-    said each of the results that became final, if its protocol tells.
+    Each has ``text``, all that has become final; ``errors``, the codes of those that came; and ``speakers``, who said
+    each of the results that became final, if its protocol tells; usually of its ``results`` and ``error_code``.
     """
 
     resumable = asks_for_speakers = False
@@ -56,6 +56,22 @@ class Client:
 
     async def open(self) -> None:
         """Do what comes before audio."""
+
+    def results(self) -> list[tuple[str, Any]]:
+        """Return text and speaker of what has become final."""
+        raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        return " ".join(text.strip() for text, _ in self.results())
+
+    @property
+    def speakers(self) -> list[str]:
+        return [speaker for _, speaker in self.results()]
+
+    @property
+    def errors(self) -> list[str | None]:
+        return [code for message in self.messages if (code := self.error_code(message))]
 
     def say(self, n_words: int) -> None:
         """Send the audio of some words, a second at most in a message."""
@@ -151,21 +167,12 @@ class OwnClient(_Socket):
         await until(found)
         return found() or {}
 
-    @property
-    def text(self) -> str:
-        return "".join(segment["text"] for segment in self._segments).strip()
+    def results(self) -> list[tuple[str, Any]]:
+        segments = [message["segment"] for message in self.messages if "segment" in message]
+        return [(segment["text"], segment.get("speaker")) for segment in segments]
 
-    @property
-    def speakers(self) -> list[str]:
-        return [segment["speaker"] for segment in self._segments]
-
-    @property
-    def _segments(self) -> list[dict[str, Any]]:
-        return [message["segment"] for message in self.messages if "segment" in message]
-
-    @property
-    def errors(self) -> list[str | None]:
-        return [message["code"] for message in self.messages if message.get("type") == "error"]
+    def error_code(self, message: Any) -> str | None:
+        return message["code"] if message.get("type") == "error" else None
 
 
 class RealtimeClient(_Socket):
@@ -193,9 +200,8 @@ class RealtimeClient(_Socket):
     def speakers(self) -> list[str]:
         return [message["speaker"] for message in self.messages if message["type"].endswith(".segment")]
 
-    @property
-    def errors(self) -> list[str | None]:
-        return [message["error"]["code"] for message in self.messages if message["type"] == "error"]
+    def error_code(self, message: Any) -> str | None:
+        return message["error"]["code"] if message["type"] == "error" else None
 
 
 class VoskClient(_Socket):
@@ -205,19 +211,11 @@ class VoskClient(_Socket):
         if self.asks_for_speakers:
             self.send({"config": {"speakers": True}})
 
-    @property
-    def text(self) -> str:
-        return " ".join(result["text"] for result in self._results)
-
-    @property
-    def speakers(self) -> list[str]:
-        for result in self._results:
-            assert {word["speaker"] for word in result["result"]} == {result["speaker"]}
-        return [result["speaker"] for result in self._results]
-
-    @property
-    def _results(self) -> list[dict[str, Any]]:
-        return [message for message in self.messages if message.get("text")]
+    def results(self) -> list[tuple[str, Any]]:
+        told = [message for message in self.messages if message.get("text")]
+        for each in told:
+            assert all(word.get("speaker") == each.get("speaker") for word in each.get("result", ()))
+        return [(each["text"], each.get("speaker")) for each in told]
 
     @property
     def errors(self) -> list[str | None]:
@@ -228,22 +226,16 @@ class DeepgramClient(_Socket):
     path, query = "/v1/listen", b"encoding=linear16&sample_rate=16000&interim_results=true&model=nova-3"
     query_for_speakers, end = b"&diarize=true", {"type": "CloseStream"}
 
-    @property
-    def text(self) -> str:
-        return " ".join(filter(None, (result["transcript"] for result in self._results)))
+    def results(self) -> list[tuple[str, Any]]:
+        told = [each["channel"]["alternatives"][0] for each in self.messages if each.get("is_final")]
+        numbers = [{word.get("speaker", 0) for word in each["words"]} for each in told]
+        said = [
+            (each["transcript"], own) for each, own in zip(told, numbers, strict=True) if each["transcript"]
+        ]
+        return [(text, "AB"[number]) for text, (number,) in said]
 
-    @property
-    def speakers(self) -> list[str]:
-        numbers = [{word["speaker"] for word in result["words"]} for result in self._results]
-        return ["AB"[number] for own in numbers for number in own]
-
-    @property
-    def _results(self) -> list[dict[str, Any]]:
-        return [each["channel"]["alternatives"][0] for each in self.messages if each.get("is_final")]
-
-    @property
-    def errors(self) -> list[str | None]:
-        return [message["variant"] for message in self.messages if message["type"] == "Error"]
+    def error_code(self, message: Any) -> str | None:
+        return message["variant"] if message["type"] == "Error" else None
 
 
 class WyomingClient(Client):

@@ -170,12 +170,10 @@ def _temperatures(form: Form, name: str) -> tuple[float, ...]:
 
 def _speech_options(form: Form, name: str) -> dict[str, Any]:
     """Return the options of voice activity detection that the chunking strategy sets."""
-    given: Mapping[str, Any] = form.entries(name)
+    text, given = form.text(name) or "auto", form.entries(name)
     if not given:
-        text = form.text(name) or "auto"
-        if text == "auto":
-            return {}
-        given = object_in(text, bad_field(name, text, 'auto, or an object such as {"type": "server_vad"}'))
+        problem = bad_field(name, text, 'auto, or an object such as {"type": "server_vad"}')
+        given = {"type": "auto"} if text == "auto" else object_in(text, problem)
     if given.get("type") == "auto":
         return {}
     if given.get("type") != "server_vad":
