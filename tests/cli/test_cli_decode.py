@@ -17,13 +17,9 @@ FIRST_WINDOW = ("--clip-timestamps", "0,0.48")
 
 
 @pytest.fixture
-def talk(cli):
-    return AUDIO_FORMATS["wav s16"].write(Path("talk"), 2 * WINDOW_S)
-
-
-@pytest.fixture
-def decode(cli, talk):
+def decode(cli):
     """Return a function that decodes two windows with known texts, and returns what is printed."""
+    talk = AUDIO_FORMATS["wav s16"].write(Path("talk"), 2 * WINDOW_S)
 
     def decode(text, *arguments):
         cli.use_texts(*(text if isinstance(text, list) else [text]))
@@ -37,12 +33,7 @@ def decode(cli, talk):
 @pytest.fixture
 def trace(decode):
     """Return a function that decodes so, and returns the events."""
-
-    def trace(text, *arguments):
-        printed = decode(text, "--trace", "--json", *arguments)
-        return [json.loads(line) for line in printed.splitlines()]
-
-    return trace
+    return lambda *given: [json.loads(line) for line in decode(*given, "--trace", "--json").splitlines()]
 
 
 def named(name: str, events: list[dict[str, object]]) -> list[dict[str, object]]:

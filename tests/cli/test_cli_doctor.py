@@ -24,12 +24,12 @@ def cli(cli, monkeypatch, tmp_path):
     return cli
 
 
-def break_imports(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    """Make the import of modules fail."""
+def break_imports(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """Make the import of a module fail."""
     original = importlib.import_module
 
     def import_module(name: str, package: str | None = None) -> object:
-        if name in modules:
+        if name == module:
             raise ImportError(f"lib{name}.so: cannot open\nshared object file")
         return original(name, package)
 
@@ -58,25 +58,18 @@ def test_report_and_text_have_every_part(cli):
     assert out.splitlines()[-1].startswith("harken can")
 
 
-def test_missing_required_package_fails(cli):
-    break_imports(cli.monkeypatch, "av")
-    code, facts_by_part = report(cli)
-    assert (code, facts_by_part["ready"], facts_by_part["packages"]["av"]) == (1, False, None)
-    assert facts_by_part["advice"][0] == (
-        "pip install av   # for audio of any kind; "
-        "it cannot be imported: libav.so: cannot open shared object file"
-    )
-    outcome = cli.run("doctor")
-    assert "  needed: pip install av " in outcome.out
-    assert outcome.out.endswith("harken cannot transcribe on this machine.\n")
-
-
-def test_missing_optional_package_is_advice_only(cli):
-    break_imports(cli.monkeypatch, "rich")
+@pytest.mark.parametrize(("package", "needed"), [("av", True), ("rich", False)])
+def test_missing_package_is_advice_and_fails_if_it_is_needed(cli, package, needed):
+    break_imports(cli.monkeypatch, package)
     cli.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))
     code, facts_by_part = report(cli)
-    assert (code, facts_by_part["ready"]) == (0, True)
-    assert facts_by_part["advice"][0].startswith("pip install rich ")
+    assert (code, facts_by_part["ready"], facts_by_part["packages"][package]) == (needed, not needed, None)
+    advice, _, reason = facts_by_part["advice"][0].partition("; it cannot be imported: ")
+    assert advice.startswith(f"pip install {package}   # for ")
+    assert reason == f"lib{package}.so: cannot open shared object file"
+    out = cli.run("doctor").out
+    assert f"  {'needed' if needed else 'better'}: pip install {package} " in out
+    assert out.endswith(f"harken {'cannot' if needed else 'can'} transcribe on this machine.\n")
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -11,13 +11,7 @@ import click
 import pytest
 
 from harken.cli import inputs
-from harken.cli.inputs import (
-    expand_patterns,
-    output_paths,
-    recording_duration_s,
-    recording_reference,
-    refuse_overwriting,
-)
+from harken.cli.inputs import expand_patterns, output_paths, recording_duration_s, refuse_overwriting
 from harken.errors import AudioError, AudioNotFound
 
 links = pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
@@ -77,8 +71,8 @@ def test_what_can_be_read_only_once_is_not_read_and_has_no_link(folder):
     os.mkfifo("pipe")
     for source in ("-", "pipe"):
         assert recording_duration_s(source) is None
-        assert recording_reference(source, folder) is None
-    assert recording_reference("talks/a b.mp3", Path("out")).url == "../talks/a%20b.mp3"
+        assert inputs.recording_reference(source, folder) is None
+    assert inputs.recording_reference("talks/a b.mp3", Path("out")).url == "../talks/a%20b.mp3"
 
 
 def refusal(targets, inputs):
@@ -123,10 +117,9 @@ def test_names_that_differ_in_case_are_one_file_where_the_disk_ignores_case(monk
 
 def test_a_file_that_standard_input_reads_is_refused():
     code = "from harken.cli.inputs import refuse_overwriting; refuse_overwriting(['talk.wav'], ['-'])"
+    command = [sys.executable, "-c", code]
     with Path("talk.wav").open() as file:
-        run = subprocess.run(
-            [sys.executable, "-c", code], stdin=file, capture_output=True, text=True, timeout=60
-        )
+        run = subprocess.run(command, stdin=file, capture_output=True, text=True, timeout=60)
     message = "talk.wav, which is standard input, would be overwritten, and it is read"
     assert run.stderr.endswith(f"UsageError: {message}\n")
 

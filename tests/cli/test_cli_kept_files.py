@@ -40,10 +40,6 @@ def finished(file: KeptFile, **how: object) -> KeptFile:
     return file
 
 
-def content(name: str) -> bytes:
-    return Path(name).read_bytes()
-
-
 def test_content_reaches_the_disk_while_it_grows(monkeypatch):
     synced: list[int] = []
     sync = os.fsync
@@ -63,7 +59,7 @@ def test_symbolic_link_is_followed(folder):
     assert os.listdir("disk") == ["b.part"]
     finished(file)
     assert Path("a").is_symlink()
-    assert (os.listdir("disk"), content("disk/b")) == (["b"], b"head")
+    assert (os.listdir("disk"), Path("disk/b").read_bytes()) == (["b"], b"head")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -86,7 +82,7 @@ class TestFullDisk:
         assert eventually(lambda: file.size == 16)
         file.append(b"7890")
         finished(file, usable_if_cut=True)
-        assert content("a") == b"head123456789012"
+        assert Path("a").read_bytes() == b"head123456789012"
         assert file.error is not None
 
     def test_disk_that_cannot_be_synced_is_reported(self, monkeypatch):

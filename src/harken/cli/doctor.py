@@ -40,22 +40,14 @@ class Finding:
     advice: tuple[Advice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A package that harken imports, and its purpose."""
-
-    name: str
-    module: str
-    purpose: str
-    needed: bool = True
-
-
-PACKAGES = (
-    Package("numpy", "numpy", "log-mel and the choice of tokens"),
-    Package("av", "av", "audio of any kind"),
-    Package("huggingface_hub", "huggingface_hub", "downloading models", needed=False),
-    Package("rich", "rich", "the progress bar", needed=False),
-)
+PACKAGES = {
+    "numpy": "log-mel and the choice of tokens",
+    "av": "audio of any kind",
+    "huggingface_hub": "downloading models",
+    "rich": "the progress bar",
+}
+"""What harken imports each package for."""
+NEEDED = {"numpy", "av"}
 
 EXTRAS = {
     "onnx": ("onnx", "onnxruntime"),
@@ -135,15 +127,15 @@ def packages() -> Finding:
     """Report the version of each package; each is imported, since an installed package may still fail to load."""
     facts: dict[str, Any] = {}
     advice: list[Advice] = []
-    for package in PACKAGES:
+    for name, purpose in PACKAGES.items():
         try:
-            importlib.import_module(package.module)
-            facts[package.name] = version(package.name)
+            importlib.import_module(name)
+            facts[name] = version(name)
         except Exception as error:  # a missing shared library may raise any error
-            facts[package.name] = None
+            facts[name] = None
             reason = " ".join(str(error).split())
-            text = f"pip install {package.name}   # for {package.purpose}; it cannot be imported: {reason}"
-            advice.append(Advice(text=text, needed=package.needed))
+            text = f"pip install {name}   # for {purpose}; it cannot be imported: {reason}"
+            advice.append(Advice(text=text, needed=name in NEEDED))
     return Finding(title="packages", facts=facts, advice=tuple(advice))
 
 

@@ -56,7 +56,7 @@ class Text(click.types.StringParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the text."""
         try:
-            text = checked_text(super().convert(value, param, ctx))
+            text = parse_text(super().convert(value, param, ctx))
         except click.BadParameter as error:
             self.fail(error.message, param, ctx)
         if not (text or self.empty):
@@ -94,7 +94,7 @@ class FilePath(click.Path):
         return super().convert(value, param, ctx)
 
 
-def checked_text(value: str) -> str:
+def parse_text(value: str) -> str:
     """Return a text that can be written as UTF-8.
 
     Raises
@@ -107,6 +107,9 @@ def checked_text(value: str) -> str:
     except UnicodeEncodeError:
         raise click.BadParameter(f"{abridged(value)} is not UTF-8 text") from None
     return value
+
+
+parse_text.__name__ = "text"  # for the help
 
 
 def checked_number(value: float, text: str) -> float:
@@ -378,14 +381,6 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     optional = value_type is not hint and value_type is not str
     parse = optional_number_parser(value_type) if optional else _SINGLE_VALUE_TYPES[value_type]
     return single_option(f"--{name}", type=parse, **settings)
-
-
-def parse_text(value: str) -> str:
-    """Return a text as `checked_text` does, under a name for the help."""
-    return checked_text(value)
-
-
-parse_text.__name__ = "text"
 
 
 def _number_parser(value_type: type) -> Parse:

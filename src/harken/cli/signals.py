@@ -154,24 +154,8 @@ class StopDeferral:
         self._stop = self._stop or signal_stop(number)
 
 
-class _StopSaver:
-    """A function that saves what has been done, called by the main thread or by the watching one.
-
-    Parameters
-    ----------
-    save : callable
-        Saves, and turns the message of the stop into one that says what was saved.
-    """
-
-    def __init__(self, save: Callable[[str], str]) -> None:
-        self.lock = Lock()
-        self._save = save
-
-    def __call__(self, stop: Stop) -> Stop:
-        return Stop(stop.code, self._save(str(stop)))
-
-
-_savers: list[_StopSaver] = []
+_savers: list[tuple[Lock, Callable[[str], str]]] = []
+"""Functions that save what has been done, each with the lock of the thread that calls it."""
 
 
 @contextmanager
@@ -189,14 +173,14 @@ def saving_on_stop(save: Callable[[str], str]) -> Iterator[None]:
     Stop
         The stop of the block, with that message.
     """
-    saver = _StopSaver(save)
+    saver = Lock(), save
     _savers.append(saver)
     try:
         yield
     except Stop as stop:
         answers.stop = None
-        with saver.lock:
-            raise saver(stop) from None
+        with saver[0]:
+            raise Stop(stop.code, save(str(stop))) from None
     finally:
         _savers.remove(saver)
 
@@ -257,8 +241,8 @@ def _watch(reader: int) -> NoReturn:
                     interrupt_main(signal.Signals(numbers[0]))
         elif not answers.repeated and not any(listen(numbers[0]) for listen in signal_listeners[::-1]):
             stop = signal_stop(numbers[0])
-            for saver in reversed(_savers):
-                saver.lock.acquire()  # never released: the main thread must not go on
+            for lock, save in reversed(_savers):
+                lock.acquire()  # never released: the main thread must not go on
                 with suppress(Exception):
-                    stop = saver(stop)
+                    stop = Stop(stop.code, save(str(stop)))
             end_now(stop)
