@@ -71,6 +71,10 @@ def plot_data(**changes: Any) -> PlotData:
     return PlotData(**{**values, **changes})
 
 
+def hostile_span(end_s: float) -> TextSpan:
+    return TextSpan(start_s=7.6, end_s=end_s, text=HOSTILE, probability=0.9, reason=HOSTILE)
+
+
 def parsed(data: PlotData) -> Parsed:
     return Parsed("".join(html_page(data)))
 
@@ -106,10 +110,11 @@ class TestHtmlPage:
         "hostile",
         [
             {"title": HOSTILE},
-            {"text_spans": (TextSpan(start_s=7.6, end_s=9.4, text=HOSTILE, probability=0.9, reason=HOSTILE),)},
+            {"text_spans": (hostile_span(9.4),)},
+            {"text_spans": (hostile_span(7.7),)},  # upright, as it is narrow
             {"windows": (decoded_window(7.5, 9.5, "<|0.00|>", HOSTILE),)},
         ],
-        ids=["title", "text_spans", "windows"],
+        ids=["title", "word", "narrow word", "token"],
     )
     def test_text_never_becomes_markup(self, hostile: dict[str, Any]) -> None:
         page = parsed(plot_data(**hostile))
