@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,16 @@ from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_measurement, live_stream_options
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s, refuse_overwriting
-from harken.cli.measuring import Measurement, Report, Row, json_option, limit_option, measure, table_rows
+from harken.cli.measuring import (
+    Measurement,
+    Report,
+    Row,
+    format_heading,
+    json_option,
+    limit_option,
+    measure,
+    table_rows,
+)
 from harken.cli.model_options import load_model_with_status, model_files, model_options, model_params
 from harken.cli.options import (
     Command,
@@ -30,6 +39,7 @@ from harken.cli.options import (
     without_flag,
 )
 from harken.cli.terminal import Screen, format_table, format_time, pluralize, write_stderr
+from harken.decoding import DecodeStats
 from harken.decoding.speculation import NEAR_TIE
 from harken.errors import AudioError, BackendUnavailable
 from harken.evaluation.error_rate import normalizer
@@ -47,6 +57,7 @@ from harken.evaluation.speed import (
 from harken.manifests import Entry, manifest_path, read_manifests
 from harken.option_types import options_from
 from harken.streaming import StreamOptions
+from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
 
 PLAIN, SPECULATIVE = "plain", "speculative"
@@ -76,128 +87,64 @@ BEAM_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchResult:
-    """The result of a benchmark of recordings.
+def _rows(timings: Mapping[str, SpeedSummary], ratios: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
+    if len(timings) == 1:
+        yield from table_rows(TIMING_ROWS, timings)
+        return
+    yield ("", *timings, "ratio")
+    for label, *cells in table_rows(TIMING_ROWS, timings):
+        yield (label, *cells, f"{ratios[label]:.2f}" if label in ratios else "")
 
-    Parameters
-    ----------
-    provenance : mapping
-        Options of the model and of decoding.
-    recognizer : Recognizer
-    repeats : int
-    timings : mapping of str to SpeedSummary
-        Timings of `PLAIN`, `SPECULATIVE`, or both in this order.
-    divergences : tuple of Divergence
-    failures : tuple of Failure
-    complete : bool
-        True if all recordings were transcribed.
-    """
 
-    provenance: Mapping[str, Any]
-    recognizer: Recognizer
-    repeats: int
-    timings: Mapping[str, SpeedSummary]
-    divergences: tuple[Divergence, ...]
-    failures: tuple[Failure, ...]
-    complete: bool
+def _ratios(timings: Mapping[str, SpeedSummary]) -> dict[str, float]:
+    """Return the ratios of plain to speculative by the labels of their rows, where both are above 0."""
+    if len(timings) < 2:
+        return {}
+    pairs = {row.label: map(row.figure, timings.values()) for row in TIMING_ROWS if row.label in RATIOS}
+    return {label: plain / drafted for label, (plain, drafted) in pairs.items() if plain and drafted}  # type: ignore[operator]
 
-    @property
-    def recording_count(self) -> int:
-        """Number of recordings that were transcribed."""
-        return max(len(timing.results) for timing in self.timings.values())
 
-    def table(self) -> str:
-        """Return the report as text: the engine, times and counts, and where the tokens differ."""
-        first, *_ = self.timings.values()
-        passes = "" if self.repeats == 1 else f", median of {self.repeats} passes"
-        drafting = f"drafts: {self._draft_source}\n" if self._draft_source else ""
-        return (
-            f"{self.recognizer.model}, {self.recognizer.backend.capabilities.detail}\n{drafting}"
-            f"{pluralize(self.recording_count, 'recording')}: {first.audio_s:.1f} s of audio{passes}\n"
-            f"{format_table(self._rows())}{self._divergence_summary()}{self._footnotes()}"
+def _divergence_summary(found: Sequence[Divergence], count: int, tokenizer: Tokenizer) -> str:
+    """Return lines that compare the tokens of both engines and show the first difference in each recording."""
+    recordings = pluralize(count, "recording")
+    if not found:
+        return f"The tokens are the same in {recordings}.\n"
+    differing_texts = sum(not divergence.same_text for divergence in found)
+    lines = [
+        f"The tokens differ in {len(found)} of {recordings}, the text in {differing_texts}; the first difference of "
+        "each:\n"
+    ]
+    for divergence in found:
+        one, other = (
+            "the end" if token is None else f'"{tokenizer.describe_token(token)}"'
+            for token in divergence.tokens
         )
+        lines.append(
+            f"  {divergence.entry.name}: window at {format_time(divergence.start_s)}, token {divergence.index}: "
+            f"{one}, with drafts {other}\n"
+        )
+    return "".join(lines)
 
-    def report(self) -> dict[str, Any]:
-        """Return all results for `json.dumps`; docs/speculation.md lists the keys."""
-        return {
-            "by": dict(self.provenance),
-            "engine": self.recognizer.backend.capabilities.detail,
-            "draft": self._draft_source,
-            "complete": self.complete,
-            "repeats": self.repeats,
-            **{name: _timing_json(timing) for name, timing in self.timings.items()},
-            "ratios": {RATIOS[row.label]: ratio for row in TIMING_ROWS if (ratio := self._ratio(row.label))},
-            "divergences": [_divergence_json(divergence) for divergence in self.divergences],
-            "recordings": self._recording_texts(),
-            "failed": failed_recordings(self.failures),
-        }
 
-    @property
-    def _draft_source(self) -> str | None:
-        """Description of the draft model; None without drafts."""
-        return self.recognizer.speculator.detail if self.recognizer.speculator else None
-
-    def _rows(self) -> Iterator[tuple[str, ...]]:
-        if len(self.timings) == 1:
-            yield from table_rows(TIMING_ROWS, self.timings)
-            return
-        yield ("", *self.timings, "ratio")
-        for label, *cells in table_rows(TIMING_ROWS, self.timings):
-            ratio = self._ratio(label)
-            yield (label, *cells, f"{ratio:.2f}" if ratio else "")
-
-    def _ratio(self, label: str) -> float | None:
-        """Return the ratio of plain to speculative of a row; None if there is none."""
-        if label not in RATIOS or len(self.timings) < 2:
-            return None
-        (row,) = (row for row in TIMING_ROWS if row.label == label)
-        plain, speculative = (float(row.figure(timing)) for timing in self.timings.values())  # type: ignore[arg-type]
-        return plain / speculative if plain and speculative else None
-
-    def _divergence_summary(self) -> str:
-        """Return lines that compare the tokens of both engines and show the first difference in each recording."""
-        if len(self.timings) < 2:
-            return ""
-        if not self.divergences:
-            return f"The tokens are the same in {pluralize(self.recording_count, 'recording')}.\n"
-        differing_texts = sum(not divergence.same_text for divergence in self.divergences)
-        share = f"{len(self.divergences)} of {pluralize(self.recording_count, 'recording')}"
-        lines = [
-            f"The tokens differ in {share}, the text in {differing_texts}; the first difference of each:\n"
-        ]
-        for divergence in self.divergences:
-            one, other = (
-                "the end" if token is None else f'"{self.recognizer.tokenizer.describe_token(token)}"'
-                for token in divergence.tokens
-            )
-            lines.append(
-                f"  {divergence.entry.name}: window at {format_time(divergence.start_s)}, token {divergence.index}: "
-                f"{one}, with drafts {other}\n"
-            )
-        return "".join(lines)
-
-    def _footnotes(self) -> str:
-        stats = [*self.timings.values()][-1].stats
-        ties = stats.near_ties
-        notes = (
+def _footnotes(stats: DecodeStats) -> Iterator[str]:
+    if ties := stats.near_ties:
+        yield (
             f"Near ties: {pluralize(len(ties), 'token')} verified by a margin below {NEAR_TIE} in log-probability, "
             f"the least {min(ties):.6f}.\n"
-            if ties
-            else "",
-            BEAM_NOTE.format(pluralize(stats.undrafted_windows, "window")) if stats.undrafted_windows else "",
         )
-        return "".join(notes)
+    if stats.undrafted_windows:
+        yield BEAM_NOTE.format(pluralize(stats.undrafted_windows, "window"))
 
-    def _recording_texts(self) -> list[dict[str, Any]]:
-        """Return the text of each engine for each recording."""
-        texts: dict[str, dict[str, Any]] = {}
-        for name, timing in self.timings.items():
-            for run in timing.results:
-                hypothesis = run.hypothesis
-                row = {"audio": run.entry.name, "seconds": hypothesis.seconds, "language": hypothesis.language}
-                texts.setdefault(run.entry.name, row)[name] = hypothesis.text
-        return [*texts.values()]
+
+def _recording_texts(timings: Mapping[str, SpeedSummary]) -> list[dict[str, Any]]:
+    """Return the text of each engine for each recording."""
+    texts: dict[str, dict[str, Any]] = {}
+    for name, timing in timings.items():
+        for run in timing.results:
+            hypothesis = run.hypothesis
+            row = {"audio": run.entry.name, "seconds": hypothesis.seconds, "language": hypothesis.language}
+            texts.setdefault(run.entry.name, row)[name] = hypothesis.text
+    return [*texts.values()]
 
 
 def _divergence_json(divergence: Divergence) -> dict[str, Any]:
@@ -334,17 +281,32 @@ def _speed_measurement(
         engines = {PLAIN: plain, **engines}
 
     def make_report(rounds: Sequence[Round], failed: Sequence[Failure], complete: bool) -> Report:
-        result = BenchResult(
-            provenance=provenance,
-            recognizer=recognizer,
-            repeats=params["repeat"],
-            timings={name: summarise_speed(rounds, name, options, scored=can_score) for name in engines},
-            divergences=divergences(rounds, *engines) if len(engines) == 2 else (),
-            failures=tuple(failed),
-            complete=complete,
-        )
-        count = result.recording_count
-        return Report(recordings=count, text=result.table() if count else "", as_json=result.report())
+        timings = {name: summarise_speed(rounds, name, options, scored=can_score) for name in engines}
+        found = divergences(rounds, *engines) if len(engines) == 2 else ()
+        count, ratios = max(len(timing.results) for timing in timings.values()), _ratios(timings)
+        drafts = recognizer.speculator.detail if recognizer.speculator else None
+        first, last = timings[next(iter(engines))], [*timings.values()][-1]
+        as_json = {  # docs/speculation.md lists the keys
+            "by": dict(provenance),
+            "engine": recognizer.backend.capabilities.detail,
+            "draft": drafts,
+            "complete": complete,
+            "repeats": params["repeat"],
+            **{name: _timing_json(timing) for name, timing in timings.items()},
+            "ratios": {RATIOS[label]: ratio for label, ratio in ratios.items()},
+            "divergences": [_divergence_json(divergence) for divergence in found],
+            "recordings": _recording_texts(timings),
+            "failed": failed_recordings(failed),
+        }
+        if not count:
+            return Report(recordings=0, text="", as_json=as_json)
+        text = [
+            format_heading(recognizer, pluralize(count, "recording"), first.audio_s, params["repeat"], drafts),
+            format_table(_rows(timings, ratios)),
+            _divergence_summary(found, count, recognizer.tokenizer) if len(engines) == 2 else "",
+            *_footnotes(last.stats),
+        ]
+        return Report(recordings=count, text="".join(text), as_json=as_json)
 
     return Measurement(
         outcomes=_outcomes(run_rounds(engines, eval_recordings, options, params["repeat"])),

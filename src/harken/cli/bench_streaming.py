@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from functools import partial
+from heapq import nlargest
 from itertools import product
 from time import perf_counter, process_time
 from typing import Any
 
 from harken.api import Recognizer
-from harken.cli.measuring import Measurement, Report, Row, table_rows
+from harken.cli.measuring import Measurement, Report, Row, format_heading, table_rows
 from harken.cli.terminal import Screen, format_table, pluralize
 from harken.evaluation.error_rate import ErrorRate
 from harken.evaluation.latency import Percentiles
@@ -18,13 +19,14 @@ from harken.evaluation.live_runs import (
     ComputeCost,
     JoinedStream,
     LiveRound,
+    LiveRun,
     LiveSummary,
     join_by_speaker,
     run_live_rounds,
     summarise_live,
 )
 from harken.evaluation.scoring import EvalRecording, Failure, failed_recordings
-from harken.streaming import LiveSession, StreamingConfig, StreamOptions
+from harken.streaming import StreamingConfig, StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
@@ -60,102 +62,6 @@ SLOWEST_WORDS = 10
 """Number of words with the longest latency in the JSON object."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveBenchResult:
-    """The result of a benchmark of live sessions.
-
-    Parameters
-    ----------
-    provenance : mapping
-        Options of the model and of decoding.
-    recognizer : Recognizer
-    repeats : int
-    stream_options : mapping of str to StreamOptions
-        Options of the sessions, by their names.
-    configs : mapping of str to StreamingConfig
-        Configuration that each session starts with.
-    rounds : tuple of LiveRound
-    timings : mapping of str to LiveSummary
-    failures : tuple of Failure
-    complete : bool
-        True if all streams were transcribed.
-    """
-
-    provenance: Mapping[str, Any]
-    recognizer: Recognizer
-    repeats: int
-    stream_options: Mapping[str, StreamOptions]
-    configs: Mapping[str, StreamingConfig]
-    rounds: tuple[LiveRound, ...]
-    timings: Mapping[str, LiveSummary]
-    failures: tuple[Failure, ...]
-    complete: bool
-
-    @property
-    def recording_count(self) -> int:
-        """Number of recordings that were transcribed."""
-        return sum(len(bench_round.stream.recordings) for bench_round in self.rounds)
-
-    def table(self) -> str:
-        """Return the report as text, with a column for each session."""
-        passes = "" if self.repeats == 1 else f", median of {self.repeats} passes"
-        audio_s = sum(bench_round.offline_cost.audio_s for bench_round in self.rounds)
-        streams = f"{pluralize(len(self.rounds), 'stream')} of {pluralize(self.recording_count, 'recording')}"
-        return (
-            f"{self.recognizer.model}, {self.recognizer.backend.capabilities.detail}\n"
-            f"{streams}: {audio_s:.1f} s of audio{passes}\n"
-            f"{format_table(self._rows())}"
-        )
-
-    def report(self) -> dict[str, Any]:
-        """Return all results for `json.dumps`; docs/eval.md lists the keys."""
-        return {
-            "by": dict(self.provenance),
-            "engine": self.recognizer.backend.capabilities.detail,
-            "complete": self.complete,
-            "repeats": self.repeats,
-            "configs": {
-                name: {
-                    "options": asdict(self.stream_options[name]),
-                    "config": asdict(self.configs[name]),
-                    **_timing_json(timing),
-                    "slowest": self._slowest_words(name),
-                }
-                for name, timing in self.timings.items()
-            },
-            "streams": [self._stream_json(bench_round, index) for index, bench_round in enumerate(self.rounds)],
-            "failed": failed_recordings(self.failures),
-        }
-
-    def _rows(self) -> Iterator[tuple[str, ...]]:
-        yield ("", *self.timings)
-        yield ("window, hop, history, s", *map(_describe_config, self.configs.values()))
-        yield from table_rows(LIVE_ROWS, self.timings)
-
-    def _slowest_words(self, name: str) -> list[dict[str, Any]]:
-        """Return the words with the longest commit latency, with their streams."""
-        words = (
-            {"audio": bench_round.stream.entry.name, **asdict(word)}
-            for bench_round, run in zip(self.rounds, self.timings[name].runs, strict=True)
-            for word in run.latencies.words
-        )
-        return sorted(words, key=lambda timed_word: -timed_word["commit_latency"]["computation_aware_s"])[
-            :SLOWEST_WORDS
-        ]
-
-    def _stream_json(self, bench_round: LiveRound, index: int) -> dict[str, Any]:
-        runs = {name: timing.runs[index] for name, timing in self.timings.items()}
-        return {
-            "audio": bench_round.stream.entry.name,
-            "seconds": bench_round.offline_cost.audio_s,
-            "offline": bench_round.offline_text,
-            **{
-                name: {"interim": run.interim_text, "final": run.final_text.strip()}
-                for name, run in runs.items()
-            },
-        }
-
-
 def live_stream_options(params: Mapping[str, Any]) -> dict[str, StreamOptions]:
     """Return the options of the sessions by name, for every pair of a delay and a kind of finals.
 
@@ -184,32 +90,46 @@ def live_measurement(
     stream_options = live_stream_options(params)
     clock = process_time if params["one_core"] else perf_counter
     sessions = {
-        name: partial(_open_session, recognizer, session_options, clock)
+        name: partial(recognizer.stream, stream_options=session_options, clock=clock)
         for name, session_options in stream_options.items()
     }
-    configs = {
-        name: recognizer.stream(options, stream_options=session_options, clock=clock).config
-        for name, session_options in stream_options.items()
-    }
+    configs = {name: open_session(options).config for name, open_session in sessions.items()}
     single_streams = (JoinedStream(recordings=(recording,)) for recording in eval_recordings)
     streams = (
         tuple(single_streams) if params["join"] is None else join_by_speaker(eval_recordings, params["join"])
     )
 
     def make_report(rounds: Sequence[LiveRound], failures: Sequence[Failure], complete: bool) -> Report:
-        result = LiveBenchResult(
-            provenance=provenance,
-            recognizer=recognizer,
-            repeats=params["repeat"],
-            stream_options=stream_options,
-            configs=configs,
-            rounds=tuple(rounds),
-            timings={name: summarise_live(rounds, name, options) for name in stream_options} if rounds else {},
-            failures=tuple(failures),
-            complete=complete,
+        timings = {name: summarise_live(rounds, name, options) for name in stream_options} if rounds else {}
+        count = sum(len(one.stream.recordings) for one in rounds)
+        streams = f"{pluralize(len(rounds), 'stream')} of {pluralize(count, 'recording')}"
+        audio_s = sum(one.offline_cost.audio_s for one in rounds)
+        windows = ("window, hop, history, s", *map(_describe_config, configs.values()))
+        rows = [("", *timings), windows, *table_rows(LIVE_ROWS, timings)]
+        as_json = {  # docs/eval.md lists the keys
+            "by": dict(provenance),
+            "engine": recognizer.backend.capabilities.detail,
+            "complete": complete,
+            "repeats": params["repeat"],
+            "configs": {
+                name: {
+                    "options": asdict(stream_options[name]),
+                    "config": asdict(configs[name]),
+                    **_timing_json(timing),
+                    "slowest": _slowest_words(rounds, timing),
+                }
+                for name, timing in timings.items()
+            },
+            "streams": [
+                _stream_json(one, {name: timing.runs[index] for name, timing in timings.items()})
+                for index, one in enumerate(rounds)
+            ],
+            "failed": failed_recordings(failures),
+        }
+        text = (
+            format_heading(recognizer, streams, audio_s, params["repeat"]) + format_table(rows) if count else ""
         )
-        count = result.recording_count
-        return Report(recordings=count, text=result.table() if count else "", as_json=result.report())
+        return Report(recordings=count, text=text, as_json=as_json)
 
     return Measurement(
         outcomes=run_live_rounds(
@@ -229,13 +149,24 @@ def live_measurement(
     )
 
 
-def _open_session(
-    recognizer: Recognizer,
-    stream_options: StreamOptions,
-    clock: Callable[[], float],
-    options: TranscribeOptions,
-) -> LiveSession:
-    return recognizer.stream(options, stream_options=stream_options, clock=clock)
+def _slowest_words(rounds: Sequence[LiveRound], timing: LiveSummary) -> list[dict[str, Any]]:
+    """Return the words with the longest commit latency, with their streams."""
+    words = (
+        {"audio": one.stream.entry.name, **asdict(word)}
+        for one, run in zip(rounds, timing.runs, strict=True)
+        for word in run.latencies.words
+    )
+    return nlargest(SLOWEST_WORDS, words, key=lambda word: word["commit_latency"]["computation_aware_s"])
+
+
+def _stream_json(one: LiveRound, runs: Mapping[str, LiveRun]) -> dict[str, Any]:
+    texts = {name: {"interim": run.interim_text, "final": run.final_text.strip()} for name, run in runs.items()}
+    return {
+        "audio": one.stream.entry.name,
+        "seconds": one.offline_cost.audio_s,
+        "offline": one.offline_text,
+        **texts,
+    }
 
 
 def _describe_config(config: StreamingConfig) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import click
 
+from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED
 from harken.cli.options import FilePath, single_option
 from harken.cli.signals import StopDeferral, saving_on_stop
@@ -208,6 +209,16 @@ def table_rows(rows: Iterable[Row[ColumnT]], columns: Mapping[str, ColumnT]) -> 
         cells = [row.cell(column) if row.only in (None, name) else NOTHING for name, column in columns.items()]
         if any(cell != NOTHING for cell in cells):
             yield (row.label, *cells)
+
+
+def format_heading(
+    recognizer: Recognizer, measured: str, audio_s: float, repeats: int, drafts: str | None = None
+) -> str:
+    """Format the engine, the source of drafts if there is one, and what was measured."""
+    drafting = f"drafts: {drafts}\n" if drafts else ""
+    passes = "" if repeats == 1 else f", median of {repeats} passes"
+    engine = f"{recognizer.model}, {recognizer.backend.capabilities.detail}"
+    return f"{engine}\n{drafting}{measured}: {audio_s:.1f} s of audio{passes}\n"
 
 
 def format_percent(rate: float | None) -> str:
