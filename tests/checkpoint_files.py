@@ -208,7 +208,6 @@ def write_huggingface(
     *,
     shards: int = 1,
     torch: bool = False,
-    prefix: str = "",
     config: Mapping[str, object] | None = None,
 ) -> Path:
     """Write a model directory; uint16 arrays are bfloat16, and `config` is added to config.json."""
@@ -227,7 +226,7 @@ def write_huggingface(
     }
     (directory / "config.json").write_text(json.dumps({**entries, **(config or {})}))
     (directory / "generation_config.json").write_text(json.dumps({"alignment_heads": [[1, 0], [2, 3]]}))
-    tensors = {prefix + huggingface_name(name): values for name, values in weights.items()}
+    tensors = {huggingface_name(name): values for name, values in weights.items()}
     write: Callable[[Path, Arrays], object] = write_torch if torch else write_safetensors
     stem, suffix = ("pytorch_model", "bin") if torch else ("model", "safetensors")
     if shards == 1:

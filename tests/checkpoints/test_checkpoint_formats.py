@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -293,14 +292,3 @@ def test_ctranslate2_weights_are_within_half_a_step(
     for name, values in SINGLE.items():
         error = np.abs(weights[name].astype(np.float32) - values)
         assert np.all(error <= ctranslate2_error(name, values, precision)), name
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
-def test_ctranslate2_scale_that_is_not_finite_and_positive_is_rejected(tmp_path: Path, scale: float) -> None:
-    path = files.write_ctranslate2(tmp_path, files.TINY, SINGLE, "int8") / "model.bin"
-    data = bytearray(path.read_bytes())
-    at = data.index(b"decoder/embeddings/weight_scale\0") + 32 + 1 + 4 + 1 + 4
-    data[at : at + 4] = struct.pack("<f", scale)
-    path.write_bytes(data)
-    with pytest.raises(CheckpointError, match="is not finite and positive"):
-        open_checkpoint(path).weights[EMBEDDING]
