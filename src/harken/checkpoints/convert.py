@@ -61,13 +61,14 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
             )
         write_atomic(folder / GGML_FILE, ggml.serialize(dims, weights, tokenizer.text_bytes(), mel_filters))
         return folder / GGML_FILE
-    files = _files(checkpoint, tokenizer, dims)
+    generation = _generation_config(checkpoint, tokenizer)
+    files = _files(generation, tokenizer, dims)
     if target == "huggingface":
         export(folder, checkpoint.dims, checkpoint.weights, tokenizer)
     else:
         write_atomic(folder / "model.bin", ctranslate2.serialize(dims, weights))
         files |= {
-            "config.json": _json(_ctranslate2_config(checkpoint, tokenizer)),
+            "config.json": _json(_ctranslate2_config(generation, tokenizer)),
             "vocabulary.json": _json(_tokens_by_id(tokenizer, dims.n_vocab)),
         }
     for name, content in files.items():
@@ -77,8 +78,7 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
     return folder
 
 
-def _files(checkpoint: Checkpoint, tokenizer: Tokenizer, dims: Dims) -> dict[str, str | bytes]:
-    """Return the files beside the weights, as transformers writes them."""
+def _generation_config(checkpoint: Checkpoint, tokenizer: Tokenizer) -> dict[str, Any]:
     ids = tokenizer.model_ids
     specials = [tokenizer.sot, tokenizer.translate, tokenizer.transcribe, tokenizer.sot_lm]
     specials += [tokenizer.sot_prev, tokenizer.no_speech]
@@ -89,7 +89,7 @@ def _files(checkpoint: Checkpoint, tokenizer: Tokenizer, dims: Dims) -> dict[str
         "prev_sot_token_id": ids[tokenizer.sot_prev],
         "is_multilingual": tokenizer.multilingual,
         "max_initial_timestamp_index": 50,
-        "max_length": dims.n_text_ctx,
+        "max_length": checkpoint.dims.n_text_ctx,
         "return_timestamps": False,
         "suppress_tokens": sorted(ids[token] for token in (*tokenizer.non_speech_tokens, *specials)),
         "begin_suppress_tokens": [ids[token] for token in tokenizer.blank_tokens],
@@ -101,6 +101,11 @@ def _files(checkpoint: Checkpoint, tokenizer: Tokenizer, dims: Dims) -> dict[str
         generation["task_to_id"] = {name: ids[getattr(tokenizer, name)] for name in ("translate", "transcribe")}
     if checkpoint.alignment_heads:
         generation["alignment_heads"] = [list(head) for head in checkpoint.alignment_heads]
+    return generation
+
+
+def _files(generation: dict[str, Any], tokenizer: Tokenizer, dims: Dims) -> dict[str, str]:
+    """Return the files beside the weights, as transformers writes them."""
     return {
         "generation_config.json": _json(generation),
         "tokenizer.json": _json(_tokenizer_json(tokenizer)),
@@ -183,8 +188,7 @@ def _tokens_by_id(tokenizer: Tokenizer, n_vocab: int) -> list[str]:
     return tokens
 
 
-def _ctranslate2_config(checkpoint: Checkpoint, tokenizer: Tokenizer) -> dict[str, Any]:
-    generation = json.loads(_files(checkpoint, tokenizer, checkpoint.dims)["generation_config.json"])
+def _ctranslate2_config(generation: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "suppress_ids": generation["suppress_tokens"],
         "suppress_ids_begin": generation["begin_suppress_tokens"],
