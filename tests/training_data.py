@@ -10,7 +10,7 @@ import numpy as np
 
 from harken.checkpoints import Checkpoint, open_checkpoint
 from harken.checkpoints.huggingface import export
-from harken.text.bpe import bytes_to_unicode
+from harken.text.vocabulary import bytes_to_unicode
 from real_models import EXAMPLE
 from tiny_models import DIMS, TOKENIZER, make_weights
 

@@ -25,7 +25,7 @@ from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
 from harken.errors import BackendUnavailable, CheckpointError, CheckpointNotFound, HarkenError, OptionError
 from harken.text import Tokenizer
-from harken.text.bpe import bytes_to_unicode
+from harken.text.vocabulary import bytes_to_unicode
 from harken.types import Dims
 from real_models import model_path
 from tiny_models import TOKENIZER

@@ -17,8 +17,7 @@ from harken.checkpoints.checkpoint import EMBEDDING
 from harken.checkpoints.convert import TARGETS, convert
 from harken.errors import CheckpointError, OptionError
 from harken.text import Tokenizer
-from harken.text.bpe import bytes_to_unicode, merges_of
-from harken.text.vocabulary import builtin_tokens
+from harken.text.vocabulary import builtin_tokens, bytes_to_unicode, merges_of
 from tiny_models import DIMS, TOKENIZER
 
 TEXT = [bytes_to_unicode(bytes([byte])) for byte in range(256)]

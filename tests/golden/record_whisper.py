@@ -48,8 +48,7 @@ from whisper.decoding import (
 from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE, Tokenizer, get_tokenizer
 
 from harken.checkpoints import open_checkpoint
-from harken.text.bpe import bytes_to_unicode
-from harken.text.vocabulary import END_OF_TEXT
+from harken.text.vocabulary import END_OF_TEXT, bytes_to_unicode
 from real_models import EXAMPLE, ROOT, model_path
 from tiny_models import TOKENIZER
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harken.errors import CheckpointError, OptionError
 from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
-from harken.text.bpe import bytes_to_unicode, is_byte_level, pretokenize, unicode_to_bytes
+from harken.text.vocabulary import bytes_to_unicode, is_byte_level, pretokenize, unicode_to_bytes
 
 BYTES = Tokenizer.bytes_only()
 ENGLISH, MULTILINGUAL, LATEST = map(Tokenizer.builtin, (51864, 51865, 51866))

@@ -10,7 +10,7 @@ import pytest
 
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
-from harken.text.bpe import bytes_to_unicode
+from harken.text.vocabulary import bytes_to_unicode
 
 N_VOCAB = 1509 + 259 + 2
 TOKENS = [*(bytes([byte]) for byte in range(256)), b"he", b"hello", b""]

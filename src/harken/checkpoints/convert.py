@@ -17,7 +17,7 @@ from harken.checkpoints.model_files import Array
 from harken.errors import CheckpointError
 from harken.files import wrap_os_errors, write_atomic
 from harken.text import LANGUAGES, Tokenizer
-from harken.text.bpe import merges_of
+from harken.text.vocabulary import merges_of
 from harken.types import Dims
 
 TARGETS = ("huggingface", "ctranslate2", "ggml")

@@ -17,9 +17,18 @@ from pathlib import Path
 from typing import Protocol
 
 from harken.errors import CheckpointError, OptionError
-from harken.text.bpe import BYTE_ALPHABET, BytePairEncoder, bytes_to_unicode, unicode_to_bytes
 from harken.text.languages import LANGUAGES, LANGUAGES_WITHOUT_SPACES, to_language_code
-from harken.text.vocabulary import END_OF_TEXT, N_TIMESTAMPS, Arrangement, builtin_tokens, read_tokens
+from harken.text.vocabulary import (
+    BYTE_ALPHABET,
+    END_OF_TEXT,
+    N_TIMESTAMPS,
+    Arrangement,
+    BytePairEncoder,
+    builtin_tokens,
+    bytes_to_unicode,
+    read_tokens,
+    unicode_to_bytes,
+)
 
 TIMESTAMPS_PER_S = 50
 _N_SPECIALS_BESIDE_LANGUAGES = 8 + N_TIMESTAMPS
