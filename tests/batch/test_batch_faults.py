@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -25,7 +24,6 @@ from fakes.archive_recognizer import (
     ArchiveWorkerSettings,
     read_rows,
     transcribed,
-    use_in_workers,
     write_archive,
 )
 from harken.backend_factory import gpu_in_turn
@@ -38,20 +36,18 @@ from harken.batch.workers import Broken, Event, ProcessWorkers
 from harken.cli import main
 from harken.errors import OutputError, PlanError, WorkerError
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL"),
+    pytest.mark.usefixtures("fakes"),
+]
 PROCESSES = BatchOptions(workers=2, shard_minutes=4)
-
-
-@pytest.fixture(autouse=True)
-def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_in_workers(monkeypatch)
 
 
 def good(count: int) -> dict[str, str | None]:
     return {f"{number}.wav": f"text {number}" for number in range(count)}
 
 
-def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path: Path) -> None:
+def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path):
     others = {f"b{n}.wav": "b" for n in range(4)}
     manifest = write_archive(tmp_path, {**good(3), "poison.wav": "kill", **others})
     notes: list[str] = []
@@ -67,7 +63,7 @@ def test_a_recording_that_kills_every_worker_stands_alone_in_its_row(tmp_path: P
     assert len(transcribed(tmp_path)) == read
 
 
-def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path: Path) -> None:
+def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path):
     write_archive(tmp_path, {"stuck.wav": "hang"})
     recording = BatchRecording(location=str(tmp_path / "stuck.wav"), name="stuck.wav", keys={})
     recipe = replace(RECIPE, weights=weights_digest({}))
@@ -89,21 +85,17 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path: 
 def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    numbers: list[int] = []
-
-    def start(target: object, args: Any, daemon: bool) -> Mock:
-        numbers.append(args[1].number)
-        return Mock()
-
-    monkeypatch.setattr("harken.batch.workers._CONTEXT", Mock(Pipe=Pipe, Process=start))
+    context = Mock(Pipe=Pipe)
+    monkeypatch.setattr("harken.batch.workers._CONTEXT", context)
     settings = WorkerSettings(recipe=RECIPE, folder="out", threads=1, time_limit=20.0)
     with closing(ProcessWorkers(settings, 3)):
+        numbers = [call.kwargs["args"][1].number for call in context.Process.call_args_list]
         assert [gpu_in_turn(number) for number in numbers] == ["cuda:0", "cuda:1", "cuda:0"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert gpu_in_turn(1) == "cuda"  # which loading refuses
 
 
-def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_recording(tmp_path: Path) -> None:
+def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_recording(tmp_path):
     contents = {**good(3), "huge.wav": "memory", "once.wav": "memory once", "odd.wav": "crash"}
     manifest = write_archive(tmp_path, contents)
     summary = run_batch(manifest, tmp_path / "out", BatchOptions(shard_minutes=4))
@@ -128,9 +120,7 @@ def refuse_shards(patch: pytest.MonkeyPatch, refused: Callable[[], bool] = lambd
     return tries
 
 
-def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(tmp_path, monkeypatch):
     manifest, options = write_archive(tmp_path, good(4)), BatchOptions(shard_minutes=1)
     with monkeypatch.context() as patch:
         tries = refuse_shards(patch, lambda: any((tmp_path / "out" / "shards").glob("*.jsonl")))
@@ -144,16 +134,14 @@ def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(
     assert set(transcribed(tmp_path)[before:]) == read_rows(tmp_path / "out").keys() - done
 
 
-def test_no_worker_starts_where_all_of_them_end_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_worker_starts_where_all_of_them_end_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(ArchiveWorkerSettings, "__reduce__", lambda self: (os._exit, (9,)))
     reason = r"3 workers in turn ended while they loaded the model: .* exit status 9"
     with pytest.raises(WorkerError, match=reason):
         run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", PROCESSES)
 
 
-def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_written_end_the_run(tmp_path):
     manifest = write_archive(tmp_path, good(4))
     options = BatchOptions(shard_minutes=1, formats=("txt",))
     transcripts = tmp_path / "out" / "transcripts"
@@ -165,9 +153,7 @@ def test_rows_that_cannot_be_written_end_the_run(tmp_path: Path) -> None:
     assert run_batch(manifest, tmp_path / "out", options).rows == 4
 
 
-def test_rows_that_replace_failed_ones_are_counted_only_when_they_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_replace_failed_ones_are_counted_only_when_they_are_there(tmp_path, monkeypatch):
     manifest, retry = write_archive(tmp_path, {**good(2), "late.wav": None}), BatchOptions(retry_failed=True)
     assert run_batch(manifest, tmp_path / "out").failed == 1
     (tmp_path / "late.wav").write_text("late", encoding="utf-8")
@@ -179,22 +165,18 @@ def test_rows_that_replace_failed_ones_are_counted_only_when_they_are_there(
     assert run_batch(manifest, tmp_path / "out", retry).failed == 0
 
 
-def test_a_failure_of_who_watches_the_batch_is_no_fault_of_a_recording(tmp_path: Path) -> None:
-    def fail(state: object) -> None:
-        raise ValueError("the one who watches")
-
+def test_a_failure_of_who_watches_the_batch_is_no_fault_of_a_recording(tmp_path):
+    watch = Mock(side_effect=ValueError("the one who watches"))
     with pytest.raises(ValueError, match="the one who watches"):
-        run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", on_state=fail)
+        run_batch(write_archive(tmp_path, good(2)), tmp_path / "out", on_state=watch)
     assert not (tmp_path / "out" / "shards").exists()
 
 
-def test_a_folder_on_which_another_driver_works_is_refused(tmp_path: Path) -> None:
+def test_a_folder_on_which_another_driver_works_is_refused(tmp_path):
     manifest = write_archive(tmp_path, good(1))
     out = str(tmp_path / "out")
-    with (
-        Store(out).locked(),
-        pytest.raises(PlanError, match="another 'harken batch' writes to it; wait for its end"),
-    ):
+    reason = "another 'harken batch' writes to it; wait for its end"
+    with Store(out).locked(), pytest.raises(PlanError, match=reason):
         run_batch(manifest, out)
     assert run_batch(manifest, out).rows == 1
 
@@ -222,8 +204,8 @@ def is_group_alive(group: int) -> bool:
     ],
 )
 def test_after_a_driver_was_killed_or_ended_by_a_signal_the_same_command_goes_on(
-    tmp_path: Path, workers: int, number: str, word: str | None
-) -> None:
+    tmp_path, workers, number, word
+):
     names, out = {f"{number}.wav" for number in range(10)}, tmp_path / "out"
     contents = {name: "words" if name < "5" else "wait words" for name in sorted(names)}
     arguments = [str(write_archive(tmp_path, contents)), str(out), "--shard-minutes", "2"]

@@ -114,24 +114,17 @@ def test_pieces_in_any_order_are_sorted_so_that_each_recording_is_read_once(tmp_
 
 
 def test_pieces_that_are_not_there_are_errors_that_name_the_recording_and_read_it_once(tmp_path, opened):
-    path = write_wav(tmp_path / "a.wav", noise(2))
-    before, empty, beyond, further = read_all(
-        piece(path, 0, 1), piece(path, 1, 0), piece(path, 2, 1), piece(path, 1e300, 1)
-    )
+    path, cut_short = (write_wav(tmp_path / name, noise(4)) for name in ("a.wav", "b.wav"))
+    cut_short.write_bytes(cut_short.read_bytes()[: 4 * RATE])
+    before, *errors = read_all(piece(path, 0, 1), piece(path, 1, 0), piece(path, 4, 1), piece(path, 1e300, 1))
     assert len(before) == RATE
-    assert str(empty) == f"{path}: its piece at 1 s is empty"
-    assert str(beyond) == f"{path}: ends before its piece at 2 s begins"
-    assert str(further) == f"{path}: ends before its piece at 1e+300 s begins"
-    assert len(opened) == 1
-
-
-def test_of_a_recording_that_is_cut_short_the_pieces_before_the_cut_are_read(tmp_path, opened):
-    path = write_wav(tmp_path / "a.wav", noise(10))
-    path.write_bytes(path.read_bytes()[: 10 * RATE])
-    good, *bad = read_all(*(piece(path, offset_s, 1) for offset_s in (1, 4.5, 6, 7, 8)))
-    assert len(good) == RATE
-    assert all(str(error).startswith(f"{path}: ") and "cut short" in str(error) for error in bad)
-    assert len(opened) == 1
+    reasons = ["its piece at 1 s is empty"]
+    reasons += [f"ends before its piece at {offset} s begins" for offset in ("4", "1e+300")]
+    assert [*map(str, errors)] == [f"{path}: {reason}" for reason in reasons]
+    before, *errors = read_all(*(piece(cut_short, offset_s, 1) for offset_s in (0.5, 1.75, 2.5, 3)))
+    assert len(before) == RATE
+    assert all(str(error).startswith(f"{cut_short}: ") and "cut short" in str(error) for error in errors)
+    assert opened == [str(path), str(cut_short)]
 
 
 @pytest.mark.parametrize("offset_s", [None, 0.0])

@@ -15,7 +15,6 @@ from harken.batch.rows import (
     RESULT_KEYS,
     error_row,
     parquet_bytes,
-    report_of,
     row_line,
     shift_times,
     transcript_row,
@@ -98,14 +97,6 @@ def test_times_of_a_piece_count_from_the_start_of_the_recording():
     assert (segment.start_s, segment.end_s, segment.words[0].start_s) == (100.5, 101.0, 100.5)
     assert (shifted.unwritten[0].start_s, shifted.duration_s) == (101.0, 2.0)
     assert shift_times(TRANSCRIPT, 0.0) is TRANSCRIPT
-
-
-def test_a_report_counts_rows_failures_and_seconds():
-    recording = recording_of({})
-    rows = [transcript_row(recording, TRANSCRIPT, "m", {}), error_row(recording, "AudioError", "m")]
-    report = report_of(rows, 1.5)
-    assert (report.rows, report.n_failed, report.failed) == (2, 1, {"AudioError": 1})
-    assert (report.audio_s, report.work_s) == (2.0, 1.5)
 
 
 def test_shards_in_parquet_are_one_dataset_whatever_their_keys_are(tmp_path):

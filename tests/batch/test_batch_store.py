@@ -141,38 +141,31 @@ def test_a_lease_is_taken_over_when_it_is_over_and_else_refused(remote, lease, i
     assert (store.read(LEASE_FILE) is None) is is_taken
 
 
-def test_a_lease_is_renewed_and_another_driver_that_took_it_keeps_it(remote, monkeypatch):
-    store = Store(remote)
-    with store.locked():
-        first = store.read(LEASE_FILE)
+def test_a_lease_is_renewed_also_after_a_while_without_the_store_and_another_driver_that_took_it_keeps_it(
+    remote, monkeypatch
+):
+    store, began_s, passed_s = Store(remote), time.monotonic(), 0.0
+    monkeypatch.setattr(store_module.time, "monotonic", lambda: began_s + passed_s)
+
+    def is_renewed() -> bool:
+        before = store.read(LEASE_FILE)
         store.renew()
-        assert store.read(LEASE_FILE) == first, "it is not time yet"
-        now_s = time.monotonic()
-        monkeypatch.setattr(store_module.time, "monotonic", lambda: now_s + LEASE_S / 2)
-        store.renew()
-        assert store.read(LEASE_FILE) != first
-        store.publish(LEASE_FILE, [lease_of(1)])
-        monkeypatch.setattr(store_module.time, "monotonic", lambda: now_s + LEASE_S)
-        with pytest.raises(PlanError, match="has taken it over"):
-            store.renew()
-    assert json.loads(store.read(LEASE_FILE))["token"] == "other"
+        return store.read(LEASE_FILE) != before
 
-
-def test_a_store_that_cannot_be_reached_for_a_while_does_not_end_the_batch(remote, monkeypatch):
-    store = Store(remote)
     with store.locked():
-        first = store.read(LEASE_FILE)
-        now_s = time.monotonic() + LEASE_S / 2
-        monkeypatch.setattr(store_module.time, "monotonic", lambda: now_s)
-
+        assert not is_renewed(), "it is not time yet"
+        passed_s = LEASE_S / 2
         with monkeypatch.context() as patch:
             patch.setattr(store_module, "read_bytes", Mock(side_effect=RuntimeError("unreachable")))
             store.renew()
-        store.renew()
-        assert store.read(LEASE_FILE) == first, "a moment later"
-        now_s += 10
-        store.renew()
-        assert store.read(LEASE_FILE) != first
+        assert not is_renewed(), "a moment later"
+        passed_s += 10
+        assert is_renewed()
+        store.publish(LEASE_FILE, [lease_of(1)])
+        passed_s += LEASE_S / 2
+        with pytest.raises(PlanError, match="has taken it over"):
+            store.renew()
+    assert json.loads(store.read(LEASE_FILE))["token"] == "other"
 
 
 def test_what_a_store_raises_is_one_line_that_names_the_file(remote, memory, monkeypatch):

@@ -157,9 +157,7 @@ def test_settings_and_other_engines_are_compared_on_the_same_recordings(cli: Cli
     assert "<b>" not in page
 
 
-def test_language_of_a_manifest_that_the_model_does_not_know_names_the_recording(
-    cli: CliRunner, talks: Path
-) -> None:
+def test_language_of_a_manifest_that_the_model_does_not_know_names_the_recording(cli, talks):
     def resolve_options(self: Recognizer, options: object, *, language: str | None = None) -> object:
         if language == "de":
             raise OptionError("language", "de", "en, the only language of the model")

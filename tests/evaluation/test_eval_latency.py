@@ -68,9 +68,7 @@ words = st.lists(st.sampled_from("abc"), max_size=7)
 
 
 @given(words, words)
-def test_matching_positions_are_of_equal_words_and_leave_the_fewest_edits(
-    before: list[str], after: list[str]
-) -> None:
+def test_matching_positions_are_of_equal_words_and_leave_the_fewest_edits(before, after):
     pairs = [*matching_positions(before, after)]
     assert all(before[i] == after[j] for i, j in pairs)
     edges = pairwise([(-1, -1), *pairs, (len(before), len(after))])
@@ -210,10 +208,7 @@ def test_calls_wait_for_their_audio_and_for_the_previous_call(monkeypatch: pytes
     assert [call.wall_s for call in calls] == [0.5, 1.75, 0.5, 0.25]
     assert [call.done_s for call in calls] == [1.5, 3.75, 4.25, 4.5]
     assert [call.lag_s for call in calls] == [0.5, 1.75, 1.25, 1.5]
-
-
-def test_one_core_counts_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing takes 0.25 s on two processors."""
+    # On one core the two processors for closing count both.
     monkeypatch.setattr("harken.evaluation.latency.perf_counter", iter([0.0, 0.25]).__next__)
     monkeypatch.setattr("harken.evaluation.latency.process_time", iter([7.0, 7.5]).__next__)
     (call,) = simulate_real_time(ScriptedLiveSession([]), np.zeros(0, np.float32), 320, one_core=True)

@@ -132,9 +132,7 @@ def test_manifest_of_csv_is_read_as_one_of_json(folder: Path) -> None:
         read_manifests([folder / "talks.csv"])
 
 
-def test_of_lines_of_one_recording_the_first_or_that_of_its_length_is_kept_or_they_are_refused(
-    folder: Path,
-) -> None:
+def test_of_lines_of_one_recording_the_first_or_that_of_its_length_is_kept_or_they_are_refused(folder):
     notes: list[str] = []
     manifest = write(folder, GOOD, GOOD | {"source": "elsewhere"})
     assert len(read_manifests([folder], note=notes.append)) == 1
@@ -195,9 +193,7 @@ def test_lines_without_provenance_or_final_newline_are_read(path: Path) -> None:
         (b"\xff\xfe", "1: is not UTF-8 text"),
     ],
 )
-def test_file_that_holds_something_else_is_named_and_left_as_it_is(
-    path: Path, content: bytes, complaint: str
-) -> None:
+def test_file_that_holds_something_else_is_named_and_left_as_it_is(path, content, complaint):
     path.write_bytes(content)
     with pytest.raises(ManifestError, match=f"hypotheses.jsonl:{complaint}"), open_hypotheses(path, BY):
         pass

@@ -72,9 +72,7 @@ def assert_assists(data_folder: Path, assistant: Path) -> None:
     assert len(texts) == 1
 
 
-def test_assistant_is_distilled_from_a_folder_of_speech(
-    cli: CliRunner, data_folder: Path, tmp_path: Path
-) -> None:
+def test_assistant_is_distilled_from_a_folder_of_speech(cli, data_folder, tmp_path):
     out = tmp_path / "new" / "assistant"
     outcome = distilled(cli, out)
     assert outcome.code == 0, outcome.err
@@ -89,9 +87,7 @@ def test_assistant_is_distilled_from_a_folder_of_speech(
 
 
 @pytest.mark.parametrize("rank", [(), ("--rank", 4)], ids=["whole", "low rank"])
-def test_assistant_is_initialized_from_a_smaller_model(
-    rank: tuple[object, ...], cli: CliRunner, data_folder: Path, tmp_path: Path
-) -> None:
+def test_assistant_is_initialized_from_a_smaller_model(rank, cli, data_folder, tmp_path):
     narrow = replace(DIMS, n_audio_state=32, n_text_state=32)
     if not (data_folder / "narrow").exists():
         (data_folder / "narrow").mkdir()
@@ -133,9 +129,7 @@ def test_interrupted_labelling_and_training_continue(cli: CliRunner, tmp_path: P
 
 
 @pytest.mark.parametrize("frozen", ["--freeze-encoder", "--no-freeze-encoder"])
-def test_fine_tuning_reduces_the_held_out_loss(
-    cli: CliRunner, data_folder: Path, tmp_path: Path, frozen: str
-) -> None:
+def test_fine_tuning_reduces_the_held_out_loss(cli, data_folder, tmp_path, frozen):
     out = tmp_path / "tuned"
     outcome = cli.run(
         *("finetune", "model", frozen, "--data", "labelled", "--out", out, *SHORT_TRAINING),
@@ -151,8 +145,8 @@ def test_fine_tuning_reduces_the_held_out_loss(
 
 
 def test_adapter_is_trained_from_a_folder_of_speech_and_goes_on_after_its_time_limit(
-    cli: CliRunner, data_folder: Path, tmp_path: Path
-) -> None:
+    cli, data_folder, tmp_path
+):
     out = tmp_path / "adapter"
     arguments = ("adapt", "model", "--data", "speech", "--hears", "whole", "--out", out, *SHORT_TRAINING)
     with cli.monkeypatch.context() as patch:
@@ -213,9 +207,7 @@ def test_each_error_is_one_line(cli: CliRunner, data_folder: Path, tmp_path: Pat
         assert not (tmp_path / "x").exists()
 
 
-def test_missing_pytorch_names_the_extra(
-    cli: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pytorch_names_the_extra(cli, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, run.__name__)
     monkeypatch.setitem(sys.modules, "torch", None)
     code, line = fail(cli, "distill", "model", "--data", "speech", "--out", tmp_path / "x")

@@ -53,9 +53,7 @@ STREAMS = [
 
 @pytest.mark.parametrize("chunks", STREAMS)
 @pytest.mark.parametrize("history_frames", [0, 8])
-def test_encoder_of_a_stream_computes_what_the_reference_backend_does(
-    chunks: list[tuple[int, int]], history_frames: int
-) -> None:
+def test_encoder_of_a_stream_computes_what_the_reference_backend_does(chunks, history_frames):
     weights, rng = make_weights(), np.random.default_rng(0)
     reference = NumpyEncoderState(weights, DIMS, history_frames)
     heard: list[HeardChunk] = []

@@ -230,9 +230,7 @@ def test_learning_rate_rises_then_falls() -> None:
     assert rates[-1] < 0.06
 
 
-def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loss_that_is_not_finite_ends_the_training_with_the_best_weights_kept(tmp_path, monkeypatch):
     losses = iter([2.0, 1.0, math.nan])
     monkeypatch.setattr("harken.training.run._train_step", lambda *_: next(losses))
     training = Training(tmp_path)
@@ -277,9 +275,7 @@ def test_file_that_something_else_has_changed_is_named(run_directory: RunDirecto
             read_example(window)
 
 
-def test_a_training_that_goes_on_removes_what_killed_processes_left_and_nothing_of_its_own(
-    run_directory: RunDirectory,
-) -> None:
+def test_a_training_that_goes_on_removes_what_killed_processes_left_and_nothing_of_its_own(run_directory):
     run_directory.save_state({"step": 0})
     folder = run_directory.folder
     examples = run_directory.examples.folder, run_directory.small_model_examples.folder

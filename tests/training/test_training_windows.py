@@ -119,11 +119,6 @@ def test_samples_match_span_times(tmp_path: Path) -> None:
     assert [*faster.span_times_s()][1][:2] == (0.8, 1.6)
 
 
-def test_window_is_read_back_from_json() -> None:
-    window = next(make_windows(SHORT, OPTIONS))
-    assert TrainingWindow.from_json(window.json_line) == window
-
-
 def entries(speakers: dict[str, int], group: str = "g") -> list[Entry]:
     names = [(f"{group}/{speaker}{i}.wav", speaker) for speaker, n in speakers.items() for i in range(n)]
     return [Entry(name=name, path=Path(name), text="", speaker=speaker or None) for name, speaker in names]
