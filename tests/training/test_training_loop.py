@@ -1,7 +1,8 @@
-"""Tests of training: the loop and resuming it, objectives, the student, stitching, and the folder of a run."""
+"""Tests of training: the loop and resuming it, objectives, the student, stitching, the folder of a run, and exports."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,9 @@ import pytest
 from small_training import SmallTraining, Weights, all_equal, make_example, make_examples, snapshot, torch
 
 from checkpoint_files import random_weights
+from harken.backends.onnx import OnnxBackend
+from harken.checkpoints import encoder_digest, open_checkpoint
+from harken.checkpoints.huggingface import COPIED_FILES, export
 from harken.errors import CheckpointError, OptionError, OutputError
 from harken.training.distill import (
     check_stitchable,
@@ -24,7 +28,7 @@ from harken.training.distill import (
     student_dims,
     trainable_weights,
 )
-from harken.training.examples import Example
+from harken.training.examples import Example, make_prompted_texts
 from harken.training.network import TOKEN_EMBEDDING, as_tensors, run_decoder, run_encoder
 from harken.training.objective import (
     Acceptance,
@@ -36,12 +40,17 @@ from harken.training.objective import (
 from harken.training.options import DistillOptions
 from harken.training.run import count_steps, learning_rate_at
 from harken.training.run_directory import RunDirectory
+from harken.training.windows import TrainingWindow
 from harken.types import Dims
 from tiny_models import DIMS, TOKENIZER, make_backend, make_mel, make_weights
+from training_data import write_model
 
+TOKENS = [1, 5, 9, 200, 4]
 OPTIONS = DistillOptions(
     epochs=6, batch_size=3, learning_rate=5e-3, eval_steps=4, dropout=0.1, mask_time_fraction=0.2
 )
+
+NOTHING_RANDOM = DistillOptions(dropout=0.0, mask_time_fraction=0.0)
 
 
 def make_distillation(
@@ -97,24 +106,29 @@ def test_resumed_training_gives_bit_equal_weights(whole, tmp_path: Path) -> None
     resumed = Training(tmp_path)
     for stop in (4, 14):  # where it is evaluated, and where not
         completed, _ = resumed.run(stop_after=stop)
-        assert not completed
+        assert (completed, resumed.run_directory.load_state()["step"]) == (False, stop)
     completed, weights = resumed.run()
     assert completed
     assert all_equal(weights, expected)
     assert resumed.run_directory.load_learning_curve() == training.run_directory.load_learning_curve()
 
 
+def logits_of(weights: Weights, dims: Dims, encoder_output: torch.Tensor, *texts: list[int]) -> torch.Tensor:
+    """Return the logits of the first text, by default `TOKENS`."""
+    with torch.inference_mode():
+        states = run_decoder(weights, dims, torch.tensor(texts or [TOKENS]), encoder_output)[0]
+        return states @ weights[TOKEN_EMBEDDING].T
+
+
 def test_network_computes_the_logprobs_of_the_reference_backend_also_of_padded_texts(tmp_path: Path) -> None:
     weights = as_tensors(make_weights())
-    mel, tokens = make_mel(1), [1, 5, 9, 200, 4]
-    with torch.inference_mode():
-        encoder_output = run_encoder(weights, DIMS, torch.tensor(mel[0]))
-        texts = torch.tensor([[*tokens, 0, 0], [9, 8, 7, 6, 5, 4, 3]])
-        states = run_decoder(weights, DIMS, texts, encoder_output)[0, : len(tokens)]
-        all_logprobs = torch.log_softmax(states @ weights[TOKEN_EMBEDDING].T, -1).numpy()
+    mel = make_mel(1)
+    encoder_output = run_encoder(weights, DIMS, torch.tensor(mel[0]))
+    padded = logits_of(weights, DIMS, encoder_output, [*TOKENS, 0, 0], [9, 8, 7, 6, 5, 4, 3])
+    all_logprobs = torch.log_softmax(padded[: len(TOKENS)], -1).numpy()
     reference = make_backend("numpy", tmp_path)
-    session = reference.open_session(reference.encode(mel), [0], len(tokens))
-    ids, logprobs = session.extend([tokens], len(tokens)).top(3)
+    session = reference.open_session(reference.encode(mel), [0], len(TOKENS))
+    ids, logprobs = session.extend([TOKENS], len(TOKENS)).top(3)
     np.testing.assert_allclose(np.take_along_axis(all_logprobs, ids, 1), logprobs, atol=1e-4)
 
 
@@ -127,15 +141,30 @@ def states_behind_the_prompt(weights: Weights, dims: Dims, example: Example) -> 
 
 
 def test_student_with_all_layers_has_no_loss_but_cross_entropy() -> None:
-    layers = evenly_spaced_layers(2, DIMS.n_text_layer)
-    objective = make_distillation(layers, DistillOptions(dropout=0.0, mask_time_fraction=0.0))
+    objective = make_distillation((0, 1), NOTHING_RANDOM)
     example = make_example(np.random.default_rng(3))
+    cross_entropy = objective.evaluate(example).total_loss
+    losses = [float(objective.loss(example, progress)[0].detach()) for progress in (0.0, 0.5, 1.0)]
+    assert losses == sorted(losses, reverse=True), "the distance of states counts less and less"
+    assert losses[0] > 1.01 * losses[2] > 1.01 * cross_entropy
     states = states_behind_the_prompt(objective.weights, DIMS, example).half().numpy()
     (sequence,) = example.sequences
     example = replace(example, sequences=(replace(sequence, teacher_states=states),))
     loss, positions = objective.loss(example)
-    assert float(loss.detach()) == pytest.approx(objective.evaluate(example).total_loss, rel=1e-3)
+    assert float(loss.detach()) == pytest.approx(cross_entropy, rel=1e-3)
     assert positions == len(sequence.tokens) - sequence.text_start
+
+
+def test_a_window_is_learnt_with_the_prompts_that_it_asks_for_as_far_as_the_decoder_reaches() -> None:
+    window = TrainingWindow(spans=(), group="g", language="en", held_out=False)
+    all_asked = replace(window, without_timestamps=True, with_previous_text=True)
+    text = [TOKENIZER.timestamp_begin, 7, TOKENIZER.timestamp_begin + 9, TOKENIZER.eot]
+    given = make_prompted_texts(TOKENIZER, DIMS.n_text_ctx, all_asked, "en", text, [5, 6])
+    (prompt, timed), (_, untimed), (continued_prompt, continued) = given
+    assert (timed, untimed, continued) == (text, [7, TOKENIZER.eot], text)
+    assert continued_prompt[-2 - len(prompt) :] == (5, 6, *prompt)
+    ((prompt, long),) = make_prompted_texts(TOKENIZER, DIMS.n_text_ctx, window, "en", [7] * 99, [5])
+    assert len(prompt) + len(long) == DIMS.n_text_ctx + 1  # the last one is only predicted
 
 
 def test_masked_fraction_is_as_asked() -> None:
@@ -171,12 +200,9 @@ def test_decoder_stitched_by_an_exact_map_computes_the_same_states() -> None:
     dims = stitched_dims(NARROW, DIMS)
     assert (dims.n_audio_state, dims.n_text_state, dims.has_encoder) == (64, 32, False)
     stitched = stitch_decoder(weights, np.vstack([linear, offset]).astype(np.float64))
-    original = {name: torch.tensor(weights[name]) for name in weights}
-    tokens = torch.tensor([[1, 5, 9, 200, 4]])
-    with torch.inference_mode():
-        expected = run_decoder(original, NARROW, tokens, torch.tensor(small_outputs[0]))
-        states = run_decoder(stitched, dims, tokens, torch.tensor(main_outputs[0]))
-    torch.testing.assert_close(states, expected, rtol=1e-3, atol=1e-3)
+    expected = logits_of(as_tensors(weights), NARROW, torch.tensor(small_outputs[0]))
+    logits = logits_of(stitched, dims, torch.tensor(main_outputs[0]))
+    torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_decoder_that_does_not_fit_is_refused() -> None:
@@ -204,10 +230,15 @@ def test_scored_ids_hold_tokens_of_the_texts_and_special_tokens() -> None:
 
 def test_evaluation_scores_ids_that_the_loss_does_not() -> None:
     example = make_example(np.random.default_rng(0), text=(7, 100, 7))
-    objective = make_distillation(n_scored=20)
+    objective = make_distillation(options=NOTHING_RANDOM, n_scored=20)
     states = states_behind_the_prompt(objective.weights, objective.dims, example)
-    best = (states @ objective.weights[TOKEN_EMBEDDING].T).argmax(-1).detach().numpy()
-    assert objective.evaluate(example).correct == int((best == [7, 100, 7]).sum())
+    logits = states @ objective.weights[TOKEN_EMBEDDING].T
+    assert objective.evaluate(example).correct == int((logits.argmax(-1).numpy() == [7, 100, 7]).sum())
+    (sequence,) = example.sequences
+    example = replace(example, sequences=(replace(sequence, teacher_states=states.half().numpy()),))
+    loss, _ = objective.loss(example)
+    scored = torch.log_softmax(logits[:, :20], -1)[[0, 2], 7]
+    assert float(loss.detach()) == pytest.approx(-float(scored.sum()), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -283,5 +314,64 @@ def test_a_training_that_goes_on_removes_what_killed_processes_left_and_nothing_
         (each / ".harken-0123456789abcdef.part").write_bytes(b"weights")
     run_directory.create_or_resume({"task": "test"})
     assert [*folder.parent.rglob(".*")] == []
+    before = {*folder.rglob("*")}
     run_directory.discard()
-    assert run_directory.has_state
+    assert {*folder.rglob("*")} == before
+
+
+def write_assistant(folder: Path, digest: str = "0" * 64) -> dict[str, torch.Tensor]:
+    folder.mkdir()
+    weights = copy_decoder_layers(make_weights(), (1,))
+    arrays = {name: values.half().numpy() for name, values in weights.items()}
+    entry = {"encoder_sha256": digest, "draft_vocabulary": [1, 3, 300]}
+    export(folder, student_dims(DIMS, 1), arrays, TOKENIZER, harken_config=entry)
+    return {name: torch.tensor(values).float() for name, values in arrays.items()}
+
+
+def test_exported_assistant_computes_the_trained_logprobs_on_the_cpu_engine(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    weights = write_assistant(tmp_path / "assistant", encoder_digest(model))
+    checkpoint = open_checkpoint(tmp_path / "assistant", assistant=True)
+    assert checkpoint.dims == student_dims(DIMS, 1)
+    assert checkpoint.encoder_sha256 == encoder_digest(model)
+    assert checkpoint.draft_vocabulary.tolist() == [1, 3, 300]
+
+    def engine(source) -> OnnxBackend:
+        weights, cache = source.weights, tmp_path / "cache"
+        return OnnxBackend(source.dims, weights, weights.digest, precision="fp32", threads=1, cache=cache)
+
+    mel = make_mel(1)
+    main, assistant = engine(model), engine(checkpoint)
+    session = assistant.open_session(assistant.reuse_encoder_output(main.encode(mel)), [0], len(TOKENS))
+    ids, logprobs = session.extend([TOKENS], len(TOKENS)).top(5)
+    encoder_output = run_encoder(as_tensors(model.weights), DIMS, torch.tensor(mel[0]))
+    expected = torch.log_softmax(logits_of(weights, checkpoint.dims, encoder_output), -1).numpy()
+    np.testing.assert_allclose(logprobs, np.take_along_axis(expected, ids, 1), atol=2e-4)
+    assert (ids[:, 0] == expected.argmax(1)).all()
+
+
+def test_transformers_loads_exported_assistant(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.disable_progress_bar()
+    weights = write_assistant(tmp_path / "assistant")
+    model, report = transformers.WhisperForCausalLM.from_pretrained(
+        tmp_path / "assistant", output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    encoder_output = torch.randn(1, DIMS.n_audio_ctx, DIMS.n_audio_state)
+    with torch.inference_mode():
+        given = {"input_ids": torch.tensor([TOKENS]), "encoder_outputs": (encoder_output,)}
+        logits = model.float().eval()(**given).logits[0]
+    expected = logits_of(weights, student_dims(DIMS, 1), encoder_output[0])
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_export_copies_tokenizer_files(tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    (tmp_path / "copy").mkdir()
+    export(tmp_path / "copy", DIMS, make_weights(), TOKENIZER, source_folder=tmp_path / "model")
+    assert {"vocab.json"} == {path.name for path in (tmp_path / "copy").iterdir()} & {*COPIED_FILES}
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    assert config["eos_token_id"] == TOKENIZER.eot
+    assert "harken" not in config

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from harken.batch.rows import ShardReport
-from harken.batch.worker import Progress, Task, Worker, WorkerSettings
+from harken.batch.worker import NO_PROGRESS, Progress, Task, Worker, WorkerSettings
 from harken.batch.workers import READY, Broken, Handle, Member, Pool, broken_by
 from harken.errors import BackendUnavailable, HarkenError, install_hint
 
@@ -30,7 +30,7 @@ class _Actor:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._worker: Worker | None = None
-        self._progress = Progress(0.0, 0)
+        self._progress = NO_PROGRESS
 
     def load(self) -> str | HarkenError:
         """Load the model; return that it is ready, or the error if it cannot be loaded."""
@@ -43,7 +43,7 @@ class _Actor:
     def transcribe(self, task: Task) -> ShardReport | Broken:
         """Do a task; errors are returned, so that no type of Ray wraps them."""
         assert self._worker
-        self._progress = Progress(0.0, 0)
+        self._progress = NO_PROGRESS
         try:
             return self._worker.transcribe(task, self._set_progress)
         except Exception as error:
@@ -102,15 +102,7 @@ class RayWorkers(Pool):
         super().__init__(count)
 
     def wait(self, timeout_s: float, handle: Handle) -> None:
-        """Wait for answers of actors; those that are lost are replaced.
-
-        Raises
-        ------
-        HarkenError
-            If no actor can load the model.
-        WorkerError
-            If several actors in turn are lost while they load it.
-        """
+        """Wait for answers of actors; those that are lost are replaced."""
         self._ask_progress()
         ready, _ = self._ray.wait([*self._by_reference], num_returns=1, timeout=timeout_s)
         if ready:
@@ -157,19 +149,7 @@ class RayWorkers(Pool):
 
 
 def count_room(address: str, threads: int | None) -> int:
-    """Return the number of workers for which a cluster has room.
-
-    Parameters
-    ----------
-    address : str
-    threads : int or None
-        Threads of each.
-
-    Raises
-    ------
-    BackendUnavailable
-        If Ray is not installed, or there is no cluster at the address.
-    """
+    """Return the number of workers of so many threads for which a cluster has room; raises as `RayWorkers`."""
     return _room(_connect(address), threads)[1]
 
 

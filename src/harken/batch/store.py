@@ -81,16 +81,12 @@ class Store:
             If it cannot be removed.
         """
         location = join(self.folder, name)
-        try:
+        with suppress(FileNotFoundError), _naming(location, "removed", OutputError):
             if is_url(location):
                 system, path = file_system(location)
                 system.rm_file(path)
             else:
                 os.remove(location)
-        except FileNotFoundError:
-            return
-        except Exception as error:  # whatever a file system raises
-            raise OutputError(f"{location}: cannot be removed: {one_line(error)}") from error
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is none.
@@ -101,14 +97,9 @@ class Store:
             If it cannot be read.
         """
         location = join(self.folder, name)
-        try:
+        with suppress(FileNotFoundError), _naming(location, "read", PlanError):
             return read_bytes(location)
-        except FileNotFoundError:
-            return None
-        except HarkenError:
-            raise
-        except Exception as error:  # whatever a file system raises
-            raise PlanError(f"{location}: cannot be read: {one_line(error)}") from error
+        return None
 
     def stems(self, folder: str, suffix: str) -> set[str]:
         """Return the names, without the suffix, of the files of a suffix in one of its folders.
@@ -118,28 +109,18 @@ class Store:
         PlanError
             If the folder cannot be listed.
         """
-        location = join(self.folder, folder)
-        try:
-            names = self._names(location)
-        except FileNotFoundError:
-            return set()
-        except HarkenError:
-            raise
-        except Exception as error:  # whatever a file system raises
-            raise PlanError(f"{location}: cannot be listed: {one_line(error)}") from error
+        location, names = join(self.folder, folder), list[str]()
+        with suppress(FileNotFoundError), _naming(location, "listed", PlanError):
+            if not is_url(location):
+                names = os.listdir(location)
+            else:
+                system, path = file_system(location)
+                system.invalidate_cache()  # others write there, too
+                names = [str(name).rpartition("/")[2] for name in system.ls(path, detail=False)]
+                system.invalidate_cache()
         return {
             name.removesuffix(suffix) for name in names if name.endswith(suffix) and not name.startswith(".")
         }
-
-    @staticmethod
-    def _names(location: str) -> list[str]:
-        if not is_url(location):
-            return os.listdir(location)
-        system, path = file_system(location)
-        system.invalidate_cache()  # others write there, too
-        names = [str(name).rpartition("/")[2] for name in system.ls(path, detail=False)]
-        system.invalidate_cache()
-        return names
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -236,6 +217,17 @@ class Store:
             }
         except (ValueError, TypeError, KeyError):
             return None
+
+
+@contextmanager
+def _naming(location: str, what: str, kind: type[HarkenError]) -> Iterator[None]:
+    """Turn whatever a file system raises into an error that names the file, unless it is not there."""
+    try:
+        yield
+    except (FileNotFoundError, HarkenError):
+        raise
+    except Exception as error:
+        raise kind(f"{location}: cannot be {what}: {one_line(error)}") from error
 
 
 def _described(holder: dict[str, Any]) -> str:

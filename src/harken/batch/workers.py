@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -95,6 +95,8 @@ class Workers(Protocol):
         ------
         HarkenError
             If no worker can load the model.
+        WorkerError
+            If several workers in turn end while they load it.
         """
         ...
 
@@ -117,12 +119,10 @@ class InProcessWorkers(Workers):
 
     @property
     def n_free(self) -> int:
-        """1, unless it has a task."""
         return int(self._task is None)
 
     @property
     def n_alive(self) -> int:
-        """1 once the model is loaded."""
         return int(self._worker is not None)
 
     def start(self, task: Task) -> None:
@@ -130,18 +130,11 @@ class InProcessWorkers(Workers):
         self._task = task
 
     def wait(self, timeout_s: float, handle: Handle) -> None:
-        """Do the task.
-
-        Raises
-        ------
-        HarkenError
-            If the model cannot be loaded.
-        """
+        """Do the task."""
         task, self._task = self._task, None
         if task is None:
             return
         self._worker = self._worker or Worker(self._settings)
-
         failures: list[Exception] = []
 
         def report(progress: Progress) -> None:
@@ -183,7 +176,7 @@ class Member:
     task: Task | None = None
 
 
-class Pool(ABC):
+class Pool(Workers):
     """Workers elsewhere, each of which may end at any time: then its task is broken, and another one takes its place.
 
     A subclass starts them, sends them tasks, ends them, and hears what they say.
@@ -200,34 +193,21 @@ class Pool(ABC):
 
     @property
     def n_free(self) -> int:
-        """Number of workers that have loaded the model and have no task."""
-        return sum(each.is_ready and each.task is None for each in self._members)
+        return len(self._free())
 
     @property
     def n_alive(self) -> int:
-        """Number of workers that have loaded the model."""
         return sum(each.is_ready for each in self._members)
 
+    def _free(self) -> list[Member]:
+        return [each for each in self._members if each.is_ready and each.task is None]
+
     def start(self, task: Task) -> None:
-        """Give a task to a free worker."""
-        free = next(each for each in self._members if each.is_ready and each.task is None)
+        free = self._free()[0]
         free.task = task
         self._send(free, task)
 
-    @abstractmethod
-    def wait(self, timeout_s: float, handle: Handle) -> None:
-        """Wait for messages of workers, and for their ends; those that have ended are replaced.
-
-        Raises
-        ------
-        HarkenError
-            If the model cannot be loaded.
-        WorkerError
-            If several workers in turn end while they load the model.
-        """
-
     def give_up(self, task: Task) -> None:
-        """End the worker of a task."""
         for each in self._members:
             if each.task is task:
                 self._kill(each)
@@ -251,7 +231,7 @@ class Pool(ABC):
     def _kill(self, each: Member) -> None:
         """End a worker."""
 
-    def _forget(self, each: Member) -> None:  # noqa: B027
+    def _forget(self, each: Member) -> None:
         """Release what belongs to a worker that was ended."""
 
     def _take(self, each: Member, message: object, handle: Handle) -> None:
@@ -322,15 +302,7 @@ class ProcessWorkers(Pool):
         super().__init__(count)
 
     def wait(self, timeout_s: float, handle: Handle) -> None:
-        """Wait for messages of processes, and for their ends; those that have ended are replaced.
-
-        Raises
-        ------
-        HarkenError
-            If the model cannot be loaded.
-        WorkerError
-            If several processes in turn end while they load the model.
-        """
+        """Wait for messages of processes, and for their ends; those that have ended are replaced."""
         by_connection = {each.place.connection: each for each in self._members}
         for connection in wait([*by_connection], timeout_s):
             each = by_connection[cast(Connection, connection)]

@@ -328,7 +328,7 @@ def label_windows(
     store: ExampleStore,
     make_labeller: Callable[[], Labeller],
     eot: int,
-    progress: Progress = lambda done, total: None,
+    progress: Progress,
 ) -> None:
     """Store the example of every window; windows that the store holds are not labelled again.
 

@@ -107,7 +107,7 @@ def scan_recordings(
     held_out: set[str],
     speech_finder: SpeechFinder,
     note: Callable[[str], None],
-    progress: Progress = lambda done, total: None,
+    progress: Progress,
 ) -> Iterator[TrainingRecording]:
     """Find the speech in every recording; one that cannot be read is reported and left out."""
     for done, entry in enumerate(entries):
@@ -209,11 +209,17 @@ class TrainingWindow:
     @property
     def duration_s(self) -> float:
         """Length in seconds."""
-        return sum(map(_duration_s, self.spans)) / self.speed
+        return sum(span.duration_s for span in self.spans) / self.speed
 
     def samples(self) -> Floats:
         """Load the samples of all spans, shape (samples,), float32, 16 kHz."""
-        samples = np.concatenate([samples for span in self.spans for samples in _pause_and_samples(span)])
+        parts: list[Floats] = []
+        for span in self.spans:
+            start, end, pause = (
+                round(seconds * SAMPLE_RATE) for seconds in (span.start_s, span.end_s, span.pause_s)
+            )
+            parts += np.zeros(pause, np.float32), _load_cached(span.path)[start:end]
+        samples = np.concatenate(parts)
         if self.speed == 1.0:
             return samples
         sample_times = np.arange(0, len(samples) - 1, self.speed)
@@ -265,7 +271,8 @@ def _shuffle_and_pack(
     template = TrainingWindow(spans=(), group=first.group, language=first.language, held_out=first.held_out)
     for window_spans in _pack_spans(spans, options.unpacked_fraction, rng):
         # The slowest speed must still fit into the window.
-        slowest = max(1.0 - speed_perturbation, min(1.0, sum(map(_duration_s, window_spans)) / MAX_SPEECH_S))
+        length_s = sum(span.duration_s for span in window_spans)
+        slowest = max(1.0 - speed_perturbation, min(1.0, length_s / MAX_SPEECH_S))
         yield replace(
             template,
             spans=window_spans,
@@ -301,17 +308,6 @@ def _pack_spans(
         room_s -= span.duration_s
     if packed:
         yield tuple(packed)
-
-
-def _duration_s(span: SpeechSpan) -> float:
-    return span.duration_s
-
-
-def _pause_and_samples(speech_span: SpeechSpan) -> tuple[Floats, Floats]:
-    sample_range = slice(round(speech_span.start_s * SAMPLE_RATE), round(speech_span.end_s * SAMPLE_RATE))
-    return np.zeros(round(speech_span.pause_s * SAMPLE_RATE), np.float32), _load_cached(speech_span.path)[
-        sample_range
-    ]
 
 
 @lru_cache(maxsize=2)
