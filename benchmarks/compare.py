@@ -42,7 +42,9 @@ class Turns:
     def take(self, entries: Sequence[Any], beam_size: int) -> None:
         """Transcribe a set once."""
         time.sleep(SETTLE_S)
-        replies = [self.worker.work(entry.path, entry.language, beam_size) for entry in entries]
+        replies = [
+            self.worker.work(entry.path, language=entry.language, beam_size=beam_size) for entry in entries
+        ]
         self.seconds.append(sum(reply.seconds for reply in replies))
         self.cpu_s.append(sum(reply.cpu_s for reply in replies))
         self.peak_mb, self.texts = replies[-1].peak_mb, [reply.text for reply in replies]

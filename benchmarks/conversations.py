@@ -58,34 +58,22 @@ PEAK = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of conversation; ranges are drawn from evenly.
-
-    Parameters
-    ----------
-    voices : tuple of str
-        Group of each speaker, a key of `conversations.GROUPS`.
-    lengths_s : tuple of (float, float)
-        Lengths of parts of recordings; none for whole ones, of which the words are known.
-    seconds : (float, float)
-        Length of a conversation; it is shorter where the recordings run out.
-    overlap : (float, float)
-        Share of speech in which two speak at once.
-    snr_db : (float, float)
-        Level of the mean voice above that of the noise.
-    level_db : float
-        Levels of voices differ by up to this much from the mean, up and down.
-    room : bool
-        Speakers stand at 0.5 to 3 m from the microphone in a room; without, everybody is at 1 m in a room that
-        swallows all sound.
-    """
+    """A kind of conversation; ranges are drawn from evenly."""
 
     voices: tuple[str, ...]
+    """Group of each speaker, a key of `GROUPS`."""
     lengths_s: tuple[Region, ...] = ()
+    """Lengths of parts of recordings; none for whole ones, of which the words are known."""
     seconds: Region = (120.0, 240.0)
+    """Length of a conversation; it is shorter where the recordings run out."""
     overlap: Region = (0.0, 0.0)
+    """Share of speech in which two speak at once."""
     snr_db: Region = (20.0, 30.0)
+    """Level of the mean voice above that of the noise."""
     level_db: float = 4.0
+    """Levels of voices differ by up to this much from the mean, up and down."""
     room: bool = False
+    """Speakers stand at 0.5 to 3 m from the microphone in a room; else at 1 m in one that swallows all sound."""
 
 
 HALF_NAMES = ("tune", "report")
@@ -211,30 +199,20 @@ class Placed:
 
     @property
     def end_s(self) -> float:
-        """Its end."""
-        return self.start_s + len(self.piece.samples) / SAMPLE_RATE
+        return self.start_s + duration([self.piece])
 
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """A conversation and what is known of it.
-
-    Parameters
-    ----------
-    samples : array
-    turns : list of (float, float, str)
-        Start, end and speaker of each stretch of speech without a pause of `PAUSE_S`, by start.
-    said : list of (str, str or None)
-        Speaker and words of each piece, by start; None for the words of one that was cut.
-    overlap : float
-        Share of the speech in which two or more speak.
-    snr_db : float
-    """
+    """A conversation and what is known of it, in order of time."""
 
     samples: Floats
     turns: list[tuple[float, float, str]]
+    """Start, end and speaker of each stretch of speech without a pause of `PAUSE_S`."""
     said: list[tuple[str, str | None]]
+    """Speaker and words of each piece; None for the words of one that was cut."""
     overlap: float
+    """Share of the speech in which two or more speak."""
     snr_db: float
 
 

@@ -19,7 +19,7 @@ from program import Args, Parser, Row, add, main, note, percent
 from recordings import difference
 
 if TYPE_CHECKING:
-    from harken.evaluation.speakers import SpeakerEvaluation, SpeakerScore
+    from harken.evaluation.speakers import SpeakerScore
     from harken.manifests import Entry
 
 
@@ -66,14 +66,23 @@ def rows(args: Args) -> Iterator[Row]:
         for label, own in chosen.items():
             evaluation = summarise_speakers(one.score for one in own)
             compared = None if label == first_label else evaluation.der
+            found, audio_s = evaluation.errors, sum(one.entry.seconds or 0.0 for one in own)
             yield {
                 "half": args.half,
                 "kind": kind,
                 "engine": label,
                 "recordings": len(own),
-                **errors(evaluation),
+                "der_percent": percent(found.rate),
+                "missed_percent": percent(found.missed_s / found.speech_s),
+                "false_alarm_percent": percent(found.false_alarm_s / found.speech_s),
+                "confused_percent": percent(found.confused_s / found.speech_s),
+                "collar_der_percent": percent(evaluation.collar_errors.rate),
+                "jer_percent": percent(evaluation.jer and evaluation.jer.rate),
+                "counted_right": evaluation.counted_right,
                 **difference("der_difference_percent", first.der, compared),
-                **cost(own),
+                "real_time_factor": round(sum(one.reply.seconds for one in own) / audio_s, 4),
+                "cpu_factor": round(sum(one.reply.cpu_s for one in own) / audio_s, 4),
+                "peak_mb": round(max(one.reply.peak_mb for one in own)),
             }
 
 
@@ -94,30 +103,6 @@ def diarize(engine: str, entries: Sequence[tuple[str, Entry]], args: Args) -> It
                 found = [SpeakerTurn(start_s=start, end_s=end, speaker=name) for start, end, name in turns]
                 score = score_speakers(entry, reference, SpeakerHypothesis(turns=found))
                 yield label, Diarized(kind, entry, score, reply)
-
-
-def errors(evaluation: SpeakerEvaluation) -> Row:
-    """Return the rates in percent, and the recordings whose speakers are counted right."""
-    found = evaluation.errors
-    return {
-        "der_percent": percent(found.rate),
-        "missed_percent": percent(found.missed_s / found.speech_s),
-        "false_alarm_percent": percent(found.false_alarm_s / found.speech_s),
-        "confused_percent": percent(found.confused_s / found.speech_s),
-        "collar_der_percent": percent(evaluation.collar_errors.rate),
-        "jer_percent": percent(evaluation.jer and evaluation.jer.rate),
-        "counted_right": evaluation.counted_right,
-    }
-
-
-def cost(diarized: Sequence[Diarized]) -> Row:
-    """Return the time for a second of audio, and the most memory."""
-    audio_s = sum(one.entry.seconds or 0.0 for one in diarized)
-    return {
-        "real_time_factor": round(sum(one.reply.seconds for one in diarized) / audio_s, 4),
-        "cpu_factor": round(sum(one.reply.cpu_s for one in diarized) / audio_s, 4),
-        "peak_mb": round(max(one.reply.peak_mb for one in diarized)),
-    }
 
 
 if __name__ == "__main__":

@@ -19,52 +19,39 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
-from types import TracebackType
 from typing import Any
 
 from program import Args, add, limit_threads, peak_mb, require, stop
 
 BATCH = 8
 """Windows that the batched pipelines decode together."""
+HOP_SAMPLES = 1600
+"""Samples that a live session is fed at once."""
+
+Turns = list[tuple[float, float, str]]
+"""Start, end and speaker."""
+Words = list[tuple[str, float | None, float | None]]
+"""Text, start and end in seconds; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A recording to transcribe or diarize; all other settings are the engine's defaults.
-
-    Parameters
-    ----------
-    path : str
-    language : str or None
-        Code; None has it detected.
-    beam_size : int
-        1 is greedy.
-    """
+    """A recording to transcribe or diarize; all other settings are the engine's defaults."""
 
     path: str
-    language: str | None = "en"
-    beam_size: int = 1
+    language: str | None = "en"  # None has it detected
+    beam_size: int = 1  # greedy
+    words: bool = False  # with their times
+    text: str = ""  # to align
 
 
-Turns = list[tuple[float, float, str]]
 Work = Callable[[Request], dict[str, Any]]
 """From a request to fields of `Reply`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What to load.
-
-    Parameters
-    ----------
-    label : str
-        A key of `LOADERS`, its name in results.
-    model : str or None
-        Name or path, as the engine takes it; for diarizers a folder, or None for their own.
-    precision : str
-        As the engine names it.
-    threads : int
-    """
+    """What to load: a key of `LOADERS`, with model and precision as the engine names them; diarizers may have none."""
 
     label: str
     model: str | None
@@ -74,29 +61,19 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer of an engine's process: after loading, without a result, and after each recording.
-
-    `turns` are those of a diarizer, by a label where it has several results; `language` is None where an engine does
-    not tell.
-    """
+    """An answer of an engine's process: after loading, without a result, and after each recording."""
 
     seconds: float
     cpu_s: float
     peak_mb: float
     text: str = ""
-    language: str | None = None
-    turns: dict[str, Turns] = field(default_factory=dict)
+    language: str | None = None  # where the engine does not tell
+    words: Words = field(default_factory=list)
+    turns: dict[str, Turns] = field(default_factory=dict)  # by a label where a diarizer has several results
 
 
 class Worker:
-    """An engine in a process of its own; a context manager that ends the process.
-
-    Attributes
-    ----------
-    engine : Engine
-    load_s : float
-        Time to import and load the engine, in seconds.
-    """
+    """An engine in a process of its own, loaded in `load_s` seconds; a context manager that ends the process."""
 
     def __init__(self, engine: Engine, python: str = sys.executable) -> None:
         self.engine = engine
@@ -113,16 +90,13 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.communicate()  # closes its standard input, at which it ends
 
-    def work(self, path: Path, language: str | None = "en", beam_size: int = 1) -> Reply:
-        """Have one recording transcribed or diarized; the time is taken over there."""
+    def work(self, path: Path, **fields: Any) -> Reply:
+        """Have one recording transcribed or diarized, by the fields of `Request`; the time is taken over there."""
         assert self._process.stdin
-        request = Request(path=str(path), language=language, beam_size=beam_size)
-        self._process.stdin.write(json.dumps(asdict(request)) + "\n")
+        self._process.stdin.write(json.dumps(asdict(Request(path=str(path), **fields))) + "\n")
         self._process.stdin.flush()
         return self._reply()
 
@@ -134,6 +108,11 @@ class Worker:
         return Reply(**json.loads(line))
 
 
+def times_of(words: Any) -> Words:
+    """Return words of harken."""
+    return [(word.text, word.start_s, word.end_s) for word in words]
+
+
 def harken(engine: Engine, *, precision: str | None = None, **options: Any) -> Work:
     """harken with options of `Recognizer.transcribe`."""
     from harken import load
@@ -141,12 +120,48 @@ def harken(engine: Engine, *, precision: str | None = None, **options: Any) -> W
     recognizer = load(engine.model, precision=precision or engine.precision, threads=engine.threads)
 
     def transcribe(request: Request) -> dict[str, Any]:
-        transcription = recognizer.transcribe(
-            request.path, language=request.language, beam_size=request.beam_size, **options
-        )
-        return {"text": transcription.text, "language": transcription.language}
+        found = recognizer.transcribe(
+            request.path,
+            language=request.language,
+            beam_size=request.beam_size,
+            word_timestamps=request.words,
+            **options,
+        ).result()
+        words = [word for segment in found.segments for word in segment.words]
+        return {"text": found.text, "language": found.language, "words": times_of(words)}
 
     return transcribe
+
+
+def harken_live(engine: Engine) -> Work:
+    """harken's live session, whose final segments count."""
+    from harken import load
+    from harken.audio import load_audio
+
+    recognizer = load(engine.model, precision=engine.precision, threads=engine.threads)
+
+    def transcribe(request: Request) -> dict[str, Any]:
+        session = recognizer.stream(language=request.language, word_timestamps=request.words)
+        samples, events = load_audio(request.path), []
+        for at in range(0, len(samples), HOP_SAMPLES):
+            events += session.feed(samples[at : at + HOP_SAMPLES])
+        segments = [each.segment for each in [*events, *session.close()] if getattr(each, "segment", None)]
+        words = times_of(word for segment in segments for word in segment.words)
+        return {"text": "".join(segment.text for segment in segments), "words": words}
+
+    return transcribe
+
+
+def harken_align(engine: Engine) -> Work:
+    """harken's times of the words of a known text."""
+    from harken import load
+
+    recognizer = load(engine.model, precision=engine.precision, threads=engine.threads)
+
+    def align(request: Request) -> dict[str, Any]:
+        return {"words": times_of(recognizer.align(request.path, request.text, language=request.language))}
+
+    return align
 
 
 def faster_whisper(engine: Engine, **batch: int) -> Work:
@@ -158,35 +173,43 @@ def faster_whisper(engine: Engine, **batch: int) -> Work:
     pipeline = module.BatchedInferencePipeline(model) if batch else model
 
     def transcribe(request: Request) -> dict[str, Any]:
-        segments, information = pipeline.transcribe(
-            request.path, language=request.language, beam_size=request.beam_size, **batch
+        found, information = pipeline.transcribe(
+            request.path,
+            language=request.language,
+            beam_size=request.beam_size,
+            word_timestamps=request.words,
+            **batch,
         )
-        return {"text": "".join(segment.text for segment in segments), "language": str(information.language)}
+        segments = [*found]
+        words = [(word.word, word.start, word.end) for segment in segments for word in segment.words or ()]
+        text = "".join(segment.text for segment in segments)
+        return {"text": text, "language": str(information.language), "words": words}
 
     return transcribe
 
 
-def openai_whisper(engine: Engine) -> Work:
-    """openai-whisper, with the temperatures of its command line. harken reads the files, not ffmpeg."""
+def openai_whisper(engine: Engine, module: str = "whisper") -> Work:
+    """openai-whisper, or stable-ts, with the temperatures of its command line. harken reads the files, not ffmpeg."""
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(engine.threads)
-    whisper: Any = importlib.import_module("whisper")
     from harken.audio import load_audio
 
-    model = whisper.load_model(engine.model, device="cpu")
-    temperatures = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    model = importlib.import_module(module).load_model(engine.model, device="cpu")
+    options = {"temperature": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "best_of": 5, "fp16": False, "verbose": None}
 
     def transcribe(request: Request) -> dict[str, Any]:
         beam = {"beam_size": request.beam_size} if request.beam_size > 1 else {}
+        samples = load_audio(request.path)
         result = model.transcribe(
-            load_audio(request.path),
-            language=request.language,
-            temperature=temperatures,
-            best_of=5,
-            fp16=False,
-            **beam,
+            samples, language=request.language, word_timestamps=request.words, **options, **beam
         )
-        return {"text": str(result["text"]), "language": str(result["language"])}
+        result = result if isinstance(result, dict) else result.to_dict()
+        words = [
+            (word["word"], word["start"], word["end"])
+            for segment in result["segments"]
+            for word in segment.get("words", ())
+        ]
+        return {"text": str(result["text"]), "language": str(result["language"]), "words": words}
 
     return transcribe
 
@@ -205,9 +228,8 @@ def openvino_genai(engine: Engine) -> Work:
 
     def transcribe(request: Request) -> dict[str, Any]:
         language = {"language": f"<|{request.language}|>"} if multilingual and request.language else {}
-        return {
-            "text": str(pipeline.generate(load_audio(request.path), num_beams=request.beam_size, **language))
-        }
+        found = pipeline.generate(load_audio(request.path), num_beams=request.beam_size, **language)
+        return {"text": str(found)}
 
     return transcribe
 
@@ -252,9 +274,17 @@ TRANSCRIBERS: dict[str, Callable[[Engine], Work]] = {
     "openvino-genai": openvino_genai,
     "openai-whisper": openai_whisper,
 }
+WORD_TIMERS: dict[str, Callable[[Engine], Work]] = {
+    "harken": harken,
+    "harken live": harken_live,
+    "harken align": harken_align,
+    "faster-whisper": faster_whisper,
+    "openai-whisper": openai_whisper,
+    "stable-ts": partial(openai_whisper, module="stable_whisper"),
+}
 DIARIZERS = {"harken": "harken diarizer", "senko": "senko diarizer"}
 """Labels of diarizers, by the names of the programs."""
-LOADERS = TRANSCRIBERS | {"harken diarizer": harken_diarizer, "senko diarizer": senko_diarizer}
+LOADERS = TRANSCRIBERS | WORD_TIMERS | {"harken diarizer": harken_diarizer, "senko diarizer": senko_diarizer}
 MODULES = {
     "harken": "harken",
     "faster-whisper": "faster_whisper",
@@ -264,16 +294,20 @@ MODULES = {
 }
 """Module of each engine, by the first word of its name."""
 PACKAGES = ("faster-whisper", "ctranslate2", "openvino-genai", "openai-whisper", "torch")
+ONLY_FLOAT32 = {"int8": "fp32", "fp32": "fp32"}
 PRECISIONS = {
     "faster-whisper": {"int8": "int8", "fp32": "float32"},
-    "openai-whisper": {"int8": "fp32", "fp32": "fp32"},
+    "openai-whisper": ONLY_FLOAT32,
+    "stable-ts": ONLY_FLOAT32,
 }
-"""Names of precisions in other engines; openai-whisper has float32 only on a CPU."""
+"""Names of precisions in other engines."""
 
 
-def add_engine_options(parser: argparse.ArgumentParser, engines: tuple[str, ...]) -> None:
+def add_engine_options(
+    parser: argparse.ArgumentParser, engines: tuple[str, ...], choices: dict[str, Any] = TRANSCRIBERS
+) -> None:
     """Add the arguments that `engine` reads; `engines` are the default ones."""
-    add(parser, "--engines", engines, ", ".join(TRANSCRIBERS), choices=TRANSCRIBERS)
+    add(parser, "--engines", engines, ", ".join(choices), choices=choices)
     parser.add_argument(
         "--peer-models", nargs="+", default=[], metavar="E=PATH",
         help="the same model for other engines; by default the directory of harken's model",
@@ -285,17 +319,14 @@ def engine(name: str, args: Args) -> Engine:
     """Return one engine with its model; stop where it is not installed."""
     kind = name.split()[0]
     require(MODULES[kind])
-    peers = dict(pair.split("=", 1) for pair in args.peer_models)
-    model = args.model if kind == "harken" else peers.get(kind) or model_directory(args.model)
+    model = args.model
+    if kind != "harken":
+        from harken.checkpoints import resolve_model
+
+        peers = dict(pair.split("=", 1) for pair in args.peer_models)
+        model = peers.get(kind) or str(resolve_model(model))  # for engines that read the same files
     precision = PRECISIONS.get(kind, {}).get(args.precision, args.precision)
     return Engine(label=name, model=model, precision=precision, threads=args.threads)
-
-
-def model_directory(model: str) -> str:
-    """Return the directory of a model, for engines that read the same files."""
-    from harken.checkpoints import resolve_model
-
-    return str(resolve_model(model))
 
 
 def serve(engine: Engine) -> None:

@@ -61,7 +61,8 @@ def transcribe_sets(workers: Sequence[Worker], args: Args, *, named: bool, beam_
 
     def transcribe(worker: Worker) -> list[Reply]:
         replies = [
-            worker.work(entry.path, entry.language if named else None, beam_size) for _, entry in members
+            worker.work(entry.path, language=entry.language if named else None, beam_size=beam_size)
+            for _, entry in members
         ]
         note(f"beam size {beam_size}: {worker.engine.label} has ended")
         return replies

@@ -19,15 +19,28 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from program import COMMAND, DEFAULT_SET, Args, Parser, Row, add, main, note, ratios, require, spread, stop
+from program import (
+    DEFAULT_SET,
+    Args,
+    Parser,
+    Row,
+    add,
+    harken_command,
+    main,
+    note,
+    ratios,
+    require,
+    spread,
+    stop,
+)  # fmt: skip
 from recordings import SPEECH, read_sets
 
-PROCESS, IN_PROCESS, WORKER, RAY = "process", "in-process", "worker", "ray"
+PROCESS = "process"
 LABELS = {
     PROCESS: "one process, no batch",
-    IN_PROCESS: "harken batch",
-    WORKER: "harken batch --workers 1",
-    RAY: "harken batch --ray, one actor",
+    "in-process": "harken batch",
+    "worker": "harken batch --workers 1",
+    "ray": "harken batch --ray, one actor",
 }
 ONE_PROCESS = """
 import json, sys
@@ -50,29 +63,33 @@ def rows(args: Args) -> Iterator[Row]:
     ways = [way for way in LABELS if way in {PROCESS, *args.ways}]
     with (
         tempfile.TemporaryDirectory() as name,
-        ray_node(args.threads) if RAY in ways else nullcontext("") as address,
+        ray_node(args.threads) if "ray" in ways else nullcontext("") as address,
     ):
-        folder = Path(name)
+        folder, lines = Path(name), list(manifest_lines(args))
         whole, single = folder / "whole.jsonl", folder / "single.jsonl"
-        lines = list(manifest_lines(args))
-        whole.write_text("".join(map(to_line, lines)), encoding="utf-8")
-        single.write_text(to_line(min(lines, key=lambda line: line["duration"])), encoding="utf-8")
+        for path, own in ((whole, lines), (single, [min(lines, key=lambda line: line["duration"])])):
+            path.write_text("".join(json.dumps(line) + "\n" for line in own), encoding="utf-8")
         folders = (folder / f"out{number}" for number in count())
-        options = {IN_PROCESS: (), WORKER: ("--workers", "1"), RAY: ("--ray", address, "--workers", "1")}
-        common = ("--threads", str(args.threads), "--shard-minutes", str(args.shard_minutes), "--quiet")
+        options = {"worker": ("--workers", 1), "ray": ("--ray", address, "--workers", 1)}
 
-        def command(way: str, manifest: Path) -> list[str]:
+        def seconds_of(way: str, manifest: Path) -> float:
             if way == PROCESS:
-                return [sys.executable, "-c", ONE_PROCESS, str(manifest), args.model, str(args.threads)]
-            batch = [*COMMAND, "batch", str(manifest), str(next(folders)), "--model", args.model]
-            return [*batch, *common, *options[way]]
+                command = [sys.executable, "-c", ONE_PROCESS, str(manifest), args.model, str(args.threads)]
+            else:
+                common = "--shard-minutes", args.shard_minutes, "--quiet"
+                batch = manifest, next(folders), *common, *options.get(way, ())
+                command = harken_command(args, "batch", *batch)
+            began_s = perf_counter()
+            if status := subprocess.call(command, stdout=subprocess.DEVNULL):
+                stop(f"exit status {status}: {' '.join(command)}")
+            return perf_counter() - began_s
 
         runs: dict[str, list[float]] = {way: [] for way in ways}
         starts: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(args.repeats):
             for way in ways:
-                runs[way].append(seconds_of(command(way, whole)))
-                starts[way].append(seconds_of(command(way, single)))
+                runs[way].append(seconds_of(way, whole))
+                starts[way].append(seconds_of(way, single))
                 note(f"round {turn + 1}: {way} {runs[way][-1]:.2f} s, start {starts[way][-1]:.2f} s")
     steady = {way: [run - start for run, start in zip(runs[way], starts[way], strict=True)] for way in ways}
     for way in ways:
@@ -103,19 +120,6 @@ def manifest_lines(args: Args) -> Iterator[Row]:
         duration_s = audio_duration(entry.path) or 0.0
         yield {"audio_filepath": str(entry.path), "duration": duration_s}
         total_s += duration_s
-
-
-def to_line(fields: Row) -> str:
-    """Return a line of JSON."""
-    return json.dumps(fields) + "\n"
-
-
-def seconds_of(command: Sequence[str]) -> float:
-    """Run a command, and return the seconds that this took."""
-    began_s = perf_counter()
-    if status := subprocess.call(command, stdout=subprocess.DEVNULL):
-        stop(f"exit status {status}: {' '.join(command)}")
-    return perf_counter() - began_s
 
 
 @contextmanager

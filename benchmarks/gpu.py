@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -44,32 +45,15 @@ Weights = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine that encodes windows and decodes them greedily.
-
-    Parameters
-    ----------
-    name : str
-    encode : callable
-        Encodes log-mel of shape (batch, n_mels, 3000) on the host; the result is for `decode`.
-    decode : callable
-        Decodes so many tokens of every window; returns them, shape (batch, steps).
-    passes : list of int
-        Forward passes behind the prompt, of each call.
-    """
+    """An engine that encodes windows and decodes them greedily."""
 
     name: str
     encode: Callable[[NDArray[Any]], Any]
+    """Encodes log-mel of shape (batch, n_mels, 3000) on the host; the result is for `decode`."""
     decode: Callable[[Any, int], list[list[int]]]
+    """Decodes so many tokens of every window; returns them, shape (batch, steps)."""
     passes: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True, kw_only=True)
-class Times:
-    """Seconds that one engine took at one batch size."""
-
-    first: float = 0.0
-    encode: list[float] = field(default_factory=list)
-    decode: list[float] = field(default_factory=list)
+    """Forward passes behind the prompt, of each call."""
 
 
 ENGINES = ("graphs", "steps", "drafts", "transformers", "transformers-static")
@@ -168,13 +152,9 @@ def make_rules(dims: Dims) -> LogitRules:
 
     begin = dims.n_vocab - N_TIMESTAMPS
     return LogitRules(
-        eot=EOT,
-        timestamp_begin=begin,
-        suppressed=np.array([*NON_SPEECH, *range(EOT, begin)], np.int64),
-        first_banned=((BLANK, BLANK + 1),),
-        timestamps=True,
-        max_initial_timestamp=begin + 50,
-    )
+        eot=EOT, timestamp_begin=begin, suppressed=np.array([*NON_SPEECH, *range(EOT, begin)], np.int64),
+        first_banned=((BLANK, BLANK + 1),), timestamps=True, max_initial_timestamp=begin + 50,
+    )  # fmt: skip
 
 
 def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | None = None) -> Engine:
@@ -223,17 +203,11 @@ def transformers_engines(dims: Dims, device: str, precision: str, names: list[st
 
     dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     config = WhisperConfig(
-        vocab_size=dims.n_vocab,
-        num_mel_bins=dims.n_mels,
-        d_model=dims.n_text_state,
-        encoder_layers=dims.n_audio_layer,
-        encoder_attention_heads=dims.n_audio_head,
-        encoder_ffn_dim=4 * dims.n_audio_state,
-        decoder_layers=dims.n_text_layer,
-        decoder_attention_heads=dims.n_text_head,
-        decoder_ffn_dim=4 * dims.n_text_state,
-        attn_implementation="sdpa",
-    )
+        vocab_size=dims.n_vocab, num_mel_bins=dims.n_mels, d_model=dims.n_text_state,
+        encoder_layers=dims.n_audio_layer, encoder_attention_heads=dims.n_audio_head,
+        encoder_ffn_dim=4 * dims.n_audio_state, decoder_layers=dims.n_text_layer,
+        decoder_attention_heads=dims.n_text_head, decoder_ffn_dim=4 * dims.n_text_state, attn_implementation="sdpa",
+    )  # fmt: skip
     with torch.device(device):
         model = WhisperForConditionalGeneration(config).to(dtype).eval()
 
@@ -243,28 +217,26 @@ def transformers_engines(dims: Dims, device: str, precision: str, names: list[st
         wait()
         return features
 
-    def decoder(cache: str) -> Callable[[Tensor, int], list[list[int]]]:
-        @torch.inference_mode()
-        def decode(features: Tensor, steps: int) -> list[list[int]]:
-            endless = GenerationConfig(
-                max_new_tokens=steps, do_sample=False, cache_implementation=cache, use_cache=True,
-                eos_token_id=None, pad_token_id=0, decoder_start_token_id=PROMPT[0],
-            )  # fmt: skip
-            tokens = GenerationMixin.generate(
-                model,
-                generation_config=endless,
-                encoder_outputs=BaseModelOutput(last_hidden_state=features),
-                decoder_input_ids=torch.tensor([PROMPT] * len(features), device=device),
+    @torch.inference_mode()
+    def decode(features: Tensor, steps: int, cache: str) -> list[list[int]]:
+        endless = GenerationConfig(
+            max_new_tokens=steps, do_sample=False, cache_implementation=cache, use_cache=True,
+            eos_token_id=None, pad_token_id=0, decoder_start_token_id=PROMPT[0],
+        )  # fmt: skip
+        tokens = GenerationMixin.generate(
+            model,
+            generation_config=endless,
+            encoder_outputs=BaseModelOutput(last_hidden_state=features),
+            decoder_input_ids=torch.tensor([PROMPT] * len(features), device=device),
+        )
+        chosen: list[list[int]] = tokens[:, -steps:].tolist()
+        return chosen
+
+    for name, label, cache in (("", "growing", "dynamic"), ("-static", "static", "static")):
+        if f"transformers{name}" in names:
+            yield Engine(
+                name=f"transformers, {label} cache", encode=encode, decode=partial(decode, cache=cache)
             )
-            chosen: list[list[int]] = tokens[:, -steps:].tolist()
-            return chosen
-
-        return decode
-
-    if "transformers" in names:
-        yield Engine(name="transformers, growing cache", encode=encode, decode=decoder("dynamic"))
-    if "transformers-static" in names:
-        yield Engine(name="transformers, static cache", encode=encode, decode=decoder("static"))
 
 
 def wait() -> None:
@@ -279,33 +251,29 @@ def wait() -> None:
 
 def measure(engines: list[Engine], mel: NDArray[Any], steps: int, rounds: int) -> Iterator[Row]:
     """Run all engines in turns on the same windows; yield a row for each."""
-    times = [Times() for _ in engines]
-    for engine, engine_times in zip(engines, times, strict=True):
-        began = perf_counter()
-        chosen = engine.decode(engine.encode(mel), steps)
-        engine_times.first = perf_counter() - began
-        assert [len(row) for row in chosen] == [steps] * len(mel), (
-            f"{engine.name} has not decoded {steps} steps"
-        )
-        note(f"{engine.name}, batch {len(mel)}: first call {engine_times.first:.1f} s")
-    for _ in range(rounds):
-        for engine, engine_times in zip(engines, times, strict=True):
+    batch, encode_s, decode_s = len(mel), {}, {}
+    for turn in range(rounds + 1):  # in the first all is captured and compiled
+        for engine in engines:
             began = perf_counter()
             features = engine.encode(mel)
             encoded = perf_counter()
-            engine.decode(features, steps)
-            engine_times.encode.append(encoded - began)
-            engine_times.decode.append(perf_counter() - encoded)
-    for engine, engine_times in zip(engines, times, strict=True):
-        decode_s, encode_s = median(engine_times.decode), median(engine_times.encode)
+            chosen = engine.decode(features, steps)
+            assert [len(row) for row in chosen] == [steps] * batch, (
+                f"{engine.name} has not decoded {steps} steps"
+            )
+            encode_s.setdefault(engine.name, []).append(encoded - began)
+            decode_s.setdefault(engine.name, []).append(perf_counter() - encoded)
+            note(f"{engine.name}, batch {batch}, turn {turn}: {perf_counter() - began:.1f} s")
+    for engine in engines:
+        (first_encode_s, *encoding), (first_decode_s, *decoding) = encode_s[engine.name], decode_s[engine.name]
         yield {
             "engine": engine.name,
-            "batch": len(mel),
-            "encode_ms": round(1000 * encode_s / len(mel), 3),
-            "step_ms": round(1000 * decode_s / steps, 4),
-            "times_real_time": round(WINDOW_S * len(mel) / (encode_s + decode_s), 1),
+            "batch": batch,
+            "encode_ms": round(1000 * median(encoding) / batch, 3),
+            "step_ms": round(1000 * median(decoding) / steps, 4),
+            "times_real_time": round(WINDOW_S * batch / (median(encoding) + median(decoding)), 1),
             "tokens_a_pass": round(steps / median(engine.passes[-rounds:]), 2) if engine.passes else 1.0,
-            "first_call_s": round(engine_times.first, 2),
+            "first_call_s": round(first_encode_s + first_decode_s, 2),
         }
 
 

@@ -40,31 +40,21 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """A protocol, as far as speaking and reading takes it.
-
-    Parameters
-    ----------
-    path : str
-        Behind the address of the server.
-    first, last : tuple of dict or bytes
-        Messages before and behind the audio; bytes are the whole frame.
-    frame : callable
-        Makes the message of a block of s16le at 16 kHz.
-    ends : callable
-        Tells whether a message, behind the audio, is the last one.
-    closes : bool
-        True if the server then closes the connection.
-    shown : callable
-        Returns the events that a message stands for, as far as they change what is shown.
-    """
+    """A protocol, as far as speaking and reading takes it; messages are objects, or bytes of a whole frame."""
 
     path: str = ""
+    """Behind the address of the server."""
     first: tuple[Any, ...] = ()
     last: tuple[Any, ...] = ()
+    """Messages before and behind the audio."""
     frame: Callable[[bytes], Any] = bytes
+    """Makes the message of a block of s16le at 16 kHz."""
     ends: Callable[[Fields], bool]
+    """Tells whether a message, behind the audio, is the last one."""
     closes: bool = True
+    """True if the server then closes the connection."""
     shown: Callable[[Fields], Iterable[Any]]
+    """Returns the events that a message stands for, as far as they change what is shown."""
 
 
 async def speak(url: str, dialect: Dialect, pcm: bytes) -> Reply:

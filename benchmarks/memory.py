@@ -17,7 +17,7 @@ from itertools import cycle
 from pathlib import Path
 from time import perf_counter
 
-from program import COMMAND, DEFAULT_SET, Args, Parser, Row, add, main, maxrss_mb, note, stop
+from program import DEFAULT_SET, Args, Parser, Row, add, harken_command, main, maxrss_mb, note, stop
 from recordings import read_sets, write_joined
 
 SHORT_S = 180.0
@@ -47,8 +47,7 @@ def transcribe(path: Path, audio_s: float, args: Args) -> Row:
     """Transcribe a file in a process; return the process's peak memory, its lines of text and its time."""
     with path.with_suffix(".txt").open("w+b") as screen:
         started = perf_counter()
-        command = [*COMMAND, args.command, "--model", args.model, "--threads", str(args.threads), str(path)]
-        process = subprocess.Popen(command, stdout=screen)
+        process = subprocess.Popen(harken_command(args, args.command, path), stdout=screen)
         # A process reports at least the memory of its parent at the fork; this program stays far smaller.
         _, status, usage = os.wait4(process.pid, 0)
         seconds = perf_counter() - started

@@ -18,8 +18,6 @@ import results
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_SET = "librispeech-test-other"
-COMMAND = [sys.executable, "-c", "import sys; from harken.__main__ import run; sys.exit(run())"]
-"""Command line that does what the console script `harken` does."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 Args, Parser = argparse.Namespace, argparse.ArgumentParser
@@ -37,26 +35,11 @@ def main(
     packages: tuple[str, ...] = (),
     settings: tuple[str, ...] = (),
 ) -> None:
-    """Run a benchmark; an error of harken becomes one line.
+    """Run a benchmark, whose rows come from the arguments; an error of harken becomes one line.
 
-    Parameters
-    ----------
-    rows : callable
-        Yields the rows of the result, given the arguments. Its module describes the program.
-    options : callable, optional
-        Adds arguments of its own.
-    name : str
-        Name of its result unless ``--save`` says another.
-    model : str, optional
-        Default of ``--model``; without one there is no such argument.
-    sets : tuple of str
-        Defaults of ``--set``; without any there are no ``--set`` and ``--limit``.
-    needs : tuple of str
-        Modules that have to be installed.
-    packages : tuple of str
-        Packages whose versions belong to the result, beside `results.PACKAGES`.
-    settings : tuple of str
-        Arguments that belong to the result, beside the model and the threads.
+    The module of `rows` describes the program, and `options` adds its own arguments. `model` and `sets` are defaults of
+    ``--model`` and ``--set``: without them there are no such arguments. It `needs` modules. The result has versions of
+    `packages`, beside `results.PACKAGES`, and the arguments that `settings` names, beside the model and the threads.
     """
     described = sys.modules[rows.__module__].__doc__
     parser = Parser(description=described, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -144,6 +127,13 @@ def require(*modules: str) -> None:
 def importable(module: str) -> bool:
     """Return whether a top-level module is installed, without importing it."""
     return importlib.util.find_spec(module) is not None
+
+
+def harken_command(args: Args, name: str, *arguments: object) -> list[str]:
+    """Return the command line of a command of harken with a program's model and threads."""
+    code = "import sys; from harken.__main__ import run; sys.exit(run())"
+    options = "--model", args.model, "--threads", str(args.threads)
+    return [sys.executable, "-c", code, name, *options, *map(str, arguments)]
 
 
 def limit_threads(threads: int) -> dict[str, str]:

@@ -29,19 +29,9 @@ SPEECH = "librispeech-train-clean"
 def read_set(
     audio: Path, name: str, limit: int | None = None, *, model: str | None = None, language: str | None = None
 ) -> Sequence[Any]:
-    """Return the recordings with speech of one set.
+    """Return the recordings with speech of one set: a number of them, spread evenly; in one language, if it is wanted.
 
-    Parameters
-    ----------
-    audio : Path
-        Folder of sets.
-    name : str
-    limit : int, optional
-        Number of recordings, spread evenly over the set.
-    model : str, optional
-        Model that transcribes them: an English-only one gets English only.
-    language : str, optional
-        Code of the only language wanted.
+    An English-only model gets English only.
     """
     from harken.manifests import read_manifests, subsample_evenly
 
@@ -114,16 +104,7 @@ def cut_streams(audio: Path, seconds: int, count: int) -> list[Floats]:
 
 
 def write_joined(recordings: Iterable[Path], to: Path, seconds: float = math.inf) -> float:
-    """Write recordings one after the other into a wav file, in constant memory; return its length in seconds.
-
-    Parameters
-    ----------
-    recordings : iterable of Path
-        May be endless where `seconds` is not. Two of them are `GAP_S` apart.
-    to : Path
-    seconds : float
-        Length at which to cut.
-    """
+    """Write recordings, `GAP_S` apart, into a wav file, up to some seconds, in constant memory; return how many."""
     import numpy as np
 
     from harken.audio import load_audio

@@ -45,23 +45,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A computer, as far as it explains a time.
-
-    Parameters
-    ----------
-    name : str
-        Maker, family and model of the processor, and the cores that a process may use.
-    processor : str
-    cores : int
-    flags : sequence of str
-        Those of `FLAGS` that the processor has; none where the system does not tell.
-    system : str
-        Operating system and architecture.
-    """
+    """A computer, as far as it explains a time; without flags where the system does not tell."""
 
     name: str
     processor: str
-    cores: int
+    cores: int  # that a process may use
     flags: Sequence[str]
     system: str
 
@@ -92,17 +80,7 @@ class Result:
 
 
 def begin(name: str, settings: Mapping[str, Any], packages: Iterable[str] = ()) -> Result:
-    """Note where, when and with what something is measured, before it begins.
-
-    Parameters
-    ----------
-    name : str
-        Name of the file.
-    settings : mapping of str to object
-        What holds for all rows. Paths are kept as their last component.
-    packages : iterable of str
-        Packages that take part beside `PACKAGES`.
-    """
+    """Note where, when and with what something is measured, before it begins; packages, beside `PACKAGES`."""
     return Result(
         name=name,
         command=command(sys.argv),
@@ -126,29 +104,20 @@ def write(result: Result, folder: Path = FOLDER) -> Path:
     if not result.rows or any(row.keys() != result.rows[0].keys() for row in result.rows):
         raise ValueError(f"{result.name}: allowed are one or more rows, all with the same keys")
     folder.mkdir(parents=True, exist_ok=True)
-    machines = _read_machines(folder)
-    machines[result.machine.name] = {
-        key: value for key, value in asdict(result.machine).items() if key != "name"
-    }
-    _write_json(folder / MACHINES, dict(sorted(machines.items())))
-    path = folder / f"{result.name}.json"
-    _write_json(path, asdict(result) | {"machine": result.machine.name})
+    path, fields = folder / f"{result.name}.json", asdict(result) | {"machine": result.machine.name}
+    machines = {each.name: asdict(each) for each in (*read_machines(folder), result.machine)}
+    facts = {name: {key: each[key] for key in each if key != "name"} for name, each in sorted(machines.items())}
+    for target, content in ((folder / MACHINES, facts), (path, fields)):
+        text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
+        target.write_text(text + "\n", encoding="utf-8")
     return path
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
-
-
-def _read_machines(folder: Path) -> dict[str, dict[str, Any]]:
-    path = folder / MACHINES
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def read_machines(folder: Path) -> list[Machine]:
     """Return all machines that results of a folder were measured on, by name."""
-    return [Machine(name=name, **facts) for name, facts in _read_machines(folder).items()]
+    path = folder / MACHINES
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return [Machine(name=name, **facts) for name, facts in known.items()]
 
 
 def read(name: str, folder: Path = FOLDER) -> Result:
@@ -162,8 +131,8 @@ def read(name: str, folder: Path = FOLDER) -> Result:
     path = folder / f"{name}.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        name = content["machine"]
-        return Result(**content | {"machine": Machine(name=name, **_read_machines(folder)[name])})
+        machines = {each.name: each for each in read_machines(folder)}
+        return Result(**content | {"machine": machines[content["machine"]]})
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -177,10 +146,7 @@ def command(argv: Sequence[str]) -> str:
 
 
 def portable(value: Any) -> Any:
-    """Return the last component of a path that leads out of the repository, and any other value as it is.
-
-    The path may stand behind a name and an equals sign.
-    """
+    """Return the last component of a path out of the repository, also behind "NAME=", and any other value as it is."""
     if isinstance(value, list | tuple):
         return [portable(item) for item in value]
     name, equals, path = str(value).rpartition("=")
@@ -232,9 +198,7 @@ def machine() -> Machine:
 
 def _cpuinfo() -> dict[str, str]:
     """Return what Linux says of the last core; nothing elsewhere."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return {}
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     pairs = (line.partition(":") for line in lines if ":" in line)
     return {key.strip(): value.strip() for key, _, value in pairs}

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from live_clients import Dialect, Reply, deepgram, own, realtime, speak, vosk, wyoming
-from program import COMMAND, Args, Parser, Row, add, main, note, percentiles, stop
+from program import Args, Parser, Row, add, harken_command, main, note, percentiles, stop
 from recordings import SAMPLE_RATE, cut_streams, to_pcm
 
 if TYPE_CHECKING:
@@ -51,17 +51,7 @@ class Server:
 @contextmanager
 def running(args: Args, *options: str) -> Iterator[Server]:
     """Run the server while the block runs."""
-    command = [
-        *COMMAND,
-        "serve",
-        *options,
-        "--port",
-        "0",
-        "--threads",
-        str(args.threads),
-        "--model",
-        args.model,
-    ]
+    command = harken_command(args, "serve", *options, "--port", 0)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr

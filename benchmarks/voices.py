@@ -63,41 +63,24 @@ HALVES = {"de": 0, "fr": 0, "nl": 0, "es": 1, "it": 1, "ru": 1, "zh": 1}
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a recording, or all of it.
-
-    Parameters
-    ----------
-    samples : array
-    speech : tuple of (float, float)
-        Start and end of each stretch of speech, in seconds from the start of the piece.
-    text : str or None
-        All its words; None where it is cut, since nobody knows which words are where.
-    """
+    """Part of a recording, or all of it."""
 
     samples: Floats
     speech: tuple[Region, ...]
+    """Stretches of speech, from the start of the piece."""
     text: str | None
+    """All its words; None where it is cut, since nobody knows which words are where."""
 
 
 @dataclass(slots=True)
 class Voice:
-    """A speaker and what there is of it.
-
-    Parameters
-    ----------
-    name, language : str
-    half : int
-        0 for tuning, 1 for reporting.
-    clips : list of (path, text)
-    seconds : float
-        Length of all clips.
-    """
+    """A speaker and what there is of it."""
 
     name: str
     language: str
-    half: int
-    clips: list[tuple[Path, str]] = field(default_factory=list)
-    seconds: float = 0.0
+    half: int  # 0 for tuning, 1 for reporting
+    clips: list[tuple[Path, str]] = field(default_factory=list)  # with their words
+    seconds: float = 0.0  # of all clips
     known: dict[tuple[Region, ...], list[Piece]] = field(default_factory=dict, repr=False)
 
     def pieces(self, lengths_s: tuple[Region, ...] = ()) -> list[Piece]:

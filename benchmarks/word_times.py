@@ -15,22 +15,20 @@ import importlib
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines import MODULES, PACKAGES, model_directory
-from program import Args, Parser, Row, add, main, note, require
+from engines import PACKAGES, WORD_TIMERS, Words, Worker, add_engine_options, engine
+from program import Args, Parser, Row, add, main, note, stop
 from recordings import SAMPLE_RATE, read_set, write_wav
 
 if TYPE_CHECKING:
     from harken.contract import Floats
 
-Words = list[tuple[str, float | None, float | None]]
-"""Text, start and end in seconds; None where it is not known."""
 VOICES = {"en": ("en-gb-scotland", "en-us-nyc")}
 """Voices of a language, others than word heads were chosen with; for other languages the one that has its code."""
 JOINED, PAUSES_S, NOISE = 4, (0.1, 0.2, 0.4, 0.8, 1.5), 10 ** (-65 / 20)
@@ -82,7 +80,7 @@ class Synthesizer:
         self._blocks.clear()
         self._events.clear()
         if self._library.espeak_SetVoiceByName(voice.encode()):
-            raise SystemExit(f"word_times.py: eSpeak NG has no voice {voice!r}")
+            stop(f"eSpeak NG has no voice {voice!r}")
         data = text.encode()
         self._library.espeak_Synth(data, len(data) + 1, 0, 1, 0, UTF8, None, None)
         samples = np.concatenate(self._blocks)
@@ -118,10 +116,9 @@ class Spoken:
 
     path: Path
     words: Words
-    language: str
 
 
-def speak(texts: Sequence[str], language: str, voice: str, folder: Path) -> Iterator[Spoken]:
+def speak(texts: Sequence[str], voice: str, folder: Path) -> Iterator[Spoken]:
     """Yield recordings of some sentences each."""
     import numpy as np
 
@@ -139,85 +136,7 @@ def speak(texts: Sequence[str], language: str, voice: str, folder: Path) -> Iter
         joined += NOISE * random.standard_normal(len(joined)).astype(np.float32)
         path = folder / f"{voice}-{first}.wav"
         write_wav(path, [joined])
-        yield Spoken(path, words, language)
-
-
-# Engines: words of a recording with their times.
-
-
-def harken(args: Args) -> Any:
-    """Return the words of `Recognizer.transcribe`, of a live session's final segments, or of `Recognizer.align`."""
-    from harken import load
-    from harken.audio import load_audio
-
-    recognizer = load(args.model, precision="int8", threads=args.threads)
-
-    def words(spoken: Spoken, way: str) -> Words:
-        if way == "align":
-            text = " ".join(word.strip() for word, _, _ in spoken.words)
-            found = list(recognizer.align(spoken.path, text, language=spoken.language))
-        elif way == "live":
-            session = recognizer.stream(language=spoken.language, word_timestamps=True)
-            samples, hop = load_audio(spoken.path), SAMPLE_RATE // 10
-            events = [
-                event for at in range(0, len(samples), hop) for event in session.feed(samples[at : at + hop])
-            ]
-            finals = [getattr(event, "segment", None) for event in [*events, *session.close()]]
-            found = [word for segment in finals if segment for word in segment.words]
-        else:
-            transcript = recognizer.transcribe(spoken.path, language=spoken.language, word_timestamps=True)
-            found = [word for segment in transcript for word in segment.words]
-        return [(word.text, word.start_s, word.end_s) for word in found]
-
-    return words
-
-
-def faster_whisper(args: Args) -> Any:
-    """Return the words of faster-whisper, greedy as all engines here."""
-    module: Any = importlib.import_module("faster_whisper")
-    model = module.WhisperModel(
-        model_directory(args.model), device="cpu", compute_type="int8", cpu_threads=args.threads
-    )
-
-    def words(spoken: Spoken, way: str) -> Words:
-        segments, _ = model.transcribe(
-            str(spoken.path), language=spoken.language, beam_size=1, word_timestamps=True
-        )
-        return [(word.word, word.start, word.end) for segment in segments for word in segment.words]
-
-    return words
-
-
-def openai_whisper(args: Args, module: str = "whisper") -> Any:
-    """Return the words of openai-whisper or of stable-ts, whose model is `--pt`."""
-    from harken.audio import load_audio
-
-    model = importlib.import_module(module).load_model(args.pt, device="cpu")
-
-    def words(spoken: Spoken, way: str) -> Words:
-        result = model.transcribe(
-            load_audio(spoken.path), language=spoken.language, fp16=False, word_timestamps=True, verbose=None
-        )
-        result = result if isinstance(result, dict) else result.to_dict()
-        return [
-            (word["word"], word["start"], word["end"])
-            for segment in result["segments"]
-            for word in segment["words"]
-        ]
-
-    return words
-
-
-ENGINES = {
-    "harken": harken,
-    "faster-whisper": faster_whisper,
-    "openai-whisper": openai_whisper,
-    "stable-ts": partial(openai_whisper, module="stable_whisper"),
-}
-LABELS = ("harken", "harken live", "harken align", "faster-whisper", "openai-whisper", "stable-ts")
-
-
-# Errors.
+        yield Spoken(path, words)
 
 
 def units(words: Words) -> Words:
@@ -263,27 +182,27 @@ def figures(name: str, values: Sequence[float]) -> Row:
 
 
 def options(parser: Parser) -> None:
-    add(parser, "--engines", ("harken",), ", ".join(LABELS), choices=LABELS)
+    add_engine_options(parser, ("harken",), WORD_TIMERS)
     add(parser, "--language", "en", "of the set's references that are spoken")
-    parser.add_argument("--pt", metavar="FILE", help="the same model for openai-whisper and stable-ts")
 
 
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each set, voice and engine."""
-    kinds = {label.partition(" ")[0] for label in args.engines}
-    require(*(MODULES[kind] for kind in kinds))
-    loaded = {kind: ENGINES[kind](args) for kind in kinds}
-    voices = VOICES.get(args.language, (args.language,))
-    with tempfile.TemporaryDirectory() as folder:
-        for name, voice in product(args.set, voices):
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        workers = [stack.enter_context(Worker(engine(name, args))) for name in args.engines]
+        for name, voice in product(args.set, VOICES.get(args.language, (args.language,))):
             entries = read_set(args.audio, name, args.limit, model=args.model, language=args.language)
-            texts = [entry.text for entry in entries]
-            spoken = list(speak(texts, args.language, voice, Path(folder)))
-            for label in args.engines:
-                kind, _, way = label.partition(" ")
-                found = [loaded[kind](each, way) for each in spoken]
-                note(f"{name}, {voice}: {label}")
-                yield {"set": name, "voice": voice, "engine": label} | compare(spoken, found)
+            spoken = list(speak([entry.text for entry in entries], voice, Path(folder)))
+            for worker in workers:
+                found = [find_words(worker, each, args.language) for each in spoken]
+                note(f"{name}, {voice}: {worker.engine.label}")
+                yield {"set": name, "voice": voice, "engine": worker.engine.label} | compare(spoken, found)
+
+
+def find_words(worker: Worker, spoken: Spoken, language: str) -> Words:
+    """Return the words of a recording as an engine finds them."""
+    text = " ".join(word.strip() for word, _, _ in spoken.words)
+    return worker.work(spoken.path, language=language, words=True, text=text).words
 
 
 def compare(spoken: Sequence[Spoken], found: Sequence[Words]) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,7 +65,7 @@ def test_a_program_yields_rows(name: str, tmp_path: Path, places: Callable[[str]
     for module in NEEDS.get(name, ()):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"needs {module}")
-    arguments = [places(part) for part in RUNS[name].split()]
+    arguments = [places(part) for part in shlex.split(RUNS[name])]
     command = [sys.executable, str(FOLDER / f"{name}.py"), "--audio", str(SHARED / "audio")]
     done = subprocess.run(
         [*command, "--threads", "1", *arguments], capture_output=True, text=True, cwd=tmp_path
