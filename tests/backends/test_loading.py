@@ -15,8 +15,7 @@ import checkpoint_files as files
 from harken.backend_factory import BackendFactory
 from harken.backends.loading import Abandoned, load_parts, reporting_memory
 from harken.backends.onnx import graph_loader
-from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
-from harken.backends.onnx.runtimes import OnnxRuntimeGraph
+from harken.backends.onnx.runtimes import MODEL_FILE, OnnxRuntimeGraph, write_graph
 from harken.checkpoints import open_checkpoint
 from harken.errors import CheckpointError, OutOfMemory
 

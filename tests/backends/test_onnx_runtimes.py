@@ -12,16 +12,17 @@ import pytest
 
 from harken.backends.onnx import OnnxBackend, graph_loader, runtimes
 from harken.backends.onnx.builder import GraphBuilder
-from harken.backends.onnx.graph_files import MODEL_FILE, write_graph
 from harken.backends.onnx.graph_loader import DEPTH, LARGEST_ACTIVATION, probe_graph, probe_weights, weight_bits
 from harken.backends.onnx.linear import INTEGER_SCHEMES, UNITS_PER_OUTLIER, QuantizationScheme, quantise_rows
 from harken.backends.onnx.runtimes import (
+    MODEL_FILE,
     OnnxRuntimeGraph,
     bfloat16_is_faster,
     has_amx,
     import_onnxruntime,
     make_runtime_plan,
     openvino_capabilities,
+    write_graph,
 )
 from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError, OutOfMemory

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harken.backends.onnx.builder import GraphBuilder
-from harken.backends.onnx.graph_files import DATA_FILE, BuiltGraph, write_graph
+from harken.backends.onnx.runtimes import DATA_FILE, BuiltGraph, write_graph
 from harken.contract import Backend
 from harken.errors import BackendUnavailable, CheckpointError
 from tiny_models import DIMS, make_backend, make_mel

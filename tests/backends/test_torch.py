@@ -29,10 +29,10 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from fakes.cuda_graphs import SYNCHRONIZING_OPERATORS, FakeGraphCapture  # noqa: E402
 from harken.backends.torch import TorchBackend  # noqa: E402
+from harken.backends.torch.backend import TorchEncoderState  # noqa: E402
 from harken.backends.torch.logits import TorchLogits  # noqa: E402
 from harken.backends.torch.model import linear, prepack  # noqa: E402
 from harken.backends.torch.static_cache import CAPTURED_STEP_TOKENS, MAX_CUDA_GRAPHS  # noqa: E402
-from harken.backends.torch.streaming_encoder import TorchEncoderState  # noqa: E402
 
 PROMPT = [1, 2, 3]
 

@@ -23,7 +23,7 @@ from harken.errors import CheckpointError
 
 if TYPE_CHECKING:
     from harken.backends.onnx.builder import GraphBuilder
-    from harken.backends.onnx.graph_files import BuiltGraph
+    from harken.backends.onnx.runtimes import BuiltGraph
 
 SEGMENT_FRAMES = 100
 """Frames, each of 20 ms, over which a layer takes a mean for its mask."""

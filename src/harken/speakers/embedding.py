@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.onnx.graph_files import BuiltGraph, stored_graph
-from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph
+from harken.backends.onnx.runtimes import BuiltGraph, Graph, OnnxRuntimeGraph, stored_graph
 from harken.backends.store import FileStore, default_store_directory
 from harken.checkpoints.model_files import WatchedFile, watch
 from harken.contract import Floats

@@ -18,42 +18,29 @@ INSTRUCTION_SET_VARIABLE = "HARKEN_INSTRUCTION_SET"
 """Environment variable that chooses the kernels, to chase a fault; all of them give the same bits."""
 
 
+def _all(kind: Any, names: str) -> tuple[tuple[str, Any], ...]:
+    """Return fields of one type."""
+    return tuple((name, kind) for name in names.split())
+
+
 class Matrix(Structure):
     """``struct harken_matrix``: a linear layer."""
 
-    _fields_ = (
-        ("weights", c_void_p),
-        ("scales", c_void_p),
-        ("bias", c_void_p),
-        ("rows", c_int32),
-        ("columns", c_int32),
-        ("bits", c_int32),
-    )
+    _fields_ = (*_all(c_void_p, "weights scales bias"), *_all(c_int32, "rows columns bits"))
 
 
 class Layer(Structure):
     """``struct harken_layer``: the linear layers of a block of the decoder."""
 
-    _fields_ = tuple(
-        (name, Matrix)
-        for name in (
-            *("query", "key", "value", "out", "cross_query", "cross_out"),
-            *("mlp_in", "mlp_out", "cross_key", "cross_value"),
-        )
-    )
+    _fields_ = _all(Matrix, "query key value out cross_query cross_out mlp_in mlp_out cross_key cross_value")
 
 
 class Model(Structure):
     """``struct harken_model``."""
 
     _fields_ = (
-        ("n_layers", c_int32),
-        ("n_heads", c_int32),
-        ("n_state", c_int32),
-        ("n_embeddings", c_int32),
-        ("n_context", c_int32),
-        ("embedding", c_void_p),
-        ("positions", c_void_p),
+        *_all(c_int32, "n_layers n_heads n_state n_embeddings n_context"),
+        *_all(c_void_p, "embedding positions"),
         ("layers", POINTER(Layer)),
         ("head", Matrix),
         ("head_tokens", c_void_p),
@@ -66,31 +53,25 @@ class Model(Structure):
 class Linear(Structure):
     """``struct harken_linear``: a linear layer of the encoder."""
 
-    _fields_ = (("matrix", Matrix), ("first", Matrix))
+    _fields_ = _all(Matrix, "matrix first")
 
 
 class EncoderLayer(Structure):
     """``struct harken_encoder_layer``: the linear layers of a block of the encoder."""
 
-    _fields_ = tuple((name, Linear) for name in ("query", "key", "value", "out", "mlp_in", "mlp_out"))
+    _fields_ = _all(Linear, "query key value out mlp_in mlp_out")
 
 
 class Encoder(Structure):
     """``struct harken_encoder``."""
 
     _fields_ = (
-        ("n_layers", c_int32),
-        ("n_heads", c_int32),
-        ("n_state", c_int32),
-        ("n_mels", c_int32),
-        ("conv1", Matrix),
-        ("conv2", Matrix),
+        *_all(c_int32, "n_layers n_heads n_state n_mels"),
+        *_all(Matrix, "conv1 conv2"),
         ("positions", c_void_p),
         ("layers", POINTER(EncoderLayer)),
-        ("last_gain", c_void_p),
-        ("last_bias", c_void_p),
-        ("rotation", Matrix),
-        ("restoration", Matrix),
+        *_all(c_void_p, "last_gain last_bias"),
+        *_all(Matrix, "rotation restoration"),
     )
 
 
@@ -98,13 +79,8 @@ class Chunk(Structure):
     """``struct harken_chunk``: positions that are encoded together."""
 
     _fields_ = (
-        ("positions", c_int32),
-        ("first_position", c_int32),
-        ("mel", c_void_p),
-        ("encoder_output", c_void_p),
-        ("key_bias", c_void_p),
-        ("keys_values", c_void_p),
-        ("history", c_void_p),
+        *_all(c_int32, "positions first_position"),
+        *_all(c_void_p, "mel encoder_output key_bias keys_values history"),
         ("layer_stride", c_int64),
         ("n_history", c_int32),
     )
@@ -113,13 +89,7 @@ class Chunk(Structure):
 class Window(Structure):
     """``struct harken_window``: the keys and values of the cross-attention of one window."""
 
-    _fields_ = (
-        ("packed", c_void_p),
-        ("positions", c_int32),
-        ("part", c_int32),
-        ("capacity", c_int32),
-        ("key_bias", c_void_p),
-    )
+    _fields_ = (("packed", c_void_p), *_all(c_int32, "positions part capacity"), ("key_bias", c_void_p))
 
 
 class Known(Structure):
@@ -131,12 +101,7 @@ class Known(Structure):
 class Rules(Structure):
     """``struct harken_rules``: rules of greedy decoding."""
 
-    _fields_ = (
-        ("suppressed", c_void_p),
-        ("n_suppressed", c_int32),
-        ("eot", c_int32),
-        ("timestamp_begin", c_int32),
-    )
+    _fields_ = (("suppressed", c_void_p), *_all(c_int32, "n_suppressed eot timestamp_begin"))
 
 
 class Picked(Structure):
@@ -144,13 +109,8 @@ class Picked(Structure):
 
     _fields_ = (
         ("unread", c_void_p),
-        ("n_unread", c_int32),
-        ("before_last", c_int32),
-        ("last_timestamp", c_int32),
-        ("speech_end", c_int32),
-        ("left", c_int32),
-        ("calibration", c_float),
-        ("least", c_float),
+        *_all(c_int32, "n_unread before_last last_timestamp speech_end left"),
+        *_all(c_float, "calibration least"),
     )
 
 

@@ -6,11 +6,9 @@ Where an array lies follows from the dimensions alone, so the file needs no inde
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,28 +49,15 @@ class PackedContents(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The place of an array in the file."""
-
-    dtype: Any
-    shape: tuple[int, ...]
-    offset: int
-
-    @property
-    def end(self) -> int:
-        """Offset of the first byte behind the array."""
-        return self.offset + prod(self.shape) * int(np.dtype(self.dtype).itemsize)
-
-
-def places(contents: PackedContents) -> dict[str, Place]:
-    """Return the place of every array by its name, in the order of the file."""
-    found: dict[str, Place] = {}
-    offset = 0
+def places(contents: PackedContents) -> tuple[dict[str, slice], int]:
+    """Return the place of every array by its name, in the order of the file, and the size of the file, in bytes."""
+    found: dict[str, slice] = {}
+    start = end = 0
     for name, dtype, shape in contents.arrays():
-        found[name] = Place(dtype, shape, offset)
-        offset = -(-found[name].end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    return found
+        start = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        end = start + prod(shape) * int(np.dtype(dtype).itemsize)
+        found[name] = slice(start, end)
+    return found, end
 
 
 def load_packed(
@@ -107,44 +92,30 @@ def load_packed(
         If they have to be packed and cannot be stored anywhere.
     """
 
+    array_places, n_bytes = places(contents)
+    arrays = {name: (dtype, shape) for name, dtype, shape in contents.arrays()}
+
     def write(folder: Path) -> None:
-        write_packed(folder / PACKED_FILE, weights, contents)
+        path = folder / PACKED_FILE
+        with path.open("wb") as file:
+
+            def put(name: str, array: NDArray[Any], first: int = 0) -> None:
+                dtype, shape = arrays[name]
+                part = np.ascontiguousarray(array, dtype)
+                fits = part.shape[1:] == shape[1:] and first + len(part) <= shape[0]
+                assert fits, f"{name} has the shape {array.shape}"
+                file.seek(array_places[name].start + first * (part.nbytes // len(part)))
+                file.write(part.data)
+
+            contents.write(weights, put)
+        if path.stat().st_size != n_bytes:
+            raise OSError(f"{path.name} was not written whole")
         check_unchanged()
 
     key = f"{digest[:32]}-packed-{contents.key}-v{PACKED_FORMAT_VERSION}"
-    directory = store.get_or_write(key, (PACKED_FILE,), lambda: write)
-    return map_packed(directory / PACKED_FILE, contents)
-
-
-def map_packed(path: Path, contents: PackedContents) -> Arrays:
-    """Map the arrays of a packed file."""
-    file = np.asarray(np.memmap(path, np.uint8, mode="r"))
-    assert len(file) == max(place.end for place in places(contents).values()), "the key names other contents"
+    path = store.get_or_write(key, (PACKED_FILE,), lambda: write) / PACKED_FILE
+    packed = np.asarray(np.memmap(path, np.uint8, mode="r"))
+    assert len(packed) == n_bytes, "the key names other contents"
     return {
-        name: file[place.offset : place.end].view(place.dtype).reshape(place.shape)
-        for name, place in places(contents).items()
+        name: packed[array_places[name]].view(dtype).reshape(shape) for name, (dtype, shape) in arrays.items()
     }
-
-
-def write_packed(path: Path, weights: Weights, contents: PackedContents) -> None:
-    """Pack weights into a file.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written, or does not hold what was written.
-    """
-    array_places = places(contents)
-    with path.open("wb") as file:
-        contents.write(weights, partial(_put, file, array_places))
-    if path.stat().st_size != max(place.end for place in array_places.values()):
-        raise OSError(f"{path.name} was not written whole")
-
-
-def _put(file: BinaryIO, places: Mapping[str, Place], name: str, array: NDArray[Any], first: int = 0) -> None:
-    place = places[name]
-    part = np.ascontiguousarray(array, place.dtype)
-    assert part.shape[1:] == place.shape[1:], f"{name} has the shape {array.shape}"
-    assert first + len(part) <= place.shape[0], f"{name} has the shape {array.shape}"
-    file.seek(place.offset + first * (part.nbytes // len(part)))
-    file.write(part.data)

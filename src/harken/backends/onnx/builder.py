@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from harken.backends.onnx.graph_files import DATA_FILE, BuiltGraph
+from harken.backends.onnx.runtimes import DATA_FILE, BuiltGraph
 
 OPSET = 20
 MICROSOFT_DOMAIN = "com.microsoft"

@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 
 from harken.backends.loading import Weights, load_parts
-from harken.backends.onnx.graph_files import BuiltGraph, stored_graph
-from harken.backends.onnx.runtimes import Graph, OnnxRuntimeGraph, OpenVinoGraph, RuntimePlan, make_runtime_plan
+from harken.backends.onnx.runtimes import (
+    BuiltGraph,
+    Graph,
+    OnnxRuntimeGraph,
+    OpenVinoGraph,
+    RuntimePlan,
+    make_runtime_plan,
+    stored_graph,
+)
 from harken.backends.rotation import RotatedWeights
 from harken.backends.store import FileStore
 from harken.checkpoints.alignment_heads import AlignmentHeads
@@ -104,42 +111,36 @@ class GraphLoader:
         return OnnxRuntimeGraph(path, self.threads)
 
     def _get_or_build(self, name: str, precision: str, weights: Weights) -> Path:
-        weight_format = (
-            _int8_weight_format(self.store)
-            if precision == "int8"
-            else precision
-            if precision == "int4"
-            else "float"
-        )
-        options_checksum = f"-{self._decoder_options_checksum():08x}" if name == "decoder" else ""
-        key = f"{self.digest[:32]}-{name}-{weight_format}{options_checksum}-v{GRAPH_FORMAT_VERSION}"
+        weight_format = precision if precision in ("int8", "int4") else "float"
+        if precision == "int8":
+            weight_format = _int8_weight_format(self.store)
+        options = ""
+        if name == "decoder":
+            checksum = zlib.crc32(repr(self.alignment_heads).encode())
+            if self.vocab_subset is not None:
+                checksum = zlib.crc32(self.vocab_subset.tobytes(), checksum)
+            options = f"-{checksum:08x}"
+        key = f"{self.digest[:32]}-{name}-{weight_format}{options}-v{GRAPH_FORMAT_VERSION}"
         return stored_graph(self.store, key, partial(self._build, name, weight_format, weights))
 
-    def _decoder_options_checksum(self) -> int:
-        """Return a checksum of the decoder's options beside weights and precision."""
-        heads = zlib.crc32(repr(self.alignment_heads).encode())
-        return heads if self.vocab_subset is None else zlib.crc32(self.vocab_subset.tobytes(), heads)
-
     def _build(self, name: str, weight_format: str, weights: Weights) -> BuiltGraph:
-        graph = self._build_graph(name, weight_format, weights)
-        self.check_unchanged()
-        return graph
-
-    def _build_graph(self, name: str, weight_format: str, weights: Weights) -> BuiltGraph:
         """Build one graph; only this imports the onnx package, so that a start with stored graphs is fast."""
         from harken.backends.onnx import graphs
         from harken.backends.onnx.linear import FLOAT_SCHEME, INTEGER_SCHEMES
 
-        if name == "encoder":
-            return graphs.encoder(weights, self.dims)
-        if name == "streaming_encoder":
-            return graphs.streaming_encoder(weights, self.dims)
-        if name == "cross_kv":
-            return graphs.cross_kv(weights, self.dims)
-        scheme = INTEGER_SCHEMES.get(weight_format, FLOAT_SCHEME)
-        if scheme is not FLOAT_SCHEME:
-            weights = RotatedWeights(weights, self.dims)
-        return graphs.decoder(weights, self.dims, scheme, self.alignment_heads, self.vocab_subset)
+        if name == "decoder":
+            scheme = INTEGER_SCHEMES.get(weight_format, FLOAT_SCHEME)
+            own = weights if scheme is FLOAT_SCHEME else RotatedWeights(weights, self.dims)
+            graph = graphs.decoder(own, self.dims, scheme, self.alignment_heads, self.vocab_subset)
+        else:
+            parts = {
+                "encoder": graphs.encoder,
+                "streaming_encoder": graphs.streaming_encoder,
+                "cross_kv": graphs.cross_kv,
+            }
+            graph = parts[name](weights, self.dims)
+        self.check_unchanged()
+        return graph
 
 
 def _int8_weight_format(store: FileStore) -> str:

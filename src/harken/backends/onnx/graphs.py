@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from harken.backends.onnx.builder import MICROSOFT_DOMAIN, GraphBuilder
-from harken.backends.onnx.graph_files import BuiltGraph
 from harken.backends.onnx.linear import FLOAT_SCHEME, QuantizationScheme
+from harken.backends.onnx.runtimes import BuiltGraph
 from harken.backends.rotation import LM_HEAD
 from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Floats, Ints

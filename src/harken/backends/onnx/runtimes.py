@@ -1,4 +1,4 @@
-"""The two runtimes that execute graphs, behind one interface, and the choice between them on this machine.
+"""Graphs as files, and the two runtimes that execute them, behind one interface, chosen for this machine.
 
 Measured in docs/decisions/runtimes.md: OpenVINO is fastest at the encoder, a large computation of fixed shape, and
 ONNX Runtime at the decoder, whose steps are short and whose shapes vary. OpenVINO's bfloat16 decoder takes longer than
@@ -13,19 +13,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.loading import reporting_memory
+from harken.backends.store import FileStore
 from harken.errors import BackendUnavailable, OptionError, install_hint
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+MODEL_FILE, DATA_FILE = "model.onnx", "model.data"
 OPENVINO_TELEMETRY = "openvino_telemetry"
 """The package that reports; without it OpenVINO takes a stub that does nothing, for the rest of the process."""
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
@@ -39,6 +45,61 @@ COMPUTING = "computing"
 
 BoundGraph = Callable[[Arrays, Arrays], None]
 """A function that runs a graph over inputs and writes into outputs, C-contiguous float32 arrays by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltGraph:
+    """A graph whose large weights are not in its model.
+
+    Copying them into it would take several times the memory, and would keep a signal waiting for seconds.
+
+    Attributes
+    ----------
+    model : ModelProto
+        The model; its large weights say where in `DATA_FILE` they are.
+    weights : sequence of ndarray
+        These weights, C-contiguous, in the order of the file.
+    """
+
+    model: ModelProto
+    weights: Sequence[NDArray[Any]]
+
+
+def stored_graph(store: FileStore, key: str, build: Callable[[], BuiltGraph]) -> Path:
+    """Return the path of the ONNX file under `key`; build it first if it is missing or damaged.
+
+    Raises
+    ------
+    OutputError
+        If it has to be built and cannot be written anywhere.
+    """
+    folder = store.get_or_write(key, (MODEL_FILE, DATA_FILE), lambda: partial(write_graph, build()))
+    return folder / MODEL_FILE
+
+
+def write_graph(graph: BuiltGraph, folder: Path) -> None:
+    """Write the files of a graph to a folder, and check that all of it is there.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be written, or does not hold what was written.
+    """
+    with (folder / DATA_FILE).open("wb") as file:
+        for weight in graph.weights:
+            file.write(weight.data)
+    (folder / MODEL_FILE).write_bytes(graph.model.SerializeToString())
+    import onnx
+
+    data_bytes = (folder / DATA_FILE).stat().st_size
+    for tensor in onnx.load(folder / MODEL_FILE, load_external_data=False).graph.initializer:
+        place = {entry.key: int(entry.value) for entry in tensor.external_data if entry.key != "location"}
+        if (
+            place["offset"] + place["length"] > data_bytes
+            if place
+            else not tensor.raw_data and 0 not in tensor.dims
+        ):
+            raise OSError(f"{tensor.name} was not written whole")
 
 
 class Graph(Protocol):
