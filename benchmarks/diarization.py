@@ -35,13 +35,11 @@ class Diarized:
 
 def options(parser: Parser) -> None:
     parser.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="conversations")
-    parser.add_argument("--speaker-model", metavar="DIR", help="folder with the models of harken")
+    add(parser, "--speaker-model", None, "folder with the models of harken")
     add(parser, "--half", "report", "of the conversations", choices=("tune", "report"))
-    parser.add_argument("--kind", nargs="+", metavar="KIND", help="kinds (all)")
+    add(parser, "--kind", (), "kinds (all)")
     add(parser, "--engine", tuple(DIARIZERS), "engines", choices=DIARIZERS)
-    parser.add_argument(
-        "--python", nargs="+", default=[], metavar="ENGINE=PATH", help="interpreters with other engines"
-    )
+    add(parser, "--python", (), "ENGINE=PATH of interpreters with other engines")
 
 
 def rows(args: Args) -> Iterator[Row]:

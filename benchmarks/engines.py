@@ -308,10 +308,9 @@ def add_engine_options(
 ) -> None:
     """Add the arguments that `engine` reads; `engines` are the default ones."""
     add(parser, "--engines", engines, ", ".join(choices), choices=choices)
-    parser.add_argument(
-        "--peer-models", nargs="+", default=[], metavar="E=PATH",
-        help="the same model for other engines; by default the directory of harken's model",
-    )  # fmt: skip
+    add(
+        parser, "--peer-models", (), "ENGINE=PATH of the same model; by default the directory of harken's model"
+    )
     add(parser, "--precision", "int8", "of all engines", choices=("int8", "fp32"))
 
 

@@ -19,20 +19,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from program import (
-    DEFAULT_SET,
-    Args,
-    Parser,
-    Row,
-    add,
-    harken_command,
-    main,
-    note,
-    ratios,
-    require,
-    spread,
-    stop,
-)  # fmt: skip
+from program import DEFAULT_SET, Args, Parser, Row, add, harken_command, main, note, ratios, require, spread
 from recordings import SPEECH, read_sets
 
 PROCESS = "process"
@@ -80,8 +67,7 @@ def rows(args: Args) -> Iterator[Row]:
                 batch = manifest, next(folders), *common, *options.get(way, ())
                 command = harken_command(args, "batch", *batch)
             began_s = perf_counter()
-            if status := subprocess.call(command, stdout=subprocess.DEVNULL):
-                stop(f"exit status {status}: {' '.join(command)}")
+            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
             return perf_counter() - began_s
 
         runs: dict[str, list[float]] = {way: [] for way in ways}

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from time import perf_counter
 
-from program import DEFAULT_SET, Args, Parser, Row, add, harken_command, main, maxrss_mb, note, stop
+from program import DEFAULT_SET, Args, Parser, Row, add, harken_command, main, note, stop
 from recordings import read_sets, write_joined
 
 SHORT_S = 180.0
@@ -56,7 +57,9 @@ def transcribe(path: Path, audio_s: float, args: Args) -> Row:
             stop(f"harken {args.command} ended with exit code {process.returncode}; the reason stands above")
         screen.seek(0)
         return {
-            "peak_mb": round(maxrss_mb(usage.ru_maxrss), 1),
+            "peak_mb": round(
+                usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6, 1
+            ),  # macOS: bytes
             "lines": len(screen.readlines()),
             "seconds": round(seconds, 2),
             "times_real_time": round(audio_s / seconds, 2),

@@ -37,10 +37,10 @@ Window = tuple[int, ...]
 
 
 def options(parser: Parser) -> None:
-    parser.add_argument("--openai-model", metavar="FILE", help="the same model as .pt")
+    add(parser, "--openai-model", None, "the same model as .pt")
     add(parser, "--beam", (1, 5), "beam widths; 1 is greedy")
     add(parser, "--task", "transcribe", "of both engines", choices=("transcribe", "translate"))
-    parser.add_argument("--language", metavar="CODE", help="only recordings in it; without it both detect it")
+    add(parser, "--language", None, "only recordings in it; without it both detect it")
 
 
 def rows(args: Args) -> Iterator[Row]:

@@ -63,39 +63,29 @@ def main(
     known = [each for each in ("model", "threads", *settings) if hasattr(args, each)]
     shown = {each.replace("_", " "): getattr(args, each) for each in known}
     result = results.begin(args.save or name, shown, packages)
+    from harken.errors import HarkenError
+
     try:
         for row in rows(args):
             result.add(**row)
-    except Exception as error:
-        from harken.errors import HarkenError
-
-        if isinstance(error, HarkenError):
-            stop(str(error))
-        raise
+    except HarkenError as error:
+        stop(str(error))
     if args.save:
         print(results.write(result))
 
 
-def add(
-    parser: Parser,
-    name: str,
-    default: Any,
-    help: str,
-    *,
-    kind: Callable[[str], Any] | None = None,
-    choices: Iterable[Any] | None = None,
-) -> None:
-    """Add an argument whose type is that of its default: a flag, a number from 1 on, a text, or several of them."""
+def add(parser: Parser, name: str, default: Any, help: str, *, choices: Iterable[Any] | None = None) -> None:
+    """Add an argument whose type is that of its default: a flag, a number from 1 on, a text or none, or several."""
     if isinstance(default, bool):
         parser.add_argument(name, action="store_true", help=help)
         return
     several = isinstance(default, tuple)
-    first = default[0] if several else default
-    kind = kind or {int: positive, float: float}.get(type(first), str)
-    shown = " ".join(map(str, default)) if several else default
+    values = default if several else (default,) if default is not None else ()
+    kind = {int: positive, float: float}.get(type(values[0]), str) if values else str
+    shown = f" ({' '.join(map(str, values))})" if values else ""
     parser.add_argument(
-        name, type=kind, default=[*default] if several else default, nargs="+" if several else None,
-        choices=choices, metavar=None if choices else name.rpartition("-")[2][0].upper(), help=f"{help} ({shown})",
+        name, type=kind, default=[*default] if several else default, nargs="+" if several else None, choices=choices,
+        metavar=None if choices else name.rpartition("-")[2][0].upper(), help=f"{help}{shown}",
     )  # fmt: skip
 
 
@@ -183,8 +173,3 @@ def peak_mb() -> float:
     status = Path("/proc/self/status")
     text = status.read_text(encoding="utf-8") if status.exists() else "VmHWM: nan"
     return float(text.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
-
-
-def maxrss_mb(maxrss: int) -> float:
-    """Return `ru_maxrss` in MB: macOS counts bytes, all others kibibytes."""
-    return maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6

@@ -207,27 +207,25 @@ def test_history_of_a_stream_stops_growing_at_its_length() -> None:
 
 def test_captured_steps_are_reused_by_later_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harken.backends.torch.backend.PAD_MULTIPLE", 10)
-    captured, plain = make_backend(graph_capture=FakeGraphCapture), make_backend()
-    captured_state, plain_state = captured.open_encoder(12), plain.open_encoder(12)
+    backends = make_backend(graph_capture=FakeGraphCapture), make_backend()
+    states = [backend.open_encoder(12) for backend in backends]
+    streams = [encode_chunks(backend, state, 12, 4) for backend, state in zip(backends, states, strict=True)]
     captures, positions = [], []
-    for count, _ in zip(
-        encode_chunks(captured, captured_state, 12, 4), encode_chunks(plain, plain_state, 12, 4), strict=True
-    ):
+    for count, _ in zip(*streams, strict=True):
         before = FakeGraphCapture.made
-        sessions = [
-            backend.open_session(backend.stream_features([state]), [0], DIMS.n_text_ctx, attention=True)
-            for backend, state in ((captured, captured_state), (plain, plain_state))
-        ]
-        for session in sessions:
+        logprobs, attention = [], []
+        for backend, state in zip(backends, states, strict=True):
+            features = backend.stream_features([state])
+            session = backend.open_session(features, [0], DIMS.n_text_ctx, attention=True)
             session.extend([PROMPT])
-        logprobs = [session.extend([[4]]).values.log_softmax(1).numpy() for session in sessions]
+            logprobs.append(log_probabilities(session.extend([[4]])))
+            attention.append(session.attention(0))
+            del session
         np.testing.assert_allclose(*logprobs, atol=1e-4)
-        attention = [session.attention(0) for session in sessions]
         assert attention[0].shape[2] == count
         np.testing.assert_allclose(*attention, atol=1e-5)
         captures.append(FakeGraphCapture.made - before)
         positions.append(count)
-        del session, sessions
     assert positions == [6, 8, 10, 12, 14, 16, 18, 20, 22]  # padded to 10, 20 and 24
     assert captures == [2, 0, 0, 2, 0, 0, 0, 0, 2]
 

@@ -132,32 +132,31 @@ def test_rows_used_in_any_way_have_the_bits_of_single_steps(
 # --- greedy steps in one call ------------------------------------------------------------------------------
 
 
+def make_rules(timestamp_begin: int, suppressed: np.ndarray, **options: Any) -> LogitRules:
+    options = {"first_banned": (), "timestamps": True, "max_initial_timestamp": None} | options
+    return LogitRules(
+        eot=timestamp_begin - 1, timestamp_begin=timestamp_begin, suppressed=suppressed, **options
+    )
+
+
 @pytest.mark.parametrize("backend", ["native-int8", "native-fp32", "torch-graphs"], indirect=True)
-@given(
-    timestamp_begin=st.sampled_from([DIMS.n_vocab - n for n in (5, 20, 100)]),
-    timestamps=st.booleans(),
-    kept=st.sets(st.integers(10, 255), min_size=1, max_size=8),
-    speech_ends=st.lists(st.none() | st.integers(DIMS.n_vocab - 20, DIMS.n_vocab), min_size=3, max_size=3),
-    limits=st.lists(st.integers(1, CAPACITY - len(PROMPT)), min_size=3, max_size=3),
-)
+@given(st.data())
 @settings(max_examples=12)
 def test_steps_in_one_call_pick_what_single_steps_pick(
-    backend: Backend,
-    features: Features,
-    timestamp_begin: int,
-    timestamps: bool,
-    kept: set[int],
-    speech_ends: list[int | None],
-    limits: list[int],
+    backend: Backend, features: Features, data: st.DataObject
 ) -> None:
     """With few words and many timestamps, so that a random model picks all kinds, and often the end of text."""
-    rules = LogitRules(
-        eot=timestamp_begin - 1,
-        timestamp_begin=timestamp_begin,
-        suppressed=np.setdiff1d(np.arange(timestamp_begin - 1), sorted(kept)),
+    begin = data.draw(st.sampled_from([DIMS.n_vocab - n for n in (5, 20, 100)]))
+    kept = data.draw(st.sets(st.integers(10, 255), min_size=1, max_size=8))
+    end = st.none() | st.integers(DIMS.n_vocab - 20, DIMS.n_vocab)
+    speech_ends = data.draw(st.lists(end, min_size=3, max_size=3))
+    limits = data.draw(st.lists(st.integers(1, CAPACITY - len(PROMPT)), min_size=3, max_size=3))
+    rules = make_rules(
+        begin,
+        np.setdiff1d(np.arange(begin - 1), sorted(kept)),
         first_banned=((0, 10),),
-        timestamps=timestamps,
-        max_initial_timestamp=timestamp_begin + 2,
+        timestamps=data.draw(st.booleans()),
+        max_initial_timestamp=begin + 2,
     )
     assert rules.greedy
 
@@ -208,14 +207,7 @@ def test_drafts_in_one_call_are_those_of_single_steps(
     backend: Backend, features: Features, most: int, threshold: float, accepted: list[int]
 ) -> None:
     """Whatever part of each draft is right."""
-    rules = LogitRules(
-        eot=DIMS.n_vocab - 21,
-        timestamp_begin=DIMS.n_vocab - 20,
-        suppressed=np.arange(0, DIMS.n_vocab - 20, 3),
-        first_banned=(),
-        timestamps=True,
-        max_initial_timestamp=None,
-    )
+    rules = make_rules(DIMS.n_vocab - 20, np.arange(0, DIMS.n_vocab - 20, 3))
     whole, single = (
         AssistedCandidateGenerator(each, lambda: features, [1], [PROMPT], rules)
         for each in (backend, StepByStep(backend))
