@@ -3,7 +3,6 @@
  * Every item is computed from items of the phase before, in memory without locks or atomics: a phase that
  * starts too early, or an item that is done twice or never, changes the result (and is a data race for
  * -fsanitize=thread). */
-#define _POSIX_C_SOURCE 200809L
 #include "os_threads.h"
 #include "team.h"
 

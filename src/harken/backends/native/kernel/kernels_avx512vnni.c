@@ -6,7 +6,7 @@
 #pragma clang attribute push(                                                                                          \
     __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-int8"),         \
                    min_vector_width(512))),                                                                          \
-    apply_to = function) /* only tiles.h uses AMX: no compiler does unasked */
+    apply_to = function) /* only `multiply_tiles` uses AMX: no compiler does unasked */
 #include "simd.h"
 
 enum { WEIGHTS_ARE_UNSIGNED = 1 }; /* as the instruction takes them: w + 128 */

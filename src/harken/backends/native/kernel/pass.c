@@ -118,20 +118,6 @@ static void self_attention(void *context, int32_t layer, int32_t begin, int32_t 
     }
 }
 
-static void project_out(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
-    const struct work *work = context;
-    (void)thread;
-    work->kernels->linear(&work->model->layers[layer].out, begin, end, &work->activations, work->pass->n_queries,
-                          HARKEN_ADD, (void *const *)work->x_rows, 0);
-}
-
-static void project_cross_query(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
-    const struct work *work = context;
-    (void)thread;
-    work->kernels->linear(&work->model->layers[layer].cross_query, begin, end, &work->activations,
-                          work->pass->n_queries, HARKEN_STORE, (void *const *)work->projected_rows, 0);
-}
-
 /* The place of a head among the alignment heads, or -1. */
 static int32_t find_alignment_head(const struct harken_model *model, int32_t layer, int32_t head) {
     for (int32_t i = 0; i < model->n_alignment_heads; i++)
@@ -204,26 +190,20 @@ static void merge_chunks(void *context, int32_t layer, int32_t begin, int32_t en
     }
 }
 
-static void project_cross_out(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
-    const struct work *work = context;
-    (void)thread;
-    work->kernels->linear(&work->model->layers[layer].cross_out, begin, end, &work->activations,
-                          work->pass->n_queries, HARKEN_ADD, (void *const *)work->x_rows, 0);
-}
-
-static void project_mlp_in(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
-    const struct work *work = context;
-    (void)thread;
-    work->kernels->linear(&work->model->layers[layer].mlp_in, begin, end, &work->activations, work->pass->n_queries,
-                          HARKEN_GELU, (void *const *)work->hidden_rows, 0);
-}
-
-static void project_mlp_out(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
-    const struct work *work = context;
-    (void)thread;
-    work->kernels->linear(&work->model->layers[layer].mlp_out, begin, end, &work->hidden_activations,
-                          work->pass->n_queries, HARKEN_ADD, (void *const *)work->x_rows, 0);
-}
+/* A phase that multiplies by a matrix of a layer; items are its groups. */
+#define PROJECTION(matrix, input, output, rows)                                                                        \
+    static void project_##matrix(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {           \
+        const struct work *work = context;                                                                             \
+        (void)thread;                                                                                                  \
+        work->kernels->linear(&work->model->layers[layer].matrix, begin, end, &work->input, work->pass->n_queries,     \
+                              output, (void *const *)work->rows, 0);                                                   \
+    }
+PROJECTION(out, activations, HARKEN_ADD, x_rows)
+PROJECTION(cross_query, activations, HARKEN_STORE, projected_rows)
+PROJECTION(cross_out, activations, HARKEN_ADD, x_rows)
+PROJECTION(mlp_in, activations, HARKEN_GELU, hidden_rows)
+PROJECTION(mlp_out, hidden_activations, HARKEN_ADD, x_rows)
+#undef PROJECTION
 
 static void project_to_logits(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;

@@ -6,11 +6,11 @@
  * up between looking at it and swapping it can only fail. A thread that holds a chunk keeps its phase, and so
  * the call, from ending: whoever holds one may read the phase, everyone else looks only at the number of its
  * chunks. */
-#include "team.h"
-
-#include "os_threads.h"
+#include "os_threads.h" /* first: it asks for more of the system's headers */
 
 #include <stdlib.h>
+
+#include "team.h"
 
 enum {
     CHUNK_BITS = 12, /* 40 bits number the phases: of ten microseconds each, they last four months */
