@@ -2,8 +2,8 @@
 
     python examples/make_pictures.py
 
-They are written to docs/images. The plot takes the extra ``plot``; the picture of the html transcript takes Chromium or
-Chrome, and is skipped if there is none.
+They are written to docs/images. The plot takes the extra ``plot``, the captions the package ``rich``; the picture of
+the html transcript takes Chromium or Chrome, and is skipped if there is none.
 """
 
 from __future__ import annotations

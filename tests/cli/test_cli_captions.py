@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
+import pytest
+import wcwidth
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import get_character_cell_size
-from rich.console import Console
 
 from fakes.live_sessions import final_segment, interim_text, speech_ended, speech_started
 from harken.cli.captions import CaptionRenderer
@@ -63,7 +64,7 @@ class Terminal(io.StringIO):
         elif character == "\n":
             self._next_row()
         else:
-            cells = get_character_cell_size(character)
+            cells = wcwidth.wcwidth(character)
             if self.column + cells > self.width:
                 self._next_row()
             row = self.rows[self.row]
@@ -85,25 +86,20 @@ class Terminal(io.StringIO):
         return "\n".join(rows[: self.row + 1])
 
 
-def make_renderer(terminal: Terminal) -> CaptionRenderer:
-    console = Console(
-        file=terminal,
-        force_terminal=True,
-        color_system="standard",
-        highlight=False,
-        legacy_windows=False,
-        width=terminal.width,
-        height=terminal.height,
-    )
-    return CaptionRenderer(lambda segment: segment.text.strip(), console)
+@contextmanager
+def renderer_on(terminal: Terminal) -> Iterator[CaptionRenderer]:
+    """Return a renderer for a terminal that is standard output."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout", terminal)
+        yield CaptionRenderer(lambda segment: segment.text.strip(), lambda: (terminal.width, terminal.height))
 
 
 def show(events: Sequence[Event], width: int = 30, height: int = 10) -> Terminal:
     terminal = Terminal(width, height)
-    renderer = make_renderer(terminal)
-    for event in events:
-        renderer.show(event)
-    renderer.close()
+    with renderer_on(terminal) as renderer:
+        for event in events:
+            renderer.show(event)
+        renderer.close()
     return terminal
 
 
@@ -131,39 +127,38 @@ def test_end_of_text_longer_than_the_screen_is_shown():
 
 def test_narrowed_terminal_is_erased_completely():
     terminal = Terminal(40, 10)
-    renderer = make_renderer(terminal)
-    renderer.show(interim("one two three four five six seven eight"))
-    terminal.width = 12
-    terminal.rows = [list("one two thre"), list("e four five "), list("six seven"), list("eight")]
-    terminal.row, terminal.column = 3, 5
-    renderer._console.width = 12
-    renderer.show(interim("nine"))
+    with renderer_on(terminal) as renderer:
+        renderer.show(interim("one two three four five six seven eight"))
+        terminal.width = 12
+        terminal.rows = [list("one two thre"), list("e four five "), list("six seven"), list("eight")]
+        terminal.row, terminal.column = 3, 5
+        renderer.show(interim("nine"))
     assert terminal.text.strip("\n") == "nine"
 
 
 def test_ctrl_c_sign_is_erased():
     for length in range(len(TEXT)):
         terminal = Terminal(30, 10)
-        renderer = make_renderer(terminal)
-        renderer.show(interim("", TEXT[:length]))
-        terminal.write("^C")
-        renderer.show(final("<end>"))
-        terminal.write("^C")
-        renderer.close()
+        with renderer_on(terminal) as renderer:
+            renderer.show(interim("", TEXT[:length]))
+            terminal.write("^C")
+            renderer.show(final("<end>"))
+            terminal.write("^C")
+            renderer.close()
         assert terminal.text == "<end>\n"
 
 
 def test_message_is_written_above_live_text_unless_it_goes_elsewhere(monkeypatch, capsys):
     terminal = Terminal(30, 10)
-    renderer = make_renderer(terminal)
-    renderer.write_stderr("harken: 2.0 s behind")
-    assert (terminal.text, capsys.readouterr().err) == ("", "harken: 2.0 s behind\n")
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    renderer.show(interim(" ask", " not"))
-    renderer.write_stderr("harken: 2.0 s behind")
-    assert terminal.text == "harken: 2.0 s behind\nask not"
-    renderer.show(interim(" ask not", " what"))
-    assert terminal.text == "harken: 2.0 s behind\nask not what"
+    with renderer_on(terminal) as renderer:
+        renderer.write_stderr("harken: 2.0 s behind")
+        assert (terminal.text, capsys.readouterr().err) == ("", "harken: 2.0 s behind\n")
+        monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+        renderer.show(interim(" ask", " not"))
+        renderer.write_stderr("harken: 2.0 s behind")
+        assert terminal.text == "harken: 2.0 s behind\nask not"
+        renderer.show(interim(" ask not", " what"))
+        assert terminal.text == "harken: 2.0 s behind\nask not what"
 
 
 texts = st.lists(

@@ -58,7 +58,7 @@ def test_report_and_text_have_every_part(cli):
     assert out.splitlines()[-1].startswith("harken can")
 
 
-@pytest.mark.parametrize(("package", "needed"), [("av", True), ("rich", False)])
+@pytest.mark.parametrize(("package", "needed"), [("av", True), ("tqdm", False)])
 def test_missing_package_is_advice_and_fails_if_it_is_needed(cli, package, needed):
     break_imports(cli.monkeypatch, package)
     cli.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))

@@ -5,18 +5,24 @@ It may go away while somebody speaks: a closed terminal, a full disk.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.control import Control
-from rich.segment import ControlType
-from rich.text import Text
+import click
+import wcwidth
 
-from harken.cli.terminal import discard, is_terminal, message_text, stdout_errors, write_stderr, write_stdout
+from harken.cli.terminal import (
+    CLEAR_LINE,
+    discard,
+    is_terminal,
+    message_text,
+    stdout_errors,
+    write_stderr,
+    write_stdout,
+)
 from harken.errors import OutputError
 from harken.formats import replace_controls
 from harken.results import Segment
@@ -39,7 +45,9 @@ class EventRenderer(Protocol):
         ...
 
 
-_CTRL_C_CELLS = 2  # cells for the ^C that a terminal shows where the cursor stands
+CTRL_C_CELLS = 2
+"""Cells of the ^C that a terminal shows where the cursor stands."""
+CURSOR_UP, DIM, PLAIN = "\033[A", "\033[2m", "\033[0m"
 
 
 class CaptionRenderer:
@@ -49,14 +57,18 @@ class CaptionRenderer:
     ----------
     format_segment : callable
         Returns the line of a segment.
-    console : Console, optional
-        The terminal.
+    size : callable
+        Returns columns and rows of the terminal.
     """
 
-    def __init__(self, format_segment: Callable[[Segment], str], console: Console | None = None) -> None:
+    def __init__(
+        self,
+        format_segment: Callable[[Segment], str],
+        size: Callable[[], tuple[int, int]] = shutil.get_terminal_size,
+    ) -> None:
         self._format_segment = format_segment
-        self._console = console or Console(highlight=False)
-        self._live_text = Text()
+        self._size = size
+        self._live_text = ""
         self._row_cells: list[int] = []  # width of each line that may be rewritten
 
     def show(self, event: Event) -> None:
@@ -65,12 +77,12 @@ class CaptionRenderer:
             case Interim():
                 committed = event.committed.lstrip()
                 tentative = event.tentative if committed else event.tentative.lstrip()
-                styled = Text.assemble(replace_controls(committed), (replace_controls(tentative), "dim"))
-                self._write("", styled)
+                committed, tentative = replace_controls(committed), replace_controls(tentative)
+                self._write("", f"{committed}{DIM}{tentative}{PLAIN}" if tentative else committed)
             case FinalSegment():
-                self._write(f"{replace_controls(self._format_segment(event.segment))}\n", Text())
+                self._write(f"{replace_controls(self._format_segment(event.segment))}\n", "")
             case SpeechEnded():
-                self._write("", Text())
+                self._write("", "")
 
     def write_stderr(self, text: str) -> None:
         """Write a message to standard error, above the live text if both share the terminal."""
@@ -82,36 +94,27 @@ class CaptionRenderer:
     def close(self) -> None:
         """Leave the live text and go to the next line."""
         with stdout_errors():
-            if self._row_cells:
-                self._console.print()
-                self._row_cells = []
-            else:
-                self._console.control(self._erase_control(self._console.width))
+            click.echo("\n" if self._row_cells else self._erasure(self._size()[0]), nl=False)
+        self._row_cells = []
 
-    def _write(self, final_text: str, live_text: Text) -> None:
+    def _write(self, final_text: str, live_text: str) -> None:
         """Replace the live text by a final text, followed by a new live text."""
         if not final_text and live_text == self._live_text:
             return
-        width, height = self._console.size
-        lines = (
-            list(live_text.wrap(self._console, max(1, width - _CTRL_C_CELLS)))[-max(1, height - 1) :]
-            if live_text
-            else []
-        )
-        with stdout_errors(), self._console:  # one write, or the terminal flickers
-            self._console.control(self._erase_control(width))
-            self._console.print(Text(final_text), end="")
-            self._console.print(Text("\n").join(lines), end="", no_wrap=True, overflow="ignore", crop=False)
-        self._live_text, self._row_cells = live_text, [cell_len(line.plain) for line in lines]
+        width, height = self._size()
+        lines = wcwidth.wrap(live_text, max(1, width - CTRL_C_CELLS))[-max(1, height - 1) :]
+        shown = "\n".join(lines)
+        with stdout_errors():  # one write, or the terminal flickers
+            click.echo(f"{self._erasure(width)}{final_text}{shown}", nl=False)
+        self._live_text, self._row_cells = live_text, [wcwidth.width(line) for line in lines]
 
-    def _erase_control(self, width: int) -> Control:
+    def _erasure(self, width: int) -> str:
         """Return the control codes that erase the live text, which a terminal made narrower has wrapped again.
 
         They erase one row at least, since it may show a ^C.
         """
         rows = max(1, sum(max(1, -(-cells // width)) for cells in self._row_cells))
-        above = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * (rows - 1)
-        return Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *above)
+        return CLEAR_LINE + f"{CURSOR_UP}{CLEAR_LINE}" * (rows - 1)
 
 
 class LineRenderer:

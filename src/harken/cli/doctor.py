@@ -44,7 +44,7 @@ PACKAGES = {
     "numpy": "log-mel and the choice of tokens",
     "av": "audio of any kind",
     "huggingface_hub": "downloading models",
-    "rich": "the progress bar",
+    "tqdm": "the progress bar",
 }
 """What harken imports each package for."""
 NEEDED = {"numpy", "av"}

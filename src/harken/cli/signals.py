@@ -22,7 +22,7 @@ from types import FrameType, SimpleNamespace, TracebackType
 from typing import NoReturn, Self
 
 from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, signal_stop
-from harken.cli.terminal import is_terminal, message_text
+from harken.cli.terminal import CLEAR_LINE, is_terminal, message_text
 from harken.files import remove_own
 
 ANSWER_S = 0.7
@@ -188,9 +188,9 @@ def saving_on_stop(save: Callable[[str], str]) -> Iterator[None]:
 def end_now(stop: Stop) -> NoReturn:
     """End the process in the middle of its work, with the message and the code of a stop."""
     remove_own()
-    restore_terminal = "\r\033[K\033[?25h" if is_terminal(sys.stderr) else ""  # remove the bar, show the cursor
+    before = CLEAR_LINE if is_terminal(sys.stderr) else ""  # in place of the bar
     with suppress(OSError):
-        os.write(2, f"{restore_terminal}{message_text(f'harken: {stop}')}\n".encode(errors="replace"))
+        os.write(2, f"{before}{message_text(f'harken: {stop}')}\n".encode(errors="replace"))
     os._exit(stop.code)
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import shutil
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from time import perf_counter
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Never, Self, TextIO
 
 import click
 
@@ -29,15 +31,18 @@ from harken.formats import (
 )
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from tqdm import tqdm
 
     from harken.results import Segment, Transcript
     from harken.transcribe.options import ProgressCallback
 
+CLEAR_LINE = "\r\033[2K"
 SPEED_SHOWN_FROM_S = 0.5
 """Time after which a speed means something."""
 TIME_LEFT_SHOWN_FROM_S = 5.0
 """Time after which the time left can be told; the first windows are read ahead."""
+MOST_COLUMNS = 100
+"""Columns of a progress bar, with what stands beside it."""
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -163,83 +168,70 @@ class ProgressBar:
     def __init__(self, enabled: bool = True, *, counts: bool = False) -> None:
         self.enabled = enabled and is_terminal(sys.stderr)
         self._counts = counts
-        self._progress: Progress | None = None
-        self._task: tuple[object, TaskID] | None = None
+        self._bar: tqdm[Never] | None = None
+        self._task: object = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         with suppress(OSError):
-            if self._progress:
-                self._progress.stop()
+            if self._bar is not None:
+                self._bar.close()
 
     @property
     def is_shown(self) -> bool:
         """True once there has been something to show."""
-        return self._progress is not None
+        return self._bar is not None
 
     def update(self, task: object, label: str, done: float, total: float | None, note: str = "") -> None:
         """Show how much of a task is done, in place of the task before."""
         if not self.enabled:
             return
+        columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
         try:
-            self._progress = self._progress or _started_progress(self._counts)
-            if self._task is None or self._task[0] != task:
-                if self._task:
-                    self._progress.remove_task(self._task[1])
-                self._task = task, self._progress.add_task("", note="", total=total)
-            self._progress.update(
-                self._task[1],
-                description=printable(label),
-                completed=done,
-                total=total,
-                note=note,
-                refresh=True,
-            )
+            if self._bar is None or task != self._task:
+                self.__exit__()
+                self._bar, self._task = _make_bar(total, columns, self._counts), task
+            self._bar.n, self._bar.ncols = done, columns
+            self._bar.set_description_str(printable(label), refresh=False)
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.refresh()
         except OSError:  # the terminal has gone
             self.enabled = False
 
-    def print_above(self, text: str) -> None:
+    def print_above(self, text: str, stream: TextIO) -> None:
         """Print text above the bar as it is."""
-        if self._progress:
-            self._progress.console.print(
-                text, end="", markup=False, emoji=False, highlight=False, soft_wrap=True
-            )
+        if self._bar is not None:
+            self._bar.clear()
+            stream.write(text)
+            stream.flush()
+            self._bar.refresh()
 
     def write_stderr(self, text: str) -> None:
         """Write a line to standard error, above the bar; see `harken.cli.terminal`."""
-        if self._progress:
+        if self._bar is not None:
             with suppress(OSError):
-                self.print_above(f"{message_text(text)}\n")
+                self.print_above(f"{message_text(text)}\n", sys.stderr)
         else:
             write_stderr(text)
 
 
-def _started_progress(counts: bool) -> Progress:
-    from rich.console import Console  # not needed for the help, and slow to import
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+def _make_bar(total: float | None, columns: int, counts: bool) -> tqdm[Never]:
+    from tqdm import tqdm  # not needed for the help, and slow to import
 
-    columns = (MofNCompleteColumn(), TimeRemainingColumn()) if counts else (TaskProgressColumn(),)
-    progress = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        *columns,
-        TextColumn("{task.fields[note]}", markup=False),
-        console=Console(stderr=True),
-        redirect_stdout=False,
-        redirect_stderr=False,
-        transient=True,
+    tqdm.monitor_interval = 0  # no thread that redraws
+    tqdm.set_lock(threading.RLock())  # by default it is one for processes, a semaphore of the system
+    amount = "{n_fmt}/{total_fmt} {remaining}" if counts else "{percentage:3.0f}%"
+    return tqdm(
+        total=total,
+        bar_format="{desc} {bar} " + amount + "{postfix}" if total else "{desc}{postfix}",
+        file=sys.stderr,
+        leave=False,
+        position=0,
+        ncols=columns,
+        nrows=2,  # a terminal that does not tell its size has none, and no bar would be shown
     )
-    progress.start()
-    return progress
 
 
 def format_pace(done_s: float, total_s: float | None, elapsed_s: float) -> str:
@@ -305,7 +297,7 @@ class Screen:
         """Write to standard output, above the bar if both share the terminal; see `harken.cli.terminal`."""
         if self._bar.is_shown and is_terminal(sys.stdout):
             with stdout_errors():
-                self._bar.print_above(escape_controls(text))
+                self._bar.print_above(escape_controls(text), sys.stdout)
         else:
             write_stdout(text)
 
@@ -317,7 +309,7 @@ class Screen:
         """Show a status on a line that the next output overwrites; an empty text removes it."""
         self._idle_since_s = perf_counter()
         if self._bar.enabled and not self._bar.is_shown:
-            write_stderr(text, before="\r\033[K", end="")
+            write_stderr(text, before=CLEAR_LINE, end="")
 
     def track_all(self, label: str, durations_s: Iterable[float | None]) -> ProgressCallback:
         """Return a callback that shows the progress through several recordings, some of unknown length."""
