@@ -133,8 +133,10 @@ def test_tokens_keep_the_ids_that_the_model_has(tmp_path: Path, target: str) -> 
     if target == "ctranslate2":
         again = open_checkpoint(tmp_path / "to").vocabulary.arrangement
         assert again == checkpoint.vocabulary.arrangement
-    with pytest.raises(CheckpointError, match="tokens of its own, of which a ggml file does not say"):
-        converted(checkpoint, tmp_path / "ggml", "ggml")
+    others_first = open_with(tmp_path / "languages", WITHOUT_TIMESTAMPS + TIMESTAMPS)
+    for other in (checkpoint, others_first):
+        with pytest.raises(CheckpointError, match="tokens of its own, of which a ggml file does not say"):
+            converted(other, tmp_path / "ggml", "ggml")
 
 
 @pytest.mark.parametrize("n_vocab", [51864, 51865])
