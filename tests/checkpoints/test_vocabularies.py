@@ -77,6 +77,13 @@ def test_added_tokens_are_text_and_languages_and_padding_is_left_out(tmp_path: P
         tokenizer.sot_sequence("<|als|>")
 
 
+@pytest.mark.parametrize("rows", [0, PADDING])
+def test_languages_are_those_of_the_file_with_rows_of_padding_and_without(tmp_path: Path, rows: int) -> None:
+    tokenizer = tokenizer_of(open_with(tmp_path, WITHOUT_TIMESTAMPS + TIMESTAMPS, rows, "vocabulary.json"))
+    assert tokenizer.language_tokens == {"en": 258, "de": 259}
+    assert tokenizer.sot_sequence("de") == (257, 259, 261)
+
+
 @pytest.mark.parametrize(
     ("vocabulary", "options", "found"),
     [
@@ -145,7 +152,10 @@ def test_tokens_of_openai_are_read_back(tmp_path: Path, n_vocab: int) -> None:
     source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
     tokenizer = tokenizer_of(converted(source, tmp_path / "to"))
     assert tokenizer.has_same_vocabulary(Tokenizer.builtin(n_vocab))
-    template = json.loads((tmp_path / "to" / "tokenizer.json").read_text())["post_processor"]
+    content = json.loads((tmp_path / "to" / "tokenizer.json").read_text())
+    added = {entry["content"]: entry["id"] for entry in content["added_tokens"]}
+    assert added["<|de|>"] == tokenizer.language_tokens["de"]
+    template = content["post_processor"]
     around = (tokenizer.sot, tokenizer.no_timestamps, tokenizer.eot)
     assert [entry["ids"] for entry in template["special_tokens"].values()] == [[token] for token in around]
 

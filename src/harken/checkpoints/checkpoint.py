@@ -245,7 +245,7 @@ def assemble(
     check_shapes(path, shapes, dims)
     if vocabulary.path and (dims.n_vocab, dims.n_mels) not in _PUBLISHED_SIZES:
         own = arrange(vocabulary.path, dims.n_vocab)
-        if own and (own.ids != (*range(dims.n_vocab),) or not own.has_timestamps):
+        if own and not own.is_standard:
             files = [*files, watch(vocabulary.path)]
             vocabulary = replace(vocabulary, arrangement=own)
             rows = np.array(own.ids)

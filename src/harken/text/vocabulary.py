@@ -56,6 +56,7 @@ def is_byte_level(letters: str) -> bool:
 #: The token after the last text token, in both vocabularies.
 END_OF_TEXT = "<|endoftext|>"
 N_TIMESTAMPS = 1501
+MIN_MULTILINGUAL_VOCAB = 51865
 _ENGLISH_END_OF_TEXT = 50256
 _SPECIALS_IN_ORDER = (
     *(END_OF_TEXT, "<|startoftranscript|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>"),
@@ -125,6 +126,17 @@ class Arrangement:
     languages: tuple[str, ...]
     has_timestamps: bool
     multilingual: bool
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether a `Tokenizer` of the tokens and their number alone would have the same tokens for all ids."""
+        n_vocab = len(self.ids)
+        return (
+            self.has_timestamps
+            and self.ids == (*range(n_vocab),)
+            and self.languages == (*LANGUAGES,)[: len(self.languages)]
+            and self.multilingual == (n_vocab >= MIN_MULTILINGUAL_VOCAB)
+        )
 
 
 def arrange(path: Path, n_vocab: int) -> Arrangement | None:
