@@ -249,6 +249,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (ggml(at(b"lmgg", 40, int32(1002)), format="ggml-q5_0"), "quantisation version 1, allowed is 2"),
     ],
     "OpenVINO": [
+        (openvino(lambda data: data.replace(b'offset="0"', b'offset="99999999"')), "missing or too short"),
         (openvino(lambda data: data.replace(b'offset="', b'offset="-')), "token_embedding.weight is missing"),
     ],
     "pickles": [

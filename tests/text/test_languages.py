@@ -87,6 +87,7 @@ def test_a_text_is_written_in_either_script(language: str, first: str, second: s
 def test_words_with_letters_that_serbian_lacks_stay_and_forms_of_taiwan_are_traditional() -> None:
     assert written("Windows i YouTube rade", "sr", "Cyrl") == "Windows и YouTube раде"
     assert written("为什么里面", "zh", "Hant") == "為什麼裡面"
+    assert written("头发", "zh", "Hant", unfinished=True) == "頭發"  # letter by letter
 
 
 @given(st.text("后皇头发里干系统了解台面 a"), st.text("后皇头发里干系统了解台面 a"))

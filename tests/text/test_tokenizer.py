@@ -67,6 +67,10 @@ def test_sot_sequence_of_language_and_task() -> None:
             tokenizer.sot_sequence(*asked)
 
 
+def test_words_begin_with_a_space_or_punctuation() -> None:
+    assert ENGLISH.split_words(ENGLISH.encode(" So, John's"), "en")[0] == [" So", ",", " John's"]
+
+
 def test_invalid_utf8_neither_loses_tokens_nor_splits_a_neighbour() -> None:
     invalid = [0xE2, 0x20, 0xFF, *"é".encode(), 0xF0, 0x9F]
     words, groups = BYTES.split_words(invalid, "ja")

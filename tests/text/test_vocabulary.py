@@ -71,7 +71,7 @@ DAMAGED = {
     "nan": ("vocab.json", b'{"a": NaN}'),
     "numbers": ("vocabulary.json", b'[1, 2, "<|endoftext|>"]'),
     "lone surrogate": ("vocabulary.json", b'["\\ud800", "<|endoftext|>"]'),
-    "not byte-level": ("vocabulary.json", json.dumps(["▁the", "<|endoftext|>"]).encode()),
+    "not byte-level": ("vocabulary.json", json.dumps([*SPELLED[:-1], "▁the", *SPECIALS]).encode()),
     "too few bytes": ("vocabulary.json", json.dumps(["a", "<|endoftext|>"]).encode()),
     "too deep": ("tokenizer.json", b"[" * 200_000),
     "another kind": ("spiece.model", b""),

@@ -21,6 +21,7 @@ from harken.text.languages import LANGUAGES, LANGUAGES_WITHOUT_SPACES, to_langua
 from harken.text.vocabulary import (
     BYTE_ALPHABET,
     END_OF_TEXT,
+    MIN_MULTILINGUAL_VOCAB,
     N_TIMESTAMPS,
     Arrangement,
     BytePairEncoder,
@@ -32,7 +33,6 @@ from harken.text.vocabulary import (
 
 TIMESTAMPS_PER_S = 50
 _N_SPECIALS_BESIDE_LANGUAGES = 8 + N_TIMESTAMPS
-_MIN_MULTILINGUAL_VOCAB = 51865
 _TASKS = ("transcribe", "translate")
 # The lists of openai-whisper tokenizer.py, `non_speech_tokens`.
 _SYMBOLS = (
@@ -128,7 +128,7 @@ class Tokenizer:
             )
         self._tokens = tokens
         self.n_vocab = n_vocab
-        self.multilingual = n_vocab >= _MIN_MULTILINGUAL_VOCAB if multilingual is None else multilingual
+        self.multilingual = n_vocab >= MIN_MULTILINGUAL_VOCAB if multilingual is None else multilingual
         self.eot = len(tokens)
         self.sot = self.eot + 1
         self.language_tokens = {
@@ -198,7 +198,7 @@ class Tokenizer:
     @classmethod
     def builtin(cls, n_vocab: int) -> Tokenizer:
         """Build from a vocabulary in the package, for checkpoints without one (``.pt``)."""
-        return cls(builtin_tokens(n_vocab >= _MIN_MULTILINGUAL_VOCAB), n_vocab)
+        return cls(builtin_tokens(n_vocab >= MIN_MULTILINGUAL_VOCAB), n_vocab)
 
     @classmethod
     def bytes_only(cls, n_languages: int = 99, *, multilingual: bool = True) -> Tokenizer:
@@ -392,10 +392,8 @@ class IncrementalDetokenizer:
         return self._decoder.decode(self._tokenizer.decode_bytes((token,)))
 
     def flush(self) -> str:
-        """Return an incomplete character, if any, as U+FFFD, and reset the detokenizer."""
-        rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return rest
+        """Return an incomplete character, if any, as U+FFFD; what is fed next is another text."""
+        return self._decoder.decode(b"", final=True)
 
 
 # --- words -------------------------------------------------------------------------------------------------
