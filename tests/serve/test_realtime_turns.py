@@ -214,6 +214,8 @@ def test_tentative_words_segments_and_probabilities_are_sent_to_who_asks_for_the
     logprobs = by_type[f"{TRANSCRIPTION}.completed"]["logprobs"]
     assert logprobs[0]["bytes"] == [*b" Ask"]
     assert logprobs[0]["logprob"] == pytest.approx(-0.693, abs=0.001)
+    *_, later = script.say(speech_started(2.0), final(" one"), interim(" two", at_s=2.5))
+    assert later["committed"] == "one two"
 
 
 def said_by(*speakers):

@@ -13,6 +13,7 @@ from websockets.sync.client import connect
 from fakes.live_sessions import speech_ended, speech_started
 from harken.serve.live.deepgram import DeepgramTranslator, parse_query
 from harken.serve.live.translator import HangUp, Mark
+from harken.serve.live.vosk import VoskTranslator
 from harken.serve.work.jobs import Flushed
 
 RAW = "encoding=linear16&sample_rate=16000"
@@ -52,12 +53,12 @@ async def test_the_results_of_deepgram(stage):
     words = said["channel"]["alternatives"][0]["words"]
     assert [(word["word"], word["punctuated_word"]) for word in words] == [("ask", "Ask"), ("not", "not!")]
     assert not any(isinstance(output, Mark) for output in translator.received(bytes(32_000)))
-    mark = next(output for output in translator.received(bytes(32_000)) if isinstance(output, Mark))
+    mark = next(output for output in translator.received(bytes(16_000)) if isinstance(output, Mark))
     (ended,) = told(translator.updated(Flushed(token=mark.token)))
     assert ended == {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 0.5}
     assert told(translator.updated(Flushed(token=mark.token))) == []
     *_, metadata, hang_up = translator.received('{"type": "CloseStream"}')
-    assert json.loads(metadata)["duration"] == 2.0
+    assert json.loads(metadata)["duration"] == 1.5
     assert isinstance(hang_up, HangUp)
 
 
@@ -130,3 +131,11 @@ async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(
     (alternative,) = end["alternatives"]
     assert alternative["text"] == " ".join(word["word"] for word in alternative["result"])
     assert client.close_code == 1000
+
+
+@played()
+async def test_vosk_tells_no_result_of_an_utterance_without_words(stage):
+    translator = VoskTranslator(stage.service)
+    *_, mark = translator.received(bytes(1600))
+    replies = [*translator.updated(speech_ended(0.1)), *translator.updated(Flushed(token=mark.token))]
+    assert told(replies) == [{"partial": ""}]

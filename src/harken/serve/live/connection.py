@@ -35,6 +35,7 @@ from harken.serve.live.translator import (
     Translator,
 )
 from harken.serve.service import Service
+from harken.serve.waiting import first_of
 from harken.serve.work.captions import shared_as
 from harken.serve.work.jobs import Failed, Flushed, LiveJob
 from harken.types import SAMPLE_RATE
@@ -322,11 +323,7 @@ class Session:
         self._flush_token = token
         self._flushed.clear()
         self._job.flush(token, drops=drops)
-        flushed = asyncio.create_task(self._flushed.wait())
-        try:
-            await asyncio.wait((flushed, self._updates), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            flushed.cancel()
+        await first_of(self._flushed.wait(), asyncio.wait((self._updates,)))
 
     async def _finish_input(self) -> None:
         """Feed what is left of the audio; of a container that the server cuts short, nothing more."""

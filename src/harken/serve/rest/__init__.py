@@ -1,1 +1,1 @@
-"""OpenAI's REST API, and the events and the rendering beside it that the page uses."""
+"""Files over HTTP: the dialects of several APIs, OpenAI's first; and the routes that take no recording."""
