@@ -140,10 +140,11 @@ async def test_audio_of_another_format_is_refused(stage):
         (FORMAT | {"channels": 0}, "channels=0"),
         ({"rate": 16_000}, "width"),
     ):
-        async with connected(stage) as client:
-            await send(client, *[Event("audio-chunk", format, WORD)] * 2, AudioStop())
-            (error,) = await answer(client)
-            assert problem in error.data["text"]
+        for before in ((), (AudioChunk(**FORMAT, audio=WORD),)):
+            async with connected(stage) as client:
+                await send(client, *before, *[Event("audio-chunk", format, WORD)] * 2, AudioStop())
+                (error,) = await answer(client)
+                assert problem in error.data["text"]
 
 
 @pytest.mark.parametrize(("width", "dtype"), [(1, "u1"), (2, "<i2"), (4, "<i4")])
