@@ -18,17 +18,8 @@ from tiny_models import TOKENIZER
 # --- lookup in earlier text --------------------------------------------------------------------------------
 
 
-def request(prefix: str | Sequence[int], limit: int = 4, row: int = 0) -> DraftRequest:
-    tokens = [ord(char) for char in prefix] if isinstance(prefix, str) else prefix
-    return DraftRequest(row=row, prefix=tokens, max_tokens=limit)
-
-
-def drafted(lookup: PromptLookup, *requests: DraftRequest) -> list[str]:
-    return ["".join(map(chr, draft.tokens)) for draft in lookup.propose(requests)]
-
-
-def spelled(*texts: str) -> list[tuple[int, ...]]:
-    return [tuple(map(ord, text)) for text in texts]
+def request(prefix: Sequence[int], limit: int = 4, row: int = 0) -> DraftRequest:
+    return DraftRequest(row=row, prefix=prefix, max_tokens=limit)
 
 
 EARLIER, HYPOTHESIS = {"min_ngram_size": 3}, {"same_audio": True, "min_ngram_size": 1, "timestamp_begin": 1000}
@@ -65,24 +56,24 @@ EARLIER, HYPOTHESIS = {"min_ngram_size": 3}, {"same_audio": True, "min_ngram_siz
 def test_lookup_continues_as_the_source_does(
     options: dict[str, Any], source: str, prefix: str, expected: str
 ) -> None:
+    """Each row searches its own."""
+
     def tokens(text: str) -> list[int]:
         return [ord(char) + 1000 * char.isdigit() for char in text]
 
-    (proposal,) = PromptLookup([tokens(source)], **options).propose([request(tokens(prefix))])
+    lookup = PromptLookup([tokens(source), ()], **options)
+    proposal, none = lookup.propose([request(tokens(prefix)), request(tokens(prefix)[:3], row=1)])
     assert "".join(chr(token % 1000) for token in proposal.tokens) == expected
-
-
-def test_each_row_searches_its_own_text() -> None:
-    lookup = PromptLookup(spelled("one two", "one ten"), min_ngram_size=3)
-    assert drafted(lookup, request("one t", row=1, limit=2), request("one t", row=0, limit=2)) == ["en", "wo"]
+    assert none.tokens in ((), (1000,))
 
 
 @given(st.text("ab ", max_size=30), st.text("ab ", max_size=20), st.booleans(), st.integers(0, 6))
 def test_drafted_tokens_follow_the_match_in_the_source(
     text: str, prefix: str, same_audio: bool, limit: int
 ) -> None:
-    lookup = PromptLookup(spelled(text), same_audio=same_audio, min_ngram_size=2)
-    (proposed,) = drafted(lookup, request(prefix, limit))
+    lookup = PromptLookup([text.encode()], same_audio=same_audio, min_ngram_size=2)
+    (draft,) = lookup.propose([request(prefix.encode(), limit)])
+    proposed = bytes(draft.tokens).decode()
     assert len(proposed) <= limit
     whole = text if same_audio else text + prefix
     if proposed and not (same_audio and text.startswith(prefix)):
@@ -94,7 +85,7 @@ def test_lookup_stops_at_a_banned_token() -> None:
     stamp = TOKENIZER.timestamp_begin
     source = (stamp, 5, 6, 7, 8)
     lookup = PromptLookup([source, (stamp, 5, TOKENIZER.sot, 6)], same_audio=True, allows=rules.allows)
-    first, second = lookup.propose([request("", 9), request([stamp], 9, row=1)])
+    first, second = lookup.propose([request((), 9), request([stamp], 9, row=1)])
     assert first.tokens == (stamp, 5, 6)
     assert second.tokens == (5,)
 
@@ -128,7 +119,10 @@ class Assisted:
 
 
 def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones() -> None:
+    """It encodes once, when a first token is asked for."""
     assistant = Assisted(ASSISTED[:1], (0, 0, 0))
+    assert assistant.propose(request([1], 0)) == [()]
+    assert (assistant.encoded, assistant.backend.sessions) == (0, [])
     assert assistant.propose(request([1], 2)) == [(2, 3)]
     assert assistant.read == [[(0, 0, 0, 1)], [(2,)]]
     # All were accepted, and one more came from verification; the last token of the draft was never read.
@@ -137,16 +131,7 @@ def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones() -> Non
     # The 5, which was read, was wrong.
     assistant.propose(request([1, 2, 3, 4, 6], 1))
     assert assistant.read[4:] == [[(6,)]]
-    assert assistant.generator.forwards == 5
-
-
-def test_assistant_does_not_encode_before_the_first_request() -> None:
-    assistant = Assisted(ASSISTED[:1])
-    assert assistant.propose(request([1], 0)) == [()]
-    assert (assistant.encoded, assistant.backend.sessions) == (0, [])
-    assistant.propose(request([1], 1))
-    assistant.propose(request([1, 2], 1))
-    assert assistant.encoded == 1
+    assert (assistant.generator.forwards, assistant.encoded) == (5, 1)
 
 
 def test_draft_ends_at_end_of_text_and_at_limit_and_a_finished_row_is_dropped() -> None:

@@ -70,16 +70,12 @@ def test_text_does_not_end_where_a_segment_opens_before_the_end_of_speech(prefix
 
 
 def test_special_tokens_and_those_asked_for_are_suppressed() -> None:
-    specials = {
-        *(TOKENIZER.sot, TOKENIZER.translate, TOKENIZER.transcribe),
-        *(TOKENIZER.sot_lm, TOKENIZER.sot_prev, TOKENIZER.no_speech),
-    }
-    for asked, more in (((), set()), ((65, 66), {65, 66}), ((-1, 65), {65, *TOKENIZER.non_speech_tokens})):
-        for timestamps, never in (
-            (False, specials | more),
-            (True, specials | more | {TOKENIZER.no_timestamps}),
-        ):
+    names = ("sot", "translate", "transcribe", "sot_lm", "sot_prev", "no_speech")
+    specials = {getattr(TOKENIZER, name) for name in names}
+    for asked, more in (((), ()), ((65, 66), (65, 66)), ((-1, 65), (65, *TOKENIZER.non_speech_tokens))):
+        for timestamps in (False, True):
             rules = make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=asked)
+            never = specials.union(more, [TOKENIZER.no_timestamps] * timestamps)
             assert set(rules.suppressed.tolist()) == never
 
 
@@ -127,13 +123,8 @@ def test_forced_prefix_lifts_suppression() -> None:
 
 
 def test_tokens_matching_suppress_regex_anywhere_are_suppressed() -> None:
-    for pattern, never in (
-        ("[0-9]+", "0123456789"),
-        ("^x$", "x"),
-        ("(?i)[q-r]", "QRqr"),
-        (r"\.", "."),
-        ("ab", ""),
-    ):
+    patterns = {"[0-9]+": "0123456789", "^x$": "x", "(?i)[q-r]": "QRqr", r"\.": ".", "ab": ""}
+    for pattern, never in patterns.items():
         rules = make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_regex=pattern)
         assert "".join(chr(token) for token in rules.suppressed if token < 128) == never
     vocabulary = Tokenizer.builtin(51864)
@@ -170,11 +161,9 @@ def test_invalid_suppress_regex_is_an_error(pattern: str, message: str) -> None:
     ],
 )
 def test_tokens_that_leave_nothing_to_pick_are_refused(suppressed: Any, timestamps: bool, options: Any) -> None:
+    """Where one text token or timestamp is left, they are suppressed."""
     with pytest.raises(OptionError, match=r"^suppress_tokens=.*leave some text, and a timestamp"):
         make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=suppressed, **options)
-
-
-def test_tokens_that_leave_one_text_token_or_timestamp_are_suppressed() -> None:
     for timestamps, suppressed in ((False, {*range(EOT)} - {TEXT}), (True, {BEGIN})):
         rules = make_logit_rules(TOKENIZER, timestamps=timestamps, suppress_tokens=suppressed)
         assert set(rules.suppressed) > suppressed

@@ -1,4 +1,4 @@
-"""Record what openai-whisper computes: log-mel, tokens, logit filters and beams, transcripts.
+"""Record what openai-whisper computes: log-mel, tokens, logit filters and beams, windows, transcripts.
 
 Run from the root of the repository, with openai-whisper installed, the shared recordings (see `real_models.SHARED`),
 and a directory of models in HARKEN_MODELS::
@@ -7,7 +7,8 @@ and a directory of models in HARKEN_MODELS::
 
 It writes the goldens of `RECORDERS`, or only the named ones. Inputs come from the tests, and from
 `transcript_inputs.py`; only the output of the reference is stored. harken reads the weights, because the reference
-reads only its own format; tests/checkpoints/test_checkpoints_real.py tests that it reads them unchanged.
+reads only its own format; tests/checkpoints/test_checkpoints_real.py tests that it reads them unchanged. Log-mel is
+the reference's own.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +31,6 @@ import numpy as np
 import torch
 import whisper
 from goldens import sha256, write_arrays, write_json
-from references import provenance, published_model
 from test_decoding_golden import (
     BEAM_EOT,
     BEAM_LIMIT,
@@ -36,19 +40,26 @@ from test_decoding_golden import (
     beam_logits,
     filter_logits,
 )
+from test_windows_golden import CASES as WINDOWS
+from test_windows_golden import LANGUAGE_CASES, RANDOM, first_window, make_weights
+from test_windows_golden import Case as WindowCase
 from transcript_inputs import CASES, Case, digest, samples
 from whisper.audio import N_SAMPLES, log_mel_spectrogram
 from whisper.decoding import (
     ApplyTimestampRules,
     BeamSearchDecoder,
+    DecodingOptions,
     MaximumLikelihoodRanker,
     SuppressBlank,
     SuppressTokens,
 )
+from whisper.model import ModelDimensions, Whisper
 from whisper.tokenizer import LANGUAGES, TO_LANGUAGE_CODE, Tokenizer, get_tokenizer
 
 from harken.checkpoints import open_checkpoint
+from harken.text import Tokenizer as HarkenTokenizer
 from harken.text.vocabulary import END_OF_TEXT, bytes_to_unicode
+from harken.types import Dims
 from real_models import EXAMPLE, ROOT, model_path
 from tiny_models import TOKENIZER
 
@@ -56,8 +67,38 @@ NAME = f"openai-whisper {whisper.__version__}"
 
 
 def main(named: list[str]) -> None:
+    torch.set_num_threads(1)
     for name in named or RECORDERS:
+        torch.manual_seed(0)
         RECORDERS[name]()
+
+
+def provenance(name: str, reference: str) -> dict[str, Any]:
+    """Return the head of a recorded file."""
+    return {
+        "reference": f"{NAME}, {reference}",
+        "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
+        "command": f"PYTHONPATH=tests HARKEN_MODELS=path/to/models python tests/golden/record_whisper.py {name}",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def reference_model(dims: Dims, weights: Mapping[str, Any]) -> Whisper:
+    """Return openai-whisper's model in float32."""
+    model = Whisper(ModelDimensions(**asdict(dims))).eval()
+    model.load_state_dict({name: torch.tensor(np.float32(weights[name])) for name in weights})
+    return model
+
+
+@cache
+def loaded_model(name: str) -> Whisper:
+    """Return openai-whisper's model with weights that harken reads and its own alignment heads, or with random ones."""
+    if name in RANDOM:
+        return reference_model(RANDOM[name], make_weights(name))
+    checkpoint = open_checkpoint(model_path(name))
+    model = reference_model(checkpoint.dims, checkpoint.weights)
+    model.set_alignment_heads(whisper._ALIGNMENT_HEADS[name])
+    return model
 
 
 # --- log-mel -----------------------------------------------------------------------------------------------
@@ -252,6 +293,68 @@ def search(width: int, patience: float, seed: int) -> dict[str, object]:
     }
 
 
+# --- windows ------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def record_windows() -> None:
+    """Record features, logits, languages and tokens of single windows."""
+    recorded = {
+        **provenance("windows", "decode"),
+        "computed": {model: compute(model) for model in RANDOM},
+        "languages": [[model, recording, detect(model, recording)] for model, recording in LANGUAGE_CASES],
+        "decoded": {name: decode(case) for name, case in WINDOWS.items()},
+    }
+    text = json.dumps(recorded, separators=(",", ":"), ensure_ascii=False)
+    write_json("windows", text.replace('},"', '},\n"').replace("],[", "],\n["))
+
+
+def mel_of(model: str, recording: str) -> torch.Tensor:
+    return log_mel_spectrogram(first_window(recording), loaded_model(model).dims.n_mels)
+
+
+def compute(model: str) -> dict[str, Any]:
+    """Compute features, and logits behind the start sequence and some text; return some numbers and the best ids."""
+    tokenizer = HarkenTokenizer.builtin(RANDOM[model].n_vocab)
+    text = [tokenizer.timestamp_begin, *tokenizer.encode(" Bonjour tout le monde.")]
+    tokens = [*tokenizer.sot_sequence("fr"), *text]
+    features = loaded_model(model).encoder(mel_of(model, "jfk")[None])
+    logits = loaded_model(model).decoder(torch.tensor([tokens]), features)
+    return {
+        "tokens": tokens,
+        "features": features[0, ::50, ::3].double().numpy().round(5).tolist(),
+        "logits": logits[0, :, ::1999].double().numpy().round(4).tolist(),
+        "best": logits[0].argmax(-1).tolist(),
+    }
+
+
+def detect(model: str, recording: str) -> dict[str, float]:
+    """Detect languages of a probability of 0.0001 or more."""
+    _, probabilities = loaded_model(model).detect_language(mel_of(model, recording))
+    return {code: round(p, 5) for code, p in probabilities.items() if p >= 1e-4}
+
+
+def decode(case: WindowCase) -> dict[str, Any]:
+    """Decode a window."""
+    beam = {"beam_size": case.beam.width, "patience": case.beam.patience} if case.beam else {}
+    options = DecodingOptions(
+        task=case.task,
+        language=case.language,
+        without_timestamps=not case.timestamps,
+        prompt=case.previous or None,
+        prefix=case.prefix or None,
+        length_penalty=case.beam.length_penalty if case.beam else None,
+        fp16=False,
+        **beam,
+    )
+    result = whisper.decode(loaded_model(case.model), mel_of(case.model, "jfk"), options)
+    return {
+        "tokens": result.tokens,
+        "avg_logprob": round(result.avg_logprob, 5),
+        "no_speech_prob": float(f"{result.no_speech_prob:.6g}"),
+    }
+
+
 # --- transcripts --------------------------------------------------------------------------------------------
 
 
@@ -260,7 +363,7 @@ def record_transcripts() -> None:
     names = {case.model for case in CASES.values()}
     recordings = {case.recording for case in CASES.values()}
     recorded = {
-        **provenance(reference=f"{NAME}, transcribe"),
+        **provenance("transcripts", "transcribe"),
         "digests_of_weights": {
             name: open_checkpoint(model_path(name)).weights.digest for name in sorted(names)
         },
@@ -277,7 +380,7 @@ def transcribe(case: Case) -> dict[str, Any]:
     options = dict(case.options)
     options["without_timestamps"] = not options.pop("timestamps", True)
     options["clip_timestamps"] = list(options.get("clip_timestamps", []))
-    result = published_model(case.model).transcribe(
+    result = loaded_model(case.model).transcribe(
         samples(case.recording), temperature=0.0, fp16=False, **options
     )
     return {
@@ -315,6 +418,7 @@ RECORDERS: dict[str, Callable[[], None]] = {
     "mel": record_mel,
     "tokenizer": record_tokenizer,
     "decoding": record_decoding,
+    "windows": record_windows,
     "transcripts": record_transcripts,
 }
 
