@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -35,20 +35,16 @@ POSITIONS, THRESHOLD = 300, 8
 BACK = 50
 """Positions by which a token may go back behind the latest attended one: a second."""
 SPOKEN = tuple(b"to be or not")
-AttendedPosition = Callable[[int], int]
-"""The position attended to when a token is picked, by the index of the token, committed ones counted."""
-
-
-def in_steps(index: int) -> int:
-    """Return positions for a token every 0.2 s."""
-    return 10 * index
 
 
 class AttentiveTable(ScriptedBackend):
-    """A model of one text, with given attended positions."""
+    """A model of one text, with the position attended to by index of the token, committed ones counted.
+
+    By default it is that of a token every 0.2 s.
+    """
 
     def __init__(
-        self, text: Sequence[int], attended: AttendedPosition = in_steps, n_text_ctx: int = 64
+        self, text: Sequence[int], attended: Callable[[int], int] = (10).__mul__, n_text_ctx: int = 64
     ) -> None:
         super().__init__(logits_of_texts([[*text, EOT]] * 2, len(PROMPT), DIMS.n_vocab), n_text_ctx)
         self.attended = attended
@@ -79,21 +75,15 @@ def plain_rules(*, blank: bool = False) -> LogitRules:
 
 
 def partial(committed: Sequence[int] = (), draft: Sequence[int] = (), **options: Any) -> PartialWindow:
-    given = {"window_index": 0, "n_positions": POSITIONS, "frame_threshold": 0, **options}
-    return PartialWindow(
-        prompt=PROMPT,
-        committed=tuple(committed),
-        draft_tokens=tuple(draft),
-        committed_end=10 * len(committed),
-        **given,
-    )
+    given = {"window_index": 0, "prompt": PROMPT, "n_positions": POSITIONS, "frame_threshold": 0, **options}
+    tokens = {"committed": tuple(committed), "draft_tokens": tuple(draft), "committed_end": 10 * len(committed)}
+    return PartialWindow(**tokens, **given)
 
 
 def decode_table(
     backend: AttentiveTable, window: PartialWindow, rules: LogitRules | None = None
 ) -> PartialHypothesis:
-    rules = rules or plain_rules()
-    (hypothesis,) = decode_all(backend, FakeFeatures(1), [window], rules)
+    (hypothesis,) = decode_all(backend, FakeFeatures(1), [window], rules or plain_rules())
     assert len(hypothesis.logprobs) == len(hypothesis.tokens)
     assert len(hypothesis.attended_positions) == hypothesis.attention.shape[1] == len(hypothesis.tokens) + 1
     return hypothesis
@@ -127,42 +117,35 @@ def test_text_that_ends_a_second_before_the_speech_goes_on(text: bytes, speech: 
     assert hypothesis.reached_eot
 
 
+STEPS = [10 * index for index in range(13)]
+
+
 @pytest.mark.parametrize(
-    ("options", "n_accepted"),
+    ("attended", "options", "n_accepted"),
     [
+        # Not a token that attends to the last positions,
         *(
-            ({"frame_threshold": n}, left)
+            (STEPS, {"frame_threshold": n}, left)
             for n, left in {0: 12, 199: 11, 200: 10, 201: 10, 210: 9, 300: 0}.items()
         ),
-        # Half of a token's attention lies in the padding; the rest lies in the last positions with audio.
-        ({"n_positions": 54, "frame_threshold": THRESHOLD}, 5),
+        # not even with half of its attention, if the other half lies in the padding;
+        (STEPS, {"n_positions": 54, "frame_threshold": THRESHOLD}, 5),
+        # nor one that goes back far from the latest attended position,
+        ([*STEPS[:8], 70, 70 - BACK], {}, 12),
+        ([*STEPS[:8], 70, 70 - BACK - 1], {}, 9),
+        ([100, 100, 60, 49], {}, 3),
+        ([10, 20, 120, 30, 40], {}, 12),  # for which a single token that attends far ahead does not count
     ],
 )
-def test_token_within_frame_threshold_is_not_accepted(options: dict[str, int], n_accepted: int) -> None:
-    hypothesis = decode_table(AttentiveTable(SPOKEN), partial(**options))
+def test_token_that_attends_too_far_ahead_or_back_is_not_accepted(
+    attended: list[int], options: dict[str, int], n_accepted: int
+) -> None:
+    backend = AttentiveTable(SPOKEN, lambda index: attended[min(index, len(attended) - 1)])
+    hypothesis = decode_table(backend, partial(**options))
     assert hypothesis.tokens == SPOKEN[:n_accepted]
     assert hypothesis.reached_eot == (n_accepted == len(SPOKEN))
-    if "n_positions" not in options:
-        assert hypothesis.attended_positions.tolist() == [10 * index for index in range(n_accepted + 1)]
-
-
-STEPS = [10 * index for index in range(8)]
-
-
-@pytest.mark.parametrize(
-    ("attended", "n_accepted"),
-    [
-        ([*STEPS, 70, 70 - BACK], 12),
-        ([*STEPS, 70, 70 - BACK - 1], 9),
-        ([100, 100, 60, 49], 3),  # from the latest attended position
-        ([10, 20, 120, 30, 40], 12),  # a single token that attends far ahead does not count
-    ],
-)
-def test_token_beyond_rewind_threshold_is_not_accepted(attended: list[int], n_accepted: int) -> None:
-    backend = AttentiveTable(SPOKEN, attended=lambda index: attended[min(index, len(attended) - 1)])
-    hypothesis = decode_table(backend, partial())
-    assert hypothesis.tokens == SPOKEN[:n_accepted]
-    assert hypothesis.reached_eot == (n_accepted == len(SPOKEN))
+    if attended is STEPS and "n_positions" not in options:
+        assert hypothesis.attended_positions.tolist() == STEPS[: n_accepted + 1]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +167,7 @@ def test_tokens_are_limited_by_audio_and_context(
     text = tuple(np.random.default_rng(0).integers(97, 123, 999).tolist())
     rest = text[n_committed:]
     for n_draft in (0, 99):
-        backend = AttentiveTable(text, attended=lambda index: 20, n_text_ctx=n_text_ctx)
+        backend = AttentiveTable(text, lambda index: 20, n_text_ctx)
         window = partial(text[:n_committed], rest[:n_draft], n_positions=n_positions, frame_threshold=THRESHOLD)
         hypothesis = decode_table(backend, window)
         assert hypothesis.tokens == rest[:n_accepted]
@@ -211,7 +194,7 @@ def test_tokens_are_limited_by_audio_and_context(
 )
 def test_loop_is_cut_to_one_repetition(committed: bytes, text: bytes, expected: bytes) -> None:
     for draft in (b"", text[len(committed) :][:9]):
-        hypothesis = decode_table(AttentiveTable(text, attended=int), partial(committed, draft))
+        hypothesis = decode_table(AttentiveTable(text, int), partial(committed, draft))
         assert bytes(hypothesis.tokens) == expected
         ends = expected == text or text.startswith((b"01", b"sing"))
         assert hypothesis.reached_eot == (ends and not committed)
@@ -231,8 +214,8 @@ def test_logit_rules_see_committed_tokens() -> None:
 
 def test_draft_is_dropped_from_the_first_difference_on() -> None:
     backend = AttentiveTable(SPOKEN)
-    windows_drafted = [partial(draft=[*SPOKEN[:5], ord("X"), *SPOKEN[6:]]), partial(SPOKEN[:2], SPOKEN[2:5])]
-    (one, other), stats = decode_partial(backend, FakeFeatures(2), windows_drafted, plain_rules(), TOKENIZER)
+    drafted = [partial(draft=[*SPOKEN[:5], ord("X"), *SPOKEN[6:]]), partial(SPOKEN[:2], SPOKEN[2:5])]
+    (one, other), stats = decode_partial(backend, FakeFeatures(2), drafted, plain_rules(), TOKENIZER)
     assert (one.tokens, other.tokens) == (SPOKEN, SPOKEN[2:])
     (session,) = backend.sessions
     assert [len(read) for read in session.read[0]] == [len(PROMPT) + len(SPOKEN), len(PROMPT) + 5]
@@ -267,13 +250,8 @@ def partial_windows(draw: st.DrawFn) -> PartialWindow:
     )
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A backend with streams of different length, and the tolerance between batches."""
-
-    backend: Backend
-    features: Features
-    tolerance: float
+Engine = tuple[Backend, Features, float]
+"""A backend with streams of different length, and the tolerance between batches."""
 
 
 @pytest.fixture(scope="module", params=["numpy", "onnx-fp32", "native-int8"])
@@ -283,8 +261,7 @@ def engine(request: pytest.FixtureRequest, open_backend: Callable[[str], Backend
     for encoder, length, mel in zip(encoders, LENGTHS, make_mel(len(LENGTHS)), strict=True):
         backend.encode_chunk([encoder], mel[None, :, :13], 8)
         backend.encode_chunk([encoder], mel[None, :, 8 : 2 * length], 2 * length - 8)
-    tolerance = 0.0 if request.param == "native-int8" else 1e-4
-    return Engine(backend=backend, features=backend.stream_features(encoders), tolerance=tolerance)
+    return backend, backend.stream_features(encoders), 0.0 if request.param == "native-int8" else 1e-4
 
 
 @settings(max_examples=15)
@@ -298,36 +275,34 @@ def test_any_draft_in_any_batch_gives_the_text_without_one(
     engine: Engine, drawn: list[PartialWindow], rules: LogitRules, back: int, known: list[int]
 ) -> None:
     # The windows of a tiny model are shorter than a second.
+    backend, features, tolerance = engine
     with patch.object(partial_window, "REWIND_THRESHOLD", back):
         plain = [
-            decode_all(engine.backend, engine.features, [replace(window, draft_tokens=())], rules)[0]
-            for window in drawn
+            decode_all(backend, features, [replace(window, draft_tokens=())], rules)[0] for window in drawn
         ]
         drafted = [
             replace(window, draft_tokens=(*hypothesis.tokens[:n], *window.draft_tokens))
             for window, hypothesis, n in zip(drawn, plain, known, strict=False)
         ]
-        together = decode_all(engine.backend, engine.features, drafted, rules)
-    for window, one, other in zip(drawn, together, plain, strict=True):
-        assert_same(one, other, engine.tolerance)
-        assert_follows(engine, window, other, rules)
-
-
-def assert_same(ours: PartialHypothesis, plain: PartialHypothesis, tolerance: float) -> None:
-    assert (ours.tokens, ours.reached_eot) == (plain.tokens, plain.reached_eot)
-    np.testing.assert_array_equal(ours.attended_positions, plain.attended_positions)
-    np.testing.assert_allclose(ours.logprobs, plain.logprobs, rtol=0, atol=tolerance)
-    np.testing.assert_allclose(ours.attention, plain.attention, rtol=0, atol=max(tolerance, 1e-6))
-    assert (ours.no_speech_prob or 0) == pytest.approx(plain.no_speech_prob or 0, rel=tolerance, abs=0)
+        together = decode_all(backend, features, drafted, rules)
+    for window, ours, alone in zip(drawn, together, plain, strict=True):
+        assert (ours.tokens, ours.reached_eot) == (alone.tokens, alone.reached_eot)
+        np.testing.assert_array_equal(ours.attended_positions, alone.attended_positions)
+        np.testing.assert_allclose(ours.logprobs, alone.logprobs, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(ours.attention, alone.attention, rtol=0, atol=max(tolerance, 1e-6))
+        assert (ours.no_speech_prob or 0) == pytest.approx(alone.no_speech_prob or 0, rel=tolerance, abs=0)
+        assert_follows(backend, features, window, alone, rules)
 
 
 def assert_follows(
-    engine: Engine, window: PartialWindow, hypothesis: PartialHypothesis, rules: LogitRules
+    backend: Backend,
+    features: Features,
+    window: PartialWindow,
+    hypothesis: PartialHypothesis,
+    rules: LogitRules,
 ) -> None:
     """Check that each token is the best one behind those before it, with the attention of one pass over all."""
-    session = engine.backend.open_session(
-        engine.features, [window.window_index], DIMS.n_text_ctx, attention=True
-    )
+    session = backend.open_session(features, [window.window_index], DIMS.n_text_ctx, attention=True)
     start = [*window.prompt, *window.committed]
     logits = session.extend([[*start, *hypothesis.tokens]], len(hypothesis.tokens) + 1)
     attention = session.attention(0)

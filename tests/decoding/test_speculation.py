@@ -85,24 +85,22 @@ def random_texts(*lengths: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("length", "most", "passes"),
-    [(12, 12, 1), (13, 12, 1), (14, 12, 2), (9, 1, 5), (1, 5, 1), (0, 5, 0)],
+    ("length", "most", "wrong", "passes", "accepted"),
+    [
+        *((12, 12, (), 1, 12), (13, 12, (), 1, 12), (14, 12, (), 2, 13)),
+        *((9, 1, (), 5, 5), (1, 5, (), 1, 1), (0, 5, (), 0, 0)),
+        (12, MAX_DRAFT_TOKENS, (4, 5, 9), 4, 9),  # tokens 1 to 4, then 5 alone, then 6 to 9, then 10 to 12
+    ],
 )
-def test_correct_drafts_give_their_length_and_one_token_a_pass(length: int, most: int, passes: int) -> None:
+def test_drafts_give_their_length_up_to_the_first_wrong_token_and_one_token_a_pass(
+    length: int, most: int, wrong: tuple[int, ...], passes: int, accepted: int
+) -> None:
     """The first token comes with the prompt; eot counts as a token."""
-    texts = random_texts(length)
-    found, forwards, stats = decode_rows(logits_of_texts(texts), FakeCandidateGenerator(texts), most=most)
-    assert (found[0].tokens, forwards) == (tuple(texts[0][:-1]), passes)
-    assert stats.drafted == stats.accepted
-
-
-def test_draft_is_accepted_up_to_the_first_wrong_token() -> None:
-    texts, wrong, steps = random_texts(12), {4, 5, 9}, list[Step]()
+    texts, steps = random_texts(length), list[Step]()
     draft = FakeCandidateGenerator(texts, lambda row, index: index not in wrong)
-    _, forwards, stats = decode_rows(logits_of_texts(texts), draft, observe=steps.append)
-    # Tokens 1 to 4, then 5 alone, then 6 to 9, then 10 to 12.
-    assert forwards == 4
-    assert stats.accepted == 3 + 0 + 3 + 3
+    _, forwards, stats = decode_rows(logits_of_texts(texts), draft, most=most, observe=steps.append)
+    assert (forwards, stats.accepted) == (passes, accepted)
+    assert wrong or stats.drafted == accepted
     assert [(step.index, step.token) for step in steps] == [*enumerate(texts[0])]
 
 
@@ -122,23 +120,14 @@ def test_rows_accept_independently() -> None:
     assert passes([0, 1, 2, 3]) == (max(forwards), sum(drafted), sum(accepted))
 
 
-def test_drafts_do_not_exceed_the_limit() -> None:
-    texts = random_texts(40, 40)
-    draft = FakeCandidateGenerator(texts)
-    found, forwards, _ = decode_rows(logits_of_texts(texts), draft, limits=[9, 1])
-    assert [len(hypothesis.tokens) for hypothesis in found] == [9, 1]
-    assert forwards == 1
-    assert [[request.max_tokens for request in requests] for requests in draft.asked] == [[7]]
-
-
-def test_second_generator_drafts_for_the_remaining_rows() -> None:
-    texts = random_texts(6, 6)
-    first, second = FakeCandidateGenerator([texts[0], []]), FakeCandidateGenerator(texts)
-    _, forwards, stats = decode_rows(logits_of_texts(texts), first, second, limits=[300, 300])
-    assert forwards == 1
-    assert stats.drafted == stats.accepted == 12
-    asked = [[request.max_tokens > 0 for request in generator.asked[0]] for generator in (first, second)]
-    assert asked == [[True, True], [False, True]]
+def test_drafts_do_not_exceed_the_limit_and_a_second_generator_drafts_for_the_remaining_rows() -> None:
+    texts = random_texts(40, 40, 6)
+    first, second = FakeCandidateGenerator([*texts[:2], []]), FakeCandidateGenerator(texts)
+    found, forwards, stats = decode_rows(logits_of_texts(texts), first, second, limits=[9, 1, 300])
+    assert [len(hypothesis.tokens) for hypothesis in found] == [9, 1, 6]
+    assert (forwards, stats.drafted, stats.accepted) == (1, 7 + 6, 7 + 6)
+    asked = [[request.max_tokens for request in generator.asked[0]] for generator in (first, second)]
+    assert asked == [[7, MAX_DRAFT_TOKENS], [0, MAX_DRAFT_TOKENS]]
 
 
 # --- near ties ---------------------------------------------------------------------------------------------
@@ -164,16 +153,16 @@ def test_near_ties_are_counted_only_in_wide_passes() -> None:
         assert stats.near_ties == pytest.approx([margin] * counted, rel=1e-2)
 
 
+class RoundingSession(FakeSession):
+    """A session that rounds differently when it reads more than one token at once."""
+
+    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Any:
+        logits = super().extend(tokens, last_n)
+        logits.values[:, 2] += NEAR_TIE / 2 * (len(tokens[0]) > 1)
+        return logits
+
+
 def test_tie_flipped_by_rounding_is_counted() -> None:
-    class RoundingSession(FakeSession):
-        """A session that rounds differently when it reads more than one token at once."""
-
-        def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Any:
-            logits = super().extend(tokens, last_n)
-            if len(tokens[0]) > 1:
-                logits.values[:, 2] += NEAR_TIE / 2
-            return logits
-
     script = contested(NEAR_TIE / 4)
     (found,), _, stats = decode_rows(
         script, FakeCandidateGenerator(SIX), limits=[20], session=RoundingSession(script, [0])
@@ -305,11 +294,9 @@ def test_no_draft_changes_the_text(
     rng = np.random.default_rng(seed)
 
     def distort(share: float | None, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        wrong = rng.choice(TEXT, len(tokens)).tolist()
-        mixed = [
-            token if rng.random() < (share or 0) else other for token, other in zip(tokens, wrong, strict=True)
-        ]
-        return () if share is None else tuple(mixed)
+        if share is None:
+            return ()
+        return tuple(token if rng.random() < share else int(rng.choice(TEXT)) for token in tokens)
 
     attempts = [
         replace(window, draft_tokens=distort(share, decoded.hypothesis.tokens))
@@ -323,26 +310,23 @@ def test_no_draft_changes_the_text(
     assert_same(ours, plain)
 
 
-@pytest.mark.parametrize("source", ["assistant", "earlier hypothesis"])
 @settings(max_examples=10)
 @given(batch=batches(most=2))
-def test_drafts_of_the_model_itself_are_all_accepted(
-    source: str, batch: tuple[list[Window], LogitRules, int]
-) -> None:
+def test_drafts_of_the_model_itself_are_all_accepted(batch: tuple[list[Window], LogitRules, int]) -> None:
+    """As an assistant, and as an earlier hypothesis."""
     windows, rules, n_text_ctx = batch
     backend, features = scripted(n_text_ctx), FakeFeatures(N_WINDOWS)
-    decoder = eager_decoder(assistant=Assistant(backend=backend, shares_encoder=True))
-    if source == "earlier hypothesis":
-        decoder = eager_decoder()
-        results, _, _ = decode_all(backend, features, windows, rules, Greedy())
-        windows = [
-            replace(window, draft_tokens=result.hypothesis.tokens)
-            for window, result in zip(windows, results, strict=True)
-        ]
-    context = decoder.prepare(make_mel(), features)
-    _, stats, rows = decode_all(backend, features, windows, rules, Greedy(), context)
-    assert stats.accepted == stats.drafted
-    assert stats.drafted or max(map(len, rows.values())) < 3
+    results, _, _ = decode_all(backend, features, windows, rules, Greedy())
+    known = [
+        replace(window, draft_tokens=result.hypothesis.tokens)
+        for window, result in zip(windows, results, strict=True)
+    ]
+    itself = eager_decoder(assistant=Assistant(backend=backend, shares_encoder=True))
+    for decoder, drafted in ((itself, windows), (eager_decoder(), known)):
+        context = decoder.prepare(make_mel(), features)
+        _, stats, rows = decode_all(backend, features, drafted, rules, Greedy(), context)
+        assert stats.accepted == stats.drafted
+        assert stats.drafted or max(map(len, rows.values())) < 3
 
 
 # --- the fallback schedule, and partly encoded windows -----------------------------------------------------
@@ -355,10 +339,8 @@ def decode_two(
         language="en", best_of=2, beam_size=1, logprob_threshold=0.0, no_speech_threshold=None, **options
     )
     decoder = WindowDecoder(backend, TOKENIZER, made, speculator, FakeClock(tick_s=1.0), padding=SMALL_PADDING)
-    results, _ = decode_windows(
-        decoder, [audio_window(mel, content_frames=content_frames) for mel in make_mel(2)]
-    )
-    return results, decoder.stats
+    windows = [audio_window(mel, content_frames=content_frames) for mel in make_mel(2)]
+    return decode_windows(decoder, windows)[0], decoder.stats
 
 
 @pytest.mark.parametrize(("temperatures", "drafts"), [((0.0,), False), ((0.0, 0.1, 0.2), True)])
@@ -370,12 +352,9 @@ def test_fallback_attempts_draft_from_the_one_before(
         decode_two(open_backend("onnx-fp32"), 2 * DIMS.n_audio_ctx, decoder, temperatures=temperatures)
         for decoder in (None, eager_decoder())
     )
-    assert [sorted(attempt.temperature for attempt in result.attempts) for result in ours] == [
-        [*temperatures]
-    ] * 2
-    assert [result.decoded.hypothesis.tokens for result in ours] == [
-        result.decoded.hypothesis.tokens for result in plain
-    ]
+    for result, expected in zip(ours, plain, strict=True):
+        assert sorted(attempt.temperature for attempt in result.attempts) == [*temperatures]
+        assert result.decoded.hypothesis.tokens == expected.decoded.hypothesis.tokens
     assert (0 < stats.accepted <= stats.drafted) == drafts
     assert stats.draft_forwards == 0
 
