@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import wave
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import pairwise
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 
 import harken
+from audio_files import Pipe
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
+from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_words
 from harken.api import Recognizer
 from harken.audio import load_audio
 from harken.contract import Floats
@@ -27,6 +30,7 @@ from harken.errors import (
     HarkenError,
     OptionError,
 )
+from harken.formats import render
 from harken.streaming import StreamOptions
 from harken.transcribe import Callbacks
 from real_models import EXAMPLE, recognizer
@@ -45,32 +49,24 @@ AS_IT_IS = harken.TranscribeOptions(vad=False)
 
 
 class TestTranscription:
-    def test_is_lazy(self) -> None:
-        model = use_texts(ONE)
-        model.transcribe(NOISE)
-        model.transcribe("there-is-no-such-file.mp3")
-        assert model.backend.mels == []
-
-    def test_iterates_again_and_decodes_nothing_twice(self) -> None:
+    def test_is_lazy_and_iterates_again_and_decodes_nothing_twice(self) -> None:
         model = use_texts(ONE, TWO, THREE)
+        model.transcribe("there-is-no-such-file.mp3")
         work = model.transcribe(NOISE, AS_IT_IS, language="en")
         first, second = iter(work), iter(work)
+        assert model.backend.mels == []
         texts = [next(first).text, next(second).text, next(second).text, next(first).text, next(first).text]
         assert texts == ["one", "one", "two", "two", "three"]
         assert list(first) == []
         assert [segment.text for segment in work] == ["one", "two", "three"]
         assert len(model.backend.mels) == 3
 
-    def test_so_far_is_what_has_been_decoded(self) -> None:
-        work = use_texts(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="fr")
+    def test_so_far_is_what_has_been_decoded_and_the_result_the_whole(self) -> None:
+        work = use_texts(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="fr", task="translate")
         assert (work.so_far().segments, work.stats.windows) == ((), 0)
         next(iter(work))
         assert work.so_far().text == "one"
         assert (work.language, work.stats.windows) == ("fr", 1)
-
-    def test_result_is_the_whole(self) -> None:
-        work = use_texts(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="fr", task="translate")
-        next(iter(work))
         result = work.result()
         assert result.segments == tuple(work)
         assert result == work.so_far() == work.result()
@@ -78,17 +74,13 @@ class TestTranscription:
         assert result.duration_s == pytest.approx(3 * WINDOW_S)
         assert work.text == result.text == "onetwothree"
 
-    def test_options_come_in_one_piece_or_by_name(self) -> None:
+    def test_options_come_in_one_piece_or_by_name_and_so_do_hooks(self) -> None:
         model, options = use_texts(ONE), harken.TranscribeOptions(language="de", task="translate")
         assert model.transcribe(NOISE, options).result().language == "de"
-        changed = model.transcribe(NOISE, options, language="fr").result()
-        assert (changed.language, changed.task) == ("fr", "translate")
-        assert options.language == "de"
-
-    def test_hooks_come_by_name(self) -> None:
         told: list[Any] = []
-        work = use_texts(ONE).transcribe(NOISE, on_progress=lambda *done: told.append(done), language="en")
-        work.result()
+        work = model.transcribe(NOISE, options, language="fr", on_progress=lambda *done: told.append(done))
+        assert (work.result().language, work.result().task) == ("fr", "translate")
+        assert options.language == "de"
         assert told[-1] == (pytest.approx(3 * WINDOW_S), True)
 
     def test_what_ended_it_is_raised_each_time(self) -> None:
@@ -112,18 +104,12 @@ class TestTranscription:
             return [segment.text for segment in work]
 
         with ThreadPoolExecutor(8) as pool:
-            lists = list(pool.map(texts, works * 4))
-        assert lists == [[segment.text for segment in work] for work in works * 4]
+            lists = [pool.submit(texts, work) for work in works * 4]
+            while not lists[0].done():  # what is decoded so far may be asked for meanwhile
+                assert "onetwothree".startswith(works[0].so_far().text)
+        assert [each.result() for each in lists] == [[each.text for each in work] for work in works * 4]
         assert [len(work.result().segments) for work in works] == [3, 3]
         assert len(model.backend.mels) == 6
-
-    def test_so_far_is_asked_for_while_another_thread_decodes(self) -> None:
-        work = use_texts(ONE, TWO, THREE).transcribe(NOISE, AS_IT_IS, language="en")
-        with ThreadPoolExecutor(1) as pool:
-            whole = pool.submit(work.result)
-            while not whole.done():
-                assert "onetwothree".startswith(work.so_far().text)
-        assert whole.result().text == work.so_far().text == "onetwothree"
 
     @pytest.mark.parametrize("asked", [0, 1])
     def test_a_callback_that_asks_for_segments_is_told_so(self, asked: int) -> None:
@@ -144,15 +130,6 @@ class TestTranscription:
         pcm = (samples * 32768).astype(np.int16)
         sources = (str(EXAMPLE), EXAMPLE, io.BytesIO(EXAMPLE.read_bytes()), samples, pcm)
         assert len({first_mel(source) for source in sources}) == 1
-
-    def test_blank_prompt_prefix_and_hotwords_are_none(self) -> None:
-        models = use_texts(ONE, TWO), use_texts(ONE, TWO)
-        plain = models[0].transcribe(NOISE, AS_IT_IS, language="en").result()
-        blank = models[1].transcribe(
-            NOISE, AS_IT_IS, language="en", prefix=" ", initial_prompt=" \n", hotwords=[" "]
-        )
-        assert blank.result() == plain
-        assert models[1].backend.prompts == models[0].backend.prompts
 
 
 class TestAlign:
@@ -186,17 +163,18 @@ class TestAlign:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("call", "kinds"),
+        ("call", "kind"),
         [
-            (lambda model: model.transcribe(NOISE, beam=5), (harken.TranscribeOptions, Callbacks)),
-            (lambda model: model.stream(clock=None, beam=5), (harken.TranscribeOptions, StreamOptions)),
+            (lambda model: model.transcribe(NOISE, beam=5), Callbacks),
+            (lambda model: model.stream(clock=None, beam=5), StreamOptions),
         ],
     )
-    def test_an_unknown_option_lists_what_there_is(self, call: Any, kinds: tuple[Any, ...]) -> None:
+    def test_an_unknown_option_lists_what_there_is(self, call: Any, kind: type[Any]) -> None:
         with pytest.raises(OptionError) as caught:
             call(use_texts(ONE))
         assert caught.value.field == "beam"
-        assert all(f" {field.name}" in caught.value.allowed for kind in kinds for field in fields(kind))
+        names = [field.name for each in (harken.TranscribeOptions, kind) for field in fields(each)]
+        assert all(f" {name}" in caught.value.allowed for name in names)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 1000
 
@@ -269,32 +247,29 @@ class TestRefusals:
         assert caught.value.field == field
 
     def test_a_value_of_load_that_is_not_allowed(self) -> None:
-        for threads in (0, -1, 5000):
-            with pytest.raises(OptionError, match=f"threads={threads}: allowed is an integer from 1 to 1024"):
-                harken.load("tiny.en", threads=threads)
-        with pytest.raises(
-            OptionError, match="backend='tpu': allowed is auto or native or onnx or torch or numpy"
+        for options, message in (
+            *(({"threads": n}, f"threads={n}: allowed is an integer from 1 to 1024") for n in (0, -1, 5000)),
+            ({"backend": "tpu"}, "backend='tpu': allowed is auto or native or onnx or torch or numpy"),
         ):
-            harken.load("tiny.en", backend="tpu")
+            with pytest.raises(OptionError, match=message):
+                harken.load("tiny.en", **options)
         with pytest.raises(CheckpointNotFound, match="no-such-model"):
             harken.load("no-such-model", download=False)
 
     def test_audio_fails_when_it_is_asked_for(self, tmp_path: Path) -> None:
-        work = use_texts(ONE).transcribe(tmp_path / "none.mp3")
-        with pytest.raises(AudioNotFound, match=r"none\.mp3"):
-            work.result()
-        with pytest.raises(AudioError, match="allowed is one channel"):
-            use_texts(ONE).transcribe(NOISE.reshape(-1, 2)).result()
+        for audio, kind, message in (
+            (tmp_path / "none.mp3", AudioNotFound, r"none\.mp3"),
+            (NOISE.reshape(-1, 2), AudioError, "allowed is one channel"),
+        ):
+            work = use_texts(ONE).transcribe(audio)
+            with pytest.raises(kind, match=message):
+                work.result()
 
 
 @pytest.mark.real
 class TestTinyEnglish:
-    @pytest.fixture
-    def tiny(self) -> Recognizer:
-        return recognizer("int8")
-
-    def test_words_of_a_known_text(self, tiny: Recognizer) -> None:
-        shift_s = 4
+    def test_words_of_a_known_text(self) -> None:
+        tiny, shift_s = recognizer("int8"), 4
         quiet = np.zeros(shift_s * 16_000, np.float32)
         said = "And so, my fellow Americans: ask not what your country can do for you."
         words = tiny.align(np.concatenate([quiet, load_audio(EXAMPLE)[: 8 * 16_000]]), said)
@@ -303,13 +278,11 @@ class TestTinyEnglish:
         heard_s = {"And": 0.3, "fellow": 1.26, "Americans": 1.68, "not": 3.9, "country": 5.86, "you": 7.2}
         assert {word: starts_s[word] for word in heard_s} == pytest.approx(heard_s, abs=0.1)
         assert all(before.end_s <= word.start_s for before, word in pairwise(words))
+        *_, said_word, other = tiny.align(EXAMPLE, "And so my fellow walruses")
+        assert other.probability < 0.01 < said_word.probability
 
-    def test_what_is_not_said_is_improbable(self, tiny: Recognizer) -> None:
-        words = tiny.align(EXAMPLE, "And so my fellow walruses")
-        assert words[-1].probability < 0.01 < words[-2].probability
-
-    def test_one_recognizer_serves_several_threads(self, tiny: Recognizer) -> None:
-        speech = load_audio(EXAMPLE)
+    def test_one_recognizer_serves_several_threads(self) -> None:
+        tiny, speech = recognizer("int8"), load_audio(EXAMPLE)
         recordings = [speech[second * 16_000 :][: 3 * 16_000] for second in (0, 3, 5, 8)]
 
         def transcribe(samples: Floats) -> Any:
@@ -319,3 +292,68 @@ class TestTinyEnglish:
         assert len({result.text for result in alone}) == 4
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(transcribe, recordings)) == alone
+
+
+# --- channels -----------------------------------------------------------------------------------------------
+
+ANN = speak_words(0, 1, 2) + silence(7) + speak_words(3, 4)
+BOB = silence(4) + speak_words(5, 6) + silence(8) + speak_words(7)
+OPTIONS: dict[str, Any] = {**LETTER_OPTIONS, "vad": False, "word_timestamps": True}
+
+
+def tones() -> Recognizer:
+    return Recognizer(ToneBackend(positions=150), TOKENIZER, "tones")
+
+
+def stereo(*channels: ToneSpeech) -> np.ndarray:
+    length = max(len(channel.samples) for channel in channels)
+    return np.stack([np.pad(each.samples, (0, length - len(each.samples))) for each in channels], axis=1)
+
+
+def wav(samples: np.ndarray, kind: type[io.BytesIO] = io.BytesIO, *, cut: int = 0) -> io.BytesIO:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setparams((samples.shape[1], 2, 16_000, 0, "NONE", ""))
+        writer.writeframes((samples * 32767).astype("<i2").tobytes())
+    return kind(file.getvalue()[: -cut or None])
+
+
+@pytest.mark.parametrize(
+    ("source", "batch_size"),
+    [(np.asarray, 1), (wav, 4), (lambda samples: wav(samples, Pipe), 1)],
+    ids=["array", "file", "pipe"],
+)
+def test_channels_are_transcribed_as_recordings_of_their_own_and_merged_by_time(
+    source: Any, batch_size: int
+) -> None:
+    progress: list[tuple[float, bool]] = []
+    options = {**OPTIONS, "channels": "apart", "batch_size": batch_size}
+    work = tones().transcribe(source(stereo(ANN, BOB)), **options, on_progress=lambda *at: progress.append(at))
+    assert (work.finished, work.so_far().segments) == (False, ())
+    stepped = []
+    while not work.finished:
+        stepped += work.step()
+    result = work.result()
+    assert tuple(stepped) == tuple(work) == result.segments
+    starts = [segment.start_s for segment in result.segments]
+    assert starts == sorted(starts)
+    assert [segment.index for segment in result.segments] == [*range(len(starts))]
+    for name, samples in zip(("channel 1", "channel 2"), stereo(ANN, BOB).T, strict=True):
+        alone = tones().transcribe(samples, **OPTIONS).result()
+        own = [segment for segment in result.segments if segment.speakers == (name,)]
+        assert [segment.text for segment in own] == [segment.text for segment in alone.segments]
+        assert all(word.speakers == (name,) for segment in own for word in segment.words)
+    assert [speaker.name for speaker in result.speakers or ()] == ["channel 1", "channel 2"]
+    assert {turn.speaker for turn in result.turns} == {"channel 1", "channel 2"}
+    assert "channel 2: " in "".join(render(result, "srt", None))
+    assert progress[-1] == (result.duration_s, True)
+    assert progress == sorted(progress)
+
+
+def test_a_recording_that_breaks_off_fails_after_its_segments() -> None:
+    work = tones().transcribe(wav(stereo(ANN, BOB), cut=80_000), channels="apart", **OPTIONS)
+    for _ in range(2):
+        with pytest.raises(AudioError, match="cut short"):
+            for _ in work:
+                pass
+        assert {segment.speakers for segment in work.so_far().segments} == {("channel 1",), ("channel 2",)}

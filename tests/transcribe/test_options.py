@@ -1,18 +1,151 @@
-"""The options of a transcription: their ranges, and the decisions that follow from them."""
+"""Options: of any value accepted or refused, those of a transcription and what follows from them, typed keywords."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from math import inf, nan
-from typing import Any, get_args
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields, replace
+from math import inf, isfinite, nan
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from harken import Recognizer, keywords
+from harken.audio.vad import VadOptions
+from harken.batch.run import BatchOptions
 from harken.decoding import Beam, DecodingResult, Greedy, Hypothesis, Sample
 from harken.errors import OptionError
+from harken.formats import Layout
 from harken.option_types import Limits
-from harken.transcribe import TranscribeOptions
+from harken.serve.options import ServeOptions
+from harken.speakers.diarizer import Diarizer, SpeakerOptions
+from harken.streaming import StreamOptions
+from harken.streaming.config import StreamingConfig
+from harken.training.options import (
+    AdaptDataOptions,
+    AdaptOptions,
+    DataOptions,
+    DistillOptions,
+    FineTuneOptions,
+    TrainOptions,
+)
+from harken.transcribe import Callbacks, TranscribeOptions
+
+# --- of any kind and value ----------------------------------------------------------------------------------
+
+OPTIONS = [
+    *(TranscribeOptions, StreamOptions, StreamingConfig, Layout, Callbacks, Beam, Sample, VadOptions),
+    *(DataOptions, AdaptDataOptions, TrainOptions, DistillOptions, FineTuneOptions, AdaptOptions),
+    *(ServeOptions, BatchOptions, SpeakerOptions),
+]
+FIELDS = [(kind, field.name) for kind in OPTIONS for field in fields(kind)]
+REQUIRED: dict[type, dict[str, Any]] = {Sample: {"temperature": 0.5}}
+
+
+class Odd:
+    """An object whose representation has many lines, or fails where there are none."""
+
+    def __init__(self, lines: str = "") -> None:
+        self.lines = lines
+
+    def __repr__(self) -> str:
+        if not self.lines:
+            raise RuntimeError("no representation")
+        return self.lines
+
+
+scalars = st.one_of(
+    *(st.none(), st.booleans(), st.integers(), st.integers(-2, 70), st.floats(), st.floats(-1, 40)),
+    *(st.text(), st.text(max_size=3), st.binary(max_size=3)),
+    st.sampled_from(["de", "low", "500", "translate", "fast", "streamed", "x{1,99999999999}", "(", "9" * 5000]),
+    st.sampled_from(["x" * 100_000, "\udcff", " ", "\n", 10**400, 10**5000, -(10**5000), 1e308, 5e-324]),
+    st.sampled_from(
+        [np.int64(2), np.uint8(1), np.float32(0.5), np.float64("nan"), np.bool_(True), np.str_("de")]
+    ),
+    st.sampled_from([np.longdouble(1), np.array(3), np.zeros((40, 40)), np.datetime64("2020"), complex(1, 2)]),
+    st.sampled_from(
+        [object(), object, Odd(), Odd("one\ntwo\u2028three" * 1000), len, ..., range(3), {1}, {"a": 1}]
+    ),
+)
+values = st.one_of(scalars, st.lists(scalars, max_size=4), st.lists(scalars, max_size=4).map(tuple))
+
+
+def is_of(value: Any, hint: Any) -> bool:
+    """Return whether a value is of a declared type: exactly, so that it is written as such everywhere."""
+    if get_origin(hint) is Union or "|" in str(hint):
+        return any(is_of(value, kind) for kind in get_args(hint))
+    if get_origin(hint) is tuple:
+        return type(value) is tuple and all(is_of(item, get_args(hint)[0]) for item in value)
+    if get_origin(hint) is Callable or str(hint).startswith("collections.abc.Callable"):
+        return callable(value)
+    return type(value) is hint and (hint is not float or isfinite(value))
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+@settings(max_examples=6)
+@given(value=values)
+def test_value_is_accepted_in_its_type_or_refused_by_its_name(kind: type[Any], name: str, value: Any) -> None:
+    options, error = made(kind, {name: value})
+    assert error or is_of(getattr(options, name), get_type_hints(kind)[name])
+
+
+def test_limits_are_accepted_and_what_lies_beyond_is_refused_in_their_words() -> None:
+    for kind, name in FIELDS:
+        (limits,) = (field.metadata.get("limits") or Limits() for field in fields(kind) if field.name == name)
+        hint = get_type_hints(kind)[name]
+        allowed = limits.words(get_args(hint) or (hint,))
+        refused = [limits.above, limits.below, *([f"no {name}"] if limits.choices else [])]
+        refused += [bound + step for bound, step in ((limits.low, -1), (limits.high, 1)) if bound is not None]
+        for value in [value for value in refused if value is not None]:
+            _, error = made(kind, {name: (value,) if get_origin(hint) is tuple else value})
+            assert error is not None, (kind, name, value)
+            assert (error.field, error.allowed) == (name, allowed)
+        for bound in (limits.low, limits.high):
+            _, error = made(kind, {name: bound})
+            assert error is None or error.allowed != allowed, "another option may forbid it"
+
+
+@settings(max_examples=15)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_several_values_are_accepted_or_one_is_refused_by_its_name(
+    kind: type[Any], data: st.DataObject
+) -> None:
+    """Their defaults are of the declared types."""
+    made(kind, data.draw(st.dictionaries(st.sampled_from([field.name for field in fields(kind)]), values)))
+    hints = get_type_hints(kind)
+    assert all(field.default is MISSING or is_of(field.default, hints[field.name]) for field in fields(kind))
+
+
+def made(kind: type[Any], given_values: dict[str, Any]) -> tuple[Any, OptionError | None]:
+    """Return options of some values, or the error that names one of them in a line; any other fails the test."""
+    refused: OptionError | None = None
+    try:
+        options = kind(**REQUIRED.get(kind, {}) | given_values)
+    except OptionError as error:
+        refused = error
+    if refused:
+        assert refused.field in given_values
+        assert len(str(refused).splitlines()) == 1
+        assert len(str(refused)) < 1000
+        return None, refused
+    assert isinstance(hash(options), int)
+    assert replace(options) == options
+    return options, None
+
+
+@given(name=st.text(), value=values, allowed=st.text())
+def test_an_error_is_one_short_line_whatever_it_is_about(name: str, value: Any, allowed: str) -> None:
+    error = OptionError(name, value, allowed * 10_000)
+    assert len(str(error).splitlines()) <= 1
+    assert len(str(error)) < 1000
+    assert error.value is value
+
+
+# --- of a transcription -------------------------------------------------------------------------------------
 
 ENDLESS = ["(a+)+$", "(a|aa)*b", "(.*?,){20}x", "a?" * 30 + "a" * 30, ".*" * 9]
 REFUSED: dict[str, list[Any]] = {
@@ -30,16 +163,15 @@ REFUSED: dict[str, list[Any]] = {
     "vad_threshold": [nan, 1.0],
     "vad_speech_pad_s": [14.5, -0.1],
 }
-"""Beside what their declared limits refuse, which test_option_values.py tries."""
+"""Beside what their declared limits refuse."""
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_error_names_the_option_with_a_refused_value(name: str) -> None:
     for value in REFUSED[name]:
-        with pytest.raises(OptionError, match=f"^{name}=") as caught:
-            TranscribeOptions(**{name: value})
-        assert caught.value.field == name
-        assert "\n" not in str(caught.value)
+        _, error = made(TranscribeOptions, {name: value})
+        assert error is not None, value
+        assert str(error).startswith(f"{name}=")
 
 
 @pytest.mark.parametrize(
@@ -53,10 +185,10 @@ def test_error_names_the_option_with_a_refused_value(name: str) -> None:
 def test_error_about_two_options_names_one_that_was_given_and_the_other(
     options: dict[str, Any], field: str, other: str
 ) -> None:
-    with pytest.raises(OptionError) as caught:
-        TranscribeOptions(**options)
-    assert caught.value.field == field
-    assert other in caught.value.allowed
+    _, error = made(TranscribeOptions, options)
+    assert error is not None
+    assert error.field == field
+    assert other in error.allowed
 
 
 def test_blank_text_is_none() -> None:
@@ -112,16 +244,13 @@ def test_limits_are_worded_in_one_way(limits: dict[str, Any], kind: Any, words: 
     assert Limits(**limits).words(get_args(kind) or (kind,)) == words
 
 
-def test_values_that_come_close_to_those_refused_are_accepted() -> None:
+def test_values_that_come_close_to_those_refused_are_accepted_and_every_option_has_a_help_sentence() -> None:
     for options in (
         {"clip_timestamps": (0.0, 0.01, 3.0, 4.5, 4.5), "suppress_tokens": (), "length_penalty": 0.0},
         {"suppress_regex": r"^\s*(?:(?:um|uh)m*|[♪♫(\[].*[)\]]|\d{1,3}(?:[.,]\d+)?)$"},
     ):
         accepted = TranscribeOptions(**options)
         assert {name: getattr(accepted, name) for name in options} == options
-
-
-def test_every_option_has_a_help_sentence() -> None:
     for field in fields(TranscribeOptions):
         assert field.metadata["help"].endswith("."), field.name
 
@@ -144,26 +273,13 @@ def test_temperatures_make_the_fallback_schedule(options: dict[str, Any], strate
 
 def test_clip_times_are_converted_to_frames() -> None:
     for clips, frames in (
-        ((), [(0, None)]),
-        ((2.5,), [(250, None)]),
-        ((1.0, 2.0, 3.0), [(100, 200), (300, None)]),
+        *(((), [(0, None)]), ((2.5,), [(250, None)]), ((1.0, 2.0, 3.0), [(100, 200), (300, None)])),
         ((0.0, 1.004, 1.004, 1.006), [(0, 100), (100, 101)]),
     ):
         assert list(TranscribeOptions(clip_timestamps=clips).clips(100)) == frames
 
 
-def decoded(ratio: float, logprob: float, no_speech: float) -> DecodingResult:
-    return DecodingResult(
-        hypothesis=Hypothesis(tokens=(), logprobs=(logprob,)),
-        text="",
-        compression_ratio=ratio,
-        no_speech_prob=no_speech,
-        temperature=0.0,
-    )
-
-
-GOOD, REPETITIVE, IMPROBABLE = (1.5, -0.3), (2.5, -0.3), (1.5, -1.2)
-BOTH = (2.5, -1.2)
+GOOD, REPETITIVE, IMPROBABLE, BOTH = (1.5, -0.3), (2.5, -0.3), (1.5, -1.2), (2.5, -1.2)
 SPEECH, SILENCE = 0.1, 0.9
 TOO_REPETITIVE, TOO_IMPROBABLE = "compression ratio 2.50 above 2.4", "average log-probability -1.20 below -1.0"
 
@@ -195,6 +311,52 @@ JUDGED = [
 def test_result_is_rejected_or_skipped_by_the_thresholds(
     quality: tuple[float, float], no_speech: float, options: dict[str, Any], reason: str | None, silent: bool
 ) -> None:
-    checked, result = TranscribeOptions(**options), decoded(*quality, no_speech)
+    ratio, logprob = quality
+    result = DecodingResult(
+        hypothesis=Hypothesis(tokens=(), logprobs=(logprob,)),
+        text="",
+        compression_ratio=ratio,
+        no_speech_prob=no_speech,
+        temperature=0.0,
+    )
+    checked = TranscribeOptions(**options)
     assert checked.rejection_reason(result) == reason
     assert checked.is_silence(result) is silent
+
+
+# --- as keywords --------------------------------------------------------------------------------------------
+
+
+def types_of(*dataclasses: type) -> dict[str, Any]:
+    """Type of each field, by its name."""
+    return {
+        field.name: get_type_hints(dataclass)[field.name]
+        for dataclass in dataclasses
+        for field in fields(dataclass)
+    }
+
+
+def test_keywords_have_the_names_and_types_of_the_options() -> None:
+    assert get_type_hints(keywords.TranscribeKeywords) == types_of(TranscribeOptions)
+    assert get_type_hints(keywords.CallbackKeywords) == types_of(Callbacks)
+    assert get_type_hints(keywords.StreamKeywords) == types_of(TranscribeOptions, StreamOptions)
+    expected = types_of(TranscribeOptions, Callbacks) | {"diarizer": Diarizer | None, "draft": str | None}
+    assert get_type_hints(keywords.RecordingKeywords) == expected
+    # Only several recordings take callbacks, texts and journals, by position.
+    extra = (
+        get_type_hints(keywords.RecordingsKeywords).keys() - get_type_hints(keywords.RecordingKeywords).keys()
+    )
+    assert extra == {"callbacks", "drafts", "journals"}
+
+
+def test_every_public_call_with_options_is_typed() -> None:
+    calls = [getattr(Recognizer, name) for name in vars(Recognizer) if not name.startswith("_")]
+    open_ended = [
+        parameter.annotation
+        for call in calls
+        if callable(call)
+        for parameter in inspect.signature(call).parameters.values()
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD
+    ]
+    assert len(open_ended) == 7
+    assert all(annotation.startswith("Unpack[") for annotation in open_ended)

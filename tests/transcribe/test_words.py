@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import transcripts
+from harken.cli.inputs import read_draft
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.results import Segment, Word
 from harken.text import Tokenizer
 from harken.transcribe.forced_alignment import split_text
+from harken.transcribe.known_text import KnownText
 from harken.transcribe.segments import TokenSegment, split_at_timestamps
 from harken.transcribe.word_boundaries import (
     MIN_WORD_S,
@@ -31,17 +35,13 @@ from harken.transcribe.word_timestamps import (
     words_by_segment,
 )
 from harken.types import WordHead
-from tiny_models import TOKENIZER
+from real_models import EXAMPLE, recognizer
 
 MULTILINGUAL = Tokenizer.builtin(51865)
 
 # --- segments, against a copy of the reference's loop -------------------------------------------------------
 
 BEGIN = 100
-
-
-def at(position: int) -> int:
-    return BEGIN + position
 
 
 def reference_segments(
@@ -51,46 +51,37 @@ def reference_segments(
     segments: list[tuple[float, float, list[int]]] = []
     is_timestamp = [token >= BEGIN for token in tokens]
     single_timestamp_ending = is_timestamp[-2:] == [False, True]
-    consecutive = [i + 1 for i in range(len(tokens) - 1) if is_timestamp[i] and is_timestamp[i + 1]]
-    if len(consecutive) > 0:
-        slices = list(consecutive)
-        if single_timestamp_ending:
-            slices.append(len(tokens))
-        last_slice = 0
-        for current_slice in slices:
-            sliced = list(tokens[last_slice:current_slice])
-            segments.append((sliced[0] - BEGIN, sliced[-1] - BEGIN, sliced))
-            last_slice = current_slice
-        seek = size if single_timestamp_ending else tokens[last_slice - 1] - BEGIN
-    else:
-        duration = size
+    slices = [i + 1 for i in range(len(tokens) - 1) if is_timestamp[i] and is_timestamp[i + 1]]
+    if not slices:
         timestamps = [token for token in tokens if token >= BEGIN]
-        if len(timestamps) > 0 and timestamps[-1] != BEGIN:
-            duration = timestamps[-1] - BEGIN
-        segments.append((0, duration, list(tokens)))
-        seek = size
-    return segments, seek
+        duration = timestamps[-1] - BEGIN if timestamps and timestamps[-1] != BEGIN else size
+        return [(0, duration, list(tokens))], size
+    slices += [len(tokens)] * single_timestamp_ending
+    last_slice = 0
+    for current_slice in slices:
+        sliced = list(tokens[last_slice:current_slice])
+        segments.append((sliced[0] - BEGIN, sliced[-1] - BEGIN, sliced))
+        last_slice = current_slice
+    return segments, size if single_timestamp_ending else tokens[last_slice - 1] - BEGIN
 
 
-positions = st.integers(0, 1500)
-any_tokens = st.lists(st.integers(0, BEGIN + 1500) | positions.map(at), max_size=12)
+times = st.integers(BEGIN, BEGIN + 1500)
+any_tokens = st.lists(st.integers(0, BEGIN + 1500) | times, max_size=12)
 
 
 @st.composite
 def legal(draw: st.DrawFn) -> list[int]:
     """Draw tokens that the timestamp rules allow: pairs that never decrease, the last of them perhaps unfinished."""
-    times = sorted(draw(st.lists(positions, min_size=2, max_size=10)))
-    times = times[: len(times) // 2 * 2]
-    tokens: list[int] = []
-    for start, end in zip(times[::2], times[1::2], strict=True):
-        tokens += [at(start), *draw(st.lists(st.integers(0, BEGIN - 1), min_size=1, max_size=4)), at(end)]
+    drawn, tokens = sorted(draw(st.lists(times, min_size=2, max_size=10))), list[int]()
+    for start, end in zip(drawn[::2], drawn[1::2], strict=False):
+        tokens += [start, *draw(st.lists(st.integers(0, BEGIN - 1), min_size=1, max_size=4)), end]
     ending = draw(st.sampled_from(["closed", "pair", "unfinished", "open"]))
     tokens += {"pair": [tokens[-1]], "unfinished": [tokens[-1], 5]}.get(ending, [])
     return tokens[:-1] if ending == "open" else tokens
 
 
 @given(tokens=any_tokens | legal(), size=st.integers(1, 3000).map(lambda frames: frames / 2))
-@example(tokens=[at(0), at(0)], size=0.5)
+@example(tokens=[BEGIN, BEGIN], size=0.5)
 def test_segments_are_those_of_the_reference(tokens: list[int], size: float) -> None:
     segments, advance = split_at_timestamps(tokens, BEGIN, size)
     expected, seek = reference_segments(tokens, size)
@@ -162,29 +153,15 @@ def timed(
     return words_by_segment(segments, alignment, MULTILINGUAL, language=language, **marks)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (" Yes, we can.", [" Yes,", " we", " can."]),
-        (" (now) go", [" (now)", " go"]),
-        (' he said "go" then', [" he", " said", ' "go"', " then"]),
-        (" ¿qué?", [" ¿qué?"]),
-        (" what?!", [" what?!"]),
-        (" - no", [" - no"]),
-        (" a -", [" a", " -"]),
-        (" «so»", [" «so»"]),
-        (" it's", [" it's"]),
-        (" a well-known fact", [" a", " well", "-known", " fact"]),
-    ],
-)
-def test_punctuation_is_merged_into_its_word(text: str, words: list[str]) -> None:
-    assert [word.text for word in timed(text)[0][0]] == words
-
-
-def test_punctuation_is_merged_as_asked_for_and_not_across_segments() -> None:
+def test_punctuation_is_merged_into_its_word_as_asked_for_and_not_across_segments() -> None:
     def texts(*said: str, **options: str) -> list[list[str]]:
         return [[word.text for word in segment] for segment in timed(*said, **options)[0]]
 
+    for words in (
+        *([" Yes,", " we", " can."], [" (now)", " go"], [" he", " said", ' "go"', " then"], [" ¿qué?"]),
+        *([" what?!"], [" - no"], [" a", " -"], [" «so»"], [" it's"], [" a", " well", "-known", " fact"]),
+    ):
+        assert texts("".join(words)) == [words]
     assert texts(" a, b", append_punctuations="") == [[" a", ",", " b"]]
     assert texts(" - b", prepend_punctuations="") == [[" -", " b"]]
     assert texts(" a -", " b") == [[" a", " -"], [" b"]]
@@ -192,24 +169,19 @@ def test_punctuation_is_merged_as_asked_for_and_not_across_segments() -> None:
         assert texts("豚，犬。", language=language) == [["豚，", "犬。"]]
 
 
-def test_long_sentence_end_mark_or_word_after_it_is_shortened() -> None:
-    """The median duration is 2 positions; one word is stretched over a pause of 50."""
+def test_long_sentence_end_mark_or_word_after_it_is_shortened_by_the_median_duration() -> None:
+    """It is 2 positions; one word is stretched over a pause of 50. In it words count that have a duration."""
     for bounds, expected in (
         ([0, 2, 4, 6, 56, 58], [(".", 6, 10), (" d", 56, 58)]),
         ([0, 2, 4, 6, 7, 58], [(".", 6, 7), (" d", 54, 58)]),
     ):
         ((*_, mark, after),), _ = timed(" a b c. d", bounds=bounds, append_punctuations="")
         assert [(word.text, word.start, word.end) for word in (mark, after)] == expected
-
-
-def test_median_duration_is_that_of_words_with_a_duration_up_to_a_limit() -> None:
     for bounds, median in (([0, 4, 6, 20], 4), ([0, 0, 3, 6], 3), ([0, 100, 200, 300], 35), ([5] * 4, 0)):
         assert timed(" a b c", bounds=bounds)[1] == median
 
 
-TEXT_PARTS = st.sampled_from(
-    [" a", " well", "-known", " fact", ",", ".", '"', " (", ")", " «", "你", "好", "。", " ", "é"]
-)
+TEXT_PARTS = st.sampled_from([" a", " well", "-known", " (", " «", " ", *',."你好。)é'])
 
 
 @given(
@@ -233,16 +205,8 @@ def test_words_of_a_segment_join_to_its_text_in_order(texts, language, random) -
 
 
 def test_word_probability_is_the_mean_of_its_tokens() -> None:
-    alignment = Alignment(
-        tokens=tuple(TOKENIZER.encode(" a bc")),
-        starts=np.arange(5.0),
-        ends=np.arange(1.0, 6),
-        precise=True,
-        probabilities=np.array([0.2, 0.4, 0.9, 0.6, 0.3], np.float32),
-    )
-    segment = TokenSegment(start=0, end=9, tokens=alignment.tokens)
-    ((first, second),), _ = words_by_segment([segment], alignment, TOKENIZER, language="en")
-    assert (first.probability, second.probability) == (pytest.approx(0.3), pytest.approx(0.6))
+    ((first, second),), _ = timed(" a Lynde", probabilities=[0.2, 0.4, 0.8])
+    assert (first.probability, second.probability) == (pytest.approx(0.2), pytest.approx(0.6))
 
 
 # --- boundaries ---------------------------------------------------------------------------------------------
@@ -370,12 +334,8 @@ def recognized(*words: tuple[str, float, float]) -> list[Word]:
         (  # what was recognized wrongly is skipped
             "Call me Ishmael. Some years ago",
             [
-                (" call", 0, 1),
-                (" me", 1, 2),
-                (" fish", 2, 7),
-                (" some", 8, 8.5),
-                (" years", 8.6, 9),
-                (" ago", 9, 12),
+                *((" call", 0, 1), (" me", 1, 2), (" fish", 2, 7)),
+                *((" some", 8, 8.5), (" years", 8.6, 9), (" ago", 9, 12)),
             ],
             "en",
             [("Call me Ishmael. Some ", 8.55), ("years ago", 13.0)],
@@ -401,3 +361,52 @@ def test_text_that_does_not_match_the_recording_is_refused() -> None:
     for words in ([], [(" x", 0, 1), (" y", 2, 3)], [(" a", 1, 2), (" x", 7, 9)]):
         with pytest.raises(AudioError, match=message):
             list(split_text("a b", recognized(*words), 20.0, 10.0, language="en"))
+
+
+# --- a known text as the draft ------------------------------------------------------------------------------
+
+
+@given(
+    sizes=st.lists(st.integers(20, 80), min_size=1, max_size=8),
+    wrong=st.integers(0, 7),
+    unspoken=st.integers(0, 60),
+)
+def test_the_place_in_the_text_is_found_behind_every_window(
+    sizes: list[int], wrong: int, unspoken: int
+) -> None:
+    """Also where the last tokens differ, and where the text has more than was spoken."""
+    text = list(range(unspoken + sum(sizes) + 20))
+    known, start = KnownText(text, 448), unspoken
+    for size in sizes:
+        spoken = [*text[start : start + size - wrong], *[-1] * wrong]
+        known.advance(spoken)
+        start += size
+        assert known.ahead()[:20] == tuple(text[start : start + 20])
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_known_text_costs_passes_or_saves_them_and_changes_nothing() -> None:
+    model = recognizer("int8")
+    plain = model.transcribe(EXAMPLE)
+    wrong = " ".join(reversed(plain.text.split()))
+    by_right, by_wrong = (model.transcribe(EXAMPLE, draft=text) for text in (plain.text, wrong))
+    assert by_right.text == by_wrong.text == plain.text
+    assert by_right.stats.forwards < plain.stats.forwards / 2
+
+
+SCRIPT = "And so my fellow Americans ask not"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("talk.txt", SCRIPT),
+        ("talk.json", json.dumps({"text": SCRIPT})),
+        ("talk.srt", f"1\n00:00:00,000 --> 00:00:02,000\n<i>{SCRIPT[:16]}</i>\n{SCRIPT[17:]}\n\n"),
+        ("talk.vtt", f"WEBVTT\nNOTE x\n\n00:00.000 --> 00:02.000\n{SCRIPT}\n"),
+    ],
+)
+def test_drafts_are_read_from_texts_and_subtitles(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert read_draft(str(tmp_path / name)).split() == SCRIPT.split()
