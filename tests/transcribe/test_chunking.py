@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -37,11 +37,8 @@ gaps_and_lengths = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 250)),
 
 
 def regions_of(gaps_and_lengths: list[tuple[int, int]]) -> list[FrameSpan]:
-    regions, end = [], 0
-    for gap, length in gaps_and_lengths:
-        regions.append((end + gap, end + gap + length))
-        end += gap + length
-    return regions
+    edges = [*accumulate(length for pair in gaps_and_lengths for length in pair)]
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 @given(steps=gaps_and_lengths)
@@ -114,11 +111,10 @@ def read(
 ) -> tuple[SpeechSegmenter, list[FrameSpans]]:
     """Read a whole recording, and return its segmenter and the spans of every packed window."""
     blocks = iter([samples]) if isinstance(samples, np.ndarray) else samples
-    segmenter = SpeechSegmenter(blocks, options or VadOptions(), LoudIsSpeech)
+    segmenter, packed = SpeechSegmenter(blocks, options or VadOptions(), LoudIsSpeech), []
     windows = MelWindows(segmenter.blocks(), 8, WINDOW_FRAMES)
-    packed = []
-    every_clip = clips or [(0, None)]
-    for spans in filter(None, segmenter.packed_spans(windows, every_clip, WINDOW_FRAMES, apart=apart)):
+    every_window = segmenter.packed_spans(windows, clips or [(0, None)], WINDOW_FRAMES, apart=apart)
+    for spans in filter(None, every_window):
         _, frames = PackedSpeech(windows, spans).window(0)
         assert frames == total_frames(spans), "frames that are needed have been discarded"
         packed.append(spans)
@@ -128,37 +124,31 @@ def read(
 @pytest.mark.parametrize(
     ("lengths_s", "clips", "spans"),
     [
-        ((0, 6, 4, 10), [(0, 200), (600, 1000)], [((600, 1000),)]),  # a clip without speech
-        (  # speech across several clips
-            (4, 26),
-            [(0, 100), (150, 200), (200, 450), (2000, 3000)],
-            [((0, 100),), ((150, 200),), ((200, 440),)],
-        ),
-        ((2, 10, 2, 10, 2), [(300, 1100), (1100, 1300)], [((1160, 1300),)]),  # speech outside of all clips
-        ((0, 50, 0.15), [], [((4958, 5015),)]),  # speech at the end
+        ((0, 6, 4, 10), [(0, 200), (600, 1000)], [(600, 1000)]),  # a clip without speech
+        # Speech across several clips, outside of all, and at the end of the recording.
+        ((4, 26), [(0, 100), (150, 200), (200, 450), (2000, 3000)], [(0, 100), (150, 200), (200, 440)]),
+        ((2, 10, 2, 10, 2), [(300, 1100), (1100, 1300)], [(1160, 1300)]),
+        ((0, 50, 0.15), [], [(4958, 5015)]),
     ],
 )
 def test_speech_of_clips_is_packed(
-    lengths_s: Sequence[float], clips: list[ClipRange], spans: list[FrameSpans]
+    lengths_s: Sequence[float], clips: list[ClipRange], spans: list[FrameSpan]
 ) -> None:
-    assert read(noise_and_silence(*lengths_s), *clips)[1] == spans
+    assert read(noise_and_silence(*lengths_s), *clips)[1] == [(span,) for span in spans]
 
 
 def test_regions_of_which_each_may_have_its_own_language_are_windows_apart() -> None:
-    speech = noise_and_silence(2, 3, 2, 3, 40)
-    segmenter, packed = read(speech)
-    assert packed[0] == tuple(segmenter.regions[:2])
-    segmenter, packed = read(speech, apart=True)
-    assert packed[:2] == [(region,) for region in segmenter.regions[:2]]
+    (segmenter, together), (_, apart) = (
+        read(noise_and_silence(2, 3, 2, 3, 40), apart=apart) for apart in (False, True)
+    )
+    assert together[0] == tuple(segmenter.regions[:2])
+    assert apart[:2] == [(region,) for region in segmenter.regions[:2]]
 
 
-def test_blocks_behind_the_last_clip_are_not_read() -> None:
+def test_blocks_behind_the_last_clip_are_not_read_and_short_recordings_packed_to_their_last_frame() -> None:
     blocks = iter([noise_and_silence(0, 30)] * 100)
     read(blocks, (0, 100), (200, 500))
     assert len([*blocks]) == 99
-
-
-def test_a_short_recording_is_packed_to_its_last_frame_or_has_no_windows() -> None:
     for n_samples in (1, CHUNK_SAMPLES - 1, CHUNK_SAMPLES, 3 * CHUNK_SAMPLES, 2048, 2100, 5000, 15_999):
         segmenter, packed = read(noise_and_silence(1)[:n_samples])
         assert packed == ([((0, n_samples // HOP_SAMPLES),)] if n_samples > 4 * CHUNK_SAMPLES - 1 else [])
@@ -173,17 +163,13 @@ def test_pauses_between_words_are_silence_in_word_regions_only() -> None:
     assert segmenter.word_regions(200, 300) == [(0, 107), (142, 257)]
 
 
-@pytest.mark.parametrize("threshold", [0.3, 0.5])
-def test_word_regions_use_the_threshold_of_the_windows(
-    monkeypatch: pytest.MonkeyPatch, threshold: float
-) -> None:
+def test_word_regions_use_the_threshold_of_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = LoudIsSpeech.feed
-    monkeypatch.setattr(
-        LoudIsSpeech, "feed", lambda detector, samples: np.float32(0.4) * feed(detector, samples)
-    )
-    options = VadOptions(threshold=threshold, min_speech_s=0.05)
-    segmenter, _ = read(noise_and_silence(0, 3, 1, 3), options=options)
-    assert bool(segmenter.regions) == bool(segmenter.word_regions(0, 700)) == (threshold == 0.3)
+    monkeypatch.setattr(LoudIsSpeech, "feed", lambda *fed: np.float32(0.4) * feed(*fed))
+    for threshold in (0.3, 0.5):
+        options = VadOptions(threshold=threshold, min_speech_s=0.05)
+        segmenter, _ = read(noise_and_silence(0, 3, 1, 3), options=options)
+        assert bool(segmenter.regions) == bool(segmenter.word_regions(0, 700)) == (threshold == 0.3)
 
 
 # --- log-mel ------------------------------------------------------------------------------------------------
@@ -200,14 +186,14 @@ RECORDING = (rng.standard_normal(3 * SAMPLE_RATE) * np.logspace(-5, 0, 3 * SAMPL
     seeks=st.lists(st.integers(0, 320), min_size=1, max_size=6).map(sorted),
 )
 def test_windows_do_not_depend_on_block_sizes(points: list[int], seeks: list[int]) -> None:
-    def windows(points: Sequence[int]) -> list[tuple[Floats, int]]:
-        blocks = iter(split_at(RECORDING, points))
-        read = MelWindows(blocks, n_mels=8, window_frames=48, look_ahead_frames=LOOK_AHEAD_FRAMES)
-        return [read.window(seek, None) for seek in seeks]
-
-    for one, other in zip(windows(points), windows(range(160, len(RECORDING), 160)), strict=True):
-        assert one[1] == other[1]
-        np.testing.assert_array_equal(one[0], other[0])
+    one, other = (
+        MelWindows(iter(split_at(RECORDING, cuts)), 8, 48, look_ahead_frames=LOOK_AHEAD_FRAMES)
+        for cuts in (points, range(160, len(RECORDING), 160))
+    )
+    for seek in seeks:
+        (mel, frames), (expected, expected_frames) = one.window(seek, None), other.window(seek, None)
+        assert frames == expected_frames
+        np.testing.assert_array_equal(mel, expected)
 
 
 def test_window_is_normalised_with_the_peak_before_it_and_in_its_look_ahead() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from audio_files import AUDIO_FORMATS
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, WindowText, window_text
-from harken import Recognizer, Transcript
+from harken import Recognizer, Transcript, Transcription
 from harken.errors import AudioError, OptionError, OutputError
 from harken.transcribe import TranscribeOptions
 from tiny_models import TOKENIZER
@@ -22,15 +22,19 @@ WORDS = ("one", "two", "three", "four")
 TEXTS = [window_text(0, word, WINDOW_POSITIONS) for word in WORDS]
 
 
-def fake(texts: list[WindowText]) -> tuple[Recognizer, TranscriptBackend]:
-    backend = TranscriptBackend(*texts)
-    return Recognizer(backend, TOKENIZER, "fake"), backend
-
-
-def transcribe(model: Recognizer, audio: Path, journal: Path | None, **options: Any) -> Transcript:
+def start(texts: list[WindowText], *audios: Any, journal: Path | None, **options: Any) -> list[Transcription]:
+    """Start transcriptions, the first of them with a journal."""
     made = TranscribeOptions(**{"language": "en", "vad": False, **options})
-    (transcription,) = model.transcribe_many([audio], made, journals={0: journal} if journal else {})
-    return transcription.result()
+    model = Recognizer(TranscriptBackend(*texts), TOKENIZER, "fake")
+    return model.transcribe_many(audios, made, journals={0: journal} if journal else {})
+
+
+def transcribe(
+    texts: list[WindowText], audio: Path, journal: Path | None, **options: Any
+) -> tuple[Transcript, int]:
+    """Return a transcript, and the number of windows that were decoded for it."""
+    (work,) = start(texts, audio, journal=journal, **options)
+    return work.result(), work.stats.windows
 
 
 @pytest.fixture
@@ -44,63 +48,33 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "talk.resume.jsonl"
 
 
-def cut_to_lines(journal: Path, count: int, torn: bytes = b"") -> None:
-    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:count]) + torn)
-
-
-@pytest.mark.parametrize("conditioned", [False, True])
-@pytest.mark.parametrize("done", [0, 2, 4])
-def test_windows_of_the_journal_are_not_decoded_again(
-    talk: Path, journal: Path, done: int, conditioned: bool
-) -> None:
-    options = {"condition_on_previous_text": conditioned}
-    whole = transcribe(fake(TEXTS)[0], talk, journal, **options)
-    cut_to_lines(journal, 1 + done, torn=b'{"chain": 0, "off')
-    model, backend = fake(TEXTS[done:])
-    assert transcribe(model, talk, journal, **options) == whole
-    assert len(backend.mels) == len(WORDS) - done
-    model, backend = fake([])
-    assert transcribe(model, talk, journal, **options) == whole
-    assert not backend.mels
-
-
 @pytest.mark.parametrize("damage", [b"", b"\n", b"garbage\n", b"[]\n", b"[" * 100_000 + b"\n", b"\xff\n"])
 def test_damaged_journal_is_begun_anew(talk: Path, journal: Path, damage: bytes) -> None:
+    """And the windows behind a damaged line are decoded again."""
     journal.write_bytes(damage)
-    whole = transcribe(fake(TEXTS)[0], talk, journal)
-    assert whole == transcribe(fake(TEXTS)[0], talk, None)
-    model, backend = fake([])
-    assert transcribe(model, talk, journal) == whole
-    assert not backend.mels
-
-
-def test_lines_behind_a_damaged_one_are_decoded_again(talk: Path, journal: Path) -> None:
-    whole = transcribe(fake(TEXTS)[0], talk, journal)
+    whole, _ = transcribe(TEXTS, talk, journal)
+    assert transcribe(TEXTS, talk, None) == (whole, len(WORDS))
+    assert transcribe([], talk, journal) == (whole, 0)
     lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join([*lines[:2], b"{}\n", *lines[3:]]))
-    model, backend = fake(TEXTS[1:])
-    assert transcribe(model, talk, journal) == whole
-    assert len(backend.mels) == 3
+    journal.write_bytes(b"".join([*lines[:2], damage or b"{}\n", *lines[3:]]))
+    assert transcribe(TEXTS[1:], talk, journal) == (whole, 3)
 
 
 @pytest.mark.parametrize("changed", ["options", "recording"])
 def test_journal_of_other_options_or_a_recording_that_has_changed_is_begun_anew(
     talk: Path, journal: Path, changed: str
 ) -> None:
-    transcribe(fake(TEXTS)[0], talk, journal)
+    transcribe(TEXTS, talk, journal)
     if changed == "recording":
         os.utime(talk, ns=(0, 0))
-    model, backend = fake(TEXTS)
-    transcribe(model, talk, journal, beam_size=1 + (changed == "options"))
-    assert len(backend.mels) == len(WORDS)
+    assert transcribe(TEXTS, talk, journal, beam_size=1 + (changed == "options"))[1] == len(WORDS)
 
 
 def test_journal_in_use_by_another_transcription_is_refused(talk: Path, journal: Path) -> None:
-    made = TranscribeOptions(language="en", vad=False)
-    (first,) = fake(TEXTS)[0].transcribe_many([talk], made, journals={0: journal})
+    (first,) = start(TEXTS, talk, journal=journal)
     next(iter(first))
     with pytest.raises(OutputError, match=rf"^{journal}: another process transcribes this recording$"):
-        transcribe(fake(TEXTS)[0], talk, journal)
+        transcribe(TEXTS, talk, journal)
     assert first.result().text == "onetwothreefour"
 
 
@@ -108,11 +82,10 @@ def test_journal_in_use_by_another_transcription_is_refused(talk: Path, journal:
 def test_journal_on_a_full_disk_ends_its_recording_only(talk: Path, journal: Path) -> None:
     import resource
 
-    transcribe(fake(TEXTS)[0], talk, journal)
+    transcribe(TEXTS, talk, journal)
     size = journal.stat().st_size
     journal.unlink()
-    made = TranscribeOptions(language="en", vad=False)
-    failing, other = fake(TEXTS)[0].transcribe_many([talk, talk], made, journals={0: journal})
+    failing, other = start(TEXTS, talk, talk, journal=journal)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size - 100, limits[1]))
@@ -131,15 +104,15 @@ def test_journal_keeps_what_was_decoded_before_the_recording_breaks_off(tmp_path
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     texts = [window_text(0, str(i), WINDOW_POSITIONS) for i in range(40)]
     with pytest.raises(AudioError):
-        transcribe(fake(texts)[0], path, journal)
+        transcribe(texts, path, journal)
     decoded = len(journal.read_bytes().splitlines()) - 1
-    model, backend = fake(texts[decoded:])
-    with pytest.raises(AudioError):
-        transcribe(model, path, journal)
     assert decoded > 10
-    assert len(backend.mels) <= 1
+    (again,) = start(texts[decoded:], path, journal=journal)
+    with pytest.raises(AudioError):
+        again.result()
+    assert again.stats.windows <= 1
 
 
 def test_only_recordings_given_by_path_have_journals(journal: Path) -> None:
     with pytest.raises(OptionError, match="journals"):
-        fake(TEXTS)[0].transcribe_many([np.zeros(16_000, np.float32)], journals={0: journal})
+        start(TEXTS, np.zeros(16_000, np.float32), journal=journal)

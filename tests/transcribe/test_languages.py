@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +17,8 @@ from harken.errors import OptionError
 from harken.text import LANGUAGES, Tokenizer
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
 from harken.transcribe.language_id import FULL_EVIDENCE_S, LanguageFilter, LanguageVote
-from harken.transcribe.window_decoder import AudioWindow, DecodeRequest
+from harken.transcribe.window_decoder import DecodeRequest
+from single_recording import audio_window
 from tiny_models import N_WINDOWS, TOKENIZER, make_mel
 
 ENGLISH = Tokenizer.bytes_only(multilingual=False)
@@ -48,31 +52,22 @@ def test_probabilities_are_those_of_the_tokens_of_allowed_languages(
 def test_between_two_languages_in_doubt_the_probability_of_their_texts_decides(
     reference_backend: Backend,
 ) -> None:
-    mel = make_mel(1)
+    mel, options = make_mel(1), TranscribeOptions(temperatures=(0.0,), beam_size=1, fidelity="exact")
     alone, weighed = (
-        WindowDecoder(
-            reference_backend,
-            TOKENIZER,
-            TranscribeOptions(language_threshold=threshold, temperatures=(0.0,), beam_size=1, fidelity="exact"),
-        )
+        WindowDecoder(reference_backend, TOKENIZER, replace(options, language_threshold=threshold))
         for threshold in (0.0, 1.0)
     )
     (detected,), (found,) = alone.detect_languages(mel), weighed.detect_languages(mel)
-    first, second = list(detected)[:2]
-    window = AudioWindow(
-        mel=mel, content_frames=mel.shape[-1], seek=0, is_first=True, is_gap=False, speech_end=None
-    )
-    logprobs = []
+    (first, second, *others), logprobs = detected, []
     for code in (first, second):
-        request = DecodeRequest(
-            encoded=weighed.encode([window])[0], language=code, prompt=weighed.build_prompt(code, ())
-        )
+        (encoded,) = weighed.encode([audio_window(mel[0])])
+        request = DecodeRequest(encoded=encoded, language=code, prompt=weighed.build_prompt(code, ()))
         ((result,), _) = weighed.decode([request], [Callbacks()])
         logprobs.append(result.decoded.hypothesis.avg_logprob)
     odds = detected[first] / detected[second] * np.exp(3 * (logprobs[0] - logprobs[1]))
     assert found[first] / found[second] == pytest.approx(odds, rel=1e-3)
     assert sum(found.values()) == pytest.approx(1)
-    assert {code: found[code] for code in list(detected)[2:]} == dict(list(detected.items())[2:])
+    assert [found[code] for code in others] == [detected[code] for code in others]
 
 
 def test_languages_are_allowed_by_name_or_code_as_far_as_the_model_knows_them(
@@ -96,11 +91,8 @@ def test_languages_are_allowed_by_name_or_code_as_far_as_the_model_knows_them(
 # --- the vote on a recording --------------------------------------------------------------------------------
 
 
-def window(
-    code: str, probability: float, other: str = "fr", other_probability: float = 0.0
-) -> dict[str, float]:
+def window(**named: float) -> dict[str, float]:
     """Return the probabilities of one window; the remaining probability is shared by all other languages."""
-    named = {code: probability} | ({other: other_probability} if other_probability else {})
     rest = (1 - sum(named.values())) / (4 - len(named))
     return {each: named.get(each, rest) for each in ("de", "en", "nl", "fr")}
 
@@ -108,10 +100,10 @@ def window(
 @pytest.mark.parametrize(
     ("windows", "result"),
     [
-        ([window("de", 0.5)], ("de", 0.5)),  # the first window that reaches the threshold decides,
-        ([window("nl", 0.45), window("de", 0.6)], ("de", 0.6)),  # also against those before;
+        ([window(de=0.5)], ("de", 0.5)),  # the first window that reaches the threshold decides,
+        ([window(nl=0.45), window(de=0.6)], ("de", 0.6)),  # also against those before;
         # where none does, the mean of all
-        ([window(code, 0.45, "de", 0.4) for code in ("nl", "fr", "en")], ("de", pytest.approx(0.4))),
+        ([window(**{code: 0.45, "de": 0.4}) for code in ("nl", "fr", "en")], ("de", pytest.approx(0.4))),
     ],
 )
 def test_language_of_a_recording_is_voted_on(
@@ -139,19 +131,8 @@ def test_vote_options_outside_their_range_are_refused() -> None:
 # --- the filter ---------------------------------------------------------------------------------------------
 
 
-def track(*windows: dict[str, float] | tuple[dict[str, float], float]) -> str:
-    """Return the first letter of the language after each window."""
-    language_filter, languages = LanguageFilter(), ""
-    for observed in windows:
-        arguments = observed if isinstance(observed, tuple) else (observed,)
-        language_filter = language_filter.update(*arguments)
-        assert sum(language_filter.posterior.values()) == pytest.approx(1)
-        languages += language_filter.result[0][0]
-    return languages
-
-
-DE, FR = window("de", 0.97, "fr", 0.01), window("fr", 0.97, "de", 0.01)
-WEAK, FAIR = window("fr", 0.55, "de", 0.35), window("fr", 0.8, "de", 0.1)
+DE, FR = window(de=0.97, fr=0.01), window(fr=0.97, de=0.01)
+WEAK, FAIR = window(fr=0.55, de=0.35), window(fr=0.8, de=0.1)
 
 
 @pytest.mark.parametrize(
@@ -173,5 +154,11 @@ WEAK, FAIR = window("fr", 0.55, "de", 0.35), window("fr", 0.8, "de", 0.1)
         ([{"de": 1.0, "en": 0.0}, {"de": 0.0, "en": 1.0}, {"de": 1.0, "en": 0.0}], "ded"),
     ],
 )
-def test_language_changes_only_with_enough_evidence(windows: list[dict[str, float]], languages: str) -> None:
-    assert track(*windows) == languages
+def test_language_changes_only_with_enough_evidence(windows: list[Any], languages: str) -> None:
+    """Each is given by its first letter."""
+    language_filter = LanguageFilter()
+    for observed, language in zip(windows, languages, strict=True):
+        arguments = observed if isinstance(observed, tuple) else (observed,)
+        language_filter = language_filter.update(*arguments)
+        assert sum(language_filter.posterior.values()) == pytest.approx(1)
+        assert language_filter.result[0][0] == language

@@ -70,10 +70,8 @@ def test_a_segment_is_written_in_the_script_of_its_language_and_then_replaced() 
     serbian = spoken((0, 1, " Ljubav"), (1, 3, " njiva."), language="sr")
     after = options.replacements().apply(serbian)
     assert (after.text, [word.text for word in after.words]) == (" Љубав њива.", [" Љубав", " њива."])
-    english = spoken((0, 1, " Love"), language="en")
-    assert options.replacements().apply(english) == english
-
-
-def test_a_translation_is_written_in_no_script() -> None:
-    english = segment(0, 1, " Love", language="sr")
-    assert TranscribeOptions(language="sr-Cyrl", task="translate").replacements().apply(english) == english
+    # Not a text in another language, and no translation.
+    translating = TranscribeOptions(language="sr-Cyrl", task="translate")
+    for others, language in ((options, "en"), (translating, "sr")):
+        english = spoken((0, 1, " Love"), language=language)
+        assert others.replacements().apply(english) == english

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -46,15 +47,8 @@ PLAIN: dict[str, Any] = {"language": "en", "vad": False, "hallucination_threshol
 HELLO = window_text(0, "hello", WINDOW_POSITIONS)
 
 
-class Interruption(Exception):
-    """An exception of a callback that harken does not know."""
-
-
 class Choir(TranscriptBackend):
     """A `TranscriptBackend` that says hello in every window, of several at a time, and keeps only the last."""
-
-    def __init__(self) -> None:
-        super().__init__(HELLO)
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> FakeFeatures:
         self.mels.clear()
@@ -73,12 +67,11 @@ class ChoirSession(TranscriptSession):
         return HostLogits(np.concatenate([super().extend(tokens, last_n).values] * prompts))
 
 
-def choir() -> Recognizer:
-    return Recognizer(Choir(), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
-
-
-def together(many: int, **changes: Any) -> list[Transcription]:
-    return choir().transcribe_many([NOISE] * many, **{**PLAIN, "batch_size": many, **changes})
+def together(many: int, audios: Sequence[Any] = (), **changes: Any) -> list[Transcription]:
+    """Have the choir transcribe recordings, or several times the same noise."""
+    options = {**PLAIN, "batch_size": many, **changes}
+    recognizer = Recognizer(Choir(HELLO), TOKENIZER, "choir", speech_detector=LoudIsSpeech)
+    return recognizer.transcribe_many(audios or [NOISE] * many, **options)
 
 
 def texts(work: Transcription) -> list[str]:
@@ -91,7 +84,7 @@ def texts(work: Transcription) -> list[str]:
 @pytest.mark.parametrize("step", [3, 10, 20])
 def test_exception_of_a_callback_ends_one_iteration_and_loses_no_window(step: int) -> None:
     """Also a cancellation that no callback asked for."""
-    left, error = [step], Interruption() if step < 20 else Cancelled("by a hook of its own")
+    left, error = [step], ArithmeticError() if step < 20 else Cancelled("by a hook of its own")
 
     def observe(_: Any) -> None:
         left[0] -= 1
@@ -109,9 +102,7 @@ def test_exception_of_a_callback_ends_one_iteration_and_loses_no_window(step: in
 def test_cancelled_recording_does_not_end_the_others(delivered: int) -> None:
     stop: list[bool] = []
     cancelled, other = together(2, callbacks={0: Callbacks(is_cancelled=lambda: bool(stop))})
-    segments = iter(cancelled)
-    for _ in range(delivered):
-        next(segments)
+    assert len([*islice(cancelled, delivered)]) == delivered
     stop.append(True)
     assert texts(other) == ["hello"] * WINDOWS
     with pytest.raises(Cancelled):
@@ -128,7 +119,7 @@ def test_recording_stopped_before_its_turn_is_never_opened(vad: bool) -> None:
         yield NOISE
 
     options = TranscribeOptions(**{**PLAIN, "vad": vad})
-    decoder = WindowDecoder(Choir(), TOKENIZER, options, speech_detector=LoudIsSpeech)
+    decoder = WindowDecoder(Choir(HELLO), TOKENIZER, options, speech_detector=LoudIsSpeech)
     forms = [RecordingTranscriber(decoder, blocks(which)) for which in range(3)]
     batch = Scheduler(decoder, forms, 3)
     forms[1].stop()
@@ -140,32 +131,31 @@ def test_recording_stopped_before_its_turn_is_never_opened(vad: bool) -> None:
 def test_end_of_a_recording_is_known_without_decoding_others() -> None:
     seen: list[float] = []
     callbacks = {1: Callbacks(on_window_start=lambda start_s, prompt: seen.append(start_s))}
-    options = {**PLAIN, "vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05, "batch_size": 3}
+    options = {"vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05, "callbacks": callbacks}
     short, long = noise_and_silence(*[0.3, 31] * 2), noise_and_silence(*[0.3, 31] * 5)
-    work, other = choir().transcribe_many([short, long], **options, callbacks=callbacks)
+    work, other = together(3, [short, long], **options)
     assert len(work.result().segments) == 2
     assert len(seen) == 2  # beside the last of the short one
     assert len(other.result().segments) == len(seen) == 5
 
 
-def test_failing_recordings_do_not_end_the_others() -> None:
+@pytest.mark.parametrize("vad", [False, True])
+def test_failing_recordings_do_not_end_the_others(vad: bool) -> None:
     damaged = np.concatenate([NOISE, np.zeros(30 * 16_000, np.float32), np.array([np.nan], np.float32)])
     audios = ["none.wav", NOISE, np.empty(0, np.float32), damaged, NOISE]
-    for vad in (False, True):
-        options = {**PLAIN, "vad": vad, "batch_size": 2}
-        works = choir().transcribe_many(audios, **options)
-        for failing, match in ((3, "finite"), (0, "none.wav"), (2, "no audio samples")):
-            with pytest.raises(AudioError, match=match):
-                works[failing].result()
-        whole = texts(choir().transcribe(NOISE, **options))
-        assert whole
-        assert texts(works[1]) == texts(works[4]) == whole
-        assert [segment.text for segment in works[3].so_far().segments][: len(whole)] == whole
+    works = together(5, audios=audios, vad=vad, batch_size=2)
+    for failing, match in ((3, "finite"), (0, "none.wav"), (2, "no audio samples")):
+        with pytest.raises(AudioError, match=match):
+            works[failing].result()
+    whole = texts(*together(1, vad=vad))
+    assert whole
+    assert texts(works[1]) == texts(works[4]) == whole
+    assert [segment.text for segment in works[3].so_far().segments][: len(whole)] == whole
 
 
 @pytest.mark.parametrize("vad", [False, True])
 def test_finished_and_stopped_recordings_release_their_audio(vad: bool) -> None:
-    works = choir().transcribe_many([noise_and_silence(0.4, 8, 0.4, 3)] * 3, **{**PLAIN, "vad": vad})
+    works = together(1, [noise_and_silence(0.4, 8, 0.4, 3)] * 3, vad=vad)
     tracemalloc.start()
     try:
         works[0].result()
@@ -186,7 +176,7 @@ def test_memory_of_ten_minutes_equals_that_of_four(monkeypatch: pytest.MonkeyPat
     def peak_bytes(minutes: int) -> int:
         blocks = (minute for _ in range(minutes))
         options = TranscribeOptions(language="en", condition_on_previous_text=True)
-        form = SingleRecordingTranscriber(Choir(), blocks, options, speech_detector=LoudIsSpeech)
+        form = SingleRecordingTranscriber(Choir(HELLO), blocks, options, speech_detector=LoudIsSpeech)
         tracemalloc.start()
         try:
             assert sum(1 for _ in form.segments()) >= 3 * minutes
@@ -240,11 +230,8 @@ def test_only_small_multilingual_models_get_the_whole_window_for_lack_of_confide
 @pytest.mark.parametrize(
     ("fidelity", "precision", "sparse"),
     [
-        ("auto", "fp32", False),
-        ("auto", "int8", True),
-        ("auto", "bf16", True),
-        ("fast", "fp32", True),
-        ("exact", "int8", False),
+        *(("auto", "fp32", False), ("auto", "int8", True), ("auto", "bf16", True)),
+        *(("fast", "fp32", True), ("exact", "int8", False)),
     ],
 )
 def test_padding_is_sparse_by_default_but_not_in_float32(fidelity: str, precision: str, sparse: bool) -> None:
