@@ -1,25 +1,31 @@
-"""The worker: batches of requests from several streams, and responses that each stream gets back."""
+"""The worker: batches of requests from several streams, and the response to each; final passes over utterances."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fakes.backends import ScriptedBackend, ScriptedBackendSession
+from fakes.backends import (
+    WINDOW_POSITIONS,
+    WINDOW_S,
+    ScriptedBackend,
+    ScriptedBackendSession,
+    TranscriptBackend,
+    logits_of_texts,
+    window_text,
+)
+from fakes.drafts import eager_decoder
+from fakes.speech_detector import noise_and_silence
 from harken.contract import Backend, Floats
 from harken.decoding import make_prompt
+from harken.errors import AudioError, OptionError
+from harken.results import Segment
 from harken.streaming.utterance import EncoderChunk
-from harken.streaming.worker import (
-    ModelRequest,
-    ModelResponse,
-    ModelWorker,
-    PartialRequest,
-    RequestGenerator,
-)
+from harken.streaming.worker import FinalRequest, ModelResponse, ModelWorker, PartialRequest, final_pass
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder
 from tiny_models import DIMS, TOKENIZER
@@ -29,26 +35,19 @@ OPTIONS = TranscribeOptions(
 )
 
 
-@dataclass(eq=False)
-class StreamEncoder:
-    """`harken.contract.StreamingEncoderState` of a numbered stream."""
-
-    number: int
-
-
-@dataclass
-class StreamFeatures:
+class StreamFeatures(list[int]):
     """`harken.contract.Features`: the number of the stream of each window."""
-
-    numbers: list[int]
 
     @property
     def n_windows(self) -> int:
-        return len(self.numbers)
+        return len(self)
 
 
 class StreamBackend(ScriptedBackend):
-    """`harken.contract.Backend` that decodes the text of each stream, in its language, and records what is encoded."""
+    """`harken.contract.Backend` that decodes the text of each stream, in its language, and records what is encoded.
+
+    The state of an encoder is the number of its stream.
+    """
 
     def __init__(
         self, *texts: str, languages: Sequence[str] = ("en",) * 3, tokenizer: Tokenizer = TOKENIZER
@@ -57,18 +56,18 @@ class StreamBackend(ScriptedBackend):
         self.texts, self.languages, self.tokenizer = texts, languages, tokenizer
         self.encoded: list[list[int]] = []
 
-    def encode_chunk(self, states: Sequence[StreamEncoder], mel: Floats, final_frames: int) -> None:
-        self.encoded.append([encoder.number for encoder in states])
+    def encode_chunk(self, states: Sequence[int], mel: Floats, final_frames: int) -> None:
+        self.encoded.append([*states])
         for encoder, window in zip(states, mel, strict=True):
-            assert (window == encoder.number).all(), "each encoder gets the audio of its stream"
+            assert (window == encoder).all(), "each encoder gets the audio of its stream"
 
-    def stream_features(self, states: Sequence[StreamEncoder]) -> StreamFeatures:
-        return StreamFeatures([encoder.number for encoder in states])
+    def stream_features(self, states: Sequence[int]) -> StreamFeatures:
+        return StreamFeatures(states)
 
     def open_session(
         self, features: Any, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> ScriptedBackendSession:
-        numbers = [features.numbers[row] for row in row_windows]
+        numbers = [features[row] for row in row_windows]
         return super().open_session(features, numbers, capacity, attention=attention)
 
     def _logits(self, number: int, seen: tuple[int, ...]) -> Floats:
@@ -83,51 +82,36 @@ class StreamBackend(ScriptedBackend):
         return logits
 
 
-class ScriptedStream:
-    """A stream that makes given requests and records the responses."""
-
-    def __init__(self, *requests: ModelRequest) -> None:
-        self.requests, self.responses = requests, list[ModelResponse]()
-
-    def steps(self) -> RequestGenerator:
-        for request in self.requests:
-            self.responses.append((yield request))
-
-    @property
-    def texts(self) -> list[str]:
-        """Text of each response."""
-        return [TOKENIZER.decode(response.hypothesis.tokens) for response in self.responses]
-
-
 def partial_request(
-    encoder: StreamEncoder,
+    encoder: int,
     *,
     frames: int = 21,
     final_frames: int = 4,
-    history_frames: int = 8,
-    language: str | None = "en",
-    **tokens: tuple[int, ...],
+    **fields: Any,
 ) -> PartialRequest:
-    mel = np.full((DIMS.n_mels, frames), encoder.number, np.float32)
-    no_tokens: dict[str, tuple[int, ...]] = {"committed": (), "draft_tokens": (), "context_tokens": ()}
-    return PartialRequest(
-        encoder=encoder,
-        history_frames=history_frames,
-        chunk=EncoderChunk(mel=mel, final_frames=final_frames, positions=100, frame_threshold=0),
-        language=language,
-        **no_tokens | tokens,
-    )
+    mel = np.full((DIMS.n_mels, frames), encoder, np.float32)
+    chunk = EncoderChunk(mel=mel, final_frames=final_frames, positions=100, frame_threshold=0)
+    given = {"committed": (), "draft_tokens": (), "context_tokens": (), "history_frames": 8, "language": "en"}
+    return PartialRequest(encoder=encoder, chunk=chunk, **given | fields)
 
 
 def worker(backend: Backend, **options: object) -> ModelWorker:
     return ModelWorker(WindowDecoder(backend, TOKENIZER, replace(OPTIONS, **options)))
 
 
-def run(model_worker: ModelWorker, *requests: ModelRequest) -> list[ScriptedStream]:
-    """Return streams that have each made a request, all at the same time."""
-    streams = [ScriptedStream(request) for request in requests]
-    model_worker.run([stream.steps() for stream in streams])
-    return streams
+def run(model_worker: ModelWorker, *requests: PartialRequest) -> list[ModelResponse]:
+    """Return the responses to streams that each make a request, all at the same time."""
+    responses: dict[int, ModelResponse] = {}
+
+    def stream(number: int, request: PartialRequest) -> Generator[PartialRequest, ModelResponse, None]:
+        responses[number] = yield request
+
+    model_worker.run([stream(*numbered) for numbered in enumerate(requests)])
+    return [responses[number] for number in range(len(requests))]
+
+
+def texts(responses: Sequence[ModelResponse]) -> list[str]:
+    return [TOKENIZER.decode(response.hypothesis.tokens) for response in responses]
 
 
 # --- batches ------------------------------------------------------------------------------------------------
@@ -142,13 +126,12 @@ def test_windows_of_one_shape_are_encoded_together_and_all_decoded_together():
         ({"committed": (*b"tw",), "context_tokens": (*b"Ah.",)}, [[0, 1, 2]]),
     ):
         backend = StreamBackend("one", "two", "three")
-        requests = [partial_request(StreamEncoder(0)), None, partial_request(StreamEncoder(2))]
-        requests[1] = partial_request(StreamEncoder(1), **different)
-        streams = run(worker(backend), *requests)
+        requests = [partial_request(number, **(different if number == 1 else {})) for number in range(3)]
+        responses = run(worker(backend), *requests)
         assert backend.encoded == encoded
         assert len(backend.sessions) == 1
         rest = "two"[len(different.get("committed", ())) :]
-        assert [stream.texts for stream in streams] == [["one"], [rest], ["three"]]
+        assert texts(responses) == ["one", rest, "three"]
 
 
 # --- languages and prompts ----------------------------------------------------------------------------------
@@ -179,9 +162,9 @@ def test_language_is_detected_only_where_it_is_unknown(
     option: str | None, allowed: tuple[str, ...], known: list[str | None], expected: list[str], detects: bool
 ):
     backend = StreamBackend("one", "two", "three", languages=("de", "fr", "en"))
-    requests = [partial_request(StreamEncoder(number), language=code) for number, code in enumerate(known)]
-    streams = run(worker(backend, language=option, languages=allowed), *requests)
-    assert [response.language for stream in streams for response in stream.responses] == expected
+    requests = [partial_request(number, language=code) for number, code in enumerate(known)]
+    responses = run(worker(backend, language=option, languages=allowed), *requests)
+    assert [response.language for response in responses] == expected
     assert read_prompts(backend) == [prompt(language) for language in expected]
     assert len(backend.sessions) == 1 + detects
 
@@ -189,8 +172,8 @@ def test_language_is_detected_only_where_it_is_unknown(
 def test_prompt_has_the_text_before_the_utterance():
     backend = StreamBackend("one", "two")
     requests = [
-        partial_request(StreamEncoder(0), context_tokens=(*b"Well.",)),
-        partial_request(StreamEncoder(1), draft_tokens=(*b"tw",)),
+        partial_request(0, context_tokens=(*b"Well.",)),
+        partial_request(1, draft_tokens=(*b"tw",)),
     ]
     run(worker(backend), *requests)
     assert read_prompts(backend) == [prompt("en", b"Well."), (*prompt("en"), *b"tw")]
@@ -198,7 +181,7 @@ def test_prompt_has_the_text_before_the_utterance():
     for carried in (True, False):
         run(worker(backend, initial_prompt="Ann", carry_initial_prompt=carried), requests[0])
         assert read_prompts(backend) == [prompt("en", b"Well.", b" Ann")]
-    run(worker(backend, task="translate"), partial_request(StreamEncoder(0), language="de"))
+    run(worker(backend, task="translate"), partial_request(0, language="de"))
     assert TOKENIZER.translate in read_prompts(backend)[0]
 
 
@@ -206,8 +189,8 @@ def test_english_only_model_detects_no_language():
     english = Tokenizer.bytes_only(multilingual=False)
     backend = StreamBackend("one", tokenizer=english)
     decoder = WindowDecoder(backend, english, replace(OPTIONS, language=None))
-    (stream,) = run(ModelWorker(decoder), partial_request(StreamEncoder(0), language=None))
-    assert stream.responses[0].language == "en"
+    (response,) = run(ModelWorker(decoder), partial_request(0, language=None))
+    assert response.language == "en"
     assert read_prompts(backend) == [english.sot_sequence("en", timestamps=False)]
 
 
@@ -215,7 +198,48 @@ def test_english_only_model_detects_no_language():
     ("options", "text"), [({"suppress_regex": "[0-9]"}, "ab"), ({"suppress_tokens": (98,)}, "a1")]
 )
 def test_suppressed_tokens_are_not_decoded(options: dict[str, Any], text: str):
-    (stream,) = run(worker(StreamBackend("a1b"), **options), partial_request(StreamEncoder(0)))
-    (found,) = stream.texts
+    (found,) = texts(run(worker(StreamBackend("a1b"), **options), partial_request(0)))
     assert {*found} & {*"a1b"} <= {*text}
     assert found.startswith("a")
+
+
+# --- the final pass, which test_live_sessions.py compares with offline transcription -------------------------
+
+NOISE = noise_and_silence(WINDOW_S)
+TOKENS = window_text(0, "hello there.", 9, 9, "good day", DIMS.n_audio_ctx - 1).tokens
+
+
+def test_streamed_text_without_timestamps_saves_decoder_passes():
+    """Passes: the prompt with the first segment up to its end, the next up to its end, the last timestamp."""
+    text, prompt_tokens = (*TOKENS, TOKENIZER.eot), len(TOKENIZER.sot_sequence("en"))
+    backend = ScriptedBackend(logits_of_texts([text], prompt_tokens, DIMS.n_vocab), 64)
+    window_decoder = WindowDecoder(backend, TOKENIZER, OPTIONS, eager_decoder())
+    draft = tuple(token for token in TOKENS if token < TOKENIZER.eot)
+    (segments,) = final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=draft)], 4)
+    assert [segment.text for segment in segments] == ["hello there.", "good day"]
+    assert window_decoder.stats.forwards == 3
+    assert window_decoder.stats.sampled_tokens == len(TOKENS) + 1
+
+
+@pytest.mark.parametrize(
+    ("option", "requested", "language"),
+    [(None, "de", "de"), (None, "German", "de"), ("fr", "de", "fr"), (None, None, "en")],
+)
+def test_language_option_wins_over_the_request_and_that_over_detection(option, requested, language):
+    found = hello(
+        *(FinalRequest(samples=NOISE, start_s=at_s, language=requested) for at_s in (0, 7)), language=option
+    )
+    assert [(segment.language, segment.start_s) for (segment,) in found] == [(language, 0), (language, 7)]
+
+
+def test_unknown_language_and_an_utterance_without_samples_are_refused():
+    with pytest.raises(OptionError, match="klingon"):
+        hello(FinalRequest(samples=NOISE, start_s=0.0, language="klingon"))
+    with pytest.raises(AudioError, match="no audio"):
+        hello(FinalRequest(samples=np.empty(0, np.float32), start_s=0.0))
+
+
+def hello(*requests: FinalRequest, **options: Any) -> list[tuple[Segment, ...]]:
+    made = TranscribeOptions(vad=False, hallucination_threshold=None, **options)
+    backend = TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS))
+    return final_pass(WindowDecoder(backend, TOKENIZER, made), requests, 1)
