@@ -18,28 +18,19 @@ from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import ToneBackend
 from harken.api import Recognizer
 from harken.errors import OptionError
-from harken.results import Segment, Word
+from harken.results import Segment
 from harken.streaming import Event, FinalSegment, SpeakersChanged, SpeechEnded
 from harken.streaming.session import LiveSpeakers
 from harken.types import SAMPLE_RATE
 from tiny_models import TOKENIZER
-from transcripts import segment
+from transcripts import spoken
 
 
 def said(start_s: float, *words: str, speakers: tuple[str, ...] = (), index: int = 0) -> Segment:
     """Return a segment with a word each half a second."""
-    times_s = [start_s + position / 2 for position in range(len(words) + 1)]
-    return segment(
-        start_s,
-        times_s[-1],
-        "".join(f" {word}" for word in words),
-        index=index,
-        speakers=speakers,
-        words=tuple(
-            Word(text=f" {word}", start_s=began_s, end_s=ended_s, probability=1.0, speakers=speakers)
-            for word, began_s, ended_s in zip(words, times_s, times_s[1:], strict=False)
-        ),
-    )
+    times_s = [(start_s + n / 2, start_s + (n + 1) / 2) for n in range(len(words))]
+    timed = ((*span, f" {word}", speakers) for span, word in zip(times_s, words, strict=True))
+    return spoken(*timed, index=index, speakers=speakers)
 
 
 def told(at_s: float, segment: Segment, kind: type[Event] = FinalSegment) -> Event:
@@ -69,31 +60,25 @@ def followed(block_samples: int) -> list[Event]:
 
 class TestEvents:
     def test_final_segment_has_speakers_at_once_and_an_event_corrects_them(self) -> None:
-        first, second, ended, correction = followed(16_000)
-        assert isinstance(first, FinalSegment)
+        """In blocks of any size."""
+        first, second, _, correction = events = followed(16_000)
+        assert [type(event) for event in events] == [FinalSegment, FinalSegment, SpeechEnded, SpeakersChanged]
         assert first.segment.speakers == ("A",)
-        assert isinstance(second, FinalSegment)
         assert [word.speakers for word in second.segment.words] == [("A",)] * 5
-        assert isinstance(ended, SpeechEnded)
-        assert isinstance(correction, SpeakersChanged)
         assert correction.segment.index == second.segment.index == 1
         assert [word.speakers for word in correction.segment.words] == [("A",)] * 2 + [("B",)] * 3
         assert correction.segment.speakers == ("B", "A")
         assert correction.segment.text == second.segment.text
         assert correction.emitted_samples <= (10.5 + 5.0) * SAMPLE_RATE
-
-    def test_block_sizes_do_not_matter(self) -> None:
         for block_samples in (1_000, 7_777, 100_000, 1_000_000):
-            assert followed(block_samples) == followed(16_000)
+            assert followed(block_samples) == events
 
     def test_segment_is_cut_where_the_speaker_changes_and_numbered_on(self) -> None:
         speakers = LiveSpeakers(level_diarizer().begin_live(5.0), lambda text: [len(text)])
         events = speakers.follow(TALK[: 16 * SAMPLE_RATE], [told(16.0, said(9.0, "four", "five", "six"))])
         finals = [event.segment for event in events if isinstance(event, FinalSegment)]
-        assert [(segment.index, segment.text, segment.speakers) for segment in finals] == [
-            (0, " four five", ("A",)),
-            (1, " six", ("B",)),
-        ]
+        found = [(segment.index, segment.text, segment.speakers) for segment in finals]
+        assert found == [(0, " four five", ("A",)), (1, " six", ("B",))]
         assert [event.audio_s for event in events] == [10.0, 10.5]
 
 
@@ -141,17 +126,14 @@ class TestCommand:
             assert [line.split()[7] for line in text.splitlines()] == ["A", "B", "B"]
         else:
             written = json.loads(text)
-            assert [segment["text"] for segment in written["segments"]] == [
-                " hello there", " yes well no", " good bye"
-            ]  # fmt: skip
+            texts = [segment["text"] for segment in written["segments"]]
+            assert texts == [" hello there", " yes well no", " good bye"]
             assert [speaker["name"] for speaker in written["speakers"]] == ["A", "B"]
 
-    def test_options_of_speakers_without_them_are_refused(self, cli: CliRunner) -> None:
+    def test_a_delay_without_speakers_or_out_of_range_is_refused(self, cli: CliRunner) -> None:
         hears(cli.monkeypatch, ScriptedLiveSession(()))
         assert cli.run("listen", "talk.wav", "--speaker-delay", 3).code == 2
-
-
-def test_speaker_delay_out_of_range_is_refused_before_a_stream_is_opened() -> None:
-    recognizer = Recognizer(ToneBackend(), TOKENIZER, "tones", speech_detector=LoudIsSpeech)
-    with pytest.raises(OptionError, match="speaker_delay"):
-        recognizer.stream_many(2, clock=None, diarizer=level_diarizer(), speaker_delay=np.inf)
+        cli.monkeypatch.undo()
+        recognizer = Recognizer(ToneBackend(), TOKENIZER, "tones", speech_detector=LoudIsSpeech)
+        with pytest.raises(OptionError, match="speaker_delay"):
+            recognizer.stream_many(2, clock=None, diarizer=level_diarizer(), speaker_delay=np.inf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from threading import Thread
 from typing import Any
 
@@ -69,24 +69,20 @@ def kinds(events: list[Event]) -> list[str]:
 
 
 @pytest.mark.parametrize("finals", FINALS)
-def test_sentence_gives_one_utterance_with_one_segment(finals: str) -> None:
-    events = events_of(SENTENCE, finals=finals)
-    assert [kind for kind in kinds(events) if kind != "Interim"] == [
-        "SpeechStarted",
-        "FinalSegment",
-        "SpeechEnded",
-    ]
+def test_sentence_gives_one_utterance_with_one_segment_and_words_committed_before_it_ends(finals: str) -> None:
+    backend = ToneBackend()
+    events = run_session(open_session(backend, finals=finals), SENTENCE.samples)
+    assert backend.stream_frames
+    assert bool(backend.encoded_frames) == (finals == "exact"), "streamed finals need no final pass"
+    assert {*kinds(events)} == {"SpeechStarted", "Interim", "FinalSegment", "SpeechEnded"}
     (utterance,) = check_events(events, len(SENTENCE.samples))
+    assert len(utterance.segments) == 1
     assert (utterance.text, utterance.reason) == (" ba co du mi.", "sentence")
     assert utterance.began <= 1.0
     assert 2.5 <= utterance.ended <= 3.0
     late_s = LATE_S if finals == "streamed" else 0
     assert utterance.segments[0].end_s == pytest.approx(2.5 - late_s, abs=0.03)
-    assert [interim.committed + interim.tentative for interim in utterance.interims][-1] == "ba co du mi."
-
-
-def test_words_are_committed_with_times_before_the_utterance_ends() -> None:
-    (utterance,) = check_events(events_of(SENTENCE), len(SENTENCE.samples))
+    assert utterance.interims[-1].committed + utterance.interims[-1].tentative == "ba co du mi."
     (word,), ((text, start_s, end_s), *_) = _words(utterance.interims), SENTENCE.words
     assert word.text == text
     # A space attends to the silence before the word.
@@ -98,12 +94,12 @@ def test_words_are_committed_with_times_before_the_utterance_ends() -> None:
 def test_a_script_holds_for_interims_finals_and_words(finals: str) -> None:
     events = events_of(SENTENCE, finals=finals, language="sr-Cyrl", word_timestamps=True)
     (utterance,) = check_events(events, len(SENTENCE.samples))
-    assert [interim.committed + interim.tentative for interim in utterance.interims][-1] == "ба цо ду ми."
-    words = [word for segment in utterance.segments for word in segment.words]
-    assert [word.text for word in words] == [" ба", " цо", " ду", " ми."]
-    assert utterance.text == " ба цо ду ми."
-    assert {word.text for word in _words(utterance.interims)} <= {" ба", " цо", " ду", " ми."}
-    assert utterance.segments[0].language == "sr"
+    (segment,), last = utterance.segments, utterance.interims[-1]
+    assert segment.text.lstrip() == last.committed + last.tentative == "ба цо ду ми."
+    words = [word.text for word in segment.words]
+    assert words == [" ба", " цо", " ду", " ми."]
+    assert {word.text for word in _words(utterance.interims)} <= {*words}
+    assert segment.language == "sr"
 
 
 @pytest.mark.parametrize("finals", FINALS)
@@ -127,30 +123,12 @@ def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals: str) ->
     ]
 
 
-# --- finals -------------------------------------------------------------------------------------------------
-
-
-def test_streamed_finals_run_no_final_pass() -> None:
-    backend = ToneBackend()
-    run_session(open_session(backend, finals="streamed"), SENTENCE.samples)
-    assert backend.stream_frames
-    assert not backend.encoded_frames
-    run_session(open_session(backend, finals="exact"), SENTENCE.samples)
-    assert backend.encoded_frames
-
-
 def test_local_agreement_commits_no_unstable_words() -> None:
     """The model changes each word for a second; by the time that some windows agree it is right."""
     speech = silence(0.5) + speak_random_words(12) + silence(2.0)
-    wrong = {}
+    wrong, changes = {}, {"commit_delay_frames": 0, "hop_frames": 26, "window_frames": 100}
     for agreement in (1, 4):
-        changes = {
-            "commit_delay_frames": 0,
-            "hop_frames": 26,
-            "window_frames": 100,
-            "local_agreement": agreement,
-        }
-        session = open_session(ToneBackend(unstable=True), **changes)
+        session = open_session(ToneBackend(unstable=True), local_agreement=agreement, **changes)
         (utterance,) = group_utterances(run_session(session, speech.samples))
         words = zip(_words(utterance.interims), speech.words, strict=False)
         wrong[agreement] = sum(word.text != right for word, (right, _, _) in words)
@@ -239,37 +217,28 @@ def test_no_word_is_shown_or_committed_after_its_latency_bound(changes: dict[str
     check_events(events, len(speech.samples))
     shown, committed = emission_times(events)
     ends_s = [end_s for _, _, end_s in speech.words]
-    assert len(committed) == len(shown) == len(ends_s)
-    late_s = [at_s - end_s for at_s, end_s in zip(committed, ends_s, strict=True)]
-    assert max(late_s) <= bound.wait_s + SMEAR_S
-    assert max(late_s) >= session.config.commit_delay_frames / 100
-    assert (
-        max(at_s - end_s for at_s, end_s in zip(shown, ends_s, strict=True)) <= bound.interim_wait_s + SMEAR_S
+    committed_late_s, shown_late_s = (
+        max(at_s - end_s for at_s, end_s in zip(times_s, ends_s, strict=True)) for times_s in (committed, shown)
     )
+    assert session.config.commit_delay_frames / 100 <= committed_late_s <= bound.wait_s + SMEAR_S
+    assert shown_late_s <= bound.interim_wait_s + SMEAR_S
 
 
 def emission_times(events: list[Event]) -> tuple[list[float], list[float]]:
     """Return the times at which each word of a stream was first shown, and at which it was committed."""
     shown: list[float] = []
     committed: list[float] = []
-    finished = 0
+    finished = ""
     for event in events:
-        at_s = event.emitted_samples / SAMPLE_RATE
-        interim = ""
+        certain = tentative = ""
         if isinstance(event, Interim):
-            committed += [at_s] * (finished + _count(event.committed) - len(committed))
-            interim = event.committed + event.tentative
+            certain, tentative = f" {event.committed}", event.tentative
         elif isinstance(event, FinalSegment):
-            finished += _count(event.segment.text)
-            committed += [at_s] * (finished - len(committed))
-            shown += [at_s] * (finished - len(shown))
-        shown += [at_s] * (finished + _count(interim) - len(shown))
+            finished += event.segment.text
+        for times_s, text in ((committed, certain), (shown, certain + tentative)):
+            n_words = sum(f" {word}" in WORDS for word in (finished + text).split())
+            times_s += [event.emitted_samples / SAMPLE_RATE] * (n_words - len(times_s))
     return shown, committed
-
-
-def _count(spoken: str) -> int:
-    """Return the number of whole words in a text."""
-    return sum(f" {word}" in WORDS for word in spoken.split())
 
 
 # --- load ---------------------------------------------------------------------------------------------------
@@ -282,10 +251,8 @@ def load_changes(events: list[Event]) -> list[LoadChanged]:
 def test_load_level_rises_on_a_slow_machine_and_falls_after_it() -> None:
     clock = FakeClock()
     backend = ToneBackend(clock=clock)
-    session = open_session(backend, clock=clock)
-    slow, fast = (
-        silence(0.5) + speak_random_words(40), silence(2.0) + speak_random_words(60) + silence(2.0)
-    )  # fmt: skip
+    session, slow = open_session(backend, clock=clock), silence(0.5) + speak_random_words(40)
+    fast = silence(2.0) + speak_random_words(60) + silence(2.0)
     backend.encode_s = 0.8
     events = session.feed(slow.samples)
     backend.encode_s = 0.0
@@ -314,9 +281,8 @@ def test_session_on_a_busy_machine_says_its_level_first_and_climbs_back() -> Non
     busy, free = silence(0.5) + speak_random_words(20), speak_random_words(60) + silence(2.0)
     events = session.feed(busy.samples)
     assert load_changes(events) == events[:1]
-    assert events[0] == LoadChanged(
-        audio_s=0.0, emitted_samples=0, compute_s=0.0, level=level, lag_s=0.0, detail=session.plan.detail
-    )
+    nothing = {"audio_s": 0.0, "emitted_samples": 0, "compute_s": 0.0, "lag_s": 0.0}
+    assert events[0] == LoadChanged(level=level, detail=session.plan.detail, **nothing)
     backend.encode_s = 0.0
     events += session.feed(free.samples) + session.close()
     assert [event.level for event in load_changes(events)] == [*range(level, -1, -1)]
@@ -378,10 +344,8 @@ def test_invalid_samples_are_refused_and_the_session_goes_on() -> None:
 def test_one_wild_sample_costs_no_words(value: float) -> None:
     samples = SENTENCE.samples.copy()
     samples[SAMPLE_RATE // 2] = value
-    for n_blocks in (1, 50):
-        session = open_session()
-        events = [event for block in np.array_split(samples, n_blocks) for event in session.feed(block)]
-        assert final_text(events + session.close()) == SENTENCE.text
+    for cuts in ((), range(0, len(samples), 2000)):
+        assert final_text(run_session(open_session(), samples, cuts)) == SENTENCE.text
 
 
 def test_session_in_use_by_another_thread_is_refused_and_unharmed() -> None:
@@ -412,61 +376,42 @@ def test_session_in_use_by_another_thread_is_refused_and_unharmed() -> None:
     }
 
 
-def test_invalid_samples_of_one_stream_leave_all_streams_unfed() -> None:
-    sessions = listener().stream_many(2, clock=None, **LETTER_OPTIONS)
-    sessions.open("a")
-    sessions.open("b")
-    with pytest.raises(AudioError, match="finite"):
-        sessions.feed({"a": SENTENCE.samples, "b": np.full(10, np.nan, np.float32)})
-    assert sessions.feed({"a": SENTENCE.samples})["a"] == events_of(SENTENCE)
-    assert sessions.close("a") == sessions.close("b") == []
-
-
-def test_16_bit_samples_give_the_same_events() -> None:
+def test_samples_of_16_bits_are_taken_and_neither_modified_nor_kept_by_reference() -> None:
     pcm = (SENTENCE.samples * 32768).astype(np.int16)
-    events = run_session(open_session(), pcm)
-    assert events == run_session(open_session(), pcm.astype(np.float32) / 32768)
-    assert final_text(events) == SENTENCE.text
-
-
-def test_fed_samples_are_neither_modified_nor_kept_by_reference() -> None:
-    def fed(block: Floats) -> Iterator[Event]:
+    expected = run_session(open_session(), pcm.astype(np.float32) / 32768)
+    assert final_text(expected) == SENTENCE.text
+    session, events = open_session(), list[Event]()
+    for block in np.split(pcm, range(BLOCK, len(pcm), BLOCK)):
         reused = block.copy()
-        yield from session.feed(reused)
+        events += session.feed(reused)
         np.testing.assert_array_equal(reused, block)
-        reused[:] = 1.0
-
-    session = open_session()
-    blocks = np.split(SENTENCE.samples, range(BLOCK, len(SENTENCE.samples), BLOCK))
-    assert [event for block in blocks for event in fed(block)] + session.close() == events_of(SENTENCE)
-
-
-def test_closed_session_refuses_samples() -> None:
-    session = open_session()
-    session.feed(SENTENCE.samples)
-    session.close()
-    assert session.close() == []
-    for more in (lambda: session.feed(SENTENCE.samples), session.flush):
-        with pytest.raises(HarkenError, match=r"^the session is closed$"):
-            more()
+        reused[:] = 1
+    assert events + session.close() == expected
 
 
 # --- several streams ----------------------------------------------------------------------------------------
 
 
-def test_stream_names_are_unique_while_open() -> None:
-    sessions = listener().stream_many(2, clock=None, **LETTER_OPTIONS)
+def test_what_is_closed_unknown_or_invalid_is_refused_and_no_stream_is_fed() -> None:
+    session, sessions = open_session(), listener().stream_many(2, clock=None, **LETTER_OPTIONS)
+    session.close()
+    assert session.close() == []
     sessions.open("door")
-    with pytest.raises(HarkenError, match="there is a stream 'door' already"):
-        sessions.open("door")
-    with pytest.raises(HarkenError, match="'window' is closed, or was never opened"):
-        sessions.feed({"window": SENTENCE.samples, "door": SENTENCE.samples})
-    assert sessions.feed({"door": SENTENCE.samples})["door"] == events_of(SENTENCE), (
-        "its samples had not been fed"
-    )
-    sessions.close("door")
+    sessions.open("gate")
+    invalid, said = np.full(10, np.nan, np.float32), SENTENCE.samples
+    for use, message in (
+        (lambda: session.feed(said), "^the session is closed$"),
+        (session.flush, "^the session is closed$"),
+        (lambda: sessions.open("door"), "there is a stream 'door' already"),
+        (lambda: sessions.feed({"window": said, "door": said}), "'window' is closed, or was never opened"),
+        (lambda: sessions.feed({"door": said, "gate": invalid}), "finite"),
+    ):
+        with pytest.raises(HarkenError, match=message):
+            use()
+    assert sessions.feed({"door": said})["door"] == events_of(SENTENCE), "its samples had not been fed"
+    assert sessions.close("door") == sessions.close("gate") == []
     sessions.open("door")
-    assert isinstance(sessions.feed({"door": SENTENCE.samples})["door"][0], SpeechStarted)
+    assert isinstance(sessions.feed({"door": said})["door"][0], SpeechStarted)
 
 
 @pytest.mark.parametrize("finals", FINALS)
