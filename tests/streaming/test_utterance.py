@@ -102,26 +102,21 @@ class UtteranceFeeder:
 
 
 frames = st.integers(5, 60).map(lambda half: 2 * half)
-update_lists = st.lists(
-    st.tuples(frames, frames, st.integers(0, 12_000), st.sampled_from([0, 60, 200])).map(
-        lambda drawn: (
-            StreamingConfig(window_frames=max(drawn[:2]), hop_frames=min(drawn[:2]), history_frames=drawn[3]),
-            drawn[2] if drawn[2] > 6000 else 0,
-        )
-    ),
-    max_size=8,
-)
+late_samples = st.just(0) | st.integers(6000, 12_000)
 
 
 @settings(max_examples=40)
-@given(updates=update_lists, start_frame=st.integers(0, 40), end=st.floats(0, 1))
-def test_every_frame_becomes_final_exactly_once(
-    updates: list[tuple[StreamingConfig, int]], start_frame: int, end: float
-):
+@given(
+    updates=st.lists(st.tuples(frames, frames, st.sampled_from([0, 60, 200]), late_samples), max_size=8),
+    start_frame=st.integers(0, 40),
+    end=st.floats(0, 1),
+)
+def test_every_frame_becomes_final_exactly_once(updates: list[Any], start_frame: int, end: float):
     """For any changes of the configuration, late updates, and any end."""
     feeder = UtteranceFeeder(noise_and_silence(20.0, seed=3), start_frame)
-    for config, late_samples in updates:
-        feeder.update(config, late_samples)
+    for one, other, history, late in updates:
+        hop, window = sorted((one, other))
+        feeder.update(StreamingConfig(window_frames=window, hop_frames=hop, history_frames=history), late)
     last = round(end * (feeder.utterance.encoded_frames + 130))
     chunk = feeder.end(start_frame + last)
     assert feeder.final_spans[0][0] == 0
@@ -179,16 +174,13 @@ def partly_committed() -> ActiveUtterance:
     return utterance
 
 
-def test_words_before_the_commit_delay_are_committed():
+def test_words_before_the_commit_delay_are_committed_and_other_committed_tokens_are_no_agreement():
     utterance = partly_committed()
     assert texts_of(utterance) == (" to be", " or not")
     utterance.encoded_frames = 230
     utterance.update(spoken("or not to be", [60, 81, 92, 99, 110]), CONFIG, TOKENIZER)
     assert texts_of(utterance) == (" to be or not", " to be")
     assert utterance.tokens == (*b" to be or not to be",)
-
-
-def test_hypothesis_that_differs_in_committed_tokens_does_not_count_as_agreement():
     utterance, agreement = new_utterance(), replace(CONFIG, local_agreement=3)
     utterance.update(spoken("a y c", [10, 30, 40, 50]), agreement, TOKENIZER)
     utterance.update(spoken("x y c", [10, 70, 81, 90]), CONFIG, TOKENIZER)
@@ -257,18 +249,21 @@ def test_updates_are_skipped_once_all_speech_is_heard_and_the_text_has_ended():
 # --- splits -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("frame", "finished", "committed", "tentative"),
-    [
-        (40, "", " to be", " or not"),
-        (42, " to", " be", " or not"),
-        (142, " to be or", "", " not"),
-    ],
-)
-def test_split_assigns_words_by_their_middle(frame: int, finished: str, committed: str, tentative: str):
-    split = partly_committed().split(START_FRAME + frame, TOKENIZER)
-    assert (text(split.finished_tokens), text(split.next_committed)) == (finished, committed)
-    assert TOKENIZER.decode(split.next_tentative) == tentative
+def test_split_assigns_words_by_their_middle():
+    for frame, *parts in (
+        *((40, "", " to be", " or not"), (42, " to", " be", " or not"), (142, " to be or", "", " not")),
+    ):
+        split = partly_committed().split(START_FRAME + frame, TOKENIZER)
+        texts = [
+            text(split.finished_tokens),
+            text(split.next_committed),
+            TOKENIZER.decode(split.next_tentative),
+        ]
+        assert texts == parts
+
+
+def positions(token: TimedToken) -> tuple[int, int]:
+    return token.start_position, token.end_position
 
 
 @given(
@@ -290,12 +285,9 @@ def test_split_loses_no_token_divides_no_word_and_counts_times_from_the_split(
     assert text(finished).split() == words[: len(text(finished).split())]
     assert len(finished) + len(following) >= len(utterance.committed)
     assert not following or len(finished) + len(following) == len(utterance.committed)
-    for before, after in zip(utterance.committed, finished, strict=False):
-        times = (before.start_position, before.end_position)
-        assert (after.start_position, after.end_position) == tuple(min(time, frame // 2) for time in times)
-    for before, after in zip(utterance.committed[len(finished) :], following, strict=False):
-        assert after.start_position + frame // 2 == before.start_position
-        assert after.end_position + frame // 2 == before.end_position
+    for index, (before, after) in enumerate(zip(utterance.committed, [*finished, *following], strict=False)):
+        for time, moved in zip(positions(before), positions(after), strict=True):
+            assert moved == (min(time, frame // 2) if index < len(finished) else time - frame // 2)
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -316,14 +308,11 @@ def saying(committed: bytes, tentative: bytes = b"") -> ActiveUtterance:
     return new_utterance(400, committed=byte_tokens(committed), tentative=tuple(tentative))
 
 
-def test_bytes_that_can_never_become_a_character_are_shown():
-    assert display_text(saying(b" a\xe2", b" b"), TOKENIZER) == ("a", "\ufffd b")
-
-
 @given(text=st.text("ab €é😀.", max_size=12), cuts=st.lists(st.integers(0, 48), min_size=4, max_size=4))
 @example(text="€", cuts=[1, 2, 2, 3])
 def test_committed_text_only_grows_and_never_ends_inside_a_character(text: str, cuts: list[int]):
-    """For any split of a text into committed, tentative and future tokens."""
+    """For any split of a text into committed, tentative and future tokens; invalid bytes are shown."""
+    assert display_text(saying(b" a\xe2", b" b"), TOKENIZER) == ("a", "\ufffd b")
     data = text.encode()
     steps = sorted(min(cut, len(data)) for cut in cuts)
     shown = [display_text(saying(data[:a], data[a:b]), TOKENIZER) for a, b in pairwise(steps)]
@@ -336,17 +325,11 @@ def test_committed_text_only_grows_and_never_ends_inside_a_character(text: str, 
 
 
 def test_sentence_end_is_found_in_the_last_characters():
-    for committed, tentative, ends in (
-        ("", "", False),
-        (" To be.", "", True),
-        (" To be", ".", True),
-        (" To be.", " Or", False),
-        (" To be", "! ", True),
-        (" To be", ",", False),
-        ("好", "。", True),
-        (" No. 5", "", False),
-    ):
-        assert ends_sentence(saying(committed.encode(), tentative.encode()), TOKENIZER) is ends
+    ended = ((" To be.", ""), (" To be", "."), (" To be", "! "), ("好", "。"))
+    going_on = (("", ""), (" To be.", " Or"), (" To be", ","), (" No. 5", ""))
+    for committed, tentative in ended + going_on:
+        utterance = saying(committed.encode(), tentative.encode())
+        assert ends_sentence(utterance, TOKENIZER) == ((committed, tentative) in ended)
     assert not ends_sentence(saying("好".encode(), "。".encode()[:2]), TOKENIZER)
 
 
@@ -356,15 +339,11 @@ def segments_of(data: bytes) -> list[Any]:
 
 def test_each_sentence_is_a_segment_and_words_have_times_in_the_stream():
     """A token attends to every 0.2 s, and is spoken 0.2 s before; the utterance begins after 10 s."""
-    first, second, last = segments_of(b" To be, sir. Or not? To")
-    assert [(each.text, each.start_s, each.end_s) for each in (first, second, last)] == [
-        (" To be, sir.", 10.0, pytest.approx(12.2)),
-        (" Or not?", pytest.approx(12.2), pytest.approx(13.8)),
-        (" To", pytest.approx(13.8), pytest.approx(14.4)),
-    ]
-    one, other, _ = first.words
-    assert (one.text, one.start_s, one.end_s) == (" To", 10.0, pytest.approx(10.4))
-    assert (other.text, other.start_s, other.end_s) == (" be,", pytest.approx(10.4), pytest.approx(11.2))
+    segments = segments_of(b" To be, sir. Or not? To")
+    one, other, _ = segments[0].words
+    found = [(each.text, round(each.start_s, 6), round(each.end_s, 6)) for each in (*segments, one, other)]
+    sentences = [(" To be, sir.", 10.0, 12.2), (" Or not?", 12.2, 13.8), (" To", 13.8, 14.4)]
+    assert found == [*sentences, (" To", 10.0, 10.4), (" be,", 10.4, 11.2)]
     assert one.probability == pytest.approx(np.mean(np.exp([0.0, -0.1, -0.2])))
     found = utterance_words(byte_tokens(b" He said: go!) Then... so"), saying(b""), TOKENIZER)
     assert [word.text for word in found] == [" He", " said:", " go!)", " Then...", " so"]
@@ -412,17 +391,13 @@ def candidate(
 @pytest.mark.parametrize(
     ("candidate", "speech_prob", "rejected"),
     [
-        (candidate(), 0.9, False),
+        *((candidate(), 0.9, False), (candidate(" Thank you."), 0.9, False)),
+        *((candidate(logprob=-1.2), 0.9, False), (candidate(" Thank you.", diffuse=True), 0.02, True)),
         (candidate(diffuse=True, logprob=-1.3, no_speech=0.9), 0.02, True),
-        (candidate(" Thank you.", diffuse=True), 0.02, True),
-        (candidate(" Thank you."), 0.9, False),
         (candidate(" a a a a a a a a a a a a a", logprob=-1.2, diffuse=True), 0.45, True),
         (candidate(" a b c d e f g h i j k l m", logprob=-1.0, diffuse=True), 0.45, False),
-        (candidate(logprob=-1.2), 0.9, False),
     ],
 )
-def test_hallucinations_are_rejected_and_speech_is_not(
-    candidate: PartialHypothesis, speech_prob: float, rejected: bool
-):
+def test_hallucinations_are_rejected_and_speech_is_not(candidate: Any, speech_prob: float, rejected: bool):
     probabilities = np.full(100, speech_prob, np.float32)
     assert is_hallucination(new_utterance(400), candidate, probabilities, 0.5, TOKENIZER) is rejected
