@@ -164,7 +164,7 @@ def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | No
     from harken.decoding.candidate_generator import Assistant
     from harken.decoding.generate import Row as DecodedRow
     from harken.decoding.generate import WindowEnd, generate, pick_best
-    from harken.decoding.speculation import SpeculativeDecoder
+    from harken.decoding.speculation import DraftContext, SpeculativeDecoder
 
     rules = make_rules(backend.dims)
     speculative = SpeculativeDecoder(
@@ -185,7 +185,7 @@ def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | No
         drafts = None
         if assistant is not None:
             mel = np.zeros((len(prompts), 1, 2 * backend.dims.n_audio_ctx), np.float32)
-            context = speculative.prepare(mel, features)
+            context = DraftContext(speculative, mel, features)
             drafts = context.open_draft_session(numbers, prompts, [()] * len(prompts), rules)
         passes.append(
             generate(session, found, logits, rules, pick_best, greedy=rules.greedy, draft_session=drafts)

@@ -16,7 +16,6 @@ from harken.backend_factory import AUTO, LSH_BUCKET_SIZE, LSH_ROUNDS, NGRAM, Bac
 from harken.checkpoints import Adapters, check_model_name, open_checkpoint, resolve_model, with_adapters
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
-from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
 from harken.keywords import (
     RecordingKeywords,
@@ -55,6 +54,7 @@ from harken.transcribe import (
     force_align,
 )
 from harken.transcribe.journal import Journal, recording_identity
+from harken.transcribe.language_id import allowed_languages
 from harken.transcribe.options import FIDELITIES
 from harken.transcription import ChannelsTranscription, DecodingTurn, Speakers, Transcription
 from harken.types import Dims

@@ -25,8 +25,8 @@ from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction
 from harken.contract import Backend, Features, Floats, Session
 from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest
 from harken.decoding.generate import STEPS_AT_ONCE, Row, WindowEnd, generate, pick_best, prefill
-from harken.decoding.hypothesis import Step
 from harken.decoding.logit_rules import LogitRules
+from harken.decoding.types import Step
 from real_models import recognizer
 from tiny_models import DIMS, make_backend, make_mel
 

@@ -186,7 +186,8 @@ def test_assistant_does_not_encode_where_it_does_not_draft() -> None:
 
     def stats(strategy: Strategy, **costs: float) -> DecodeStats:
         assistant = Assistant(backend=NoEncoder(random_logits()), shares_encoder=False, setup_ratio=0.5)
-        context = SpeculativeDecoder(float, assistant=assistant).prepare(make_mel(2), FakeFeatures(2), **costs)
+        decoder = SpeculativeDecoder(float, assistant=assistant)
+        context = DraftContext(decoder, make_mel(2), FakeFeatures(2), **costs)
         backend = ScriptedBackend(random_logits())
         return decode_all(backend, FakeFeatures(2), windows, rules, strategy, context)[1]
 
@@ -306,7 +307,8 @@ def test_no_draft_changes_the_text(
         backend=scripted(n_text_ctx, assistant), shares_encoder=assistant == "itself"
     )
     decoder = eager_decoder(assistant=drafting or None, ngram=ngram)
-    ours = decode_all(backend, features, attempts, rules, strategy, decoder.prepare(make_mel(), features))
+    context = DraftContext(decoder, make_mel(), features)
+    ours = decode_all(backend, features, attempts, rules, strategy, context)
     assert_same(ours, plain)
 
 
@@ -323,7 +325,7 @@ def test_drafts_of_the_model_itself_are_all_accepted(batch: tuple[list[Window], 
     ]
     itself = eager_decoder(assistant=Assistant(backend=backend, shares_encoder=True))
     for decoder, drafted in ((itself, windows), (eager_decoder(), known)):
-        context = decoder.prepare(make_mel(), features)
+        context = DraftContext(decoder, make_mel(), features)
         _, stats, rows = decode_all(backend, features, drafted, rules, Greedy(), context)
         assert stats.accepted == stats.drafted
         assert stats.drafted or max(map(len, rows.values())) < 3

@@ -21,8 +21,9 @@ import harken
 from checkpoint_files import random_weights, write_huggingface, write_openai
 from harken.audio import load_audio, log_mel
 from harken.contract import Features, Floats
-from harken.decoding import Beam, Greedy, Window, decode, language_probabilities, make_logit_rules, make_prompt
+from harken.decoding import Beam, Greedy, Window, decode, make_logit_rules, make_prompt
 from harken.text import Tokenizer
+from harken.transcribe.language_id import language_probabilities
 from harken.types import WINDOW_SAMPLES, Dims
 from real_models import larger_recognizer
 

@@ -11,12 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harken.contract import Backend
-from harken.decoding import language_probabilities
-from harken.decoding.language import allowed_languages
 from harken.errors import OptionError
 from harken.text import LANGUAGES, Tokenizer
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
-from harken.transcribe.language_id import FULL_EVIDENCE_S, LanguageFilter, LanguageVote
+from harken.transcribe.language_id import (
+    FULL_EVIDENCE_S,
+    LanguageFilter,
+    LanguageVote,
+    allowed_languages,
+    language_probabilities,
+)
 from harken.transcribe.window_decoder import DecodeRequest
 from single_recording import audio_window
 from tiny_models import N_WINDOWS, TOKENIZER, make_mel

@@ -19,8 +19,8 @@ from harken.errors import AudioError
 from harken.results import Segment, Word
 from harken.text import Tokenizer
 from harken.transcribe.forced_alignment import split_text
-from harken.transcribe.known_text import KnownText
-from harken.transcribe.segments import TokenSegment, split_at_timestamps
+from harken.transcribe.window_chain import KnownText
+from harken.transcribe.window_segments import split_at_timestamps
 from harken.transcribe.word_boundaries import (
     MIN_WORD_S,
     SEGMENT_TOLERANCE_S,
@@ -140,8 +140,8 @@ def timed(
     **marks: str,
 ) -> tuple[list[list[WordTiming]], float | None]:
     """Return the words of segments, and their median duration; by default every token is one position long."""
-    segments = [TokenSegment(start=0, end=100, tokens=tuple(MULTILINGUAL.encode(text))) for text in texts]
-    tokens = tuple(token for segment in segments for token in segment.tokens)
+    segments = [MULTILINGUAL.encode(text) for text in texts]
+    tokens = tuple(token for segment in segments for token in segment)
     positions = np.array(bounds or range(len(tokens) + 1), float)
     alignment = Alignment(
         tokens=tokens,

@@ -5,8 +5,6 @@ The package imports no backend, only the contract.
 
 from harken.decoding.candidate_generator import Assistant
 from harken.decoding.decode_windows import DecodingResult, Window, decode, make_prompt
-from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step
-from harken.decoding.language import language_probabilities
 from harken.decoding.logit_rules import (
     LogitRules,
     compile_suppress_regex,
@@ -15,7 +13,17 @@ from harken.decoding.logit_rules import (
 )
 from harken.decoding.partial_window import PartialHypothesis, PartialWindow, decode_partial
 from harken.decoding.speculation import DraftContext, SpeculativeDecoder
-from harken.decoding.strategies import MIN_TEMPERATURE, Beam, Greedy, Sample, Strategy, fallback_schedule
+from harken.decoding.types import (
+    MIN_TEMPERATURE,
+    Beam,
+    DecodeStats,
+    Greedy,
+    Hypothesis,
+    Observer,
+    Sample,
+    Step,
+    Strategy,
+)
 
 __all__ = [
     "MIN_TEMPERATURE",
@@ -38,8 +46,6 @@ __all__ = [
     "compile_suppress_regex",
     "decode",
     "decode_partial",
-    "fallback_schedule",
-    "language_probabilities",
     "make_logit_rules",
     "make_prompt",
     "normalized_hotwords",

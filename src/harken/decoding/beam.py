@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from harken.contract import Logits, Session
-from harken.decoding.hypothesis import (
+from harken.decoding.generate import LoopRule
+from harken.decoding.logit_rules import LogitRules
+from harken.decoding.types import (
     NO_ATTENTION,
     AttentionCapture,
+    Beam,
     CapturedAttention,
     Hypothesis,
     Observer,
     Step,
     no_attention,
 )
-from harken.decoding.logit_rules import LogitRules
-from harken.decoding.loops import LoopRule
-from harken.decoding.strategies import Beam
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,6 @@ class _BeamHypothesis:
         return _BeamHypothesis(
             (*self.tokens, token), (*self.logprobs, logprob), self.sum_logprob + logprob, parent_row
         )
-
-    def to_hypothesis(self, eot: int) -> Hypothesis:
-        return Hypothesis.from_picked(self.tokens, self.logprobs, eot, self.attention)
 
 
 @dataclass(slots=True)
@@ -90,7 +87,10 @@ class _BeamState:
 
     def results(self) -> list[Hypothesis]:
         """Return the finished hypotheses, made up to the width with the best unfinished ones."""
-        return [path.to_hypothesis(self.eot) for path in self.finished]
+        return [
+            Hypothesis.from_picked(path.tokens, path.logprobs, self.eot, path.attention)
+            for path in self.finished
+        ]
 
     def _finish(self, paths: list[_BeamHypothesis]) -> None:
         self.finished += [
@@ -158,10 +158,8 @@ def beam_search(
                 row += 1
             state.advance(candidates)
             best = max(candidates, key=lambda path: path.sum_logprob)
-            step = Step(
-                row=window, index=len(best.tokens) - 1, token=best.tokens[-1], logprob=best.logprobs[-1]
-            )
-            observe(step)
+            index = len(best.tokens) - 1
+            observe(Step(row=window, index=index, token=best.tokens[-1], logprob=best.logprobs[-1]))
         active = [(window, state) for window, state in active if not state.done]
         if not active:
             return [state.results() for state in states], forwards

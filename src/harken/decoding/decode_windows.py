@@ -10,19 +10,30 @@ import numpy as np
 from harken.contract import Backend, Features, Logits
 from harken.decoding.beam import beam_search
 from harken.decoding.generate import (
+    LoopRule,
     Pick,
     Row,
     WindowEnd,
+    compression_ratio,
     generate,
     pick_best,
     pick_sample,
     prefill,
 )
-from harken.decoding.hypothesis import DecodeStats, Hypothesis, Observer, Step, capture_attention, no_attention
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.loops import LoopRule, compression_ratio
 from harken.decoding.speculation import DraftContext, DraftSession
-from harken.decoding.strategies import Beam, Greedy, Sample, Strategy
+from harken.decoding.types import (
+    Beam,
+    DecodeStats,
+    Greedy,
+    Hypothesis,
+    Observer,
+    Sample,
+    Step,
+    Strategy,
+    capture_attention,
+    no_attention,
+)
 from harken.text import Tokenizer
 
 
@@ -108,14 +119,11 @@ def make_prompt(
     carry_initial_prompt.
     """
     max_tokens = n_text_ctx // 2 - 1
-    initial = _last_n(initial_prompt_tokens, max_tokens)
-    context = (*initial, *_last_n(previous_tokens, max_tokens - len(initial)))
+    initial = initial_prompt_tokens[-max_tokens:]
+    n_previous = min(max_tokens - len(initial), len(previous_tokens))
+    context = (*initial, *previous_tokens[len(previous_tokens) - n_previous :])
     start = tokenizer.sot_sequence(language, task, timestamps=timestamps)
     return (tokenizer.sot_prev, *context, *start) if context else start
-
-
-def _last_n(tokens: Sequence[int], n: int) -> Sequence[int]:
-    return tokens[max(len(tokens) - n, 0) :]
 
 
 def decode(

@@ -20,10 +20,17 @@ from numpy.typing import NDArray
 
 from harken.contract import Backend, Features, Floats, Ints
 from harken.decoding.alignment_attention import RunningAlignment, alignment_matrix
-from harken.decoding.generate import Row, Stop, generate, pick_best, prefill
-from harken.decoding.hypothesis import DecodeStats
+from harken.decoding.generate import (
+    STREAMED_REPEATS,
+    Row,
+    Stop,
+    generate,
+    pick_best,
+    prefill,
+    repetition_length,
+)
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.loops import STREAMED_REPEATS, repetition_length
+from harken.decoding.types import DecodeStats
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 

@@ -1,8 +1,8 @@
 """Speculative decoding: propose draft tokens, have them verified in one forward pass, and stop if that does not pay.
 
-A `SpeculativeDecoder` lives as long as a model and holds the statistics of drafting. It makes a `DraftContext` for
-windows that are encoded together; that opens a `DraftSession` for each decode of them, which
-`harken.decoding.generate.generate` asks for drafts.
+A `SpeculativeDecoder` lives as long as a model and holds the statistics of drafting. A `DraftContext` has windows that
+are encoded together, and opens a `DraftSession` for each decode of them, which `harken.decoding.generate.generate` asks
+for drafts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from harken.decoding.candidate_generator import (
     common_prefix_length,
 )
 from harken.decoding.draft_controller import AcceptanceCounter, DraftController
-from harken.decoding.hypothesis import DecodeStats
 from harken.decoding.logit_rules import LogitRules
+from harken.decoding.types import DecodeStats
 from harken.types import FRAMES_PER_SECOND
 
 MAX_DRAFT_TOKENS = 15
@@ -81,27 +81,22 @@ class SpeculativeDecoder:
         layers = f"{dims.n_text_layer} layer{'' if dims.n_text_layer == 1 else 's'}"
         return f"a decoder of {layers}, {dims.n_text_state} wide, with {encoder}"
 
-    def prepare(
-        self, mel: Floats, features: Features, encode_s: float = 0.0, positions: SparsePositions | None = None
-    ) -> DraftContext:
-        """Prepare to draft for windows that are encoded together.
-
-        Parameters
-        ----------
-        mel : ndarray of shape (windows, n_mels, frames), float32
-        features : Features
-            Encoder output of the main model.
-        encode_s : float
-            Seconds that the main model took for it, from which the time of an assistant is estimated.
-        positions : SparsePositions, optional
-            The position of each two frames.
-        """
-        return DraftContext(self, mel, features, encode_s, positions)
-
 
 @dataclass(eq=False)
 class DraftContext:
-    """Windows to draft for; an assistant encodes them when it is first needed."""
+    """Windows to draft for that are encoded together; an assistant encodes them when it is first needed.
+
+    Parameters
+    ----------
+    speculative_decoder : SpeculativeDecoder
+    mel : ndarray of shape (windows, n_mels, frames), float32
+    main_features : Features
+        Encoder output of the main model.
+    encode_s : float
+        Seconds that the main model took for it, from which the time of an assistant is estimated.
+    positions : SparsePositions, optional
+        The position of each two frames.
+    """
 
     speculative_decoder: SpeculativeDecoder
     mel: Floats

@@ -8,7 +8,7 @@ import numpy as np
 
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
-from harken.decoding.loops import compression_ratio
+from harken.decoding.generate import compression_ratio
 from harken.results import Segment, Word
 from harken.streaming.utterance import ActiveUtterance, TimedToken
 from harken.text import Tokenizer

@@ -19,13 +19,14 @@ from harken.api import Recognizer
 from harken.audio import LOG_MEL_FLOOR, LogMel, normalize
 from harken.checkpoints import Checkpoint
 from harken.contract import Features, Floats, Ints
-from harken.decoding import Greedy, Window, decode, language_probabilities, make_logit_rules, make_prompt
+from harken.decoding import Greedy, Window, decode, make_logit_rules, make_prompt
 from harken.errors import OutputError
 from harken.files import write_atomic
 from harken.text import Tokenizer
 from harken.training.network import fastest_matmul_dtype, run_decoder
 from harken.training.windows import Progress, TrainingWindow
 from harken.transcribe import TranscribeOptions
+from harken.transcribe.language_id import language_probabilities
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, TIMESTAMP_STEP_S, Dims
 
 HalfFloats = NDArray[np.float16]

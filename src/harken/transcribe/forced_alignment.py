@@ -18,7 +18,6 @@ from harken.transcribe.hallucination import normalize_phrase
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.recording import RecordingTranscriber
 from harken.transcribe.scheduler import Scheduler
-from harken.transcribe.segments import TokenSegment
 from harken.transcribe.window_decoder import WindowDecoder, frames_to_encode
 from harken.transcribe.word_boundaries import fit_to_speech
 from harken.transcribe.word_timestamps import align_tokens, words_by_segment
@@ -90,8 +89,7 @@ def _align_window(
     space, n_positions = "" if language in LANGUAGES_WITHOUT_SPACES else " ", frames // FRAMES_PER_POSITION
     tokens = tuple(tokenizer.encode(space + text.strip())) if text.strip() else ()
     alignment = align_tokens(backend, features, 0, tokens, tokenizer, n_positions, language=language)
-    whole = TokenSegment(start=0, end=n_positions, tokens=tokens)
-    (timings,), _ = words_by_segment([whole], alignment, tokenizer, language=language)
+    (timings,), _ = words_by_segment([tokens], alignment, tokenizer, language=language)
     words = [
         Word(
             text=timing.text,

@@ -18,9 +18,8 @@ from harken.decoding import Hypothesis
 from harken.results import Segment, UnwrittenSpeech, Word
 from harken.text import Tokenizer
 from harken.transcribe.chunking import FrameSpan
-from harken.transcribe.segments import TokenSegment
 from harken.transcribe.window_decoder import WindowResult
-from harken.transcribe.window_segments import ScoredText, SegmentMaker, WindowText
+from harken.transcribe.window_segments import ScoredText, SegmentMaker, TokenSegment, WindowText
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 ScoredSegment = tuple[ScoredText, Segment]

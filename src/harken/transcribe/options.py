@@ -15,10 +15,10 @@ from harken.decoding import (
     DecodingResult,
     Greedy,
     Observer,
+    Sample,
     Step,
     Strategy,
     compile_suppress_regex,
-    fallback_schedule,
     normalized_hotwords,
 )
 from harken.errors import Cancelled, OptionError
@@ -202,6 +202,8 @@ class TranscribeOptions:
 
     def __post_init__(self) -> None:
         check(self)
+        if not self.temperatures:
+            raise OptionError("temperatures", self.temperatures, "at least one temperature")
         if any(0 < temperature < MIN_TEMPERATURE for temperature in self.temperatures):
             raise OptionError("temperatures", self.temperatures, TEMPERATURES)
         for name in ("initial_prompt", "prefix"):
@@ -236,11 +238,17 @@ class TranscribeOptions:
         return None if self.language is None else to_language_code(self.language)
 
     def strategies(self) -> tuple[Strategy, ...]:
-        """Return the fallback schedule: the decoding strategies to try in turn."""
-        beam = self._beam(self.beam_size or SECOND_LOOK_BEAMS)
+        """Return the fallback schedule: the decoding strategies to try in turn.
+
+        Source: openai/whisper, transcribe.py, decode_with_fallback.
+        """
+        beam = self._beam(
+            self.beam_size or SECOND_LOOK_BEAMS
+        )  # it checks its options even where it is not used
         first = Greedy() if self.beam_size in (None, 1) else beam
-        return fallback_schedule(
-            self.temperatures, first=first, best_of=self.best_of, length_penalty=self.length_penalty
+        return tuple(
+            Sample(temperature=t, best_of=self.best_of, length_penalty=self.length_penalty) if t else first
+            for t in self.temperatures
         )
 
     @property

@@ -18,7 +18,7 @@ from harken.transcribe.journal import Journal
 from harken.transcribe.language_id import LanguageFilter, LanguageProbabilities, LanguageVote
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.options import Callbacks
-from harken.transcribe.window_chain import ChainContext, LanguageState, WindowChain
+from harken.transcribe.window_chain import ChainContext, KnownText, LanguageState, WindowChain
 from harken.transcribe.window_decoder import (
     AudioWindow,
     DecodeRequest,
@@ -116,7 +116,8 @@ class RecordingTranscriber:
         self.parallel = self._segmenter is not None and not self.options.condition_on_previous_text
         self._chains: deque[WindowChain] = deque()
         self._draft_tokens = draft_tokens
-        self._known_text = window_decoder.known_text(draft) if draft else None
+        known_tokens = window_decoder.encode_text(" ".join((draft or "").split()))
+        self._known_text = KnownText(known_tokens, window_decoder.backend.dims.n_text_ctx) if draft else None
         self._journal = journal
         self._n_chains_opened = 0
         self._exhausted = self.reads_on = False

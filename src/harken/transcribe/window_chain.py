@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from harken.results import Segment, UnwrittenSpeech
 from harken.transcribe.chunking import FrameSource, SpeechSegmenter
 from harken.transcribe.gap_filling import GapFilling
-from harken.transcribe.known_text import KnownText
 from harken.transcribe.language_id import LanguageProbabilities
-from harken.transcribe.segments import shift_timestamps, single_timestamp_ending
 from harken.transcribe.window_decoder import (
     AudioWindow,
     DecodeRequest,
@@ -18,13 +16,26 @@ from harken.transcribe.window_decoder import (
     WindowDecoder,
     WindowResult,
 )
-from harken.transcribe.window_segments import SegmentMaker, WindowText
+from harken.transcribe.window_segments import (
+    SegmentMaker,
+    WindowText,
+    shift_timestamps,
+    single_timestamp_ending,
+)
 from harken.transcribe.word_boundaries import refine_word_boundaries
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, TIMESTAMP_STEP_S
 
 # No text ends that early in a window. Words invented for music get such times; windows that began behind them would
 # repeat the words for every few hundredths of a second.
 _LEAST_ADVANCE_FRAMES = FRAMES_PER_SECOND // 10
+
+
+LONGEST_MATCH, SHORTEST_MATCH = 8, 3
+"""Tokens that have to be the same for a place in the text to be found, most and fewest."""
+MOST_SKIPPED = 8
+"""Tokens at the end of a window that may differ from the text."""
+LEAST_SLACK = 100
+"""Tokens that may be missing from the text, or stand in it without being spoken, between two windows."""
 
 
 @dataclass(slots=True)
@@ -92,6 +103,42 @@ class WindowOutcome:
     last_speech_s: float
     draft_tokens: tuple[int, ...]
     unwritten: tuple[UnwrittenSpeech, ...] = ()
+
+
+class KnownText:
+    """A text that a recording is expected to have, as a source of drafts, and how far it has been spoken.
+
+    It may be a script, an old transcript, or subtitles.
+
+    Parameters
+    ----------
+    tokens : sequence of int
+        Text tokens.
+    context : int
+        Most tokens of a window.
+    """
+
+    def __init__(self, tokens: Sequence[int], context: int) -> None:
+        self._tokens, self._context, self._spoken = tuple(tokens), context, 0
+
+    def ahead(self) -> tuple[int, ...]:
+        """Return what is expected to be spoken next, of some windows that are decoded together."""
+        return self._tokens[self._spoken : self._spoken + 2 * self._context]
+
+    def advance(self, spoken: Sequence[int]) -> None:
+        """Go on behind the text tokens of a window: to where the text has its last ones, else as far as it is long."""
+        expected = self._spoken + len(spoken)
+        for length in range(LONGEST_MATCH, SHORTEST_MATCH - 1, -1):
+            for skipped in range(min(MOST_SKIPPED, len(spoken) - length) + 1):
+                end = len(spoken) - skipped
+                ngram = tuple(spoken[end - length : end])
+                slack = LEAST_SLACK + len(spoken)
+                starts = range(max(0, expected - slack), min(len(self._tokens), expected + slack))
+                if matches := [start for start in starts if self._tokens[start : start + length] == ngram]:
+                    found = min(matches, key=lambda start: abs(start + length + skipped - expected))
+                    self._spoken = found + length + skipped
+                    return
+        self._spoken = min(expected, len(self._tokens))
 
 
 class WindowChain:

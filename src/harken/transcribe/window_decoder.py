@@ -26,15 +26,13 @@ from harken.decoding import (
     Step,
     Window,
     decode,
-    language_probabilities,
     make_logit_rules,
     make_prompt,
 )
 from harken.results import Attempt
 from harken.text import Tokenizer
 from harken.transcribe.fallback import decode_with_fallback
-from harken.transcribe.known_text import KnownText
-from harken.transcribe.language_id import LanguageProbabilities
+from harken.transcribe.language_id import LanguageProbabilities, language_probabilities
 from harken.transcribe.options import Callbacks, TranscribeOptions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
@@ -95,7 +93,7 @@ class EncodedBatch:
     features: Features
     partial: bool
     encode_s: float
-    draft_context: DraftContext | None
+    draft_context: DraftContext | None = None
     probabilities: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -225,7 +223,7 @@ class WindowDecoder:
     def __post_init__(self) -> None:
         options = self.options
         self.exact = options.is_exact(self.backend.capabilities.precision)
-        self.initial_prompt_tokens = self._encode_text(options.initial_prompt)
+        self.initial_prompt_tokens = self.encode_text(options.initial_prompt)
         self._rules = self.make_rules(timestamps=options.timestamps)
         self._first_window_rules = (
             self.make_rules(timestamps=options.timestamps, prefix=options.prefix)
@@ -248,7 +246,7 @@ class WindowDecoder:
             suppress_blank=options.suppress_blank,
             max_initial_timestamp_s=options.max_initial_timestamp_s,
             suppress_regex=options.suppress_regex,
-            forced_prefix=self._encode_text(prefix),
+            forced_prefix=self.encode_text(prefix),
             hotwords=options.hotwords,
         )
 
@@ -269,10 +267,6 @@ class WindowDecoder:
             initial_prompt_tokens=self.initial_prompt_tokens if partial or options.carry_initial_prompt else (),
             previous_tokens=previous_tokens,
         )
-
-    def known_text(self, text: str) -> KnownText:
-        """Return a text that a recording is expected to have."""
-        return KnownText(self._encode_text(" ".join(text.split())), self.backend.dims.n_text_ctx)
 
     def encode(self, windows: Sequence[AudioWindow]) -> list[EncodedWindow]:
         """Encode windows without their padding, unless windows are exact."""
@@ -363,14 +357,9 @@ class WindowDecoder:
             began_s = self._now_s()
             features = self.backend.encode(mel, positions)
             encode_s = self._now_s() - began_s
-            batch = EncodedBatch(
-                features=features,
-                partial=positions is not None,
-                encode_s=encode_s,
-                draft_context=self.speculator.prepare(mel, features, encode_s, positions)
-                if self.speculator
-                else None,
-            )
+            batch = EncodedBatch(features, positions is not None, encode_s)
+            if self.speculator:
+                batch.draft_context = DraftContext(self.speculator, mel, features, encode_s, positions)
             encoded.update({i: EncodedWindow(windows[i], batch, index) for index, i in enumerate(indices)})
         return [encoded[i] for i in range(len(windows))]
 
@@ -478,7 +467,7 @@ class WindowDecoder:
             code: probability for code, probability in probabilities.items() if code not in weights
         }
 
-    def _encode_text(self, text: str | None) -> list[int]:
+    def encode_text(self, text: str | None) -> list[int]:
         """Return the tokens of a text that follows other text; none without a text."""
         return self.tokenizer.encode(" " + text.strip()) if text else []
 

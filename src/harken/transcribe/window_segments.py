@@ -1,9 +1,13 @@
-"""The text of a decoded window as segments: their times in the recording, their words, their hallucination scores."""
+"""The text of a decoded window as segments: split at timestamps, with times in the recording, words and scores.
+
+Source: openai/whisper, transcribe.py, transcribe.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from harken.results import Segment, Word
 from harken.transcribe.chunking import FrameSource, FrameSpan, SpeechSegmenter, speech_in_window, total_frames
@@ -14,16 +18,85 @@ from harken.transcribe.hallucination import (
     mean_speech_probability,
     score_hallucination,
 )
-from harken.transcribe.segments import TokenSegment, split_at_timestamps
 from harken.transcribe.window_decoder import WindowDecoder, WindowResult
 from harken.transcribe.word_timestamps import (
     Alignment,
+    WordTiming,
     align_decoded,
     align_tokens,
-    text_tokens,
     words_by_segment,
 )
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSegment:
+    """One segment of a window, with its tokens; times in positions of 0.02 s from the start of the window."""
+
+    start: float
+    end: float
+    tokens: tuple[int, ...]
+
+
+def split_at_timestamps(
+    tokens: Sequence[int], timestamp_begin: int, window_positions: float, *, self_contained: bool = False
+) -> tuple[list[TokenSegment], float]:
+    """Split the tokens of a window into segments at pairs of timestamps.
+
+    Parameters
+    ----------
+    tokens : sequence of int
+        Decoded tokens, without the end of text.
+    timestamp_begin : int
+        Id of <|0.00|>.
+    window_positions : float
+        Length of the window's part of the recording, in positions of 0.02 s.
+    self_contained : bool
+        Whether speech in the window also ends in it, as in one that was packed between silences.
+
+    Returns
+    -------
+    token_segments : list of TokenSegment
+    advance : float
+        Positions from the start of this window to that of the next; above 0.
+
+    Notes
+    -----
+    An unfinished segment behind a pair of timestamps is left to the next window, which begins at the pair; in a
+    self-contained window it ends with the window. A window that ends with a single timestamp has no unfinished segment.
+    """
+    is_timestamp = [token >= timestamp_begin for token in tokens]
+    slice_ends = [i + 1 for i, (a, b) in enumerate(pairwise(is_timestamp)) if a and b]
+    if not slice_ends:
+        last = next((token - timestamp_begin for token in reversed(tokens) if token >= timestamp_begin), 0)
+        return [TokenSegment(start=0, end=last or window_positions, tokens=tuple(tokens))], window_positions
+    ends_with_single = single_timestamp_ending(tokens, timestamp_begin)
+    if ends_with_single:
+        slice_ends.append(len(tokens))
+    token_slices = [tuple(tokens[a:b]) for a, b in pairwise([0, *slice_ends])]
+    token_segments = [
+        TokenSegment(start=part[0] - timestamp_begin, end=part[-1] - timestamp_begin, tokens=part)
+        for part in token_slices
+    ]
+    remaining_tokens = tuple(tokens[slice_ends[-1] :])
+    if self_contained and any(token < timestamp_begin for token in remaining_tokens):
+        start = remaining_tokens[0] - timestamp_begin
+        rest = TokenSegment(start=start, end=max(window_positions, start + 1), tokens=remaining_tokens)
+        return [*token_segments, rest], window_positions
+    advance = 0 if ends_with_single else tokens[slice_ends[-1] - 1] - timestamp_begin
+    return token_segments, advance or window_positions
+
+
+def single_timestamp_ending(tokens: Sequence[int], timestamp_begin: int) -> bool:
+    """Return whether the last token is a timestamp and the one before it is not."""
+    return [token >= timestamp_begin for token in tokens[-2:]] == [False, True]
+
+
+def shift_timestamps(tokens: Sequence[int], timestamp_begin: int, n_positions: int) -> tuple[int, ...]:
+    """Return the tokens with timestamps of a window that begins a number of positions later."""
+    return tuple(
+        max(token - n_positions, timestamp_begin) if token >= timestamp_begin else token for token in tokens
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,22 +231,22 @@ class SegmentMaker:
             if attention is not None and rows:  # timestamps may leave out the words
                 start, end = attended_stretch(attention[:, rows], window.n_positions)
             spans = self.frame_source.spans(round(window.source_frame(start)), round(window.source_frame(end)))
-            verdict = score_hallucination(
-                HallucinationFeatures(
-                    text=text,
-                    n_tokens=len(rows),
-                    duration_s=total_frames(spans) / FRAMES_PER_SECOND,
-                    avg_logprob=decoded.hypothesis.avg_logprob,
-                    no_speech_prob=decoded.no_speech_prob,
-                    compression_ratio=decoded.compression_ratio,
-                    speech_prob=None
-                    if self.segmenter is None
-                    else mean_speech_probability(self.segmenter.probabilities, spans),
-                    attention_concentration=None
-                    if attention is None
-                    else attention_concentration(attention[:, rows], window.n_positions),
-                )
+            speech_prob = concentration = None
+            if self.segmenter is not None:
+                speech_prob = mean_speech_probability(self.segmenter.probabilities, spans)
+            if attention is not None:
+                concentration = attention_concentration(attention[:, rows], window.n_positions)
+            features = HallucinationFeatures(
+                text=text,
+                n_tokens=len(rows),
+                duration_s=total_frames(spans) / FRAMES_PER_SECOND,
+                avg_logprob=decoded.hypothesis.avg_logprob,
+                no_speech_prob=decoded.no_speech_prob,
+                compression_ratio=decoded.compression_ratio,
+                speech_prob=speech_prob,
+                attention_concentration=concentration,
             )
+            verdict = score_hallucination(features)
             dropped = limit is not None and verdict.score >= limit
             yield ScoredText(
                 start=segment.start,
@@ -190,20 +263,19 @@ class SegmentMaker:
         return self._add_words(segments, window) if self._options.word_timestamps else (segments, None)
 
     def _make_segment(self, scored: ScoredText, window: WindowText) -> Segment:
-        source, result = self.frame_source, window.result
-        decoded = result.decoded
-        start_s = source.start_s(window.source_frame(scored.start))
+        result, decoded = window.result, window.result.decoded
+        start_s, end_s = self._times_s(window, scored.start, scored.end)
         return Segment(
             index=0,
             start_s=start_s,
-            end_s=max(start_s, source.end_s(window.source_frame(scored.end))),
+            end_s=end_s,
             text=scored.text,
             tokens=scored.tokens,
             temperature=decoded.temperature,
             avg_logprob=decoded.hypothesis.avg_logprob,
             compression_ratio=decoded.compression_ratio,
             no_speech_prob=decoded.no_speech_prob,
-            seek_s=round(source.start_s(window.offset) * FRAMES_PER_SECOND) / FRAMES_PER_SECOND,
+            seek_s=round(self.frame_source.start_s(window.offset) * FRAMES_PER_SECOND) / FRAMES_PER_SECOND,
             attempts=result.attempts,
             language=result.language,
             hallucination_score=round(scored.score, 4),
@@ -213,7 +285,7 @@ class SegmentMaker:
         """Add the words to segments, with the times of the alignment."""
         options = self._options
         words, median_duration = words_by_segment(
-            window.scored,
+            [scored.tokens for scored in window.scored],
             self._align(window),
             self.decoder.tokenizer,
             language="en" if options.task == "translate" else window.result.language,
@@ -221,38 +293,33 @@ class SegmentMaker:
             append_punctuations=options.append_punctuations,
         )
 
-        def word(text: str, start: float, end: float, probability: float) -> Word:
-            start_s = self.frame_source.start_s(window.source_frame(start))
-            end_s = max(start_s, self.frame_source.end_s(window.source_frame(end)))
-            return Word(text=text, start_s=start_s, end_s=end_s, probability=probability)
+        def word(timing: WordTiming) -> Word:
+            start_s, end_s = self._times_s(window, timing.start, timing.end)
+            return Word(text=timing.text, start_s=start_s, end_s=end_s, probability=timing.probability)
 
         return [
-            replace(
-                segment,
-                words=tuple(
-                    word(timing.text, timing.start, timing.end, timing.probability) for timing in timings
-                ),
-            )
+            replace(segment, words=tuple(map(word, timings)))
             for segment, timings in zip(segments, words, strict=True)
         ], median_duration
 
+    def _times_s(self, window: WindowText, start: float, end: float) -> tuple[float, float]:
+        """Return the times in the recording of two positions of a window."""
+        start_s = self.frame_source.start_s(window.source_frame(start))
+        return start_s, max(start_s, self.frame_source.end_s(window.source_frame(end)))
+
     def _align(self, window: WindowText) -> Alignment:
         """Align by the cross-attention of decoding, or as the reference does, in a pass of its own."""
-        decoder, result = self.decoder, window.result
+        decoder, result, tokenizer = self.decoder, window.result, self.decoder.tokenizer
+        tokens = [token for scored in window.scored for token in scored.tokens]
         if not decoder.exact:
-            return align_decoded(
-                result.decoded.hypothesis,
-                window.scored,
-                decoder.tokenizer,
-                window.n_positions,
-                decoder.backend.word_heads,
-            )
+            heads = decoder.backend.word_heads
+            return align_decoded(result.decoded.hypothesis, len(tokens), tokenizer, window.n_positions, heads)
         return align_tokens(
             decoder.backend,
             result.encoded.batch.features,
             result.encoded.index,
-            text_tokens(window.scored, decoder.tokenizer),
-            decoder.tokenizer,
+            [token for token in tokens if token < tokenizer.eot],
+            tokenizer,
             window.n_positions,
             language=result.language,
             task=self._options.task,

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from harken.contract import Backend, Features, Floats, Ints
 from harken.decoding import Hypothesis
 from harken.decoding.alignment_attention import alignment_matrix
-from harken.decoding.hypothesis import copy_attention
+from harken.decoding.types import copy_attention
 from harken.errors import OptionError
 from harken.text import Tokenizer
-from harken.transcribe.segments import TokenSegment
 from harken.types import WordHead
 
 PREPEND_PUNCTUATIONS = "\"'“¿([{-"
@@ -203,16 +202,9 @@ def _dtw_trace(cost: NDArray[np.float64]) -> tuple[Ints, Ints]:
     return entered, diagonal
 
 
-def text_tokens(token_segments: Sequence[TokenSegment], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the text tokens of some segments, one segment after the other."""
-    return tuple(
-        token for token_segment in token_segments for token in token_segment.tokens if token < tokenizer.eot
-    )
-
-
 def align_decoded(
     hypothesis: Hypothesis,
-    token_segments: Sequence[TokenSegment],
+    n_segment_tokens: int,
     tokenizer: Tokenizer,
     n_positions: int,
     word_heads: Sequence[WordHead],
@@ -226,8 +218,8 @@ def align_decoded(
     ----------
     hypothesis : Hypothesis
         Decoded with `attention`.
-    token_segments : sequence of TokenSegment
-        Segments that `split_at_timestamps` made of its tokens.
+    n_segment_tokens : int
+        Number of its first tokens, which are those of the window's segments.
     tokenizer : Tokenizer
     n_positions : int
         Number of positions of the window that hold audio.
@@ -244,7 +236,6 @@ def align_decoded(
     The difference from `align_tokens` is measured in docs/decisions/words.md.
     """
     assert hypothesis.attention is not None, "the hypothesis was decoded with attention"
-    n_segment_tokens = sum(len(token_segment.tokens) for token_segment in token_segments)
     text_rows = [i for i, token in enumerate(hypothesis.tokens) if token < tokenizer.eot]
     segment_rows = [i for i in text_rows if i < n_segment_tokens]
     if not segment_rows:
@@ -352,7 +343,7 @@ def align_tokens(
 
 
 def words_by_segment(
-    token_segments: Sequence[TokenSegment],
+    segments: Sequence[Sequence[int]],
     alignment: Alignment,
     tokenizer: Tokenizer,
     *,
@@ -364,8 +355,8 @@ def words_by_segment(
 
     Parameters
     ----------
-    token_segments : sequence of TokenSegment
-        Segments in the order of the window.
+    segments : sequence of sequence of int
+        Tokens of each segment, in the order of the window.
     alignment : Alignment
         Alignment of the text tokens of these segments, one segment after the other.
     tokenizer : Tokenizer
@@ -388,10 +379,8 @@ def words_by_segment(
     never extends over two segments.
     """
     texts, words_per_segment, tokens_per_word = [], [], []
-    for token_segment in token_segments:
-        segment_texts, groups = tokenizer.split_words(
-            [t for t in token_segment.tokens if t < tokenizer.eot], language
-        )
+    for tokens in segments:
+        segment_texts, groups = tokenizer.split_words([t for t in tokens if t < tokenizer.eot], language)
         texts += segment_texts
         words_per_segment.append(len(segment_texts))
         tokens_per_word += [len(group) for group in groups]

@@ -1,12 +1,77 @@
-"""The results of decoding: hypotheses, steps and statistics."""
+"""What decoding is asked for and what comes of it: strategies, hypotheses, steps and statistics.
+
+The strategies are a sum type, so that an illegal combination cannot be written: `Greedy` and `Beam` are deterministic,
+`Sample` draws at a temperature. A fallback schedule is a tuple of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
+from typing import ClassVar
 
 from harken.contract import Floats, Session
-from harken.decoding.strategies import Greedy, Strategy
+from harken.option_types import check, option
+
+MIN_TEMPERATURE = 0.001
+"""Least temperature to sample at: logits that are divided by less overflow, and it is as greedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greedy:
+    """Pick the most probable token at every step."""
+
+    temperature: ClassVar[float] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Draw tokens at a temperature, `best_of` times, and keep the best.
+
+    Parameters
+    ----------
+    temperature : float
+        Above 0; 1 draws from the model's own distribution.
+    best_of : int
+        Number of independent samples.
+    length_penalty : float or None
+        As in `Beam`.
+    """
+
+    temperature: float = option(MISSING, low=MIN_TEMPERATURE, high=10)
+    best_of: int = option(5, low=1, high=64)
+    length_penalty: float | None = option(None, low=0, high=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beam:
+    """Keep the `width` best hypotheses at every step.
+
+    Parameters
+    ----------
+    width : int
+        Number of hypotheses kept.
+    patience : float
+        Stop after ``round(width * patience)`` finished ones (Kasai et al. 2022, arXiv:2204.05424).
+    length_penalty : float or None
+        Alpha in ((5 + length) / 6) ** alpha, by which a finished hypothesis' log-probability is divided
+        (Wu et al. 2016, arXiv:1609.08144, equation 14); None divides by the length.
+    """
+
+    temperature: ClassVar[float] = 0.0
+    width: int = option(5, low=1, high=64)
+    patience: float = option(1.0, above=0, high=100)
+    length_penalty: float | None = option(None, low=0, high=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+Strategy = Greedy | Sample | Beam
+
 
 CapturedAttention = tuple[Floats | None, Floats | None]
 """Attention of the alignment heads and of the word heads."""
