@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from harken.streaming import StreamingConfig
-from harken.streaming.config import interpolated_presets, scale_window
+from harken.streaming.config import NOISY_WINDOW_FRAMES, interpolated_presets, scale_window
 from harken.streaming.load_shedding import (
     CATCH_UP_S,
     FIRST_REPORTED_LAG_S,
@@ -16,7 +16,6 @@ from harken.streaming.load_shedding import (
     LoadMonitor,
     apply_load_level,
 )
-from harken.streaming.snr import NOISY_WINDOW_FRAMES
 
 FIXED = StreamingConfig(window_frames=200, hop_frames=50)
 

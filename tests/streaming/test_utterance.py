@@ -25,12 +25,10 @@ from harken.streaming.utterance import (
     ActiveUtterance,
     EncoderChunk,
     TimedToken,
-    stable_prefix_length,
-)
-from harken.streaming.utterance_text import (
     display_text,
     ends_sentence,
     is_hallucination,
+    stable_prefix_length,
     utterance_segments,
     utterance_words,
 )

@@ -11,7 +11,7 @@ from harken.decoding.logit_rules import (
     make_logit_rules,
     normalized_hotwords,
 )
-from harken.decoding.partial_window import PartialHypothesis, PartialWindow, decode_partial
+from harken.decoding.partial_window import PartialHypothesis, PartialWindow, alignment_matrix, decode_partial
 from harken.decoding.speculation import DraftContext, SpeculativeDecoder
 from harken.decoding.types import (
     MIN_TEMPERATURE,
@@ -43,6 +43,7 @@ __all__ = [
     "Step",
     "Strategy",
     "Window",
+    "alignment_matrix",
     "compile_suppress_regex",
     "decode",
     "decode_partial",

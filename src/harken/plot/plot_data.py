@@ -13,8 +13,7 @@ from harken.api import Recognizer
 from harken.audio import AudioSource, LogMel, mel_filters, normalize, stream_audio
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector
 from harken.contract import Floats
-from harken.decoding import DecodingResult
-from harken.decoding.alignment_attention import alignment_matrix
+from harken.decoding import DecodingResult, alignment_matrix
 from harken.errors import AudioError, OptionError
 from harken.results import MAX_TIME_S, Attempt, Segment, Word
 from harken.text import Tokenizer

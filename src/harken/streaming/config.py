@@ -11,14 +11,14 @@ from typing import Any
 
 from harken.errors import OptionError
 from harken.option_types import check, is_given, option
-from harken.streaming.endpointer import MAX_PAUSE_S, MIN_PAUSE_S
-from harken.streaming.snr import NORMAL_WINDOW_FRAMES
 from harken.types import FRAMES_PER_POSITION, WINDOW_FRAMES
 
+NORMAL_WINDOW_FRAMES, NOISY_WINDOW_FRAMES = 200, 300
 MAX_WINDOW_FRAMES = 1000
 MAX_COMMIT_DELAY_FRAMES = 1000
 MAX_LOCAL_AGREEMENT = 8
 MAX_DELAY_MS = 60_000
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0
 STEPS_BETWEEN_PRESETS = 8
 """Number of steps from one preset to the next for a delay in milliseconds."""
 
@@ -230,7 +230,7 @@ def scale_window(config: StreamingConfig, noise_window_frames: int) -> Streaming
     config : StreamingConfig
         Its window is meant for normal noise.
     noise_window_frames : int
-        From `harken.streaming.snr.window_frames_for_snr`.
+        From `harken.streaming.speech.window_frames_for_snr`.
 
     Returns
     -------

@@ -28,6 +28,7 @@ from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.contract import Backend
 from harken.errors import OptionError
 from harken.streaming.config import (
+    NOISY_WINDOW_FRAMES,
     PRESETS,
     StreamingConfig,
     StreamOptions,
@@ -36,7 +37,6 @@ from harken.streaming.config import (
     with_overrides,
 )
 from harken.streaming.load_shedding import LOAD_LEVELS, apply_load_level, highest_level
-from harken.streaming.snr import NOISY_WINDOW_FRAMES
 from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES, TRAILING_SILENCE_FRAMES
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, SAMPLE_RATE

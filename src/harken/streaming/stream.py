@@ -16,12 +16,17 @@ from harken.audio.vad import CHUNK_SAMPLES
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.results import Segment
-from harken.streaming.config import StreamingConfig, StreamOptions, scale_window
-from harken.streaming.endpointer import Endpointer, UtteranceEnd, UtteranceStart
+from harken.streaming.config import NORMAL_WINDOW_FRAMES, StreamingConfig, StreamOptions, scale_window
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.latency import LatencyPlan
 from harken.streaming.load_shedding import LOAD_LEVELS, LoadMonitor, apply_load_level, highest_level
-from harken.streaming.snr import NORMAL_WINDOW_FRAMES, SnrEstimator, window_frames_for_snr
+from harken.streaming.speech import (
+    Endpointer,
+    SnrEstimator,
+    UtteranceEnd,
+    UtteranceStart,
+    window_frames_for_snr,
+)
 from harken.streaming.utterance import (
     FINAL_SILENCE_FRAMES,
     WINDOW_BUCKET_FRAMES,
@@ -29,8 +34,6 @@ from harken.streaming.utterance import (
     EncoderChunk,
     TimedToken,
     UtteranceSplit,
-)
-from harken.streaming.utterance_text import (
     display_text,
     ends_sentence,
     is_hallucination,
@@ -141,18 +144,12 @@ class Stream:
 
     def flush(self) -> RequestGenerator:
         """End the current utterance."""
-        self._now_sample = self._samples.end
-        self._silence_start_frame = self._endpointer.silence_start_frame
-        for endpoint in self._endpointer.flush(self._samples.end // HOP_SAMPLES):
-            yield from self._handle_endpoint(endpoint)
+        yield from self._end_by(self._endpointer.flush)
 
     def close(self) -> RequestGenerator:
         """End the stream."""
         yield from self._process_probabilities(self._detector.flush())
-        self._now_sample = self._samples.end
-        self._silence_start_frame = self._endpointer.silence_start_frame
-        for endpoint in self._endpointer.close(self._samples.end // HOP_SAMPLES):
-            yield from self._handle_endpoint(endpoint)
+        yield from self._end_by(self._endpointer.close)
 
     def pop_events(self) -> list[Event]:
         """Return the events since the last call."""
@@ -169,17 +166,22 @@ class Stream:
             self._speech_probs.add(np.array([probability], np.float32))
             self._snr.feed(self._samples.between(start, end), [probability] * (end - start == CHUNK_SAMPLES))
             self._silence_start_frame = self._endpointer.silence_start_frame
-            for endpoint in self._endpointer.feed(probability, sentence_ended=self._sentence_ended):
-                yield from self._handle_endpoint(endpoint)
+            yield from self._handle(self._endpointer.feed(probability, sentence_ended=self._sentence_ended))
             needed_sample = min(self._endpointer.earliest_needed_frame * HOP_SAMPLES, self._now_sample)
             self._samples.discard_before(needed_sample)
             self._speech_probs.discard_before(needed_sample // CHUNK_SAMPLES)
 
-    def _handle_endpoint(self, endpoint: UtteranceStart | UtteranceEnd) -> RequestGenerator:
-        if isinstance(endpoint, UtteranceEnd):
-            yield from self._end_utterance(endpoint)
-        else:
-            self._begin_utterance(endpoint)
+    def _end_by(self, end: Callable[[int], Sequence[UtteranceStart | UtteranceEnd]]) -> RequestGenerator:
+        self._now_sample = self._samples.end
+        self._silence_start_frame = self._endpointer.silence_start_frame
+        yield from self._handle(end(self._samples.end // HOP_SAMPLES))
+
+    def _handle(self, endpoints: Sequence[UtteranceStart | UtteranceEnd]) -> RequestGenerator:
+        for endpoint in endpoints:
+            if isinstance(endpoint, UtteranceEnd):
+                yield from self._end_utterance(endpoint)
+            else:
+                self._begin_utterance(endpoint)
 
     def _begin_utterance(self, utterance_start: UtteranceStart) -> None:
         split, self._split = self._split, None
@@ -210,13 +212,9 @@ class Stream:
                 continue
             utterance.add_samples(self._samples.between(utterance.next_sample, update_sample))
             response = yield self._partial_request(utterance, utterance.next_chunk(config))
-            hypothesis = response.hypothesis
-            assert hypothesis, "an update gives a hypothesis"
             if response.language_known:
                 utterance.language = response.language
-            if self._is_hallucination(utterance, hypothesis):
-                utterance.reject(hypothesis)
-            else:
+            if hypothesis := self._accepted(utterance, response):
                 utterance.update(hypothesis, config, self._worker.tokenizer)
                 self._emit_interim(utterance, response)
             self._record_load(response)
@@ -259,12 +257,8 @@ class Stream:
         if end > utterance.next_sample:
             utterance.add_samples(self._samples.between(utterance.next_sample, end))
         response = yield self._partial_request(utterance, utterance.last_chunk(end_frame))
-        hypothesis = response.hypothesis
-        assert hypothesis, "an update gives a hypothesis"
         utterance.language = utterance.language or response.language
-        if self._is_hallucination(utterance, hypothesis):
-            utterance.reject(hypothesis)
-        else:
+        if hypothesis := self._accepted(utterance, response):
             utterance.finalize(hypothesis)
         return response
 
@@ -282,14 +276,18 @@ class Stream:
         tokens = (token for segment in final_segments for token in segment.tokens if token < eot)
         return (*self._context_tokens, *tokens)[-max_tokens:]
 
-    def _is_hallucination(self, utterance: ActiveUtterance, hypothesis: PartialHypothesis) -> bool:
-        """Return true if a hypothesis is to be rejected; never after the first committed token."""
-        threshold = self._worker.options.hallucination_threshold
+    def _accepted(self, utterance: ActiveUtterance, response: ModelResponse) -> PartialHypothesis | None:
+        """Return a hypothesis, unless it is rejected as a hallucination; it never is behind committed tokens."""
+        hypothesis, threshold = response.hypothesis, self._worker.options.hallucination_threshold
+        assert hypothesis, "an update gives a hypothesis"
         if utterance.committed or threshold is None:
-            return False
+            return hypothesis
         start = utterance.start_sample // CHUNK_SAMPLES
         speech_probs = self._speech_probs.between(start, self._speech_probs.end)
-        return is_hallucination(utterance, hypothesis, speech_probs, threshold, self._worker.tokenizer)
+        if not is_hallucination(utterance, hypothesis, speech_probs, threshold, self._worker.tokenizer):
+            return hypothesis
+        utterance.reject(hypothesis)
+        return None
 
     @property
     def _sentence_ended(self) -> bool:

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.contract import Backend, Features, Floats, Ints
-from harken.decoding import Hypothesis
-from harken.decoding.alignment_attention import alignment_matrix
+from harken.decoding import Hypothesis, alignment_matrix
 from harken.decoding.types import copy_attention
 from harken.errors import OptionError
 from harken.text import Tokenizer
@@ -157,7 +156,7 @@ def token_starts(attention: Floats) -> Ints:
     Parameters
     ----------
     attention : ndarray of shape (tokens, positions), float32
-        From `harken.decoding.alignment_attention.alignment_matrix`.
+        From `harken.decoding.alignment_matrix`.
 
     Returns
     -------
