@@ -163,10 +163,19 @@ def checked_value(name: str, value: Any, hint: Any) -> Any:
     raise OptionError(name, value, f"{allowed}, or none" if NoneType in kinds else allowed)
 
 
-def is_given(options: Any, name: str) -> bool:
-    """Return whether a field of a dataclass has another value than its default."""
-    (default,) = (field.default for field in fields(options) if field.name == name)
-    return bool(getattr(options, name) != default)
+def contradiction(options: Any, **allowed: str) -> OptionError:
+    """Return the error for options that contradict each other: about the first that has not its default, or the last.
+
+    Parameters
+    ----------
+    options : dataclass
+    **allowed : str
+        What is allowed of each option, given the others.
+    """
+    defaults = {field.name: field.default for field in fields(options)}
+    given = (name for name in allowed if getattr(options, name) != defaults[name])
+    name = next(given, [*allowed][-1])
+    return OptionError(name, getattr(options, name), allowed[name])
 
 
 class _Refusal(Exception):

@@ -27,7 +27,7 @@ import numpy as np
 
 from harken.audio.silero import CHUNK_SAMPLES, Float32, SileroDetector
 from harken.errors import HarkenError, OptionError
-from harken.option_types import check, is_given, option
+from harken.option_types import check, contradiction, option
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, WINDOW_S
 
 __all__ = ["CHUNK_SAMPLES", "RegionTracker", "SpeechDetector", "SpeechRegion", "VadOptions"]
@@ -204,18 +204,16 @@ class VadOptions:
             allowed = f"a probability above 0 and at most threshold={self.threshold}"
             raise OptionError("neg_threshold", self.neg_threshold, allowed)
         if self.min_silence_s < 2 * self.speech_pad_s:
-            raise self._padding_longer_than_silence()
+            raise contradiction(
+                self,
+                min_silence_s=f"at least {2 * self.speech_pad_s:g} seconds, "
+                f"twice speech_pad_s={self.speech_pad_s:g}",
+                speech_pad_s=f"at most {self.min_silence_s / 2:g} seconds, "
+                f"half of min_silence_s={self.min_silence_s:g}",
+            )
         if 1 + 2 * self.speech_pad_s > self.max_speech_s:
             allowed = f"{1 + 2 * self.speech_pad_s:g} to {WINDOW_S} seconds, the padding included"
             raise OptionError("max_speech_s", self.max_speech_s, allowed)
-
-    def _padding_longer_than_silence(self) -> OptionError:
-        """Return the error for padding that does not fit into the silence; it names the one that was given."""
-        if is_given(self, "min_silence_s"):
-            allowed = f"at least {2 * self.speech_pad_s:g} seconds, twice speech_pad_s={self.speech_pad_s:g}"
-            return OptionError("min_silence_s", self.min_silence_s, allowed)
-        allowed = f"at most {self.min_silence_s / 2:g} seconds, half of min_silence_s={self.min_silence_s:g}"
-        return OptionError("speech_pad_s", self.speech_pad_s, allowed)
 
     @property
     def effective_neg_threshold(self) -> float:

@@ -401,8 +401,12 @@ def generate(
             new_tokens = {
                 row: rows[row].tokens[length:] for row, length in zip(active, lengths_before, strict=True)
             }
-            # A row without a draft was read in the same pass as the others.
-            margins = _accepted_margins(picked, positions, rows) if drafted else []
+            # Of the tokens that were accepted; a row without a draft was read in the same pass as the others.
+            margins = [
+                margin
+                for (row, index), margin in zip(positions, picked.margins.tolist(), strict=True)
+                if drafted and index < len(rows[row].tokens)
+            ]
             draft_session.record_accepted(new_tokens, margins)
         if drafted:
             session.rewind([rows[row].n_read for row in active])
@@ -475,14 +479,3 @@ def _report_steps(number: int, row: Row, n_before: int, observe: Observer) -> No
     """Report the tokens that a row has gained."""
     for index in range(n_before, len(row.tokens)):
         observe(Step(row=number, index=index, token=row.tokens[index], logprob=row.logprobs[index]))
-
-
-def _accepted_margins(
-    picked: PickedTokens, positions: Sequence[RowPosition], rows: Sequence[Row]
-) -> list[float]:
-    """Return the margins of the tokens that were accepted, row by row."""
-    return [
-        margin
-        for (row, index), margin in zip(positions, picked.margins.tolist(), strict=True)
-        if index < len(rows[row].tokens)
-    ]

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harken.errors import OptionError
-from harken.option_types import check, is_given, option
+from harken.option_types import check, contradiction, option
 from harken.types import FRAMES_PER_POSITION, WINDOW_FRAMES
 
 NORMAL_WINDOW_FRAMES, NOISY_WINDOW_FRAMES = 200, 300
@@ -63,15 +63,11 @@ class StreamingConfig:
     def __post_init__(self) -> None:
         check(self)
         if self.hop_frames > self.window_frames:
-            raise self._hop_longer_than_window()
-
-    def _hop_longer_than_window(self) -> OptionError:
-        """Return the error for a hop that is longer than the window; it names the one that was given."""
-        if is_given(self, "hop_frames"):
-            allowed = f"an even number from 10 to window_frames={self.window_frames}"
-            return OptionError("hop_frames", self.hop_frames, allowed)
-        allowed = f"an even number from hop_frames={self.hop_frames} to {MAX_WINDOW_FRAMES}"
-        return OptionError("window_frames", self.window_frames, allowed)
+            raise contradiction(
+                self,
+                hop_frames=f"an even number from 10 to window_frames={self.window_frames}",
+                window_frames=f"an even number from hop_frames={self.hop_frames} to {MAX_WINDOW_FRAMES}",
+            )
 
     @property
     def max_window_frames(self) -> int:
@@ -84,20 +80,16 @@ class StreamingConfig:
         return self.window_frames - self.hop_frames
 
 
+_CONFIG_FIELDS = ("window_frames", "hop_frames", "history_frames", "commit_delay_frames", "local_agreement")
 PRESETS: Mapping[str, StreamingConfig] = MappingProxyType(
     {
-        "minimal": StreamingConfig(
-            window_frames=200, hop_frames=30, history_frames=400, commit_delay_frames=30, local_agreement=2
-        ),
-        "low": StreamingConfig(
-            window_frames=200, hop_frames=50, history_frames=400, commit_delay_frames=100, local_agreement=2
-        ),
-        "medium": StreamingConfig(
-            window_frames=300, hop_frames=50, history_frames=400, commit_delay_frames=160, local_agreement=2
-        ),
-        "high": StreamingConfig(
-            window_frames=400, hop_frames=100, history_frames=800, commit_delay_frames=240, local_agreement=2
-        ),
+        name: StreamingConfig(**dict(zip(_CONFIG_FIELDS, values, strict=True)))
+        for name, values in {
+            "minimal": (200, 30, 400, 30, 2),
+            "low": (200, 50, 400, 100, 2),
+            "medium": (300, 50, 400, 160, 2),
+            "high": (400, 100, 800, 240, 2),
+        }.items()
     }
 )
 """The configuration of each named delay, from the shortest to the most accurate (measured in docs/benchmarks.md)."""
@@ -157,23 +149,16 @@ class StreamOptions:
             allowed = f"{', '.join(DELAYS)}, or milliseconds from 1 to {MAX_DELAY_MS}"
             raise OptionError("delay", self.delay, allowed)
         if self.sentence_pause_s > self.pause_s:
-            raise self._pauses_in_wrong_order()
-
-    def _pauses_in_wrong_order(self) -> OptionError:
-        """Return the error for pauses that contradict each other; it names the one that was given."""
-        if is_given(self, "pause_s"):
-            allowed = f"at least sentence_pause_s={self.sentence_pause_s:g}, up to {MAX_PAUSE_S:g} seconds"
-            return OptionError("pause_s", self.pause_s, allowed)
-        allowed = f"{MIN_PAUSE_S:g} seconds to pause_s={self.pause_s:g}"
-        return OptionError("sentence_pause_s", self.sentence_pause_s, allowed)
+            raise contradiction(
+                self,
+                pause_s=f"at least sentence_pause_s={self.sentence_pause_s:g}, up to {MAX_PAUSE_S:g} seconds",
+                sentence_pause_s=f"{MIN_PAUSE_S:g} seconds to pause_s={self.pause_s:g}",
+            )
 
 
 def _is_delay_ms(delay: str) -> bool:
     """Return whether a delay is a number of milliseconds."""
     return delay.isdecimal() and len(delay) <= len(str(MAX_DELAY_MS)) and 0 < int(delay) <= MAX_DELAY_MS
-
-
-_CONFIG_FIELDS = ("window_frames", "hop_frames", "history_frames", "commit_delay_frames", "local_agreement")
 
 
 def interpolated_presets() -> list[StreamingConfig]:
@@ -196,8 +181,7 @@ def _interpolated(longer: StreamingConfig, shorter: StreamingConfig, step: int) 
         high, low = getattr(longer, name), getattr(shorter, name)
         return _floor_to_step(high + (low - high) * step // STEPS_BETWEEN_PRESETS)
 
-    names = ("window_frames", "hop_frames", "history_frames", "commit_delay_frames")
-    return replace(shorter, **{name: frames(name) for name in names})
+    return replace(shorter, **{name: frames(name) for name in _CONFIG_FIELDS if name.endswith("_frames")})
 
 
 def with_overrides(config: StreamingConfig, options: StreamOptions) -> StreamingConfig:

@@ -60,6 +60,11 @@ class Alignment:
     probabilities: Floats
 
 
+_NO_TOKENS = Alignment(
+    tokens=(), starts=np.zeros(0), ends=np.zeros(0), precise=False, probabilities=np.zeros(0, np.float32)
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordTiming:
     """One word of a window and its times.
@@ -238,7 +243,7 @@ def align_decoded(
     text_rows = [i for i, token in enumerate(hypothesis.tokens) if token < tokenizer.eot]
     segment_rows = [i for i in text_rows if i < n_segment_tokens]
     if not segment_rows:
-        return _empty_alignment()
+        return _NO_TOKENS
     end_row = segment_rows[-1] + 1
     rows = sorted({*text_rows, end_row} & {*range(len(hypothesis.logprobs))})
     starts, ends = _spans(
@@ -317,7 +322,7 @@ def align_tokens(
         If the text does not fit into the decoder.
     """
     if not tokens:
-        return _empty_alignment()
+        return _NO_TOKENS
     sot_sequence = tokenizer.sot_sequence(language, task, timestamps=False)
     prompt = (*sot_sequence, *tokens, tokenizer.eot)
     if len(prompt) > backend.dims.n_text_ctx:
@@ -402,16 +407,6 @@ def words_by_segment(
         _merge_punctuations(words[a:b], prepend_punctuations, append_punctuations)
         for a, b in pairwise(word_bounds)
     ], median_duration
-
-
-def _empty_alignment() -> Alignment:
-    return Alignment(
-        tokens=(),
-        starts=np.zeros(0),
-        ends=np.zeros(0),
-        precise=False,
-        probabilities=np.zeros(0, np.float32),
-    )
 
 
 def _median_duration(words: Sequence[WordTiming]) -> float:
