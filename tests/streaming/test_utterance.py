@@ -260,34 +260,6 @@ def test_split_assigns_words_by_their_middle():
         assert texts == parts
 
 
-def positions(token: TimedToken) -> tuple[int, int]:
-    return token.start_position, token.end_position
-
-
-@given(
-    words=st.lists(st.text("abé€", min_size=1, max_size=4), max_size=6),
-    steps=st.lists(st.integers(0, 30), min_size=7, max_size=7),
-    frame=st.integers(0, 400),
-    encoded_frames=st.integers(0, 400),
-)
-@example(words=["to", "be", "or", "not"], steps=[10, 20, 30, 21, 9, 0, 0], frame=51, encoded_frames=200)
-def test_split_loses_no_token_divides_no_word_and_counts_times_from_the_split(
-    words: list[str], steps: list[int], frame: int, encoded_frames: int
-):
-    utterance = new_utterance(encoded_frames)
-    utterance.update(spoken(" ".join(words), np.cumsum(steps).tolist()), CONFIG, TOKENIZER)
-    split = utterance.split(START_FRAME + frame, TOKENIZER)
-    finished, following = split.finished_tokens, split.next_committed
-    tokens = [*(token.token for token in (*finished, *following)), *split.next_tentative]
-    assert tuple(tokens) == utterance.tokens
-    assert text(finished).split() == words[: len(text(finished).split())]
-    assert len(finished) + len(following) >= len(utterance.committed)
-    assert not following or len(finished) + len(following) == len(utterance.committed)
-    for index, (before, after) in enumerate(zip(utterance.committed, [*finished, *following], strict=False)):
-        for time, moved in zip(positions(before), positions(after), strict=True):
-            assert moved == (min(time, frame // 2) if index < len(finished) else time - frame // 2)
-
-
 # --- text ---------------------------------------------------------------------------------------------------
 
 STEP = 10

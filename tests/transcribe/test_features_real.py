@@ -1,4 +1,4 @@
-"""What people rely on, shown on recordings: batches, silence, words, languages, translation, levels."""
+"""What people rely on, shown on recordings: batches, silence, words, languages, translation, levels, live sessions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from comparable import comparable
 from harken.audio import load_audio, stream_audio
 from harken.audio.vad import VadOptions
 from harken.contract import Floats
+from harken.streaming import Event, Interim
 from harken.transcribe.chunking import SpeechSegmenter
 from harken.types import HOP_SAMPLES, SAMPLE_RATE
 from real_models import EXAMPLE, EXAMPLE_WORDS, larger_recognizer, recognizer, recordings, words
-from session_events import Utterance, check_events, run_session
+from session_events import Utterance, check_committed_text, check_events, final_text, run_session
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -137,9 +138,7 @@ def in_16_bits(factor: float) -> Floats:
 def test_quiet_speech_is_transcribed_as_a_recording_and_live(factor: float) -> None:
     samples = in_16_bits(factor)
     assert words(recognizer("int8").transcribe(samples).text) == EXAMPLE_WORDS
-    session = recognizer("int8").stream(clock=None)
-    events = run_session(session, samples, range(SAMPLE_RATE // 2, len(samples), SAMPLE_RATE // 2))
-    utterances: list[Utterance] = check_events(events, len(samples))
+    utterances: list[Utterance] = check_events(listen(samples, "exact"), len(samples))
     assert sum(utterance.ended - utterance.began for utterance in utterances) > 10
     # Of few steps, "my" is understood as "am I" in an utterance of its own, in float32 as well.
     known = 17 if factor < 0.01 else len(EXAMPLE_WORDS)
@@ -156,3 +155,61 @@ def test_samples_of_variance_one_or_with_a_wild_one_have_the_same_words() -> Non
     with_wild_sample[5 * SAMPLE_RATE] = 1e20
     for changed in (standardised, with_wild_sample):
         assert words(recognizer("int8").transcribe(changed).text) == EXAMPLE_WORDS
+
+
+# --- live ---------------------------------------------------------------------------------------------------
+
+
+def listen(samples: Floats, finals: str, precision: str = "int8") -> list[Event]:
+    session = recognizer(precision).stream(clock=None, finals=finals)
+    return run_session(session, samples, range(SAMPLE_RATE // 10, len(samples), SAMPLE_RATE // 10))
+
+
+@pytest.mark.parametrize("precision", ["int8", nightly("fp32")])
+def test_exact_finals_equal_offline_transcription_and_words_are_shown_while_they_are_spoken(
+    precision: str,
+) -> None:
+    """Almost all words of the recording appear before it ends."""
+    samples = load_audio(EXAMPLE)
+    events = listen(samples, "exact", precision)
+    found = check_events(events, len(samples))
+    assert found
+    for utterance in found:
+        offline = recognizer(precision).transcribe(utterance.of(samples)).result().segments
+        assert comparable(utterance.segments, utterance.began) == comparable(offline)
+    assert words(final_text(events)) == EXAMPLE_WORDS
+    shown = [event for event in events if isinstance(event, Interim)]
+    early = {word for event in shown for word in words(event.committed + event.tentative)}
+    assert len(early & {*EXAMPLE_WORDS}) >= 0.8 * len({*EXAMPLE_WORDS})
+    assert shown[0].emitted_samples < len(samples) / 2
+
+
+def test_streamed_finals_are_the_committed_text() -> None:
+    samples = load_audio(EXAMPLE)
+    found = check_events(listen(samples, "streamed"), len(samples))
+    check_committed_text(found)
+    assert any(utterance.committed for utterance in found)
+
+
+@pytest.mark.parametrize("finals", ["exact", "streamed"])
+def test_non_speech_gives_no_text(finals: str) -> None:
+    for path in recordings("non-speech")[::6]:
+        assert final_text(listen(load_audio(path)[: 20 * SAMPLE_RATE], finals)) == "", path.name
+
+
+@pytest.mark.nightly
+def test_speech_without_pauses_is_split_and_keeps_most_words() -> None:
+    """45 s of utterances without their soft chunks."""
+    paths = recordings("librispeech-test-other")[:10]
+    samples = np.concatenate([load_audio(path) for path in paths])[: 45 * SAMPLE_RATE]
+    chunks = samples[: len(samples) // 512 * 512].reshape(-1, 512)
+    samples = chunks[np.abs(chunks).max(axis=1) > 0.02].ravel()
+    offline = words(recognizer("int8").transcribe(samples).text)
+    for finals in ("exact", "streamed"):
+        emitted = listen(samples, finals)
+        found = check_events(emitted, len(samples))
+        if finals == "streamed":
+            check_committed_text(found)
+        streamed = words(final_text(emitted))
+        assert len({*streamed} & {*offline}) >= 0.7 * len({*offline})
+        assert 0.8 * len(offline) <= len(streamed) <= 1.2 * len(offline)
