@@ -61,10 +61,6 @@ def events_of(speech: ToneSpeech, **changes: Any) -> list[Event]:
     return run_session(open_session(**changes), speech.samples)
 
 
-def kinds(events: list[Event]) -> list[str]:
-    return [type(event).__name__ for event in events]
-
-
 # --- one utterance ------------------------------------------------------------------------------------------
 
 
@@ -74,7 +70,7 @@ def test_sentence_gives_one_utterance_with_one_segment_and_words_committed_befor
     events = run_session(open_session(backend, finals=finals), SENTENCE.samples)
     assert backend.stream_frames
     assert bool(backend.encoded_frames) == (finals == "exact"), "streamed finals need no final pass"
-    assert {*kinds(events)} == {"SpeechStarted", "Interim", "FinalSegment", "SpeechEnded"}
+    assert {*map(type, events)} == {SpeechStarted, Interim, FinalSegment, SpeechEnded}
     (utterance,) = check_events(events, len(SENTENCE.samples))
     assert len(utterance.segments) == 1
     assert (utterance.text, utterance.reason) == (" ba co du mi.", "sentence")
@@ -117,10 +113,7 @@ def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals: str) ->
     assert session.flush() == []
     events += session.feed(speak_words(2, 3).samples) + session.close()
     found = check_events(events, len(speech.samples) + len(speak_words(2, 3).samples))
-    assert [(utterance.text, utterance.reason) for utterance in found] == [
-        (" ba co", "flush"),
-        (" du fe", "close"),
-    ]
+    assert [(each.text, each.reason) for each in found] == [(" ba co", "flush"), (" du fe", "close")]
 
 
 def test_local_agreement_commits_no_unstable_words() -> None:
@@ -160,7 +153,7 @@ def test_hallucinations_are_not_emitted_at_the_limit() -> None:
     speech = silence(0.4) + speak_random_words(40)
     events = events_of(speech, finals="streamed", hallucination_threshold=1e-9)
     assert "limit" in [event.reason for event in events if isinstance(event, SpeechEnded)]
-    assert {*kinds(events)} == {"SpeechStarted", "SpeechEnded"}
+    assert {*map(type, events)} == {SpeechStarted, SpeechEnded}
 
 
 # --- silence, memory and cost -------------------------------------------------------------------------------
