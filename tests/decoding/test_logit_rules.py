@@ -250,19 +250,20 @@ def test_hotword_without_case_needs_no_space_before_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("logit", "suppressed", "expected"), [(-6.0, [], "nd"), (-8.1, [], "nn"), (0.0, ["nd"], "nn")]
+    ("logit", "suppressed", "expected"),
+    [(-5.9, [], 0.1), (-7.9, [], -1.9), (-8.1, [], -8.1), (0.0, ["nd"], -np.inf)],
 )
-def test_bonus_makes_a_plausible_token_win_that_is_not_banned(
-    logit: float, suppressed: list[str], expected: str
+def test_bonus_is_for_plausible_tokens_that_are_not_banned(
+    logit: float, suppressed: list[str], expected: float
 ) -> None:
-    rules = make_logit_rules(
-        ENGLISH, timestamps=False, suppress_tokens=[token(text) for text in suppressed], hotwords=["Lynde"]
-    )
+    never = [token(text) for text in suppressed]
+    rules = make_logit_rules(ENGLISH, timestamps=False, suppress_tokens=never, hotwords=["Lynde"])
     table = np.full((1, ENGLISH.n_vocab), -30, np.float32)
     table[0, [token("nn"), token("nd")]] = 0.0, logit
     logits = HostLogits(table)
     rules.apply(logits, [[token(" Ly")]])
-    assert ENGLISH.decode(logits.top(1)[0][0].tolist()) == expected
+    assert logits.values[0, token("nd")] == pytest.approx(expected)
+    assert ENGLISH.decode(logits.top(1)[0][0].tolist()) == ("nd" if expected > 0 else "nn")
 
 
 prefixes = st.lists(st.sampled_from([*b" aeimnrtT", 0xC3, 0xA9, BEGIN, BEGIN + 25, BEGIN + 100]), max_size=12)
