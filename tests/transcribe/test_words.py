@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -311,56 +312,44 @@ def test_refined_words_are_in_order_and_in_speech(segments, speech, median_posit
 # --- chunks of a known text ---------------------------------------------------------------------------------
 
 
-def recognized(*words: tuple[str, float, float]) -> list[Word]:
-    return [Word(text=text, start_s=start_s, end_s=end_s, probability=1.0) for text, start_s, end_s in words]
+def recognized(words: str) -> list[Word]:
+    """Return words of their texts and times, as in " a 0-1| b 4-6"."""
+    spans = (re.fullmatch(r"(.*) (.*)-(.*)", word) for word in words.split("|") if word)
+    return [Word(text=span[1], start_s=float(span[2]), end_s=float(span[3]), probability=1.0) for span in spans]
 
 
 @pytest.mark.parametrize(
     ("text", "words", "language", "chunks"),
     [
-        ("a b", [], "en", [("a b", 10.0)]),  # a short recording is one
-        (  # in the longest pause of the second half,
-            "A, b c! D.",
-            [(" a", 0, 1), (" b", 4, 6), (" c", 7, 8), (" d", 8.2, 11)],
-            "en",
-            [("A, b ", 6.5), ("c! D.", 12.0)],
-        ),
-        (  # or in the first one, where no later words match;
+        ("a b", "", "en", [("a b", 10.0)]),  # a short recording is one
+        # In the longest pause of the second half, or in the first one, where no later words match;
+        ("A, b c! D.", " a 0-1| b 4-6| c 7-8| d 8.2-11", "en", [("A, b ", 6.5), ("c! D.", 12.0)]),
+        (
             "one two three four",
-            [(" one", 0, 1), (" two", 2, 3), (" tree", 7, 8), (" four", 8, 11)],
-            "en",
-            [("one ", 1.5), ("two three four", 11.0)],
+            *(" one 0-1| two 2-3| tree 7-8| four 8-11", "en", [("one ", 1.5), ("two three four", 11.0)]),
         ),
-        (  # what was recognized wrongly is skipped
+        # what was recognized wrongly is skipped.
+        (
             "Call me Ishmael. Some years ago",
-            [
-                *((" call", 0, 1), (" me", 1, 2), (" fish", 2, 7)),
-                *((" some", 8, 8.5), (" years", 8.6, 9), (" ago", 9, 12)),
-            ],
-            "en",
+            *(" call 0-1| me 1-2| fish 2-7| some 8-8.5| years 8.6-9| ago 9-12", "en"),
             [("Call me Ishmael. Some ", 8.55), ("years ago", 13.0)],
         ),
-        (
-            "你好世界再见",
-            [("你好", 0, 2), ("世界", 6, 8), ("再见", 8, 12)],
-            "zh",
-            [("你好世界", 8.0), ("再见", 13.0)],
-        ),
+        ("你好世界再见", "你好 0-2|世界 6-8|再见 8-12", "zh", [("你好世界", 8.0), ("再见", 13.0)]),
     ],
 )
 def test_text_is_split_between_words_that_were_recognized(
-    text: str, words: list[tuple[str, float, float]], language: str, chunks: list[tuple[str, float]]
+    text: str, words: str, language: str, chunks: list[tuple[str, float]]
 ) -> None:
-    found = list(split_text(text, recognized(*words), chunks[-1][1], 10.0, language=language))
+    found = list(split_text(text, recognized(words), chunks[-1][1], 10.0, language=language))
     assert [(chunk.text, chunk.end_s) for chunk in found] == chunks
     assert [chunk.start_s for chunk in found] == [0.0, *(chunk.end_s for chunk in found[:-1])]
 
 
 def test_text_that_does_not_match_the_recording_is_refused() -> None:
     message = r"the recording does not match the text from 0\.00 s on; allowed .* 10 s"
-    for words in ([], [(" x", 0, 1), (" y", 2, 3)], [(" a", 1, 2), (" x", 7, 9)]):
+    for words in ("", " x 0-1| y 2-3", " a 1-2| x 7-9"):
         with pytest.raises(AudioError, match=message):
-            list(split_text("a b", recognized(*words), 20.0, 10.0, language="en"))
+            list(split_text("a b", recognized(words), 20.0, 10.0, language="en"))
 
 
 # --- a known text as the draft ------------------------------------------------------------------------------
