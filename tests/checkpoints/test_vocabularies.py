@@ -160,7 +160,9 @@ def test_tokens_of_openai_are_read_back(tmp_path: Path, n_vocab: int) -> None:
     assert [entry["ids"] for entry in template["special_tokens"].values()] == [[token] for token in around]
 
 
-def test_padding_is_no_token_of_its_own(tmp_path: Path) -> None:
+def test_padding_is_no_token_of_its_own_nor_is_a_token_without_a_row(tmp_path: Path) -> None:
+    cut = open_with(tmp_path / "cut", WITH_ADDED, rows=-1)
+    assert cut.dims.n_vocab == tokenizer_of(cut).n_vocab == len(WITH_ADDED) - 1
     vocabulary = WITHOUT_TIMESTAMPS + TIMESTAMPS
     vocabulary[258:260] = ["<|en|>", "<|zh|>"]  # the order of OpenAI
     assert converted(open_with(tmp_path, vocabulary), tmp_path / "to", "ggml").dims.n_vocab == len(vocabulary)
