@@ -172,6 +172,18 @@ def test_what_a_killed_process_left_is_removed_when_files_are_written(root: Path
     assert names(root) == {"key"}
 
 
+def test_what_nobody_has_used_for_long_is_removed_when_files_are_written(root: Path) -> None:
+    keys = ("old", "used", "new")
+    for key in keys:
+        get(root, key)
+    for key in ("old", "used"):
+        os.utime(root / key / CHECKSUM_FILE, (0, 0))
+    get(root, "used", must_not_write)
+    assert names(root) == {*keys}
+    get(root, "written")
+    assert names(root) == {"used", "new", "written"}
+
+
 def test_default_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HARKEN_CACHE", str(tmp_path))
     assert default_store_directory() == tmp_path / "graphs"

@@ -2,7 +2,8 @@
 
 A key has a directory with its files and ``checksums.json``. All are written under other names and renamed into place,
 the checksums last, so that incomplete files are never used; damaged ones are written again. Processes that write the
-same key at the same time replace its files by the same bytes, so intact files can be opened at any time.
+same key at the same time replace its files by the same bytes, so intact files can be opened at any time. What nobody
+has used for 90 days, such as the files of an older harken, is removed when others are written.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -21,6 +25,7 @@ from harken.errors import HarkenError, OutputError
 from harken.files import remove_abandoned, temporary_folder
 
 CHECKSUM_FILE = "checksums.json"
+UNUSED_AFTER_S = 90 * 24 * 3600
 
 Write = Callable[[Path], None]
 """A function that writes the files of a key into a folder; it raises an OSError if it cannot."""
@@ -62,8 +67,11 @@ class FileStore:
         """
         directory = self._root / key
         if is_intact(directory, names):
+            with suppress(OSError):  # a store that cannot be written
+                os.utime(directory / CHECKSUM_FILE)
             return directory
         remove_abandoned(self._root)
+        _remove_unused(self._root)
         write = prepare()
         reasons = []
         for make_root in (self._make_root, _make_temporary_root):
@@ -81,6 +89,14 @@ class FileStore:
     def _make_root(self) -> Path:
         self._root.mkdir(parents=True, exist_ok=True)
         return self._root
+
+
+def _remove_unused(root: Path) -> None:
+    """Remove the keys that nobody has used for long; whatever cannot be removed, as it is open on Windows, stays."""
+    for sums in root.glob(f"*/{CHECKSUM_FILE}"):
+        with suppress(OSError):
+            if time.time() - sums.stat().st_mtime > UNUSED_AFTER_S:
+                shutil.rmtree(sums.parent, ignore_errors=True)
 
 
 def is_intact(directory: Path, names: Sequence[str]) -> bool:
