@@ -301,9 +301,11 @@ class RegionTracker:
                 )
             return []
         if speech_prob >= self._options.threshold:
-            region.end_silence(chunk)
-        elif speech_prob < self._options.effective_neg_threshold:
-            region.start_silence(chunk)
+            if region.silence_start is not None:
+                region.silences.append((region.silence_start, chunk))
+            region.silence_start = None
+        elif speech_prob < self._options.effective_neg_threshold and region.silence_start is None:
+            region.silence_start = chunk
         if region.silence_start is not None:
             return (
                 self.end_speech() if self._n_chunks - region.silence_start >= self._min_silence_chunks else []
@@ -364,14 +366,6 @@ class _OpenRegion:
     silence_start: int | None = None
     silences: list[tuple[int, int]] = field(default_factory=list)
     split_off_chunks: int = 0
-
-    def start_silence(self, chunk: int) -> None:
-        self.silence_start = chunk if self.silence_start is None else self.silence_start
-
-    def end_silence(self, chunk: int) -> None:
-        if self.silence_start is not None:
-            self.silences.append((self.silence_start, chunk))
-        self.silence_start = None
 
     def end_chunk(self, n_chunks: int) -> int:
         return n_chunks if self.silence_start is None else self.silence_start
