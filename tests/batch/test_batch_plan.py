@@ -81,32 +81,23 @@ def test_long_recordings_are_alone_shards_are_nearly_full_until_the_last_ones_an
     assert shards == [[4000.0], [2000.0], [600.0], [700.0], [10.0, 20.0, 30.0]]
 
 
-def test_lines_that_are_added_get_shards_of_their_own(store):
+def test_lines_that_are_added_get_shards_and_those_that_are_removed_are_stale_where_done_and_gone_where_not(
+    store,
+):
     recordings = recordings_of(4, 4, 4, 4, 4, 4)
     first = plan_of(store, recordings[:4])
     done, *others = first.unfinished
     finish(store, done)
     second = plan_of(store, [*recordings[4:], *recordings[:4]])
     assert [*second.finished] == [done.name]
-    assert (
-        planned(second).items()
-        >= {name: planned(first)[name] for name in (each.name for each in others)}.items()
-    )
+    assert all(planned(second)[each.name] == planned(first)[each.name] for each in others)
     assert unfinished_names(second) - unfinished_names(first) == {"4.wav", "5.wav"}
-
-
-def test_lines_that_are_removed_are_stale_where_they_are_done_and_gone_where_not(store):
-    recordings = recordings_of(4, 4, 4, 4, 4, 4)
-    first = plan_of(store, recordings)
-    done, other, *_ = first.unfinished
-    finish(store, done)
-    left = unfinished_names(first) - {each.name for each in done.recordings}
-    removed = {done.recordings[0].name, other.recordings[0].name}
-    second = plan_of(store, [each for each in recordings if each.name not in removed])
-    assert ([*second.finished], second.n_stale) == ([done.name], 1)
-    assert unfinished_names(second) == left - removed
-    third = plan_of(store, recordings)
-    assert (unfinished_names(third), third.n_stale) == (left, 0)
+    removed = {done.recordings[0].name, others[0].recordings[0].name}
+    fewer = plan_of(store, [each for each in recordings if each.name not in removed])
+    assert ([*fewer.finished], fewer.n_stale) == ([done.name], 1)
+    assert unfinished_names(fewer) == unfinished_names(second) - removed
+    again = plan_of(store, recordings)
+    assert (unfinished_names(again), again.n_stale) == (unfinished_names(second), 0)
 
 
 def test_halves_of_a_shard_that_was_split_are_found_again(store):

@@ -139,6 +139,8 @@ def test_sessions_alternate_and_the_median_pass_counts() -> None:
     assert (counts.errors, counts.reference_length) == (3 + 2, 5)
     assert summary.offline_wer.rate == 0
     assert summary.relative_wer_increase is None  # relative to nothing
+    better = replace(summary.final_wer, rate=summary.final_wer.rate / 2)
+    assert replace(summary, offline_wer=better).relative_wer_increase == 1.0
     assert summary.flicker == pytest.approx(2 / 10)
 
 

@@ -22,6 +22,7 @@ from harken.evaluation.error_rate import (
     confidence_interval,
     count_character_errors,
     count_word_errors,
+    error_rate_of,
     is_spaced,
     normalizer,
 )
@@ -115,6 +116,11 @@ def test_interval_contains_the_true_rate_in_19_of_20_test_sets() -> None:
         low, high = confidence_interval(bootstrap_error_rates(counts))
         n_containing += low <= 0.2 <= high
     assert 0.90 <= n_containing / 200 <= 0.985
+
+
+def test_errors_without_a_reference_count_in_the_rate_and_are_not_resampled() -> None:
+    rate = error_rate_of([ErrorCounts(insertions=1), ErrorCounts(hits=1), ErrorCounts(hits=1)])
+    assert (rate.rate, rate.confidence_interval) == (0.5, (0.0, 0.0))
 
 
 def width(evaluation: Evaluation) -> float:

@@ -61,16 +61,13 @@ def rttm(tmp_path: Path) -> Path:
     return tmp_path / "a.rttm"
 
 
-def test_turns_are_read_in_order_and_other_lines_skipped(rttm: Path) -> None:
+def test_turns_of_one_recording_are_read_in_order_and_other_lines_skipped(rttm: Path) -> None:
     rttm.write_text(
         ";; a comment\n\nSPKR-INFO talk 1 <NA> <NA> <NA> unknown ann <NA>\n"
         "SPEAKER talk 1 5 1.5 <NA> <NA> bob <NA> <NA>\n"
         "SPEAKER talk 1 0.25 2 <NA> <NA> ann <NA> <NA>\n"
     )
     assert read_rttm(rttm) == turns((0.25, 2.25, "ann"), (5.0, 6.5, "bob"))
-
-
-def test_one_of_several_recordings_can_be_chosen(rttm: Path) -> None:
     rttm.write_text(REFERENCE + REFERENCE.replace("talk", "other"))
     assert read_rttm(rttm, "other") == ANN_AND_BOB
     with pytest.raises(ManifestError, match=r"turns of several recordings \(other, talk\); allowed is one"):

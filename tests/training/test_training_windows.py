@@ -157,3 +157,5 @@ def test_long_recordings_are_split_at_pauses() -> None:
     assert " ".join(window.text or "" for window in windows) == " ".join(f"w{i}" for i in range(60))
     assert all(window.end_s - window.start_s <= MAX_SPEECH_S for window in windows)
     assert all(b.start_s - a.end_s == pytest.approx(1.7 - 2 * SPEECH_PAD_S) for a, b in pairwise(windows))
+    close = [Word(start_s=i / 2, end_s=i / 2 + 0.5, text=f" w{i}", probability=1.0) for i in range(100)]
+    assert max(window.end_s - window.start_s for window in split_at_pauses(close, 50.0)) <= MAX_SPEECH_S
