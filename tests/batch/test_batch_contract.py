@@ -124,7 +124,10 @@ def test_failed_rows_are_done_again_when_that_is_asked_for(make_options, tmp_pat
     assert first.audio_hours == pytest.approx(2 / 3600)
     (tmp_path / "late.wav").write_text("late", encoding="utf-8")
     assert run_batch(manifest, tmp_path / "out", options).failed == 2
-    again = run_batch(manifest, tmp_path / "out", make_options(shard_minutes=10, retry_failed=True))
+    states: list[BatchState] = []
+    retry = make_options(shard_minutes=10, retry_failed=True)
+    again = run_batch(manifest, tmp_path / "out", retry, on_state=states.append)
+    assert (states[-1].rows, states[-1].failed) == (4, 1)
     assert (again.complete, again.rows, again.new_rows) == (True, 4, 2)
     assert again.failures == {"AudioError": 1}
     assert read_rows(tmp_path / "out")["late.wav"]["text"] == "late"

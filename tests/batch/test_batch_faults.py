@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import signal
@@ -106,12 +107,12 @@ def test_too_little_memory_or_a_fault_of_the_engine_costs_only_the_row_of_its_re
     assert rows["odd.wav"]["error"]["message"].endswith("odd.wav: RuntimeError: a fault of the engine")
 
 
-def refuse_shards(patch: pytest.MonkeyPatch, refused: Callable[[], bool] = lambda: True) -> list[str]:
-    """Have the disk be full for rows while a condition holds; return their names."""
+def refuse(patch: pytest.MonkeyPatch, folder: str, is_refused: Callable[[], bool] = lambda: True) -> list[str]:
+    """Have the disk be full for files of a folder while a condition holds; return their names."""
     publish, tries = Store.publish, list[str]()
 
     def publish_others(self: Store, name: str, chunks: Iterable[str | bytes]) -> None:
-        if name.startswith("shards/") and refused():
+        if name.startswith(folder) and is_refused():
             tries.append(name)
             raise OutputError(f"{name}: cannot be written: {os.strerror(errno.ENOSPC)}")
         publish(self, name, chunks)
@@ -123,10 +124,11 @@ def refuse_shards(patch: pytest.MonkeyPatch, refused: Callable[[], bool] = lambd
 def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(tmp_path, monkeypatch):
     manifest, options = write_archive(tmp_path, good(4)), BatchOptions(shard_minutes=1)
     with monkeypatch.context() as patch:
-        tries = refuse_shards(patch, lambda: any((tmp_path / "out" / "shards").glob("*.jsonl")))
+        tries = refuse(patch, "shards/", lambda: any((tmp_path / "out" / "shards").glob("*.jsonl")))
         with pytest.raises(OutputError, match="No space left"):
             run_batch(manifest, tmp_path / "out", options)
     assert tries.count(tries[0]) == options.tries
+    assert json.loads((tmp_path / "out" / "_summary.json").read_text())["complete"] is False
     done = set(read_rows(tmp_path / "out"))
     assert len(done) == 1
     before = len(transcribed(tmp_path))
@@ -157,12 +159,12 @@ def test_rows_that_replace_failed_ones_are_counted_only_when_they_are_there(tmp_
     manifest, retry = write_archive(tmp_path, {**good(2), "late.wav": None}), BatchOptions(retry_failed=True)
     assert run_batch(manifest, tmp_path / "out").failed == 1
     (tmp_path / "late.wav").write_text("late", encoding="utf-8")
-    with monkeypatch.context() as patch:
-        refuse_shards(patch)
-        with pytest.raises(OutputError):
-            run_batch(manifest, tmp_path / "out", retry)
-    assert run_batch(manifest, tmp_path / "out").failed == 1
-    assert run_batch(manifest, tmp_path / "out", retry).failed == 0
+    for folder, failed in (("shards/", 1), ("reports/", 0)):
+        with monkeypatch.context() as patch:
+            refuse(patch, folder)
+            with pytest.raises(OutputError):
+                run_batch(manifest, tmp_path / "out", retry)
+        assert run_batch(manifest, tmp_path / "out").failed == failed
 
 
 def test_a_failure_of_who_watches_the_batch_is_no_fault_of_a_recording(tmp_path):
