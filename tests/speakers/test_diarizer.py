@@ -339,8 +339,8 @@ def test_word_across_or_outside_of_turns(turns, words, expected):
 
 
 def test_word_that_two_say_alike_goes_with_the_word_before_it():
-    turns = [turn(0, 2, "A"), turn(2, 4, "B"), turn(4, 6, "A"), turn(4, 6, "B")]
-    first, second, both = (0.5, 1.0, " one"), (2.5, 3.0, " two"), (4.5, 5.0, " three")
+    turns = [turn(0, 2, "A"), turn(2, 4, "B"), turn(6.5, 10, "A"), turn(6.5, 10, "B")]
+    first, second, both = (0.5, 1.0, " one"), (2.5, 3.0, " two"), (9.0, 9.5, " three")
     assert said(attributed(turns, spoken(first, second, both))) == [
         (("A",), " one"),
         (("B", "A"), " two three"),
