@@ -97,6 +97,7 @@ def test_a_file_that_is_missing_or_no_text_and_a_line_that_is_no_turn_are_named(
 def test_turns_of_one_speaker_that_overlap_count_once() -> None:
     hypothesis = turns((0.0, 3.0, "A"), (2.0, 4.0, "A"), (5.0, 10.0, "B"), (6.0, 6.0, "B"))
     assert count_diarization_errors(ANN_AND_BOB, hypothesis).errors == 0.0
+    assert count_diarization_errors(hypothesis, hypothesis, collar_s=0.25).speech_s == 9.0 - 4 * 0.25
 
 
 def test_nothing_found_is_all_missed_and_nothing_said_all_false() -> None:

@@ -131,9 +131,7 @@ def evaluate_entries(
     tuple of Score, or Failure
         One for each recording, in order, with a score for each engine; a failure for one that cannot be read.
     """
-    options = engines[0].options
-    chosen = "en" if options.task == "translate" else options.language and to_language_code(options.language)
-    normalizer(chosen)  # fails before transcribing if the extra is missing
+    normalizer(None)  # fails before transcribing if the extra is missing
     transcribers = [_transcriber(entries, engine) for engine in engines]
     for entry in entries:
         try:
@@ -141,8 +139,14 @@ def evaluate_entries(
         except AudioError as error:
             yield Failure(entry=entry, reason=str(error))
             continue
-        language = chosen if options.task == "translate" else entry.language or chosen
+        language = reference_language(entry, engines[0].options)
         yield tuple(score(entry, hypothesis, language) for hypothesis in hypotheses)
+
+
+def reference_language(entry: Entry, options: TranscribeOptions) -> str | None:
+    """Return the code of the language of a reference text; None if it is unknown."""
+    chosen = options.language and to_language_code(options.language)
+    return "en" if options.task == "translate" else entry.language or chosen
 
 
 def _transcriber(entries: Sequence[Entry], engine: Engine) -> Callable[[Entry], EvalHypothesis]:

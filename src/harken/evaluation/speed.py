@@ -12,11 +12,10 @@ from typing import TypeVar
 from harken.api import Recognizer
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
-from harken.evaluation.evaluate import resolve_entry_options
+from harken.evaluation.evaluate import reference_language, resolve_entry_options
 from harken.evaluation.scoring import EvalHypothesis, EvalRecording, Evaluation, Failure, score, summarise
 from harken.manifests import Entry
 from harken.results import Attempt
-from harken.text import to_language_code
 from harken.transcribe import Callbacks, TranscribeOptions
 
 RunT = TypeVar("RunT")
@@ -192,13 +191,8 @@ def summarise_speed(
         for recording, outcome in zip(recordings, outcomes, strict=True)
         if isinstance(outcome, RecordingResult)
     ]
-    chosen = options.language and to_language_code(options.language)
     scores = [
-        score(
-            result.entry,
-            result.hypothesis,
-            "en" if options.task == "translate" else result.entry.language or chosen,
-        )
+        score(result.entry, result.hypothesis, reference_language(result.entry, options))
         for recording, result in results
         if scored and recording.has_reference
     ]
