@@ -1,19 +1,27 @@
-"""The files of `harken transcribe`: transcripts that are whole or absent, and what is kept of those cut short."""
+"""Transcripts as files: whole or absent, with what is kept of those cut short; and ``harken check`` of subtitles."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from errno import EACCES, EIO, EMFILE, ENFILE, ENOMEM, EPERM, ETIMEDOUT
 from pathlib import Path
+from typing import Any
 
+import click
+
+from harken.cli.exits import EPILOGUE, SOME_FAILED
 from harken.cli.inputs import recording_reference
-from harken.errors import AudioError, AudioNotFound, HarkenError, OutputError
+from harken.cli.options import Command, FilePath, dataclass_options
+from harken.cli.terminal import format_time, pluralize, write_stderr, write_stdout
+from harken.errors import AudioError, AudioNotFound, HarkenError, ManifestError, OutputError
 from harken.files import open_atomic, write_atomic
 from harken.formats import Layout, render
+from harken.formats.cue_check import check_cues, read_cues
+from harken.option_types import options_from
 from harken.results import Transcript
 from harken.transcribe.journal import recording_identity
 from harken.version import __version__
@@ -160,3 +168,32 @@ def all_exist(paths: Mapping[str, Path]) -> bool:
 def partial_path(path: Path) -> Path:
     """Return the path of a transcript while it is not whole."""
     return path.with_name(path.name + PARTIAL_SUFFIX)
+
+
+@click.command("check", cls=Command, epilog=EPILOGUE)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FilePath())
+@dataclass_options(Layout, exclude=("highlight_words", "karaoke", "embed_audio", "speakers"))
+def check_command(files: Sequence[str], **params: Any) -> int:
+    """Check subtitles against the rules of a style.
+
+    FILE has subtitles of any program, in the format srt or vtt. Every rule that a cue breaks is a line, and the exit
+    code is then 1. A cue may also not be a word that is torn out of its sentence, nor have a line of one word.
+    """
+    layout = options_from(Layout, params)
+    failed = False
+    for file in files:
+        try:
+            cues = read_cues(file)
+        except ManifestError as error:
+            if len(files) == 1:
+                raise
+            write_stderr(f"harken: {error}")
+            failed = True
+            continue
+        broken = [*check_cues(cues, layout)]
+        for each in broken:
+            write_stdout(f"{file}: cue {each.number} at {format_time(cues[each.number - 1].start_s)}: {each}\n")
+        n_breaking = len({each.number for each in broken})
+        write_stdout(f"{file}: {n_breaking} of {pluralize(len(cues), 'cue')} with a broken rule\n")
+        failed |= bool(broken)
+    return SOME_FAILED if failed else 0
