@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import wave
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +54,6 @@ def once_fed(monkeypatch):
         return hears(monkeypatch, FakeLiveSession(on_feed))
 
     return once_fed
-
-
-def send(*numbers: signal.Signals) -> None:
-    for number in numbers:
-        os.kill(os.getpid(), number)
 
 
 class TestSources:
@@ -336,7 +332,7 @@ class TestSignals:
     @pytest.mark.parametrize("number", SIGNALS)
     def test_first_signal_finishes_the_audio_and_the_files(self, cli, talk, once_fed, number):
         before = signal.getsignal(number)
-        session = once_fed(9_600, lambda: send(number))
+        session = once_fed(9_600, partial(signal.raise_signal, number))
         outcome = cli.run("listen", talk, *KEPT)
         saved = f"at 00:00.{len(session.samples) / 16:.0f}; what was done is in a.wav, a.txt"
         assert (outcome.code, outcome.err) == (128 + number, f"harken: {SIGNALS[number]} {saved}\n")
@@ -347,7 +343,7 @@ class TestSignals:
         assert signal.getsignal(number) is before
 
     def test_second_signal_stops_at_once(self, cli, talk, once_fed):
-        session = once_fed(0, lambda: send(signal.SIGINT, signal.SIGINT))
+        session = once_fed(0, lambda: [signal.raise_signal(signal.SIGINT) for _ in range(2)])
         outcome = cli.run("listen", talk, "--record", "a.wav")
         message = "harken: interrupted; what was done is in a.wav\n"
         assert (outcome.code, outcome.out, outcome.err) == (130, "", message)
@@ -357,7 +353,7 @@ class TestSignals:
     @pytest.mark.parametrize("number", SIGNALS)
     def test_signal_before_any_sound_replaces_nothing(self, cli, session, talk, number):
         Path("old.srt").write_text("before")
-        cli.loaders["load"] = lambda **given: send(number)
+        cli.loaders["load"] = lambda **given: signal.raise_signal(number)
         outcome = cli.run("listen", talk, "-o", "old.srt", "--record", "old.wav")
         assert (outcome.code, outcome.err) == (128 + number, f"harken: {SIGNALS[number]}\n")
         assert sorted(os.listdir()) == ["old.srt", "talk.wav"]
@@ -366,7 +362,8 @@ class TestSignals:
     @pytest.mark.parametrize("signals", [1, 2])
     def test_signals_while_files_are_completed_lose_nothing(self, cli, session, talk, signals):
         def interrupted(file):
-            send(*[signal.SIGTERM] * signals)
+            for _ in range(signals):
+                signal.raise_signal(signal.SIGTERM)
             finish(file)
 
         finish = KeptFile.finish
@@ -377,7 +374,7 @@ class TestSignals:
 
     def test_full_disk_goes_before_a_signal(self, cli, talk, once_fed):
         SmallDisk(cli.monkeypatch, room=44 + 2 * 4_000)
-        once_fed(9_600, lambda: send(signal.SIGINT))
+        once_fed(9_600, partial(signal.raise_signal, signal.SIGINT))
         outcome = cli.run("listen", talk, "--record", "a.wav")
         assert outcome.code == 5
         assert outcome.err.splitlines()[-1].startswith(f"harken: a.wav: {FULL}; a.wav holds the first 00:00.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -51,10 +50,6 @@ def wait_for_threads() -> None:
             assert not thread.is_alive()
 
 
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
 @pytest.mark.parametrize(("live", "blocks"), [(False, 600), (True, 12_000)])
 def test_reader_buffers_30_s_of_a_file_and_10_minutes_of_a_live_source(live, blocks):
     source = EndlessSource(live=live, until=blocks + 2)
@@ -97,7 +92,7 @@ class TestSignals:
                 blocks_read.append(float(block[0]))
                 if len(blocks_read) == 2:
                     assert source.reached.wait(5)
-                    interrupt()
+                    signal.raise_signal(signal.SIGINT)
         assert reader.stop.code == 130
         assert blocks_read == ([*range(1, len(blocks_read) + 1)] if live else [1, 2])
         assert 10 <= len(blocks_read) <= source.made or not live
@@ -110,7 +105,7 @@ class TestSignals:
         with AudioReader(source, lambda block: recorded.append(float(block[0]))) as reader:
             blocks = iter(reader)
             blocks_read = [float(next(blocks)[0])]
-            interrupt()
+            signal.raise_signal(signal.SIGINT)
             wait_for_threads()  # the caller takes no block meanwhile
             assert source.closed
             blocks_read += [float(block[0]) for block in blocks]
@@ -123,11 +118,11 @@ class TestSignals:
             assert listen(signal.SIGINT)  # as the thread that watches does
             wait_for_threads()
             assert source.closed
-            interrupt()  # the main thread handles the same signal after the call
+            signal.raise_signal(signal.SIGINT)  # the main thread handles the same signal after the call
             assert reader.stop.code == 130
             assert not listen(signal.SIGINT)
             with pytest.raises(Stop):
-                interrupt()
+                signal.raise_signal(signal.SIGINT)
         assert not signal_listeners
 
 

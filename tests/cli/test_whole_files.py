@@ -1,4 +1,4 @@
-"""Files are written completely or not at all, and what killed processes left of them is removed."""
+"""Files are written completely or not at all, or kept whatever ends their session; full disks, killed processes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from cli_runner import eventually
+from fakes.small_disk import SmallDisk
+from harken.cli import kept_files
+from harken.cli.exits import Stop
+from harken.cli.kept_files import KeptFile
+from harken.cli.signals import keeping_stop
 from harken.errors import AudioNotFound, OutputError
 from harken.files import open_atomic, remove_abandoned, remove_own, temporary_folder, write_atomic
 from processes import no_file_above
 
+dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX files only")
 
 LEAVE_BOTH_BEHIND = """
@@ -28,6 +35,12 @@ with open_atomic(folder / "a.txt"), temporary_folder(folder) as inner:
     (inner / "weights").write_bytes(b"0")
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def names(folder: Path) -> list[str]:
@@ -92,7 +105,7 @@ def test_full_disk_is_reported_and_keeps_the_old_file(tmp_path):
     assert (path.read_text(), names(tmp_path)) == ("old", ["a.txt"])
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@dev_full
 def test_device_is_written_in_place():
     write_atomic(os.devnull, ["text"], durable=True)
     with pytest.raises(OutputError, match="/dev/full: cannot be written: No space left on device"):
@@ -181,3 +194,96 @@ def test_file_of_another_user_is_left_alone(tmp_path):
     os.chown(path, 12345, -1)
     remove_abandoned(tmp_path)
     assert path.exists()
+
+
+def kept(*pieces: bytes, name: str = "a", beginning: bytes = b"head") -> KeptFile:
+    """Return a file that grows by pieces."""
+    file = KeptFile(Path(name), beginning)
+    for piece in pieces:
+        file.append(piece)
+    return file
+
+
+def finished(file: KeptFile, **how: object) -> KeptFile:
+    file.finish()
+    file.keep(**how)
+    return file
+
+
+def test_content_reaches_the_disk_while_it_grows(monkeypatch):
+    synced: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(kept_files, "_SYNC_S", 0.01)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(descriptor), sync(descriptor)))
+    file = kept()
+    assert eventually(lambda: len(synced) >= 3)
+    finished(file)
+    assert len({*synced}) == 1
+
+
+@posix
+def test_symbolic_link_of_a_kept_file_is_followed(folder):
+    (folder / "disk").mkdir()
+    Path("a").symlink_to("disk/b")
+    file = kept()
+    assert os.listdir("disk") == ["b.part"]
+    finished(file)
+    assert Path("a").is_symlink()
+    assert (os.listdir("disk"), Path("disk/b").read_bytes()) == (["b"], b"head")
+
+
+@dev_full
+def test_device_is_written_directly():
+    assert finished(kept(name=os.devnull)).error is None
+    with pytest.raises(OutputError, match=r"^/dev/full: cannot be written: No space left on device$"):
+        kept(name="/dev/full")
+
+
+class TestFullDisk:
+    @pytest.fixture
+    def disk(self, monkeypatch):
+        return SmallDisk(monkeypatch, room=10)
+
+    def test_what_waits_has_a_limit_and_leaves_no_gap(self, disk, monkeypatch):
+        monkeypatch.setattr(kept_files, "_MAX_WAITING_BYTES", 8)
+        file = kept(b"1234", b"5678", b"9012", b"3456")
+        assert eventually(lambda: file._loss is not None)
+        disk.room = 100
+        assert eventually(lambda: file.size == 16)
+        file.append(b"7890")
+        finished(file, usable_if_cut=True)
+        assert Path("a").read_bytes() == b"head123456789012"
+        assert file.error is not None
+
+    def test_disk_that_cannot_be_synced_is_reported(self, monkeypatch):
+        def fail(descriptor):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", fail)
+        number = errno.EINVAL  # a file system without this
+        assert finished(kept()).error is None
+        number = errno.EIO
+        assert finished(kept(name="b")).error.errno == errno.EIO
+
+
+@pytest.mark.parametrize(("pieces", "left"), [([], []), ([b"audio"], ["a.part"])])
+def test_process_that_is_stopped_leaves_a_file_only_if_it_has_content(pieces, left):
+    file = kept(*pieces)
+    remove_own()
+    assert os.listdir() == left
+    file.finish()
+    file.discard()
+
+
+def test_signal_while_a_file_is_created_leaves_none_behind(monkeypatch):
+    create_part = kept_files._create_part
+
+    def create_and_stop(target):
+        created = create_part(target)
+        signal.raise_signal(signal.SIGTERM)
+        return created
+
+    monkeypatch.setattr(kept_files, "_create_part", create_and_stop)
+    with pytest.raises(Stop), keeping_stop():
+        kept()
+    assert os.listdir() == []
