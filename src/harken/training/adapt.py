@@ -34,7 +34,6 @@ from harken.training.network import (
     as_tensors,
     convolve,
     encode_layer,
-    fastest_matmul_dtype,
     initial_factors,
     norm,
     with_changes,
@@ -85,10 +84,11 @@ def adapt(
     if max_s < MIN_CUT_S:
         raise OptionError("hears", "live", "whole, with a model of so short a window")
     task.create_or_resume(task="adapt")
+    dtype = task.run_directory.matmul_dtype()
     windows, held_out = prepare_examples(
         task,
         find_speech,
-        lambda: Teacher(load_recognizer(), checkpoint, for_encoder=True),
+        lambda: Teacher(load_recognizer(), checkpoint, dtype, for_encoder=True),
         callbacks,
         edit=lambda windows: cut_windows(windows, data, max_s),
     )
@@ -104,7 +104,7 @@ def adapt(
             trainable={},
             scored_ids=scored_token_ids(task.tokenizer, [store.first_text(window) for window in windows]),
             teacher_embedding=weights[TOKEN_EMBEDDING],
-            dtype=fastest_matmul_dtype(),
+            dtype=dtype,
             options=options,
         ),
         options=options,

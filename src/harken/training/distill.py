@@ -40,7 +40,6 @@ from harken.training.network import (
     TOKEN_EMBEDDING,
     as_arrays,
     as_tensors,
-    fastest_matmul_dtype,
     initial_factors,
     run_decoder,
 )
@@ -114,8 +113,9 @@ def distill(
     task.create_or_resume(
         task="distill", layers=layers, start=initial_model.checkpoint.weights.digest if initial_model else None
     )
+    dtype = task.run_directory.matmul_dtype()
     windows, held_out = prepare_examples(
-        task, find_speech, lambda: Teacher(load_recognizer(), main_checkpoint), callbacks
+        task, find_speech, lambda: Teacher(load_recognizer(), main_checkpoint, dtype), callbacks
     )
     store = task.run_directory.examples
     texts = [store.first_text(window) for window in windows]
@@ -131,7 +131,7 @@ def distill(
         trainable=low_rank or trainable_weights(weights),
         scored_ids=scored_token_ids(task.tokenizer, texts),
         teacher_embedding=torch.tensor(main_checkpoint.weights[TOKEN_EMBEDDING]).float(),
-        dtype=fastest_matmul_dtype(),
+        dtype=dtype,
         options=task.options,
     )
     harken_config: dict[str, Any] = {"encoder_sha256": encoder_digest(main_checkpoint)}

@@ -23,7 +23,7 @@ from harken.decoding import Greedy, Window, decode, make_logit_rules, make_promp
 from harken.errors import OutputError
 from harken.files import write_atomic
 from harken.text import Tokenizer
-from harken.training.network import fastest_matmul_dtype, run_decoder
+from harken.training.network import run_decoder
 from harken.training.windows import Progress, TrainingWindow
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.language_id import language_probabilities
@@ -186,15 +186,19 @@ class Teacher:
         On the CPU engine: it encodes and transcribes as it will with the assistant.
     checkpoint : Checkpoint
         The same model.
+    dtype : torch.dtype
+        Type in which matrices are multiplied.
     for_encoder : bool
         True for examples from which an encoder learns: windows are encoded whole, and the examples hold their samples.
     """
 
-    def __init__(self, recognizer: Recognizer, checkpoint: Checkpoint, *, for_encoder: bool = False) -> None:
+    def __init__(
+        self, recognizer: Recognizer, checkpoint: Checkpoint, dtype: torch.dtype, *, for_encoder: bool = False
+    ) -> None:
         self._for_encoder = for_encoder
         self._backend, self._tokenizer, self._dims = recognizer.backend, recognizer.tokenizer, checkpoint.dims
         self._rules = make_logit_rules(self._tokenizer, timestamps=True)
-        self._dtype = fastest_matmul_dtype()
+        self._dtype = dtype
         self._weights = {
             name: torch.tensor(checkpoint.weights[name]).to(self._dtype)
             for name in checkpoint.weights

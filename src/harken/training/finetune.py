@@ -28,7 +28,6 @@ from harken.training.network import (
     TOKEN_EMBEDDING,
     as_arrays,
     as_tensors,
-    fastest_matmul_dtype,
     run_decoder,
     run_encoder,
 )
@@ -91,7 +90,7 @@ def finetune(
         dims=task.checkpoint.dims,
         weights=weights,
         trainable=trainable,
-        dtype=fastest_matmul_dtype(),
+        dtype=task.run_directory.matmul_dtype(),
         options=task.options,
     )
 
@@ -107,7 +106,7 @@ def _manifest_labeller(
     task: TrainingTask[FineTuneOptions], frozen_weights: dict[str, torch.Tensor] | None
 ) -> Labeller:
     """Return a labeller that takes the texts from the manifest."""
-    tokenizer, dims, dtype = task.tokenizer, task.checkpoint.dims, fastest_matmul_dtype()
+    tokenizer, dims, dtype = task.tokenizer, task.checkpoint.dims, task.run_directory.matmul_dtype()
     no_states = np.empty((0, dims.n_text_state), np.float16)
 
     def label(window: TrainingWindow, previous_text: Sequence[int]) -> Example:

@@ -17,11 +17,13 @@ import torch
 from harken.errors import OutputError
 from harken.files import make_folder, remove_abandoned, write_atomic
 from harken.training.examples import ExampleStore
+from harken.training.network import fastest_matmul_dtype
 from harken.training.objective import Acceptance
 from harken.training.windows import TrainingWindow
 
 CONFIG_FILE, WINDOWS_FILE = "training.json", "windows.jsonl"
 STATE_FILE, LEARNING_CURVE_FILE = "state.pt", "acceptance.jsonl"
+DTYPE_FILE, DTYPES = "dtype.txt", {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LineT = TypeVar("LineT")
 
 
@@ -117,10 +119,21 @@ class RunDirectory:
             return
         for store in (self.examples, self.small_model_examples):
             shutil.rmtree(store.folder, ignore_errors=True)
-        for file in (CONFIG_FILE, WINDOWS_FILE):
+        for file in (CONFIG_FILE, WINDOWS_FILE, DTYPE_FILE):
             (self.folder / file).unlink(missing_ok=True)
         with suppress(OSError):  # it holds something else
             self.folder.rmdir()
+
+    def matmul_dtype(self) -> torch.dtype:
+        """Return the type in which matrices are multiplied: what was the fastest when the training began.
+
+        It was measured: measured again on a machine that is busy, it could be another one.
+        """
+        path = self.folder / DTYPE_FILE
+        if not path.is_file():
+            write_atomic(path, [str(fastest_matmul_dtype()).removeprefix("torch.")])
+        with _naming(path):
+            return DTYPES[path.read_text(encoding="utf-8")]
 
     def load_windows(self) -> list[TrainingWindow]:
         """Return the stored windows; none at the beginning."""
