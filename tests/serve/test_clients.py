@@ -56,6 +56,8 @@ whisper-to-input > /asr?encode=true&task=transcribe&language=&word_timestamps=fa
     audio_file/recorded.m4a=WAVE
 a script, with a WAV file that it calls raw > /asr?language=en&output=vtt&encode=false > vtt
     audio_file/a.wav=WAVE
+a script, for an output that there is not > /asr?output=text&language=en > line
+    audio_file/a.wav=WAVE
 whisper.el > /inference > whisper.cpp
     file/whisper.wav=WAVE temperature=0.0 temperature_inc=0.2 response_format=json language=en
 wyoming-whisper-api-client > /inference?temperature=0.0&temperature_inc=0.2&response_format=json > whisper.cpp

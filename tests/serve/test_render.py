@@ -67,7 +67,8 @@ def test_any_transcript_is_rendered_or_refused(http, changes, text, name):
 
 def test_a_lone_surrogate_is_no_failure(http):
     for name in FORMATS:
-        document = json.dumps(DOCUMENT | {"language": "\ud800", "model": "\ud800"})
+        segments = [DOCUMENT["segments"][0] | {"text": "\ud800", "words": []}]
+        document = json.dumps(DOCUMENT | {"segments": segments, "language": "\ud800", "model": "\ud800"})
         assert http.post(f"{PATH}?format={name}", content=document).status_code == 200
     assert from_json(DOCUMENT) == TRANSCRIPT
 

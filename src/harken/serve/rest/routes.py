@@ -152,4 +152,4 @@ def _abilities(id: str, model: LoadedModel | None) -> dict[str, Any]:
 
 
 def _rendered(document: bytes, name: str, layout: Layout) -> bytes:
-    return "".join(render(from_json(document), name, layout)).encode(errors="replace")
+    return "".join(render(from_json(document), name, layout)).encode()
