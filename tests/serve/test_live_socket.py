@@ -21,6 +21,14 @@ def send_all(client, data, n_bytes=3200):
         client.send(data[start : start + n_bytes])
 
 
+async def streamed(stage, data, n_bytes=3200, **first):
+    """Return a client that has sent a whole stream, and its end."""
+    client = await stage.connect(OwnClient, **first)
+    send_all(client, data, n_bytes)
+    client.finish()
+    return client, await client.closed()
+
+
 def events(messages):
     """Return the events but interims, without what depends on the machine."""
     left_out = ("seq", "compute_s", "emitted_s")
@@ -108,10 +116,7 @@ async def test_a_resumed_session_loses_and_doubles_nothing(stage, n_sent, n_seen
     assert await once_more.closed() == 1000
     assert once_more.messages[0]["ended"]
 
-    whole = await stage.connect(OwnClient)
-    send_all(whole, data)
-    whole.finish()
-    await whole.closed()
+    whole, _ = await streamed(stage, data)
     for resumed in (again, once_more):
         assert events(seen + resumed.messages) == events(whole.messages)
         assert resumed.messages[-1]["type"] == "done"
@@ -159,10 +164,9 @@ async def test_of_those_who_said_no_more_than_hello_few_are_kept(stage):
 @played()
 async def test_the_options_of_a_hello_reach_the_model(stage):
     hello = {"language": "en-US", "hotwords": ["Ada"], "prompt": "Names:", "words": True, "finals": "streamed"}
-    client = await stage.connect(OwnClient, audio={"format": "f32le", "rate": 48_000}, pause_s=2, **hello)
-    send_all(client, TONE[:24_000].astype("<f4").tobytes(), 4_001)
-    client.finish()
-    assert await client.closed() == 1000
+    audio, data = {"format": "f32le", "rate": 48_000}, TONE[:24_000].astype("<f4").tobytes()
+    _, code = await streamed(stage, data, 4_001, audio=audio, pause_s=2, **hello)
+    assert code == 1000
     options = stage.model.options[-1]
     assert (options.hotwords, options.initial_prompt, options.word_timestamps) == (("Ada",), "Names:", True)
     heard = stage.model.sessions[-1].samples
@@ -174,11 +178,8 @@ async def test_the_options_of_a_hello_reach_the_model(stage):
 @played()
 async def test_a_container_may_be_cut_anywhere(stage, n_bytes):
     data = wav(TONE[:4000])
-    client = await stage.connect(OwnClient, audio=CONTAINER)
-    send_all(client, data, n_bytes)
-    client.finish()
-    assert await client.closed() == 1000
-    assert client.text == words_said(2)
+    client, code = await streamed(stage, data, n_bytes, audio=CONTAINER)
+    assert (client.text, code) == (words_said(2), 1000)
     assert (stage.model.sessions[-1].samples * 32768).astype("<i2").tobytes() == data[44:]
 
 
@@ -204,11 +205,8 @@ async def test_a_flush_comes_behind_all_that_can_be_decoded_of_a_container(stage
 )
 @played()
 async def test_a_bad_recording_gives_its_words_and_then_an_error(stage, data, n_words, problem):
-    client = await stage.connect(OwnClient, audio=CONTAINER)
-    send_all(client, data)
-    client.finish()
-    assert await client.closed() == 1008
-    assert (client.text, client.errors) == (words_said(n_words), ["invalid_audio"])
+    client, code = await streamed(stage, data, audio=CONTAINER)
+    assert (client.text, client.errors, code) == (words_said(n_words), ["invalid_audio"], 1008)
     message = client.messages[-1]["message"]
     assert problem in message
     assert "\n" not in message
