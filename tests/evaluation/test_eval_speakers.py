@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -157,10 +158,10 @@ def test_recordings_with_words_are_transcribed_and_others_only_diarized(talk: Pa
 
     (entry,) = read_manifests([talk], needs_text=False)
     diarizer: Any = FixedDiarizer(turns((0.0, 4.0, "A"), (5.0, 10.0, "B")))
-    recognizer: Any = SimpleNamespace(transcribe=transcribe)
+    recognizer: Any = SimpleNamespace(transcribe=Mock(side_effect=transcribe))
     silent = Entry(name="silent", path=entry.path, text="")
     first, second = evaluate_speakers([entry, silent], lambda: diarizer, lambda: recognizer)
-    assert diarizer.calls == 2
+    assert (diarizer.calls, recognizer.transcribe.call_count) == (2, 1)
     assert first.errors.rate == second.errors.rate == 0.0
     assert first.cp_word_errors == ErrorCounts(hits=4, deletions=1, insertions=1)
     assert second.cp_word_errors is None
