@@ -40,12 +40,18 @@ def test_parts_are_loaded_at_the_same_time_and_returned_in_order() -> None:
 
 @pytest.mark.parametrize("error", [Failure, TimeoutError])
 def test_first_error_is_raised_while_others_still_run(error: type[Exception]) -> None:
+    go_on, ended = threading.Event(), threading.Event()
+
+    def wait(weights: Any) -> None:
+        go_on.wait(60)
+        ended.set()
+
     def fail(weights: Any) -> None:
         raise error
 
-    go_on = threading.Event()
     with pytest.raises(error):
-        load_parts(WEIGHTS, lambda weights: go_on.wait(60), fail)
+        load_parts(WEIGHTS, wait, fail)
+    assert not ended.is_set()
     go_on.set()
 
 
@@ -108,19 +114,14 @@ ENDED_DURING_LOADING = """
 import threading
 from harken.backends.loading import load_parts
 
-failed = threading.Event()
-
 def fail(weights):
     raise ValueError("the error")
 
 def load(weights):
-    failed.wait(60)
+    threading.main_thread().join(60)
     print("loaded", flush=True)
 
-try:
-    load_parts({}, load, fail)
-finally:
-    failed.set()
+load_parts({}, load, fail)
 """
 
 

@@ -53,6 +53,7 @@ def test_rotation_is_the_same_each_time() -> None:
 
 def test_outlier_hidden_units_come_first() -> None:
     weights = make_weights()
+    weights[f"{BLOCK}.mlp_ln.bias"][:] = 0  # so that the weights of a unit change its deviation, not its mean
     weights[f"{BLOCK}.mlp.0.weight"][7] *= 50
     weights[f"{BLOCK}.mlp.0.bias"][100] = 300
     rotated = RotatedWeights(weights, DIMS)
