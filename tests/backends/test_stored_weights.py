@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harken.backends.native.weights import DecoderWeights
 from harken.backends.onnx.builder import GraphBuilder
 from harken.backends.onnx.runtimes import DATA_FILE, BuiltGraph, write_graph
 from harken.contract import Backend
-from harken.errors import BackendUnavailable, CheckpointError
+from harken.errors import BackendUnavailable, CheckpointError, OutputError
 from tiny_models import DIMS, make_backend, make_mel
 
 STORING = ("native-int8", "onnx-fp32")
@@ -87,3 +88,11 @@ def test_files_that_were_not_written_whole_are_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr(Path, "write_bytes", lose_weights)
     with refused:
         write_graph(build(), tmp_path)
+
+
+def test_packed_weights_that_were_not_written_whole_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DecoderWeights, "write", lambda self, weights, put: None)
+    with pytest.raises(OutputError, match="was not written whole"):
+        open_stored("native-int8", tmp_path)

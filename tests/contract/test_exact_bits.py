@@ -140,23 +140,30 @@ def make_rules(timestamp_begin: int, suppressed: np.ndarray, **options: Any) -> 
 
 
 @pytest.mark.parametrize("backend", ["native-int8", "native-fp32", "torch-graphs"], indirect=True)
-@given(st.data())
+@given(
+    timestamp_begin=st.sampled_from([DIMS.n_vocab - n for n in (5, 20, 100)]),
+    timestamps=st.booleans(),
+    kept=st.sets(st.integers(10, 255), min_size=1, max_size=8),
+    speech_ends=st.lists(st.none() | st.integers(DIMS.n_vocab - 20, DIMS.n_vocab), min_size=3, max_size=3),
+    limits=st.lists(st.integers(1, CAPACITY - len(PROMPT)), min_size=3, max_size=3),
+)
 @settings(max_examples=12)
 def test_steps_in_one_call_pick_what_single_steps_pick(
-    backend: Backend, features: Features, data: st.DataObject
+    backend: Backend,
+    features: Features,
+    timestamp_begin: int,
+    timestamps: bool,
+    kept: set[int],
+    speech_ends: list[int | None],
+    limits: list[int],
 ) -> None:
     """With few words and many timestamps, so that a random model picks all kinds, and often the end of text."""
-    begin = data.draw(st.sampled_from([DIMS.n_vocab - n for n in (5, 20, 100)]))
-    kept = data.draw(st.sets(st.integers(10, 255), min_size=1, max_size=8))
-    end = st.none() | st.integers(DIMS.n_vocab - 20, DIMS.n_vocab)
-    speech_ends = data.draw(st.lists(end, min_size=3, max_size=3))
-    limits = data.draw(st.lists(st.integers(1, CAPACITY - len(PROMPT)), min_size=3, max_size=3))
     rules = make_rules(
-        begin,
-        np.setdiff1d(np.arange(begin - 1), sorted(kept)),
+        timestamp_begin,
+        np.setdiff1d(np.arange(timestamp_begin - 1), sorted(kept)),
         first_banned=((0, 10),),
-        timestamps=data.draw(st.booleans()),
-        max_initial_timestamp=begin + 2,
+        timestamps=timestamps,
+        max_initial_timestamp=timestamp_begin + 2,
     )
     assert rules.greedy
 
