@@ -98,7 +98,7 @@ def test_useless_draft_stays_within_the_budget(right: Right, costs: dict[str, An
 def test_good_draft_is_used(costs: dict[str, Any], most: float) -> None:
     ratios, skipped = decode(lambda window: correct_with_probability(0.9), windows=8, **costs)
     assert ratios.mean() < most
-    assert skipped < 0.05
+    assert 3 < skipped * 8 * LENGTH < 60, "plain steps are measured first, and now and then"
 
 
 def test_draft_that_turns_is_dropped_and_used_again() -> None:

@@ -122,13 +122,16 @@ class TestFilling:
         assert transcript.unwritten == ()
         assert len(backend.mels) == 2
 
-    def test_text_that_ends_early_is_continued_and_a_gap_in_the_text_of_a_gap_decoded_too(self) -> None:
+    def test_text_that_ends_early_is_continued_and_gaps_in_it_are_decoded_but_none_in_those(self) -> None:
         early = window_text(0, " one", 4, attended=(0, *[2] * 4, 4))
         rest = window_text(0, " and on", 17, attended=(0, *range(3, 17, 2), 17))
         begin = window_text(0, " a", 2, attended=(0, 1, 1, 2))
-        for windows, text in (((early, rest), "one and on"), ((JUMP, begin, MIDDLE), "one a and two")):
+        for windows, text, n_decoded in (
+            *(((early, rest), "one and on", 2), ((JUMP, begin, MIDDLE), "one a and two", 3)),
+            ((JUMP, begin, begin, MIDDLE), "one a a two", 3),
+        ):
             transcript, backend = transcribe(*windows)
-            assert (transcript.text, len(backend.mels)) == (text, len(windows))
+            assert (transcript.text, len(backend.mels)) == (text, n_decoded)
 
     def test_gap_is_decoded_before_the_next_window_and_its_text_is_passed_on(self) -> None:
         samples = noise_and_silence(0.4, 0.6, 0.4, 1)
