@@ -40,10 +40,8 @@ def measured_controller(clock: Callable[[], float] = float) -> DraftController:
 def eager_decoder(clock: Callable[[], float] = float, **sources: Any) -> SpeculativeDecoder:
     """Make a decoder that drafts whenever it can, on a clock that stands still."""
     decoder = SpeculativeDecoder(clock, **sources)
-    decoder.greedy.controller, decoder.sampling.controller = (
-        measured_controller(clock),
-        measured_controller(clock),
-    )
+    for statistics in (decoder.greedy, decoder.sampling):
+        statistics.controller = measured_controller(clock)
     return decoder
 
 
@@ -55,11 +53,8 @@ def open_drafts(
     most: int = MAX_DRAFT_TOKENS,
 ) -> DraftSession:
     """Open drafting by generators in the order in which they are asked, with what was counted of each before."""
-    counters = counters or [AcceptanceCounter() for _ in generators]
-    sources = [
-        _CalibratedGenerator(generator, counter, rows, max_tokens=most)
-        for generator, counter in zip(generators, counters, strict=True)
-    ]
+    counted = zip(generators, counters or [AcceptanceCounter() for _ in generators], strict=True)
+    sources = [_CalibratedGenerator(*source, rows, max_tokens=most) for source in counted]
     return DraftSession(controller or measured_controller(), sources)
 
 
@@ -90,10 +85,8 @@ class FakeCandidateGenerator:
         drafts = [self._propose(request) for request in requests]
         if self.clock and any(request.max_tokens for request in requests):
             # The token below the threshold has been computed, too.
-            forwards = max(
-                min(len(draft.tokens) + 1, request.max_tokens)
-                for request, draft in zip(requests, drafts, strict=True)
-            )
+            asked = zip(requests, drafts, strict=True)
+            forwards = max(min(len(draft.tokens) + 1, request.max_tokens) for request, draft in asked)
             self.clock.spend(forwards * self.step_s + (0.0 if self.forwards else self.setup_s))
             self.forwards += forwards
         return drafts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -71,9 +71,8 @@ class FakeLiveSession:
         stamps = {"emitted_samples": now * WORD_SAMPLES, "compute_s": 0.0}
         begun: list[Event] = [SpeechStarted(audio_s=start / 10, **stamps)] if count == 1 else []
         words = [f" {WORDS[i % len(WORDS)]}" for i in range(start, now)]
-        shown = Interim(
-            audio_s=now / 10, committed="".join(words[:-2]), tentative="".join(words[-2:]), **stamps
-        )
+        committed, tentative = "".join(words[:-2]), "".join(words[-2:])
+        shown = Interim(audio_s=now / 10, committed=committed, tentative=tentative, **stamps)
         return [*begun, shown, *(self._final_events("silence") if count == 5 else [])]
 
     def _final_events(self, reason: str) -> list[Event]:
@@ -134,28 +133,24 @@ class ScriptedLiveSession:
         return rest
 
 
+def _stamps(at_s: float) -> dict[str, Any]:
+    return {"audio_s": at_s, "emitted_samples": round(at_s * SAMPLE_RATE), "compute_s": 0.0}
+
+
+# Events that are emitted at `at_s`.
+
+
 def speech_started(at_s: float) -> Event:
-    """Make a `SpeechStarted` that is emitted at `at_s`."""
-    return SpeechStarted(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0)
+    return SpeechStarted(**_stamps(at_s))
 
 
 def interim_text(at_s: float, committed: str, tentative: str = "") -> Event:
-    """Make an `Interim` that is emitted at `at_s`."""
-    return Interim(
-        audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, committed=committed, tentative=tentative
-    )
+    return Interim(committed=committed, tentative=tentative, **_stamps(at_s))
 
 
 def final_segment(at_s: float, text: str) -> Event:
-    """Make a `FinalSegment` that is emitted at `at_s`."""
-    stamps = {"audio_s": at_s, "emitted_samples": _samples(at_s), "compute_s": 0.0}
-    return FinalSegment(segment=segment(0.0, at_s, text), **stamps)
+    return FinalSegment(segment=segment(0.0, at_s, text), **_stamps(at_s))
 
 
 def speech_ended(at_s: float, reason: str = "silence") -> Event:
-    """Make a `SpeechEnded` that is emitted at `at_s`."""
-    return SpeechEnded(audio_s=at_s, emitted_samples=_samples(at_s), compute_s=0.0, reason=reason)
-
-
-def _samples(at_s: float) -> int:
-    return round(at_s * SAMPLE_RATE)
+    return SpeechEnded(reason=reason, **_stamps(at_s))

@@ -49,17 +49,10 @@ class LevelEmbedding:
     size = 192
 
     def embed(self, pieces: Sequence[Floats]) -> Floats:
-        levels = [
-            np.bincount(np.round(piece * 10).astype(int), minlength=5).astype(np.float32) for piece in pieces
-        ]
-        sums = np.array(
-            [each[1] * EMBEDDINGS[0] + each[2] * EMBEDDINGS[1] + each[4] * EMBEDDINGS[2] for each in levels]
-        )
-        return (
-            sums / np.linalg.norm(sums, axis=1, keepdims=True)
-            if len(pieces)
-            else np.empty((0, 192), np.float32)
-        )
+        levels = [np.bincount(np.round(piece * 10).astype(int), minlength=5) for piece in pieces]
+        sums = np.array([each[[1, 2, 4]] @ EMBEDDINGS[:3] for each in levels], np.float32).reshape(-1, 192)
+        embeddings: Floats = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+        return embeddings
 
 
 def level_diarizer(**options: int) -> Diarizer:

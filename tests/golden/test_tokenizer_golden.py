@@ -35,15 +35,13 @@ def test_special_and_non_speech_tokens_equal_the_reference(pair: tuple[Tokenizer
     assert len(tokenizer.non_speech_tokens) > 80
 
 
-def test_bytes_of_text_tokens_equal_the_reference(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
+def test_bytes_of_text_tokens_and_names_of_special_ones_equal_the_reference(
+    pair: tuple[Tokenizer, dict[str, Any]],
+) -> None:
     tokenizer, golden = pair
     tokens = [tokenizer.decode_bytes([i]) for i in range(tokenizer.eot)]
     digest = hashlib.sha256(b"".join(bytes([len(token)]) + token for token in tokens)).hexdigest()
     assert digest == golden["text_tokens_sha256"]
-
-
-def test_names_of_special_tokens_equal_the_reference(pair: tuple[Tokenizer, dict[str, Any]]) -> None:
-    tokenizer, golden = pair
     names = "".join(map(tokenizer.describe_token, range(tokenizer.eot, tokenizer.n_vocab)))
     assert hashlib.sha256(names.encode()).hexdigest() == golden["specials_sha256"]
 

@@ -116,6 +116,12 @@ def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals: str) ->
     assert [(each.text, each.reason) for each in found] == [(" ba co", "flush"), (" du fe", "close")]
 
 
+def test_short_sentence_is_heard_with_its_continuation() -> None:
+    speech = silence(0.5) + speak_words(0, 9) + silence(1.0) + speak_words(1, 2) + silence(2.0)
+    (utterance,) = group_utterances(events_of(speech))
+    assert utterance.text == " ba mi. co du"
+
+
 def test_local_agreement_commits_no_unstable_words() -> None:
     """The model changes each word for a second; by the time that some windows agree it is right."""
     speech = silence(0.5) + speak_random_words(12) + silence(2.0)
