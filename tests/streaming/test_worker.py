@@ -22,8 +22,7 @@ from fakes.drafts import eager_decoder
 from fakes.speech_detector import noise_and_silence
 from harken.contract import Backend, Floats
 from harken.decoding import make_prompt
-from harken.errors import AudioError, OptionError
-from harken.results import Segment
+from harken.errors import AudioError
 from harken.streaming.utterance import EncoderChunk
 from harken.streaming.worker import FinalRequest, ModelResponse, ModelWorker, PartialRequest, final_pass
 from harken.text import Tokenizer
@@ -221,25 +220,12 @@ def test_streamed_text_without_timestamps_saves_decoder_passes():
     assert window_decoder.stats.sampled_tokens == len(TOKENS) + 1
 
 
-@pytest.mark.parametrize(
-    ("option", "requested", "language"),
-    [(None, "de", "de"), (None, "German", "de"), ("fr", "de", "fr"), (None, None, "en")],
-)
-def test_language_option_wins_over_the_request_and_that_over_detection(option, requested, language):
-    found = hello(
-        *(FinalRequest(samples=NOISE, start_s=at_s, language=requested) for at_s in (0, 7)), language=option
-    )
-    assert [(segment.language, segment.start_s) for (segment,) in found] == [(language, 0), (language, 7)]
-
-
-def test_unknown_language_and_an_utterance_without_samples_are_refused():
-    with pytest.raises(OptionError, match="klingon"):
-        hello(FinalRequest(samples=NOISE, start_s=0.0, language="klingon"))
-    with pytest.raises(AudioError, match="no audio"):
-        hello(FinalRequest(samples=np.empty(0, np.float32), start_s=0.0))
-
-
-def hello(*requests: FinalRequest, **options: Any) -> list[tuple[Segment, ...]]:
-    made = TranscribeOptions(vad=False, hallucination_threshold=None, **options)
-    backend = TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS))
-    return final_pass(WindowDecoder(backend, TOKENIZER, made), requests, 1)
+def test_each_utterance_has_its_own_segments_with_times_in_the_stream():
+    for language in ("fr", None):  # detected, it is English
+        options = TranscribeOptions(vad=False, hallucination_threshold=None, language=language)
+        backend = TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS))
+        decoder = WindowDecoder(backend, TOKENIZER, options)
+        found = final_pass(decoder, [FinalRequest(samples=NOISE, start_s=at_s) for at_s in (0.0, 7.0)], 1)
+        assert [(each.language, each.start_s) for (each,) in found] == [(language or "en", at) for at in (0, 7)]
+        with pytest.raises(AudioError, match="no audio"):
+            final_pass(decoder, [FinalRequest(samples=np.empty(0, np.float32), start_s=0.0)], 1)

@@ -21,6 +21,8 @@ from harken.transcribe import RecordingTranscriber, Scheduler, WindowDecoder
 
 MIN_LANGUAGE_POSITIONS = 100
 """2 s: language detection often fails with less audio."""
+FINAL_BATCH_SIZE = 16
+"""Most windows of completed utterances to decode together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,14 +36,11 @@ class FinalRequest:
         Start of the utterance in the stream.
     draft_tokens : tuple of int
         Tokens of its last hypothesis, with timestamps or without.
-    language : str or None
-        Code or name of its language, unless the options set one; if None it is detected.
     """
 
     samples: Floats
     start_s: float
     draft_tokens: tuple[int, ...] = ()
-    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -120,8 +119,6 @@ class ModelWorker:
         The model, and the options of a transcription.
     clock : callable, optional
         Returns seconds, to measure computing times. Without it nothing is measured, and they are 0.
-    batch_size : int
-        Most windows of completed utterances to decode together.
 
     Attributes
     ----------
@@ -133,20 +130,14 @@ class ModelWorker:
         True with a clock.
     """
 
-    def __init__(
-        self,
-        window_decoder: WindowDecoder,
-        clock: Callable[[], float] | None = None,
-        batch_size: int = 16,
-    ) -> None:
+    def __init__(self, window_decoder: WindowDecoder, clock: Callable[[], float] | None = None) -> None:
         self.backend: Backend = window_decoder.backend
         self.tokenizer, self.options = window_decoder.tokenizer, window_decoder.options
         self.speech_detector = window_decoder.speech_detector
         self.stats = DecodeStats()
         self.compute_s = 0.0
         self.measures_time = clock is not None
-        self._clock = clock
-        self._window_decoder, self._batch_size = window_decoder, batch_size
+        self._clock, self._window_decoder = clock, window_decoder
         self._logit_rules = window_decoder.make_rules(timestamps=False)
 
     def run(self, streams: Sequence[RequestGenerator]) -> None:
@@ -166,7 +157,7 @@ class ModelWorker:
         start_s = self._time_s()
         partials = iter(self._decode_partials(partial_requests) if partial_requests else [])
         partial_compute_s = self._time_s() - start_s
-        segments = iter(final_pass(self._window_decoder, final_requests, self._batch_size))
+        segments = iter(final_pass(self._window_decoder, final_requests, FINAL_BATCH_SIZE))
         total_compute_s = self._time_s() - start_s
         self.compute_s += total_compute_s
         return [
@@ -265,16 +256,9 @@ def final_pass(
     ------
     AudioError
         If an utterance has no samples, or some are not finite.
-    OptionError
-        If a language is unknown.
     """
     recordings = [
-        RecordingTranscriber(
-            window_decoder,
-            stream_audio(request.samples),
-            language=request.language,
-            draft_tokens=request.draft_tokens,
-        )
+        RecordingTranscriber(window_decoder, stream_audio(request.samples), draft_tokens=request.draft_tokens)
         for request in requests
     ]
     scheduler = Scheduler(window_decoder, recordings, batch_size, first_window_alone=False)

@@ -41,8 +41,6 @@ class RecordingTranscriber:
     blocks : iterator of ndarray
         Samples of the recording, mono float32 at 16 kHz.
     callbacks : Callbacks or None
-    language : str or None
-        Code or name of its language, if it is known without an option that names it.
     draft_tokens : tuple of int
         Tokens expected at the beginning: the draft of the first window.
     draft : str or None
@@ -80,7 +78,6 @@ class RecordingTranscriber:
         blocks: Iterator[Floats],
         callbacks: Callbacks | None = None,
         *,
-        language: str | None = None,
         draft_tokens: tuple[int, ...] = (),
         draft: str | None = None,
         journal: Journal | None = None,
@@ -93,8 +90,6 @@ class RecordingTranscriber:
         self.finished = False
         self.failure: HarkenError | None = None
         self.language = self.options.language_code
-        if self.language is None and language is not None:
-            self.language = window_decoder.tokenizer.language_code(language)
         self.language_probability: float | None = None
         self.stats = DecodeStats()
         self._language_filter = LanguageFilter()
