@@ -1,4 +1,4 @@
-"""What a stream hears before any word: where utterances begin and end, and signal to noise."""
+"""What a stream hears before any word: where utterances begin and end, signal to noise; and what it keeps."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from harken.streaming.speech import (
     UtteranceStart,
     window_frames_for_snr,
 )
+from harken.streaming.stream import SampleBuffer
 
 # --- utterances ---------------------------------------------------------------------------------------------
 
@@ -198,3 +199,40 @@ def test_window_follows_the_noise_with_hysteresis():
         *((12.0, 200, 200), (12.0, 300, 300), (15.0, 300, 200)),
     ):
         assert window_frames_for_snr(snr_db, current) == window
+
+
+# --- samples ------------------------------------------------------------------------------------------------
+
+
+@given(
+    lengths=st.lists(st.integers(0, 50), max_size=12),
+    reads=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), min_size=12, max_size=12),
+)
+def test_samples_are_addressed_by_their_number_in_the_stream(
+    lengths: list[int], reads: list[tuple[int, int]]
+) -> None:
+    samples = np.arange(sum(lengths), dtype=np.float32)
+    buffer, discarded = SampleBuffer(), 0
+    for (first, length), block in zip(reads, np.split(samples, np.cumsum(lengths)), strict=False):
+        buffer.add(block)
+        start = discarded + first % (buffer.end - discarded + 1)
+        np.testing.assert_array_equal(
+            buffer.between(start, start + length), samples[: buffer.end][start : start + length]
+        )
+        buffer.discard_before(start)
+        buffer.discard_before(discarded)
+        discarded = start
+        np.testing.assert_array_equal(buffer.between(start, buffer.end), samples[start : buffer.end])
+
+
+def test_discarded_samples_are_freed() -> None:
+    buffer = SampleBuffer()
+    for _ in range(100):
+        buffer.add(np.zeros(1000, np.float32))
+        buffer.discard_before(buffer.end - 10)
+    assert buffer.end == 100_000
+    rest = buffer.between(buffer.end - 10, buffer.end)
+    assert rest.base is not None
+    assert len(rest.base) == 10, "a view would keep all samples"
+    with pytest.raises(AssertionError, match="discarded"):
+        buffer.between(buffer.end - 11, buffer.end)

@@ -247,17 +247,20 @@ def test_updates_are_skipped_once_all_speech_is_heard_and_the_text_has_ended():
 # --- splits -------------------------------------------------------------------------------------------------
 
 
-def test_split_assigns_words_by_their_middle():
+def test_split_assigns_words_by_their_middle_and_counts_times_from_there():
     for frame, *parts in (
         *((40, "", " to be", " or not"), (42, " to", " be", " or not"), (142, " to be or", "", " not")),
     ):
-        split = partly_committed().split(START_FRAME + frame, TOKENIZER)
-        texts = [
-            text(split.finished_tokens),
-            text(split.next_committed),
-            TOKENIZER.decode(split.next_tentative),
-        ]
-        assert texts == parts
+        utterance = partly_committed()
+        split = utterance.split(START_FRAME + frame, TOKENIZER)
+        finished, following = split.finished_tokens, split.next_committed
+        assert [text(finished), text(following), TOKENIZER.decode(split.next_tentative)] == parts
+        for index, (before, after) in enumerate(
+            zip(utterance.committed, [*finished, *following], strict=False)
+        ):
+            for name in ("start_position", "end_position"):
+                time, moved = getattr(before, name), getattr(after, name)
+                assert moved == (min(time, frame // 2) if index < len(finished) else time - frame // 2)
 
 
 # --- text ---------------------------------------------------------------------------------------------------
