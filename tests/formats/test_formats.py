@@ -16,11 +16,11 @@ from harken.formats import (
     FORMATS,
     Layout,
     RecordingLink,
-    Writer,
     as_json,
     dump_json,
     format_timestamp,
     from_json,
+    make_writer,
     render,
     segment_from_json,
 )
@@ -101,8 +101,8 @@ def test_long_text_without_spaces_is_written(name: str) -> None:
 
 def test_times_are_rounded_only_once() -> None:
     assert format_timestamp(round(59.9996 * 1000)) == "00:01:00.000"
-    assert Writer("lrc").segment(segment(59.996, 61.0, "x")) == "[01:00.00]x\n"
-    assert "00:59:59,999 --> 01:00:00,000" in Writer("srt").segment(segment(3599.9994, 3599.9996, "x"))
+    assert make_writer("lrc").segment(segment(59.996, 61.0, "x")) == "[01:00.00]x\n"
+    assert "00:59:59,999 --> 01:00:00,000" in make_writer("srt").segment(segment(3599.9994, 3599.9996, "x"))
 
 
 LEFT_OUT = segment(2.5, 3.0, " Untertitel", index=2, tokens=(50364, 400))
@@ -235,7 +235,7 @@ def test_json_has_no_nan_and_escapes_what_cannot_be_seen() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_output_after_an_interruption_is_complete(name: str) -> None:
-    writer = Writer(name)
+    writer = make_writer(name)
     written = writer.header() + writer.segment(FULL.segments[0])
     done = transcript(FULL.segments[0])
     assert written + writer.footer(done) == rendered(done, name)
@@ -244,7 +244,7 @@ def test_output_after_an_interruption_is_complete(name: str) -> None:
 def test_unknown_format_is_rejected_with_the_known_ones() -> None:
     formats = r"txt, srt, vtt, ass, lrc, tsv, words\.tsv, json, html, rttm"
     with pytest.raises(OptionError, match=f"format='doc': allowed is {formats}"):
-        Writer("doc")
+        make_writer("doc")
 
 
 @pytest.mark.parametrize(
@@ -270,9 +270,11 @@ def test_more_speakers_than_colours_share_them() -> None:
 
 
 def test_writer_that_does_not_know_of_speakers_writes_the_usual_columns_and_styles() -> None:
-    assert Writer("tsv").header() + Writer("tsv").segment(YES) == "start\tend\ttext\n2000\t2500\tYes.\n"
-    assert "Default,B,0,0,0,,Yes." in Writer("ass").segment(YES)
-    told = Writer("tsv", Layout(speakers=True))
+    assert (
+        make_writer("tsv").header() + make_writer("tsv").segment(YES) == "start\tend\ttext\n2000\t2500\tYes.\n"
+    )
+    assert "Default,B,0,0,0,,Yes." in make_writer("ass").segment(YES)
+    told = make_writer("tsv", Layout(speakers=True))
     assert told.header() + told.segment(YES) == "start\tend\ttext\tspeaker\n2000\t2500\tYes.\tB\n"
 
 

@@ -16,7 +16,7 @@ from harken.cli.kept_files import KeptFile
 from harken.cli.signals import StopDeferral
 from harken.cli.terminal import format_time, write_stderr
 from harken.contract import Floats
-from harken.formats import RecordingLink, Writer
+from harken.formats import RecordingLink, make_writer
 from harken.results import Segment, SpeakerTurn, Transcript, speakers_of
 from harken.speakers.attribution import cut_at_changes
 from harken.types import SAMPLE_RATE
@@ -99,7 +99,7 @@ class TranscriptFile:
         settling: SettlingSegments | None = None,
     ) -> None:
         link = RecordingLink(path=recording_path, transcript_folder=path.parent) if recording_path else None
-        self._writer = Writer(format_name, recording=link)
+        self._writer = make_writer(format_name, recording=link)
         self._make_transcript = make_transcript
         self._settling = settling or SettlingSegments()
         self._segments: list[Segment] = []

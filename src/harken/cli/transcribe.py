@@ -35,7 +35,7 @@ from harken.cli.options import (
 from harken.cli.terminal import Screen, TimestampedLines, is_terminal
 from harken.cli.transcript_files import all_exist
 from harken.files import make_folder
-from harken.formats import FORMATS, Layout, TranscriptFormat, Writer
+from harken.formats import FORMATS, Layout, TranscriptFormat, make_writer
 from harken.manifests import RECORDING_SUFFIXES
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
@@ -148,7 +148,7 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
     def stdout_writer(source: str) -> TranscriptFormat | None:
         """Return the writer of a transcript on standard output, or None if it is not shown."""
         if to_stdout:
-            return Writer(format_names[0], layout, recording_reference(source, Path()))
+            return make_writer(format_names[0], layout, recording_reference(source, Path()))
         if written_formats and (params["quiet"] or not is_terminal(sys.stdout)):
             return None
         return TimestampedLines(source if params["watch"] or len(sources) > 1 else None)

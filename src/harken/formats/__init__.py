@@ -1,8 +1,8 @@
 """Output formats of a transcript: subtitles, tables, json, and an html page that plays the recording.
 
-A `Writer` returns text incrementally, so that segments can be written as they arrive, to a file, a screen or a socket::
+A writer returns text incrementally, so that segments can be written as they arrive, to a file, a screen or a socket::
 
-    writer = Writer("srt", Layout(subtitle_style="plain"))
+    writer = make_writer("srt", Layout(subtitle_style="plain"))
     out(writer.header())
     for segment in segments:
         out(writer.segment(segment))
@@ -35,7 +35,7 @@ from harken.formats.html_format import HtmlFormat, RecordingLink
 from harken.formats.json_format import JsonFormat, as_json, dump_json, from_json, segment_from_json
 from harken.formats.subtitles import SubtitleFormat
 from harken.formats.table_format import RttmFormat, TableFormat, TextFormat, segment_rows, word_rows
-from harken.results import Segment, Transcript
+from harken.results import Transcript
 
 __all__ = [
     "FORMATS",
@@ -44,13 +44,13 @@ __all__ = [
     "Layout",
     "RecordingLink",
     "TranscriptFormat",
-    "Writer",
     "as_json",
     "dump_json",
     "escape_controls",
     "format_timestamp",
     "from_json",
     "main_speaker",
+    "make_writer",
     "printable",
     "render",
     "replace_controls",
@@ -74,8 +74,10 @@ FORMATS: dict[str, Callable[[Layout, RecordingLink | None], TranscriptFormat]] =
 }
 
 
-class Writer:
-    """A writer of one transcript in one format.
+def make_writer(
+    name: str, layout: Layout | None = None, recording: RecordingLink | None = None
+) -> TranscriptFormat:
+    """Return the writer of one transcript in one format.
 
     Parameters
     ----------
@@ -90,27 +92,9 @@ class Writer:
     OptionError
         If there is no such format.
     """
-
-    def __init__(self, name: str, layout: Layout | None = None, recording: RecordingLink | None = None) -> None:
-        if name not in FORMATS:
-            raise OptionError("format", name, ", ".join(FORMATS))
-        self._format = FORMATS[name](layout or Layout(), recording)
-
-    def header(self) -> str:
-        """Return the text before the first segment."""
-        return self._format.header()
-
-    def header_chunks(self) -> Iterator[str]:
-        """Yield the text before the first segment in pieces: an html page can contain a whole recording."""
-        return self._format.header_chunks()
-
-    def segment(self, segment: Segment) -> str:
-        """Return the text that the next segment adds; cues that are not final yet are returned by a later call."""
-        return self._format.segment(segment)
-
-    def footer(self, transcript: Transcript) -> str:
-        """Return the text after the last segment; in json, all other fields of the transcript."""
-        return self._format.footer(transcript)
+    if name not in FORMATS:
+        raise OptionError("format", name, ", ".join(FORMATS))
+    return FORMATS[name](layout or Layout(), recording)
 
 
 def render(
@@ -138,7 +122,7 @@ def render(
     layout = layout or Layout()
     if transcript.speakers is not None:
         layout = replace(layout, speakers=True)
-    writer = Writer(name, layout, recording)
+    writer = make_writer(name, layout, recording)
     yield from writer.header_chunks()
     yield from map(writer.segment, transcript.segments)
     yield writer.footer(transcript)
