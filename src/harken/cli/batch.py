@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Self
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -34,41 +34,35 @@ from harken.transcribe import TranscribeOptions
 LINE_EVERY_S = 30.0
 
 
-class BatchProgress:
-    """The progress on standard error.
+class BatchProgress(ProgressBar):
+    """The progress on standard error: a bar, or without a terminal a line now and then.
 
     Parameters
     ----------
-    enabled : bool
-        False to show nothing but errors.
+    quiet : bool
+        Show nothing but errors.
     """
 
-    def __init__(self, *, enabled: bool) -> None:
-        self._enabled = enabled
-        self._bar = ProgressBar(enabled, counts=True)
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(not quiet, counts=True)
+        self._quiet = quiet
         self._state: BatchState | None = None
         self._next_line_s = perf_counter() + LINE_EVERY_S
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.__exit__(*error)
 
     def show(self, state: BatchState) -> None:
         """Show the state."""
         self._state = state
         text = describe_state(state)
-        if self._bar.enabled:
-            self._bar.update("", text, state.rows, state.all_rows)
-        elif self._enabled and perf_counter() >= self._next_line_s:
+        if self.enabled:
+            self.update("", text, state.rows, state.all_rows)
+        elif not self._quiet and perf_counter() >= self._next_line_s:
             self._next_line_s = perf_counter() + LINE_EVERY_S
             write_stderr(f"harken: {state.rows} of {state.all_rows} recordings, {text}")
 
     def note(self, text: str) -> None:
         """Show a line, above the bar."""
-        if self._enabled:
-            self._bar.write_stderr(f"harken: {text}")
+        if not self._quiet:
+            self.write_stderr(f"harken: {text}")
 
     def describe_stop(self, message: str) -> str:
         """Return the message of a signal with what is done; rows that are not published yet are not."""
@@ -80,7 +74,7 @@ class BatchProgress:
 
 def describe_state(state: BatchState) -> str:
     """Return the workers, the speed, the time left and the failures, in a line."""
-    parts = [f"{state.workers} worker{'' if state.workers == 1 else 's'}"]
+    parts = [pluralize(state.workers, "worker")]
     if state.speed:
         parts.append(f"{state.speed:.1f} times real time")
         if state.left_s:
@@ -139,7 +133,7 @@ def command(manifest: str, out: str, **params: Any) -> int:
         "speakers": speakers,
         "layout": options_from(Layout, params),
     }
-    with BatchProgress(enabled=not params["quiet"]) as progress:
+    with BatchProgress(quiet=params["quiet"]) as progress:
         settings["note"] = progress.note
         if params["dry_run"]:
             write_stdout(_plan_text(plan_batch(manifest, out, options, transcribe_options, **settings)))

@@ -145,7 +145,9 @@ class DecodingTracer:
         ms = self._lap_ms()
         strategy = self._strategy = step.strategy
         if step.row == step.index == 0:
-            self._start_attempt()
+            self._attempt_number += 1
+            self._hypotheses.clear()
+            self.emit(AttemptStarted(attempt=self._attempt_number, strategy=_describe_strategy(strategy)))
         if isinstance(strategy, Beam):
             self._hypotheses.clear()  # another hypothesis may lead at every step
         hypothesis = self._hypotheses.setdefault(step.row, self._new_hypothesis())
@@ -179,11 +181,6 @@ class DecodingTracer:
             )
         )
         self._lap_started_s = perf_counter()
-
-    def _start_attempt(self) -> None:
-        self._attempt_number += 1
-        self._hypotheses.clear()
-        self.emit(AttemptStarted(attempt=self._attempt_number, strategy=_describe_strategy(self._strategy)))
 
     def _emit_closed_segment(self, hypothesis: _HypothesisText, token: int, sample_index: int | None) -> None:
         if segment := hypothesis.closed_segment(token):

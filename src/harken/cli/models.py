@@ -93,10 +93,10 @@ def _needs(checkpoint: Checkpoint) -> str:
     """Return what has to be there to use a model."""
     if not checkpoint.has_encoder:
         return "the model that it was made from, whose assistant it is"
-    packages = {"onnx": "onnx"} if checkpoint.format == "onnx" else {}
+    extras = ["onnx"] if checkpoint.format == "onnx" else []
     if checkpoint.stored_dtype.startswith(("iq", "tq", "mxfp")):
-        packages["gguf"] = "gguf"
-    return f"the extra {', '.join(packages)}, to be read" if packages else "nothing else"
+        extras.append("gguf")
+    return f"the extra {', '.join(extras)}, to be read" if extras else "nothing else"
 
 
 def _differences(checkpoint: Checkpoint, tokenizer: Tokenizer) -> str:

@@ -272,7 +272,7 @@ class TimestampedLines(TranscriptFormat):
         return ""
 
 
-class Screen:
+class Screen(ProgressBar):
     """The output of a command: a terminal with a progress bar at the bottom, or files and pipes.
 
     Parameters
@@ -283,32 +283,22 @@ class Screen:
     """
 
     def __init__(self, show_progress: bool) -> None:
+        super().__init__(show_progress)
         self.show_progress = show_progress
-        self._bar = ProgressBar(show_progress)
         self._idle_since_s = perf_counter()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.__exit__(*error)
 
     def write_stdout(self, text: str) -> None:
         """Write to standard output, above the bar if both share the terminal; see `harken.cli.terminal`."""
-        if self._bar.is_shown and is_terminal(sys.stdout):
+        if self.is_shown and is_terminal(sys.stdout):
             with stdout_errors():
-                self._bar.print_above(escape_controls(text), sys.stdout)
+                self.print_above(escape_controls(text), sys.stdout)
         else:
             write_stdout(text)
-
-    def write_stderr(self, text: str) -> None:
-        """Write a line to standard error; see `harken.cli.terminal`."""
-        self._bar.write_stderr(text)
 
     def show_status(self, text: str) -> None:
         """Show a status on a line that the next output overwrites; an empty text removes it."""
         self._idle_since_s = perf_counter()
-        if self._bar.enabled and not self._bar.is_shown:
+        if self.enabled and not self.is_shown:
             write_stderr(text, before=CLEAR_LINE, end="")
 
     def track_all(self, label: str, durations_s: Iterable[float | None]) -> ProgressCallback:
@@ -329,6 +319,6 @@ class Screen:
             began_s = self._idle_since_s if began_s is None else began_s
             self._idle_since_s = perf_counter()
             elapsed_s = self._idle_since_s - began_s
-            self._bar.update(progress, label, done_s, total_s, format_pace(done_s, total_s, elapsed_s))
+            self.update(progress, label, done_s, total_s, format_pace(done_s, total_s, elapsed_s))
 
         return progress
