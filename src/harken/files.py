@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and the removal of what killed processes left of them.
+"""Files that are whole or absent, the removal of what killed processes left of them, and lists that are read.
 
 A file is written under a hidden temporary name in the folder of its own, and renamed at the end. As long as its process
 uses it, a temporary file is locked, and the operating system releases the lock however the process ends; so an unlocked
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 from unicodedata import normalize
 
-from harken.errors import OutputError
+from harken.errors import ManifestError, OutputError
 
 if sys.platform != "win32":
     import fcntl
@@ -126,6 +126,37 @@ def temporary_folder(parent: Path, *, mode: int = 0o777) -> Iterator[Path]:
         _remove(folder)
         lock_file.close()  # before it is removed, which Windows does not do with an open file
         _remove(lock_path)
+
+
+def read_file(path: Path, allowed: str) -> bytes:
+    """Return the content of a file.
+
+    Raises
+    ------
+    ManifestError
+        If it cannot be read, or is a device; the message ends with what is allowed.
+    """
+    try:
+        if path.is_char_device():
+            raise ManifestError(f"{path}: is a device; {allowed}")
+        return path.read_bytes()
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise ManifestError(f"{path}: {reason}; {allowed}") from error
+
+
+def decode(content: bytes, where: str) -> str:
+    """Return the text of UTF-8.
+
+    Raises
+    ------
+    ManifestError
+        If it is none.
+    """
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{where}: is not UTF-8 text, at byte {error.start}") from error
 
 
 def make_folder(folder: Path) -> None:

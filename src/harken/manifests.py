@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from harken.audio import audio_duration
 from harken.errors import ManifestError, OptionError
+from harken.files import decode, read_file
 from harken.results import MAX_TIME_S
 from harken.text import to_language_code
 
@@ -201,20 +202,6 @@ def read_rows(content: bytes, name: str, *, finite: bool = False) -> Iterator[tu
         raise ManifestError(f"{name}:{reader.line_num}: is not CSV: {error}") from error
 
 
-def decode(content: bytes, where: str) -> str:
-    """Return the text of UTF-8.
-
-    Raises
-    ------
-    ManifestError
-        If it is none.
-    """
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{where}: is not UTF-8 text, at byte {error.start}") from error
-
-
 def parse_object(text: str, where: str, *, finite: bool = False) -> Json:
     """Parse an object of JSON.
 
@@ -294,23 +281,6 @@ def _read(path: Path, note: Callable[[str], None], needs_text: bool) -> list[Ent
     if not lines_by_name:
         raise ManifestError(f"{path}: holds no recordings")
     return [_resolve_duplicate_lines(duplicates, note) for duplicates in lines_by_name.values()]
-
-
-def read_file(path: Path, allowed: str) -> bytes:
-    """Return the content of a file.
-
-    Raises
-    ------
-    ManifestError
-        If it cannot be read, or is a device; the message ends with what is allowed.
-    """
-    try:
-        if path.is_char_device():
-            raise ManifestError(f"{path}: is a device; {allowed}")
-        return path.read_bytes()
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        raise ManifestError(f"{path}: {reason}; {allowed}") from error
 
 
 def _resolve_duplicate_lines(lines: Mapping[str, Entry], note: Callable[[str], None]) -> Entry:

@@ -238,17 +238,17 @@ def faults_of(line: Sequence[str], outcome: Outcome) -> list[str]:
     if outcome.code == -1:
         asked_for = re.search(r"--repeat[= ]\+?[0_]*[1-9][\d_]{2,}", typed)
         return [] if asked_for else [f"hangs: stopped after {LIMIT_S:g} s"]
-    faults = [] if outcome.code == 1 else error_faults(outcome, typed)
-    if outcome.code not in (0, 1, 141) and not outcome.err.endswith("\n"):
-        faults.append("the line does not end")
-    if outcome.err.endswith("harken: \n"):
-        faults.append("an empty message")
-    if "Warning:" in outcome.err:
-        faults.append("a warning of Python")
+    unended = outcome.code not in (0, 1, 141) and not outcome.err.endswith("\n")
     nan = "nan" not in typed and re.search(r"(?<![\w.-])nan(?![\w.-])", outcome.out[:20_000].lower())
-    return [
-        f"{fault}: {outcome.err.strip()[-200:]}" for fault in [*faults, *(["nan in a result"] if nan else [])]
-    ]
+    found = {
+        "the line does not end": unended,
+        "an empty message": outcome.err.endswith("harken: \n"),
+        "a warning of Python": "Warning:" in outcome.err,
+        "nan in a result": nan,
+    }
+    faults = [] if outcome.code == 1 else error_faults(outcome, typed)
+    faults += [fault for fault, is_found in found.items() if is_found]
+    return [f"{fault}: {outcome.err.strip()[-200:]}" for fault in faults]
 
 
 def fake_load(model: str = "tiny.en", **given: Any) -> Recognizer:
@@ -266,12 +266,6 @@ def fake_load(model: str = "tiny.en", **given: Any) -> Recognizer:
         open_checkpoint(resolve_model(assistant, download=download), assistant=True)
     text = window_text(0, "Dogs", WINDOW_POSITIONS // 2, WINDOW_POSITIONS // 2, "house", WINDOW_POSITIONS)
     return Recognizer(TranscriptBackend(text), TOKENIZER, model)
-
-
-def fake_session(recognizer: Recognizer, options: object, **more: object) -> FakeLiveSession:
-    session = FakeLiveSession()
-    vars(session)["config"] = session.plan.config
-    return session
 
 
 def fake_training(name: str) -> types.ModuleType:
@@ -348,7 +342,7 @@ def connections(cli: CliRunner, sandbox: Sandbox, tmp_path: Path) -> list[object
     for slow in ("torch", "onnxruntime", "openvino"):  # an import that is cut short cannot be repeated
         with suppress(ImportError):
             import_module(slow)
-    patch.setattr(Recognizer, "stream", fake_session, raising=False)
+    patch.setattr(Recognizer, "stream", lambda *given, **more: FakeLiveSession(), raising=False)
     patch.setattr("huggingface_hub.snapshot_download", not_here)
     for name in ("getaddrinfo", "create_connection", "socket.connect"):
         patch.setattr(f"socket.{name}", refuse)

@@ -35,6 +35,7 @@ class FakeLiveSession:
     plan = LatencyPlan(
         config=StreamingConfig(), bound=LatencyBound(wait_s=1.0, interim_wait_s=0.5, process_s=0.25, hop_s=0.5)
     )
+    config = plan.config
 
     def __init__(self, on_feed: Callable[[int], None] = lambda samples: None) -> None:
         self.blocks: list[Floats] = []

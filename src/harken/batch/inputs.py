@@ -37,11 +37,10 @@ from harken.batch.locations import (
 )
 from harken.batch.store import PLAN_FILE, SHARD_FOLDER
 from harken.errors import HarkenError, ManifestError, PlanError, printable
-from harken.files import folded_name
+from harken.files import decode, folded_name
 from harken.manifests import (
     MANIFEST,
     RECORDING_SUFFIXES,
-    decode,
     get_field,
     get_seconds,
     parse_object,

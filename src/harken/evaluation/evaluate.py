@@ -19,8 +19,9 @@ from harken.api import Recognizer
 from harken.errors import AudioError, ManifestError, OptionError, OutputError
 from harken.evaluation.error_rate import normalizer
 from harken.evaluation.scoring import EvalHypothesis, Evaluation, Failure, Score, score, summarise
+from harken.files import decode, read_file
 from harken.formats import dump_json
-from harken.manifests import Entry, decode, get_field, parse_object, read_file, read_manifests, read_rows
+from harken.manifests import Entry, get_field, parse_object, read_manifests, read_rows
 from harken.results import Segment, UnwrittenSpeech
 from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions

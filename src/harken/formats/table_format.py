@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 
 from harken.errors import ManifestError, OptionError
+from harken.files import decode, read_file
 from harken.formats.base import (
     Layout,
     TranscriptFormat,
@@ -131,9 +132,10 @@ def read_rttm(path: str | os.PathLike[str], recording: str | None = None) -> tup
     ManifestError
         If the file cannot be read, or a line is not RTTM.
     """
+    text = decode(read_file(Path(path), "allowed is a file of turns in RTTM"), str(path))
     turns: list[SpeakerTurn] = []
     recordings: set[str] = set()
-    for number, line in enumerate(_read(Path(path)).splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         fields = line.split()
         if not fields or fields[0] != "SPEAKER":
             continue
@@ -160,13 +162,3 @@ def _turn(fields: list[str], where: str) -> SpeakerTurn:
         return SpeakerTurn(start_s=start_s, end_s=start_s + duration_s, speaker=fields[7])
     except OptionError as error:
         raise ManifestError(f"{where}: {error}") from error
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        raise ManifestError(f"{path}: {reason}; allowed is a file of turns in RTTM") from error
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
