@@ -143,7 +143,7 @@ def _check_out(params: Mapping[str, Any], models: Sequence[str], entries: Sequen
     """
     from harken.manifests import manifest_path
 
-    models = [*models, *(name for name in [params.get("init_from")] if name)]
+    models = [*filter(None, [*models, params.get("init_from")])]
     manifests = [manifest_path(path) for path in (*params["data"], *params["held_out_data"])]
     refuse_writing_into(
         params["out"],

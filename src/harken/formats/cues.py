@@ -125,10 +125,8 @@ class CueMaker:
         """Yield the words of which cues are made, each on a line and with its main speaker; none without such text."""
         if self._layout.needs_words:
             for word in segment.words:
-                speaker, text = (
-                    main_speaker(word.speakers or segment.speakers),
-                    " ".join(split_lines(word.text)),
-                )
+                speaker = main_speaker(word.speakers or segment.speakers)
+                text = " ".join(split_lines(word.text))
                 if text.strip():
                     yield replace(word, text=text, speakers=(speaker,))
 
