@@ -24,7 +24,7 @@ from harken.decoding import (
     make_prompt,
     partial_window,
 )
-from harken.decoding.partial_window import RunningAlignment, alignment_matrix
+from harken.decoding.alignment_attention import RunningAlignment, alignment_matrix
 from tiny_models import DIMS, TOKENIZER, make_mel
 
 EOT = TOKENIZER.eot

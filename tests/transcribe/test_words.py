@@ -13,9 +13,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import harken
 import transcripts
 from harken.cli.inputs import read_draft
 from harken.contract import Floats
+from harken.decoding.speculation import SpeculativeDecoder
 from harken.errors import AudioError
 from harken.results import Segment, Word
 from harken.text import Tokenizer
@@ -376,7 +378,9 @@ def test_the_place_in_the_text_is_found_behind_every_window(
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_known_text_costs_passes_or_saves_them_and_changes_nothing() -> None:
-    model = recognizer("int8")
+    loaded = recognizer("int8")
+    drafter = SpeculativeDecoder(lambda: 0.0)  # no time passes, so drafts always pay
+    model = harken.Recognizer(loaded.backend, loaded.tokenizer, loaded.model, drafter)
     plain = model.transcribe(EXAMPLE)
     wrong = " ".join(reversed(plain.text.split()))
     by_right, by_wrong = (model.transcribe(EXAMPLE, draft=text) for text in (plain.text, wrong))

@@ -3,6 +3,7 @@
 The package imports no backend, only the contract.
 """
 
+from harken.decoding.alignment_attention import alignment_matrix
 from harken.decoding.candidate_generator import Assistant
 from harken.decoding.decode_windows import DecodingResult, Window, decode, make_prompt
 from harken.decoding.logit_rules import (
@@ -11,7 +12,7 @@ from harken.decoding.logit_rules import (
     make_logit_rules,
     normalized_hotwords,
 )
-from harken.decoding.partial_window import PartialHypothesis, PartialWindow, alignment_matrix, decode_partial
+from harken.decoding.partial_window import PartialHypothesis, PartialWindow, decode_partial
 from harken.decoding.speculation import DraftContext, SpeculativeDecoder
 from harken.decoding.types import (
     MIN_TEMPERATURE,
