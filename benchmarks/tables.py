@@ -114,9 +114,9 @@ TABLES = {
     ),
     "errors": Table(
         {"recordings": "{group}"},
-        results=("errors-base", "errors-small", "errors-tiny-en"),
+        results=("errors-base", "errors-base-beam", "errors-small", "errors-tiny-en"),
         across={
-            "{model}": "{recordings:d}: {harken:.2f}, {faster-whisper:.2f} "
+            "{model}, beam size {beam_size}": "{recordings:d}: {harken:.2f}, {faster-whisper:.2f} "
             "({to faster-whisper, low:+.2f} to {to faster-whisper, high:+.2f})"
         },
     ),
