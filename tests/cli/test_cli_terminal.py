@@ -89,6 +89,13 @@ def test_bar_and_what_is_printed_above_it_are_harmless(monkeypatch):
     assert f"error {ESCAPED}\n" in written
 
 
+def test_bar_of_a_recording_longer_than_its_header_says_is_full(monkeypatch):
+    terminal = one_terminal(monkeypatch)
+    with Screen(show_progress=True) as screen:
+        screen.track("a.mp3", 10.0)(12.0, False)
+    assert "100%" in terminal.getvalue()
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EBADF, errno.EPIPE, None])
 def test_standard_output_that_cannot_be_written_is_an_output_error_and_without_a_reader_the_end(
     monkeypatch, code

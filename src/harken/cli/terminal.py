@@ -193,7 +193,8 @@ class ProgressBar:
             if self._bar is None or task != self._task:
                 self.__exit__()
                 self._bar, self._task = _make_bar(total, columns, self._counts), task
-            self._bar.n, self._bar.ncols = done, columns
+            # The header of a recording may name too short a time.
+            self._bar.n, self._bar.ncols = min(done, total or done), columns
             self._bar.set_description_str(printable(label), refresh=False)
             self._bar.set_postfix_str(note, refresh=False)
             self._bar.refresh()
