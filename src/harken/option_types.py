@@ -25,7 +25,7 @@ OptionsT = TypeVar("OptionsT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is allowed for a value, or for each item of a tuple.
+    """The values that are allowed, or the items of a tuple.
 
     Attributes
     ----------

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.audio.ffmpeg_input import FFmpegInput, cut_short_reason
+from harken.audio.ffmpeg_input import FFmpegInput
+from harken.audio.truncation import cut_short_reason
 from harken.errors import AudioError, AudioNotFound, printable
 from harken.types import SAMPLE_RATE
 

@@ -176,8 +176,7 @@ class ProgressBar:
 
     def __exit__(self, *error: object) -> None:
         with suppress(OSError):
-            if self._bar is not None:
-                self._bar.close()
+            self._close()
 
     @property
     def is_shown(self) -> bool:
@@ -191,7 +190,7 @@ class ProgressBar:
         columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
         try:
             if self._bar is None or task != self._task:
-                self.__exit__()
+                self._close()
                 self._bar, self._task = _make_bar(total, columns, self._counts), task
             # The header of a recording may name too short a time.
             self._bar.n, self._bar.ncols = min(done, total or done), columns
@@ -216,6 +215,10 @@ class ProgressBar:
                 self.print_above(f"{message_text(text)}\n", sys.stderr)
         else:
             write_stderr(text)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
 
 
 def _make_bar(total: float | None, columns: int, counts: bool) -> tqdm[Never]:

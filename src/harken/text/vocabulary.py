@@ -129,7 +129,7 @@ class Arrangement:
 
     @property
     def is_standard(self) -> bool:
-        """Whether a `Tokenizer` of the tokens and their number alone would have the same tokens for all ids."""
+        """True if a `Tokenizer` of the tokens and their number alone would have the same tokens for all ids."""
         n_vocab = len(self.ids)
         return (
             self.has_timestamps
