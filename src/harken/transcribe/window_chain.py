@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harken.results import Segment, UnwrittenSpeech
-from harken.transcribe.chunking import FrameSource, SpeechSegmenter
+from harken.transcribe.chunking import FrameSource, SpeechSegmenter, total_frames
 from harken.transcribe.gap_filling import GapFilling
 from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.window_decoder import (
@@ -270,7 +270,10 @@ class WindowChain:
         unwritten = filling.unwritten
         self._unwritten += unwritten
         # Not into the padding.
-        self._advance_to(self.offset + min(round(advance * FRAMES_PER_POSITION), window.n_frames))
+        advance_frames = min(round(advance * FRAMES_PER_POSITION), window.n_frames)
+        if not self._needs_words(self.offset + advance_frames, window.n_frames - advance_frames):
+            advance_frames = window.n_frames
+        self._advance_to(self.offset + advance_frames)
         return WindowOutcome(
             chain=self.index,
             offset=window.offset,
@@ -319,9 +322,19 @@ class WindowChain:
         if not self._frame_source.self_contained:
             return None
         speech = self._maker.speech(start, self._content_frames)
-        # A last bit that voice activity detection would ignore on its own needs no words.
-        end = speech[-1][1] - round(self._options.vad_min_speech_s * FRAMES_PER_SECOND) if speech else 0
+        end = speech[-1][1] - self._min_speech_frames if speech else 0
         return self._maker.timestamp_begin + end // FRAMES_PER_POSITION
+
+    def _needs_words(self, offset: int, n_frames: int) -> bool:
+        """Return whether the last frames of the source may hold more than the silence behind its speech."""
+        if not (self._frame_source.self_contained and n_frames):
+            return True
+        return total_frames(self._maker.speech(offset, n_frames)) >= self._min_speech_frames
+
+    @property
+    def _min_speech_frames(self) -> int:
+        """Most speech that needs no words: voice activity detection would ignore such a bit on its own."""
+        return round(self._options.vad_min_speech_s * FRAMES_PER_SECOND)
 
     def _advance_to(self, offset: int) -> None:
         self.offset = offset
