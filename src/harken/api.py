@@ -428,13 +428,13 @@ class Recognizer:
             )
             for of_channel, diarization in zip(blocks, diarizations, strict=True)
         ]
-        batch_size = window_decoder.options.batch_size
+        batch_size = window_decoder.options.batch_size or 1
         together = Scheduler(window_decoder, recordings if batch_size > 1 else (), batch_size)
         turn = DecodingTurn()
         return [
             Transcription(
                 recording,
-                together if batch_size > 1 else Scheduler(window_decoder, [recording], batch_size),
+                together if batch_size > 1 else Scheduler(window_decoder, [recording], 1),
                 self.model,
                 turn,
                 Speakers(diarization, self.tokenizer.encode) if diarization else None,

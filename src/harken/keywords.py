@@ -43,7 +43,7 @@ class TranscribeKeywords(TypedDict, total=False):
     suppress_tokens: tuple[int, ...]
     suppress_blank: bool
     suppress_regex: str | None
-    batch_size: int
+    batch_size: int | None
     seed: int
     condition_on_previous_text: bool
     prompt_reset_temperature: float

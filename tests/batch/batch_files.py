@@ -22,7 +22,11 @@ from harken.transcribe import TranscribeOptions
 
 RATE = 16_000
 RECIPE = Recipe(
-    name="tiny.en", load={"model": "tiny.en"}, weights="w", options=TranscribeOptions(), layout=Layout()
+    name="tiny.en",
+    load={"model": "tiny.en"},
+    weights="w",
+    options=TranscribeOptions(batch_size=1),
+    layout=Layout(),
 )
 
 

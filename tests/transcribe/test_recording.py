@@ -56,7 +56,7 @@ def work(
     defaults = {
         "language": "en", "best_of": 1, "hallucination_threshold": None, "vad": found,
         "condition_on_previous_text": not found, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.0,
-        "vad_min_speech_s": 0.0,
+        "vad_min_speech_s": 0.0, "batch_size": 1,
     }  # fmt: skip
     fields = {"padding": options.pop("padding")} if "padding" in options else {}
     made = TranscribeOptions(**{**defaults, **options})

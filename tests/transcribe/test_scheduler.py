@@ -139,6 +139,20 @@ def test_end_of_a_recording_is_known_without_decoding_others() -> None:
     assert len(other.result().segments) == len(seen) == 5
 
 
+def test_by_default_recordings_wait_for_one_another_and_a_step_decodes_one_window() -> None:
+    seen: list[int] = []
+    callbacks = {i: Callbacks(on_window_start=lambda *_, i=i: seen.append(i)) for i in range(2)}
+    options = {"vad": True, "vad_min_silence_s": 0.1, "vad_speech_pad_s": 0.05, "callbacks": callbacks}
+    five_windows = noise_and_silence(*[0.3, 31] * 5)
+    first, second = together(2, [five_windows] * 2, batch_size=None, **options)
+    assert len(first.result().segments) == len(seen) == seen.count(0) == 5
+    while not second.finished:
+        before = len(seen)
+        second.step()
+        assert len(seen) <= before + 1
+    assert seen == [0] * 5 + [1] * 5
+
+
 @pytest.mark.parametrize("vad", [False, True])
 def test_failing_recordings_do_not_end_the_others(vad: bool) -> None:
     damaged = np.concatenate([NOISE, np.zeros(30 * 16_000, np.float32), np.array([np.nan], np.float32)])

@@ -220,7 +220,7 @@ class Driver:
         if now_s - self._checked_s < POLL_S:
             return
         self._checked_s = now_s
-        window_s = WINDOW_S * self._recipe.options.batch_size
+        window_s = WINDOW_S * self._recipe.batch_size
         limit_s = _STALLED * allowed_time_s(window_s, self._time_limit)
         for running in [*self._running.values()]:
             if now_s - running.latest_s > limit_s:

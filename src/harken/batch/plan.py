@@ -44,6 +44,7 @@ _UNKNOWN_S = 60.0
 # has a quarter of what falls to each worker of the rest, and at least a tenth of a whole shard.
 _SHARE_OF_REST = 0.25
 _SMALLEST_SHARE = 0.1
+_BATCH_SIZE = 8  # by default
 
 
 Entries = dict[str, list[str]]
@@ -82,6 +83,11 @@ class Recipe:
     formats: tuple[str, ...] = ()
     parquet: bool = False
     speakers: Mapping[str, Any] | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Most windows of the recordings of a shard to decode together."""
+        return self.options.batch_size or _BATCH_SIZE
 
     def as_json(self) -> Json:
         """Return all that counts, by names that people know."""

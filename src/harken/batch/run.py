@@ -36,8 +36,6 @@ from harken.transcribe import TranscribeOptions
 
 _workers = partial(option, section="Workers")
 
-BATCH_SIZE = 8
-"""Windows of the recordings of a shard that are decoded together, unless another number is asked for."""
 MAX_WORKERS = 100_000
 SIDE_FORMATS = tuple(name for name in FORMATS if name != "json")
 """Formats of the files beside the rows, which have all of json themselves."""
@@ -317,8 +315,6 @@ def _prepare(
 ) -> _Batch:
     """Read the input, and plan."""
     options = options_or_default("options", options, BatchOptions)
-    if transcribe_options is None:
-        transcribe_options = TranscribeOptions(batch_size=BATCH_SIZE)
     transcribe_options = options_or_default("transcribe_options", transcribe_options, TranscribeOptions)
     layout = options_or_default("layout", layout, Layout)
     if layout.needs_words and not transcribe_options.word_timestamps:

@@ -166,13 +166,14 @@ class Worker:
     def _rows_of_group(
         self, recordings: Sequence[BatchRecording], files: Sequence[FetchedFile], progress: _ProgressSum
     ) -> Iterator[tuple[BatchRecording, Json]]:
-        options = self._settings.recipe.options
-        limits = [_TimeLimit(self._settings.time_limit * options.batch_size) for _ in recordings]
+        recipe = self._settings.recipe
+        limits = [_TimeLimit(self._settings.time_limit * recipe.batch_size) for _ in recordings]
+        language = recordings[0].language or recipe.options.language
         try:
             transcriptions = deque(
                 self._recognizer.transcribe_many(
                     cast(Sequence[BinaryIO], files),
-                    replace(options, language=recordings[0].language or options.language),
+                    replace(recipe.options, language=language, batch_size=recipe.batch_size),
                     callbacks={
                         index: Callbacks(on_progress=progress.of_next(), is_cancelled=limit.is_over)
                         for index, limit in enumerate(limits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -12,7 +11,6 @@ from click.core import ParameterSource
 
 from harken.batch import BatchOptions, BatchState, BatchSummary, plan_batch, run_batch
 from harken.batch.plan import Plan
-from harken.batch.run import BATCH_SIZE
 from harken.cli.exits import EPILOGUE, SOME_FAILED
 from harken.cli.model_options import batch_speaker_options, model_options, model_params, speaker_params
 from harken.cli.options import (
@@ -124,7 +122,9 @@ def command(manifest: str, out: str, **params: Any) -> int:
     A recording that fails is a row with its error.
     """
     options = options_from(BatchOptions, params)
-    transcribe_options = _with_defaults_of_batches(options_from(TranscribeOptions, params))
+    if click.get_current_context().get_parameter_source("word_timestamps") is ParameterSource.DEFAULT:
+        params["word_timestamps"] = True
+    transcribe_options = options_from(TranscribeOptions, params)
     speakers = speaker_params(params)
     if speakers is not None and params["voices"]:
         speakers["voices"] = params["voices"]
@@ -142,14 +142,6 @@ def command(manifest: str, out: str, **params: Any) -> int:
             summary = run_batch(manifest, out, options, transcribe_options, on_state=progress.show, **settings)
         progress.note(_summary_text(summary, out))
     return 0 if summary.complete and not summary.failed else SOME_FAILED
-
-
-def _with_defaults_of_batches(options: TranscribeOptions) -> TranscribeOptions:
-    """Return options with words, and with windows decoded together, unless the user chose otherwise."""
-    defaults: dict[str, Any] = {"word_timestamps": True, "batch_size": BATCH_SIZE}
-    source = click.get_current_context().get_parameter_source
-    chosen = {name: value for name, value in defaults.items() if source(name) is ParameterSource.DEFAULT}
-    return replace(options, **chosen)
 
 
 def _plan_text(plan: Plan) -> str:

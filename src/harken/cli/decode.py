@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 from unicodedata import combining, east_asian_width
@@ -351,7 +351,7 @@ def command(file: str, trace: bool, as_json: bool, **params: Any) -> None:
     between them, so its times do not count that silence; --no-vad leaves nothing out.
     """
     options = options_from(TranscribeOptions, params)
-    if options.batch_size > 1:
+    if options.batch_size not in (None, 1):
         raise OptionError("batch_size", options.batch_size, "1, as windows are shown one after another")
     recording_duration_s(file)
     recognizer = load_model(params)
@@ -362,7 +362,7 @@ def command(file: str, trace: bool, as_json: bool, **params: Any) -> None:
             write_stdout(format_event(event))
 
     transcription = recognizer.transcribe(
-        file, options, **DecodingTracer(recognizer.tokenizer, options, show).callbacks()
+        file, replace(options, batch_size=1), **DecodingTracer(recognizer.tokenizer, options, show).callbacks()
     )
     transcript = transcription.result()
     if transcript.speech == () and transcription.peak:

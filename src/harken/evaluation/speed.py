@@ -119,8 +119,8 @@ def run_rounds(
 ) -> Iterator[Round]:
     """Run engines over the same recordings in turn, so that a busy minute of the machine affects all of them.
 
-    With `batch_size=1` every recording is a round, otherwise all recordings of one language. Before the first round
-    each engine warms up on some of its recordings.
+    With a `batch_size` above 1 all recordings of one language are a round, otherwise every recording is one. Before the
+    first round each engine warms up on some of its recordings.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def run_rounds(
             resolve_entry_options(engine, options, first.entry.name, language)
     for language, batch in batches[:1]:
         for engine in engines.values():
-            _transcribe(engine, batch[: options.batch_size + 1], replace(options, language=language))
+            _transcribe(engine, batch[: (options.batch_size or 1) + 1], replace(options, language=language))
     for round_index, (language, batch) in enumerate(batches):
         runs: dict[str, list[Run]] = {name: [] for name in engines}
         for name in rotation(engines, round_index, repeats):
@@ -248,7 +248,7 @@ def _batch_by_language(
 ) -> list[tuple[str | None, tuple[EvalRecording, ...]]]:
     """Return the recordings of each round, with the language that the engines get."""
     with_language = [(options.language or recording.entry.language, recording) for recording in recordings]
-    if options.batch_size == 1:
+    if options.batch_size in (None, 1):
         return [(language, (recording,)) for language, recording in with_language]
     return [
         (code, tuple(recording for language, recording in with_language if language == code))

@@ -133,9 +133,10 @@ class TranscribeOptions:
     suppress_regex: str | None = _decoding(
         None, "Tokens whose text matches this regular expression are never sampled."
     )
-    batch_size: int = _decoding(
-        1,
-        "Most windows to decode together, of one or several recordings; each takes memory, with tiny.en about 20 MB.",
+    batch_size: int | None = _decoding(
+        None,
+        "Most windows to decode together, of one or several recordings; each takes memory, with tiny.en about 20 MB. "
+        "By default two of one recording; harken batch takes eight of several.",
         low=1,
         high=256,
     )

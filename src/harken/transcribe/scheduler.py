@@ -25,6 +25,9 @@ class _ActiveChain(NamedTuple):
 
 _Ready = list[tuple[_ActiveChain, AudioWindow]]
 
+WINDOWS_TOGETHER = 2
+"""Windows of a recording that are decoded together by default: most of what more of them gain, for little memory."""
+
 
 class Scheduler:
     """Recordings that are transcribed, as many of their windows at a time as fit into a batch.
@@ -34,8 +37,8 @@ class Scheduler:
     window_decoder : WindowDecoder
     recordings : iterable of RecordingTranscriber
         Started in this order, each when there is room for it.
-    batch_size : int
-        Most windows to decode together.
+    batch_size : int or None
+        Most windows to decode together; None is `WINDOWS_TOGETHER` of one recording, and one in a step.
     first_window_alone : bool
         Decode the first window by itself, so that its words are there sooner.
     """
@@ -44,7 +47,7 @@ class Scheduler:
         self,
         window_decoder: WindowDecoder,
         recordings: Iterable[RecordingTranscriber],
-        batch_size: int,
+        batch_size: int | None,
         *,
         first_window_alone: bool = True,
     ) -> None:
@@ -75,25 +78,26 @@ class Scheduler:
             recording.report_progress()
             if recording.finished:
                 break
-            self._advance()
+            self._advance(self._batch_size or WINDOWS_TOGETHER)
         if recording.failure:
             raise recording.failure
 
     def step(self, recording: RecordingTranscriber) -> list[Segment]:
-        """Return the next segments of one of the recordings, after at most one window of each active chain.
+        """Return the next segments of one of the recordings, after at most one window, or a batch if its size is given.
 
         Minutes without speech are a step too. The recording's failure is the caller's to raise.
         """
         if not recording.ready_segments and not recording.finished:
-            self._advance()
+            self._advance(self._batch_size or 1)
         segments = [*recording.ready_segments]
         recording.ready_segments.clear()
         recording.report_progress()
         return segments
 
-    def _advance(self) -> None:
+    def _advance(self, batch_size: int) -> None:
         """Decode one window of each active chain, or only read on, or notice that a recording has ended."""
-        batch_size = 1 if self._next_window_alone else self._batch_size
+        if self._next_window_alone:
+            batch_size = 1
         ready: _Ready = [
             (active, window)
             for active in self._active
@@ -103,7 +107,7 @@ class Scheduler:
         self._fill(ready, self._started, batch_size)
         ended |= self._collect_segments()
         if not ended:
-            self._fill(ready, self._start_waiting(), batch_size)
+            self._fill(ready, self._start_waiting(), min(batch_size, self._batch_size or 1))
         # Before anything is decoded: an exception out of a callback must not lose these windows.
         self._active = [active for active, _ in ready]
         if ready and not ended:
