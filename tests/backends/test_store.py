@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from harken.backends.store import CHECKSUM_FILE, FileStore, Write, default_store_directory, is_intact
 from harken.errors import OutputError
+from harken.store import CHECKSUM_FILE, FileStore, Write, default_store_directory, is_intact
 
 FILES = ("small", "large")
 ALL_FILES = {*FILES, CHECKSUM_FILE}

@@ -167,7 +167,7 @@ def engine() -> Finding:
 
 def cache() -> Finding:
     """Report the folder of the packed weights and graphs, their number and size, and whether it is writable."""
-    from harken.backends.store import default_store_directory
+    from harken.store import default_store_directory
 
     root = default_store_directory()
     sizes = [_folder_size(root / name) for name in _names(root) if not name.startswith(".")]

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.onnx.runtimes import BuiltGraph, Graph, OnnxRuntimeGraph, stored_graph
-from harken.backends.store import FileStore, default_store_directory
 from harken.checkpoints.model_files import WatchedFile, watch
 from harken.contract import Floats
 from harken.errors import CheckpointError
 from harken.speakers.campplus import CampplusWeights, campplus
+from harken.store import FileStore, default_store_directory
 
 SHORTEST_SAMPLES = 4800
 """0.3 s; a shorter piece is repeated up to this length, as 3D-Speaker does with pieces."""

@@ -15,11 +15,11 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from harken.backends.store import default_store_directory
 from harken.checkpoints.hub import download_file
 from harken.checkpoints.model_files import file_sha256
 from harken.errors import CheckpointError, CheckpointNotFound, OutputError
 from harken.files import open_atomic
+from harken.store import default_store_directory
 
 ENVIRONMENT_VARIABLE = "HARKEN_SPEAKER_MODEL"
 _TIMEOUT_S = 30.0

@@ -19,12 +19,12 @@ from harken.backends.native.matrices import GROUP
 from harken.backends.native.packed_file import PackedContents, load_packed
 from harken.backends.native.session import NativeSession
 from harken.backends.native.weights import DecoderWeights, EncoderWeights
-from harken.backends.store import FileStore, default_store_directory
 from harken.checkpoints import Weights as StoredWeights
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.compiled_library import usable_processors
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.errors import OptionError, install_hint
+from harken.store import FileStore, default_store_directory
 from harken.types import Dims, WordHead
 
 PRECISIONS = ("auto", "fp32", "int16", "int8")

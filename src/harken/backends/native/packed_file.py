@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.store import FileStore
+from harken.store import FileStore
 
 PACKED_FORMAT_VERSION = 7
 """Part of the name of every packed file; raise it with every change of what is in it."""

@@ -13,10 +13,10 @@ from harken.backends.encoding import EncodingBackend, own_features, own_states
 from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
-from harken.backends.store import FileStore, default_store_directory
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.compiled_library import usable_processors
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
+from harken.store import FileStore, default_store_directory
 from harken.types import Dims, WordHead
 
 

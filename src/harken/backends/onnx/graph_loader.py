@@ -22,9 +22,9 @@ from harken.backends.onnx.runtimes import (
     stored_graph,
 )
 from harken.backends.rotation import RotatedWeights
-from harken.backends.store import FileStore
 from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Ints
+from harken.store import FileStore
 from harken.types import Dims
 
 GRAPH_FORMAT_VERSION = 13

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.loading import reporting_memory
-from harken.backends.store import FileStore
 from harken.errors import BackendUnavailable, OptionError, install_hint
+from harken.store import FileStore
 
 if TYPE_CHECKING:
     from onnx import ModelProto

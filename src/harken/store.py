@@ -1,4 +1,4 @@
-"""The store of built graphs and packed weights on disk: atomic, safe with several processes, verified before use.
+"""The store of what is made of weights, on disk: atomic, safe with several processes, verified before use.
 
 A key has a directory with its files and ``checksums.json``. All are written under other names and renamed into place,
 the checksums last, so that incomplete files are never used; damaged ones are written again. Processes that write the
