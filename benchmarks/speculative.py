@@ -10,7 +10,7 @@ plain decoding, of which there must be none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import perf_counter
@@ -39,6 +39,7 @@ def options(parser: Parser) -> None:
     add(parser, "--source", ("tiny", REFERENCE, TRANSCRIPT), "assistants, reference, transcript")
     add(parser, "--repeats", 2, "turns")
     add(parser, "--beam-size", 1, "hypotheses of the beam search")
+    add(parser, "--batch-size", 1, "windows decoded together")
 
 
 def rows(args: Args) -> Iterator[Row]:
@@ -59,7 +60,8 @@ def rows(args: Args) -> Iterator[Row]:
             for _ in range(args.repeats):
                 for source, run in taken.items():
                     draft = {REFERENCE: entry.text, TRANSCRIPT: taken[PLAIN].text}.get(source)
-                    transcribe(loaded.get(source, plain), entry, draft, args.beam_size, run)
+                    sizes = {"beam_size": args.beam_size, "batch_size": args.batch_size}
+                    transcribe(loaded.get(source, plain), entry, draft, sizes, run)
             for source, run in taken.items():
                 runs[source].append(run)
         note(f"{name}, {language}: {len(runs[PLAIN])} recordings")
@@ -67,10 +69,12 @@ def rows(args: Args) -> Iterator[Row]:
             yield {"set": name, "language": language, "source": source} | compare(runs[PLAIN], runs[source])
 
 
-def transcribe(recognizer: Recognizer, entry: Any, draft: str | None, beam_size: int, run: Run) -> None:
+def transcribe(
+    recognizer: Recognizer, entry: Any, draft: str | None, sizes: Mapping[str, Any], run: Run
+) -> None:
     """Transcribe a recording and keep its least times."""
     began_s = perf_counter()
-    transcription = recognizer.transcribe(entry.path, language=entry.language, beam_size=beam_size, draft=draft)
+    transcription = recognizer.transcribe(entry.path, language=entry.language, draft=draft, **sizes)
     run.text = transcription.text
     run.seconds = min(run.seconds, perf_counter() - began_s)
     run.stats = transcription.stats
@@ -96,5 +100,10 @@ def compare(plain: list[Run], drafted: list[Run]) -> Row:
 
 if __name__ == "__main__":
     main(
-        rows, options, name="speculative", model="small", sets=(DEFAULT_SET,), settings=("beam_size", "repeats")
+        rows,
+        options,
+        name="speculative",
+        model="small",
+        sets=(DEFAULT_SET,),
+        settings=("beam_size", "batch_size", "repeats"),
     )

@@ -136,7 +136,7 @@ class TranscribeOptions:
     batch_size: int | None = _decoding(
         None,
         "Most windows to decode together, of one or several recordings; each takes memory, with tiny.en about 20 MB. "
-        "By default two of one recording; harken batch takes eight of several.",
+        "By default two of one recording, on a GPU four; harken batch takes eight of several.",
         low=1,
         high=256,
     )

@@ -25,8 +25,8 @@ class _ActiveChain(NamedTuple):
 
 _Ready = list[tuple[_ActiveChain, AudioWindow]]
 
-WINDOWS_TOGETHER = 2
-"""Windows of a recording that are decoded together by default: most of what more of them gain, for little memory."""
+WINDOWS_TOGETHER, ON_A_GPU = 2, 4
+"""Windows of a recording that are decoded together by default: much of what more of them gain, for little memory."""
 
 
 class Scheduler:
@@ -38,7 +38,8 @@ class Scheduler:
     recordings : iterable of RecordingTranscriber
         Started in this order, each when there is room for it.
     batch_size : int or None
-        Most windows to decode together; None is `WINDOWS_TOGETHER` of one recording, and one in a step.
+        Most windows to decode together; None is `WINDOWS_TOGETHER` of one recording, `ON_A_GPU` there, and one in a
+        step.
     first_window_alone : bool
         Decode the first window by itself, so that its words are there sooner.
     """
@@ -52,6 +53,8 @@ class Scheduler:
         first_window_alone: bool = True,
     ) -> None:
         self._window_decoder, self._batch_size = window_decoder, batch_size
+        on_cpu = window_decoder.backend.capabilities.device == "cpu"
+        self._windows_together = batch_size or (WINDOWS_TOGETHER if on_cpu else ON_A_GPU)
         self._waiting = deque(recordings)
         self._started: list[RecordingTranscriber] = []
         self._active: list[_ActiveChain] = []
@@ -78,7 +81,7 @@ class Scheduler:
             recording.report_progress()
             if recording.finished:
                 break
-            self._advance(self._batch_size or WINDOWS_TOGETHER)
+            self._advance(self._windows_together)
         if recording.failure:
             raise recording.failure
 
