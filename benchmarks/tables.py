@@ -98,7 +98,7 @@ TABLES = {
     ),
     "engines-long": Table(
         {"model": "{model}", "set": "{set}"} | _ENGINES | {"loading, s": "{load_s:.2f}"},
-        results=("engines-long-small", "engines-long"),
+        results=("engines-long-small", "engines-long-base", "engines-long"),
     ),
     "gpu": Table(
         {

@@ -17,7 +17,7 @@ import checkpoint_files as files
 from checkpoint_files import raises_checkpoint_error
 from harken.backend_factory import BackendFactory
 from harken.backends.onnx import graphs
-from harken.checkpoints import open_checkpoint
+from harken.checkpoints import model_files, open_checkpoint
 from harken.contract import Backend, Floats
 from harken.errors import BackendUnavailable, CheckpointError
 
@@ -123,6 +123,29 @@ def test_model_that_changes_while_it_is_hashed_is_refused(model: Path, monkeypat
     monkeypatch.setattr(hashlib, "file_digest", hash_and_change)
     with pytest.raises(CheckpointError, match="changed while it was read"):
         _ = checkpoint.weights.digest
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_hash_of_a_large_file_is_kept_until_the_file_changes(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any]
+) -> None:
+    def digest() -> str:
+        monkeypatch.setattr(model_files, "_digests", {})  # as in another process
+        return open_checkpoint(model).weights.digest
+
+    expected, hashed = digest(), []
+    monkeypatch.setattr(model_files, "_LEAST_STORED_BYTES", model.stat().st_size)
+    monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "cache"))
+    hash_file = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *given: hashed.append(given) or hash_file(*given))
+    assert digest() == expected
+    at_first = len(hashed)
+    assert digest() == expected
+    assert len(hashed) == 2 * at_first - 1  # all but the weights
+    change(model)
+    if model.exists():
+        assert digest() != expected
+        assert len(hashed) == 3 * at_first - 1
 
 
 def test_model_of_which_only_attributes_change_is_unchanged(

@@ -101,7 +101,7 @@ class Weights(Mapping[str, Array]):
         """SHA-256, in hex, of every file that the weights and the dimensions come from.
 
         All bytes are hashed, because a cache key that misses a changed weight would silently transcribe with the old
-        model. At about 1 GB/s this is cheap compared with reading the weights.
+        model; that of a large file again only where its inode, size or times have changed.
 
         Raises
         ------

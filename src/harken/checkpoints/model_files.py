@@ -18,10 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.errors import CheckpointError
+from harken.store import FileStore, default_store_directory
 
 ByteArray = npt.NDArray[np.uint8]
 
 _MAX_NAME_BYTES = 256
+_LEAST_STORED_BYTES = 1 << 26
+"""Of a file whose hash is kept: a smaller one is hashed in a twentieth of a second."""
+_HASH_FILE = "sha256"
 
 
 def read_error(path: Path, error: OSError) -> CheckpointError:
@@ -168,7 +172,7 @@ class WatchedFile:
             raise CheckpointError(f"{self.path}: changed while it was read; load the model again")
 
     def sha256(self) -> str:
-        """Return the SHA-256 of the file's bytes, in hex; an unchanged file is hashed once per process.
+        """Return the SHA-256 of the file's bytes, in hex; an unchanged file is hashed once, small ones in each process.
 
         Raises
         ------
@@ -177,13 +181,27 @@ class WatchedFile:
         """
         self.check_unchanged()
         if self not in _digests:
-            try:
-                with open(self.path, "rb") as file:
-                    _digests[self] = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                raise read_error(self.path, error) from error
-            self.check_unchanged()
+            is_large = bool(self.identity) and self.identity[2] >= _LEAST_STORED_BYTES
+            _digests[self] = self._stored_hash() if is_large else self._hash()
         return _digests[self]
+
+    def _stored_hash(self) -> str:
+        """Return the hash from the store; of a model of gigabytes that saves seconds at every start."""
+        key = f"{hashlib.sha256(repr(self.identity).encode()).hexdigest()[:32]}-file"
+        store = FileStore(default_store_directory())
+        return (store.get_or_write(key, [_HASH_FILE], lambda: self._write_hash) / _HASH_FILE).read_text()
+
+    def _write_hash(self, folder: Path) -> None:
+        (folder / _HASH_FILE).write_text(self._hash())
+
+    def _hash(self) -> str:
+        try:
+            with open(self.path, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise read_error(self.path, error) from error
+        self.check_unchanged()
+        return digest
 
     def _has_content_of(self, now: WatchedFile) -> bool:
         """Return whether the same file, with other attributes, has the hash that it had before."""
@@ -197,7 +215,7 @@ def watch(path: Path) -> WatchedFile:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hex; an unchanged file is hashed once per process.
+    """Return the SHA-256 of a file's bytes, in hex; an unchanged file is hashed once, small ones in each process.
 
     Raises
     ------
