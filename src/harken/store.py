@@ -24,7 +24,7 @@ import platformdirs
 from harken.errors import HarkenError, OutputError
 from harken.files import remove_abandoned, temporary_folder
 
-CHECKSUM_FILE = "checksums.json"
+CHECKSUM_FILE, TEXT_FILE = "checksums.json", "text"
 UNUSED_AFTER_S = 90 * 24 * 3600
 
 Write = Callable[[Path], None]
@@ -85,6 +85,17 @@ class FileStore:
             f"{self._root}: cannot keep the built graphs ({reasons[0]}), nor can the folder of temporary files "
             f"({reasons[1]}); set HARKEN_CACHE to a folder with room"
         )
+
+    def get_text(self, key: str, compute: Callable[[], str]) -> str:
+        """Return a text that was computed once; where nothing can be stored, it is computed again."""
+
+        def write(folder: Path) -> None:
+            (folder / TEXT_FILE).write_text(compute())
+
+        try:
+            return (self.get_or_write(key, (TEXT_FILE,), lambda: write) / TEXT_FILE).read_text()
+        except OutputError:
+            return compute()
 
     def _make_root(self) -> Path:
         self._root.mkdir(parents=True, exist_ok=True)

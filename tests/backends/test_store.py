@@ -121,6 +121,16 @@ def test_unwritable_store_falls_back_to_a_temporary_directory(unwritable: Path, 
         assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_text_is_computed_once_and_again_where_nothing_can_be_stored(
+    root: Path, unwritable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"computed {times}" for times in range(9, 0, -1)]
+    assert [FileStore(root).get_text("key", texts.pop) for _ in range(2)] == ["computed 1"] * 2
+    monkeypatch.setattr(tempfile, "tempdir", str(unwritable))
+    assert FileStore(root).get_text("key", texts.pop) == "computed 1"
+    assert FileStore(unwritable).get_text("key", texts.pop) == "computed 2"
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_temporary_files_are_removed_with_their_process_or_if_it_is_killed_by_the_next(
     unwritable: Path, temporary: Path, killed: bool

@@ -23,7 +23,6 @@ from harken.types import Dims, WordHead
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
 
 EMBEDDING = "decoder.token_embedding.weight"
-DIGEST_FILE = "encoder.sha256"
 _PUBLISHED_SIZES = {(51864, 80), (51865, 80), (51866, 128)}
 """Numbers of tokens and of mel bands of OpenAI's models, whose vocabularies are as published."""
 
@@ -286,19 +285,17 @@ def encoder_digest(checkpoint: Checkpoint) -> str:
     """
     if not checkpoint.has_encoder:
         raise CheckpointError(f"{checkpoint.path}: has no encoder")
-    store = FileStore(default_store_directory())
+
+    def hash_encoder() -> str:
+        digest = hashlib.sha256()
+        for name in sorted(name for name in checkpoint.weights if name.startswith("encoder.")):
+            values = np.ascontiguousarray(checkpoint.weights[name], "<f4")
+            digest.update(f"{name} {values.shape}\n".encode())
+            digest.update(values.data)
+        return digest.hexdigest()
+
     key = f"{checkpoint.weights.digest[:32]}-encoder"
-    folder = store.get_or_write(key, [DIGEST_FILE], lambda: partial(_write_encoder_digest, checkpoint.weights))
-    return (folder / DIGEST_FILE).read_text()
-
-
-def _write_encoder_digest(weights: Weights, folder: Path) -> None:
-    digest = hashlib.sha256()
-    for name in sorted(name for name in weights if name.startswith("encoder.")):
-        values = np.ascontiguousarray(weights[name], "<f4")
-        digest.update(f"{name} {values.shape}\n".encode())
-        digest.update(values.data)
-    (folder / DIGEST_FILE).write_text(digest.hexdigest())
+    return FileStore(default_store_directory()).get_text(key, hash_encoder)
 
 
 def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:

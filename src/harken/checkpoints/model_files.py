@@ -25,7 +25,6 @@ ByteArray = npt.NDArray[np.uint8]
 _MAX_NAME_BYTES = 256
 _LEAST_STORED_BYTES = 1 << 26
 """Of a file whose hash is kept: a smaller one is hashed in a twentieth of a second."""
-_HASH_FILE = "sha256"
 
 
 def read_error(path: Path, error: OSError) -> CheckpointError:
@@ -188,11 +187,7 @@ class WatchedFile:
     def _stored_hash(self) -> str:
         """Return the hash from the store; of a model of gigabytes that saves seconds at every start."""
         key = f"{hashlib.sha256(repr(self.identity).encode()).hexdigest()[:32]}-file"
-        store = FileStore(default_store_directory())
-        return (store.get_or_write(key, [_HASH_FILE], lambda: self._write_hash) / _HASH_FILE).read_text()
-
-    def _write_hash(self, folder: Path) -> None:
-        (folder / _HASH_FILE).write_text(self._hash())
+        return FileStore(default_store_directory()).get_text(key, self._hash)
 
     def _hash(self) -> str:
         try:
