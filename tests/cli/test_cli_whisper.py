@@ -92,7 +92,7 @@ def test_every_option_is_taken_and_those_without_a_meaning_are_named_on_one_line
             "",
             {
                 **{"beam_size": 5, "best_of": 5, "temperatures": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "vad": False},
-                **{"condition_on_previous_text": True, "language": None, "batch_size": 1},
+                **{"condition_on_previous_text": True, "language": None, "batch_size": None},
             },
         ),
         ("--beam_size None --best_of None --patience None", {"beam_size": 1, "best_of": 1, "patience": 1.0}),

@@ -16,9 +16,10 @@ import time
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock, Thread, Timer
-from types import FrameType, SimpleNamespace, TracebackType
+from types import FrameType, TracebackType
 from typing import NoReturn, Self
 
 from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, signal_stop
@@ -32,9 +33,30 @@ REPEAT_S = 0.02
 
 SignalHandler = Callable[[int, FrameType | None], None]
 
-answers = SimpleNamespace(latest_s=-math.inf, stop=None, repeated=False, lock=Lock())
-"""How the main thread has answered: the latest time, by `time.monotonic`, at which it has handled a signal; the `Stop`
-that it has raised and that no block has caught; whether the next signal is one of ours, on account of that."""
+
+@dataclass(slots=True)
+class Answers:
+    """How the main thread has answered signals.
+
+    Attributes
+    ----------
+    latest_s : float
+        When it has handled the latest one, by `time.monotonic`.
+    stop : Stop or None
+        What it has raised, until a block catches it.
+    repeated : bool
+        Whether the next signal is one that was repeated, as that has not happened.
+    lock : Lock
+        Held while one is repeated.
+    """
+
+    latest_s: float = -math.inf
+    stop: Stop | None = None
+    repeated: bool = False
+    lock: Lock = field(default_factory=Lock)
+
+
+answers = Answers()
 
 signal_listeners: list[Callable[[int], bool]] = []
 """Functions that are called, in a thread, with a signal that the main thread does not handle in time; if one returns

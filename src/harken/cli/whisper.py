@@ -252,7 +252,7 @@ def _harken_params(given: Mapping[str, Any]) -> dict[str, Any]:
         "beam_size": _or_one(given["beam_size"]),
         "best_of": _or_one(given["best_of"]),
         "patience": _or_one(given["patience"]),
-        "batch_size": _or_one(given["batch_size"]) if batched else 1,
+        "batch_size": _or_one(given["batch_size"]) if batched else None,
         "vad": given["vad"] or batched,
         "vad_min_speech_s": given["vad_min_speech_s"] / 1000,
         "vad_min_silence_s": silence_s,
