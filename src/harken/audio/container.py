@@ -38,6 +38,9 @@ _ROUNDING_S = 1e-6
 _MAX_MISSING_S = 1.0  # far above any codec delay or padding
 # Of the energy of two channels; below, what a lossy codec leaves of their sum is mostly its own noise.
 _LEAST_KEPT_ENERGY = 0.01
+# So many planes fill FFmpeg's list, and PyAV 19 takes for further ones what lies behind it in memory.
+_UNENDED_PLANES = 8
+_PLANAR_DTYPES = {"u8p": np.uint8, "s16p": np.int16, "s32p": np.int32, "fltp": np.float32, "dblp": np.float64}
 
 
 class AudioDecoder:
@@ -393,6 +396,10 @@ def _one(frame: AudioFrame, channel: int) -> AudioFrame:
 
 def _by_channel(frame: AudioFrame) -> NDArray[Any]:
     """Return the samples of a frame, of shape (channels, samples)."""
+    n_channels, dtype = len(frame.layout.channels), _PLANAR_DTYPES.get(frame.format.name)
+    if dtype and n_channels >= _UNENDED_PLANES:
+        planes = frame.planes[:n_channels]
+        return np.stack([np.frombuffer(plane, dtype, frame.samples) for plane in planes])
     samples: NDArray[Any] = frame.to_ndarray()
     return samples if frame.format.is_planar else samples.reshape(frame.samples, -1).T
 
