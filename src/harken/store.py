@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import platformdirs
@@ -87,15 +88,16 @@ class FileStore:
         )
 
     def get_text(self, key: str, compute: Callable[[], str]) -> str:
-        """Return a text that was computed once; where nothing can be stored, it is computed again."""
+        """Return a text that was computed once; where nothing can be stored, once in each call."""
+        text = cache(compute)
 
         def write(folder: Path) -> None:
-            (folder / TEXT_FILE).write_text(compute())
+            (folder / TEXT_FILE).write_text(text())
 
         try:
             return (self.get_or_write(key, (TEXT_FILE,), lambda: write) / TEXT_FILE).read_text()
         except OutputError:
-            return compute()
+            return text()
 
     def _make_root(self) -> Path:
         self._root.mkdir(parents=True, exist_ok=True)

@@ -290,17 +290,21 @@ def test_resampler_delays_less_than_a_hundredth_of_a_second():
     assert len(resampler.feed(block[:0])) == 0
 
 
-def test_eight_channels_of_a_codec_that_keeps_them_apart_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suffix", "codec"), [("mp4", "aac"), ("wv", "wavpack")])
+def test_eight_channels_of_a_codec_that_keeps_them_apart_are_read(
+    tmp_path: Path, suffix: str, codec: str
+) -> None:
     """PyAV takes what lies in memory behind eight planes for a ninth, and ends the process."""
     tones_hz = np.array([200, 350, 500, 60, 800, 950, 1100, 1250])  # the fourth is for low sounds
     samples = np.sin(2 * np.pi * np.arange(32_000)[:, None] * tones_hz / 16_000).astype(np.float32) / 4
-    with av.open(tmp_path / "surround.mp4", "w") as file:
-        stream = file.add_stream("aac", rate=16_000, layout="7.1")
+    path = tmp_path / f"surround.{suffix}"
+    with av.open(path, "w") as file:
+        stream = file.add_stream(codec, rate=16_000, layout="7.1", format="fltp")
         frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="flt", layout="7.1")
         frame.sample_rate = 16_000
         resampler = av.AudioResampler(format="fltp", layout="7.1", rate=16_000, frame_size=1024)
         for part in (*resampler.resample(frame), *resampler.resample(None), None):
             file.mux(stream.encode(part))
-    channels = [np.concatenate([*blocks]) for blocks in stream_channels(tmp_path / "surround.mp4")]
+    channels = [np.concatenate([*blocks]) for blocks in stream_channels(path)]
     loudest = [int(np.abs(np.fft.rfft(channel[8_000:24_000])).argmax()) for channel in channels]
     assert loudest == tones_hz.tolist()

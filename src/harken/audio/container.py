@@ -38,8 +38,6 @@ _ROUNDING_S = 1e-6
 _MAX_MISSING_S = 1.0  # far above any codec delay or padding
 # Of the energy of two channels; below, what a lossy codec leaves of their sum is mostly its own noise.
 _LEAST_KEPT_ENERGY = 0.01
-# So many planes fill FFmpeg's list, and PyAV 19 takes for further ones what lies behind it in memory.
-_UNENDED_PLANES = 8
 _PLANAR_DTYPES = {"u8p": np.uint8, "s16p": np.int16, "s32p": np.int32, "fltp": np.float32, "dblp": np.float64}
 
 
@@ -396,12 +394,11 @@ def _one(frame: AudioFrame, channel: int) -> AudioFrame:
 
 def _by_channel(frame: AudioFrame) -> NDArray[Any]:
     """Return the samples of a frame, of shape (channels, samples)."""
-    n_channels, dtype = len(frame.layout.channels), _PLANAR_DTYPES.get(frame.format.name)
-    if dtype and n_channels >= _UNENDED_PLANES:
-        planes = frame.planes[:n_channels]
+    if dtype := _PLANAR_DTYPES.get(frame.format.name):
+        planes = frame.planes[: len(frame.layout.channels)]  # PyAV 19 sees more behind eight, of any memory
         return np.stack([np.frombuffer(plane, dtype, frame.samples) for plane in planes])
     samples: NDArray[Any] = frame.to_ndarray()
-    return samples if frame.format.is_planar else samples.reshape(frame.samples, -1).T
+    return samples.reshape(frame.samples, -1).T
 
 
 def _make_frame(samples: NDArray[Any], like: AudioFrame, layout: AudioLayout | str = "mono") -> AudioFrame:
@@ -429,12 +426,8 @@ def _join_frames(frames: Iterator[AudioFrame], chunk_s: float) -> Iterator[Audio
 
 def _count_finite_samples(frame: AudioFrame) -> int:
     """Count the samples before the first one that is not finite."""
-    finite = np.isfinite(frame.to_ndarray())
-    if finite.all():
-        return int(frame.samples)
-    if not frame.format.is_planar:
-        finite = finite.reshape(frame.samples, -1).T
-    return int(np.argmin(finite.all(axis=0)))
+    finite = np.isfinite(_by_channel(frame)).all(axis=0)
+    return int(frame.samples if finite.all() else np.argmin(finite))
 
 
 def _reason(error: BaseException) -> str:

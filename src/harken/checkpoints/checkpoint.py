@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -272,6 +272,7 @@ def find_vocabulary(directory: Path) -> Vocabulary:
     return Vocabulary(path=next(filter(Path.is_file, files), None))
 
 
+@lru_cache(maxsize=1)
 def encoder_digest(checkpoint: Checkpoint) -> str:
     """Return the SHA-256, in hex, of an encoder's weights, independent of the file format.
 

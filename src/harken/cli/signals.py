@@ -36,7 +36,7 @@ SignalHandler = Callable[[int, FrameType | None], None]
 
 @dataclass(slots=True)
 class Answers:
-    """How the main thread has answered signals.
+    """The answers of the main thread to signals.
 
     Attributes
     ----------

@@ -52,7 +52,7 @@ class Scheduler:
         *,
         first_window_alone: bool = True,
     ) -> None:
-        self._window_decoder, self._batch_size = window_decoder, batch_size
+        self._window_decoder, self._batch_size = window_decoder, batch_size or 1
         on_cpu = window_decoder.backend.capabilities.device == "cpu"
         self._windows_together = batch_size or (WINDOWS_TOGETHER if on_cpu else ON_A_GPU)
         self._waiting = deque(recordings)
@@ -91,7 +91,7 @@ class Scheduler:
         Minutes without speech are a step too. The recording's failure is the caller's to raise.
         """
         if not recording.ready_segments and not recording.finished:
-            self._advance(self._batch_size or 1)
+            self._advance(self._batch_size)
         segments = [*recording.ready_segments]
         recording.ready_segments.clear()
         recording.report_progress()
@@ -110,7 +110,7 @@ class Scheduler:
         self._fill(ready, self._started, batch_size)
         ended |= self._collect_segments()
         if not ended:
-            self._fill(ready, self._start_waiting(), min(batch_size, self._batch_size or 1))
+            self._fill(ready, self._start_waiting(), min(batch_size, self._batch_size))
         # Before anything is decoded: an exception out of a callback must not lose these windows.
         self._active = [active for active, _ in ready]
         if ready and not ended:
