@@ -113,11 +113,13 @@ def times_of(words: Any) -> Words:
     return [(word.text, word.start_s, word.end_s) for word in words]
 
 
-def harken(engine: Engine, *, precision: str | None = None, **options: Any) -> Work:
+def harken(engine: Engine, *, precision: str | None = None, assistant: str = "auto", **options: Any) -> Work:
     """harken with options of `Recognizer.transcribe`."""
     from harken import load
 
-    recognizer = load(engine.model, precision=precision or engine.precision, threads=engine.threads)
+    recognizer = load(
+        engine.model, assistant=assistant, precision=precision or engine.precision, threads=engine.threads
+    )
 
     def transcribe(request: Request) -> dict[str, Any]:
         found = recognizer.transcribe(
@@ -268,6 +270,7 @@ TRANSCRIBERS: dict[str, Callable[[Engine], Work]] = {
     "harken": harken,
     "harken exact": partial(harken, fidelity="exact"),  # windows are encoded whole, as the reference does
     "harken int16": partial(harken, precision="int16"),
+    "harken alone": partial(harken, assistant="none"),
     "harken batched": partial(harken, batch_size=BATCH),
     "faster-whisper": faster_whisper,
     "faster-whisper batched": partial(faster_whisper, batch_size=BATCH),

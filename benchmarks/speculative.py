@@ -51,7 +51,7 @@ def rows(args: Args) -> Iterator[Row]:
         for source in args.source
         if source not in (REFERENCE, TRANSCRIPT)
     }
-    plain = harken.load(args.model, threads=args.threads)
+    plain = harken.load(args.model, assistant=None, threads=args.threads)
     entries = sorted(read_sets(args), key=lambda pair: (pair[0], pair[1].language or ""))
     for (name, language), group in groupby(entries, key=lambda pair: (pair[0], pair[1].language or "")):
         runs: dict[str, list[Run]] = {source: [] for source in (PLAIN, *args.source)}

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from harken.audio import AudioSource, stream_audio, stream_channels
 from harken.audio.vad import SpeechDetector
-from harken.backend_factory import AUTO, LSH_BUCKET_SIZE, LSH_ROUNDS, NGRAM, BackendFactory
+from harken.backend_factory import AUTO, LSH_BUCKET_SIZE, LSH_ROUNDS, NGRAM, NO_ASSISTANT, BackendFactory
 from harken.checkpoints import Adapters, check_model_name, open_checkpoint, resolve_model, with_adapters
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
@@ -67,7 +67,7 @@ ADAPTED_FIDELITIES = tuple(fidelity for fidelity in FIDELITIES if fidelity != "e
 def load(
     model: str | os.PathLike[str] = "tiny.en",
     *,
-    assistant: str | os.PathLike[str] | None = None,
+    assistant: str | os.PathLike[str] | None = AUTO,
     adapter: Adapters = None,
     backend: str = "auto",
     device: str = "auto",
@@ -90,7 +90,8 @@ def load(
     assistant : str or path, optional
         Source of draft tokens for speculative decoding, which makes the model faster and changes no word: a model of
         the same vocabulary, named like `model`, or a decoder trained for it (see docs/training.md); ``"ngram"``, which
-        looks up earlier text; or ``"auto"``, a much smaller model if there is one on this machine, else "ngram".
+        looks up earlier text; ``"none"``, or None; or ``"auto"``, with the compiled engine ``"tiny"`` or ``"tiny.en"``
+        if it is on this machine and pays, as it does for ``"small"`` and larger models of its vocabulary.
     adapter : path or sequence of paths, optional
         Changes to the model: of its encoder, which ``harken adapt`` has made for it (see docs/training.md), or folders
         of peft (LoRA), added one after the other. ``"none"``, or nothing, gives the stock weights, and only they decode
@@ -156,16 +157,16 @@ def load(
         lsh_rounds=lsh_rounds,
         lsh_bucket_size=lsh_bucket_size,
     )
-    if assistant not in (None, AUTO, NGRAM):
+    if assistant not in (None, AUTO, NGRAM, NO_ASSISTANT):
         check_model_name(assistant)  # a mistyped name is known before the model is downloaded, or loaded
     stock = open_checkpoint(resolve_model(model, revision=revision, download=download))
     checkpoint = with_adapters(stock, adapter)
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
-    drafter = None
-    if assistant is not None:  # opened first: loading the model takes longer
-        drafter = engines.open_assistant(assistant, stock, tokenizer, model_name=str(model), download=download)
-    loaded, speculator = engines.make_backend(checkpoint), None
-    if assistant is not None:
+    # Opened first: loading the model takes longer.
+    drafter = engines.open_assistant(assistant, stock, tokenizer, model_name=str(model), download=download)
+    loaded = engines.make_backend(checkpoint)
+    speculator = SpeculativeDecoder(loaded.clock, ngram=True) if assistant == NGRAM else None
+    if drafter:
         speculator = engines.make_speculative_decoder(drafter, stock, clock=loaded.clock)
     return Recognizer(
         loaded,

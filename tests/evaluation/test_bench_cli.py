@@ -151,6 +151,16 @@ def test_differing_tokens_are_shown(cli: CliRunner) -> None:
     }
 
 
+def test_speculative_needs_drafts(cli: CliRunner) -> None:
+    def make_plain() -> Recognizer:
+        return Recognizer(TranscriptBackend(window_text(0)), TOKENIZER, "recital")
+
+    outcome, _ = run(cli, "bench", "talks/0.wav", "--speculative", make=make_plain)
+    assert outcome.code == 2
+    line = "--speculative: recital has no assistant on this machine that pays; --assistant names one"
+    assert line in outcome.err
+
+
 def test_verbose_transcription_tells_of_drafts(cli: CliRunner) -> None:
     all_taken = (
         r"drafted tokens accepted: ([1-9]\d*) of \1, [\d.]+ tokens per forward pass, steps without a draft: "

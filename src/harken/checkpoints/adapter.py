@@ -156,26 +156,26 @@ def read_assistant(file: Path, open_model: Callable[[str], Checkpoint]) -> Check
     )
 
 
-def find_assistant(small: Checkpoint, name: str, main: Checkpoint) -> Checkpoint | None:
-    """Return a small model's decoder as it comes with harken for a larger model; None if there is none for the two.
+def find_assistant(main: Checkpoint, open_model: Callable[[str], Checkpoint]) -> Checkpoint | None:
+    """Return the assistant that comes with harken for a model, if the small model that it changes is here; else None.
 
     Parameters
     ----------
-    small : Checkpoint
-    name : str
-        Its name.
     main : Checkpoint
-        The larger model; its encoder is only read if it is as wide as one that there is an assistant for.
+        The model; its encoder is only read if it is as wide as one that there is an assistant for.
+    open_model : callable
+        Opens a small model by its name.
     """
     for file in sorted(ASSISTANTS.glob("*.safetensors")):
-        if read_metadata(file).get("decoder") != name:
-            continue
         try:
-            assistant = read_assistant(file, lambda name: small)
-        except CheckpointError:  # a small model of other dimensions than the one that has this name
+            assistant = read_assistant(file, open_model)
+        except CheckpointError:  # the small model is not here, or another model has its name
             continue
-        as_wide = assistant.dims.n_audio_state == main.dims.n_audio_state
-        if as_wide and assistant.encoder_sha256 == encoder_digest(main):
+        fits = all(
+            getattr(assistant.dims, name) == getattr(main.dims, name)
+            for name in ("n_vocab", "n_text_ctx", "n_audio_ctx", "n_audio_state")
+        )
+        if fits and assistant.encoder_sha256 == encoder_digest(main):
             return assistant
     return None
 

