@@ -91,7 +91,7 @@ _ENGINES = {
     "peak memory, MB": "{peak_mb:.0f}",
 }
 TABLES = {
-    "engines-small": Table(_ENGINES),
+    "engines-avx512-small": Table(_ENGINES),
     "engines-avx512": Table(
         {"model": "{model}"} | _ENGINES,
         results=("engines-avx512-small", "engines-avx512-base", "engines-avx512"),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from logging import getLogger
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
@@ -16,7 +17,7 @@ from harken.backend_factory import AUTO, LSH_BUCKET_SIZE, LSH_ROUNDS, NGRAM, NO_
 from harken.checkpoints import Adapters, check_model_name, open_checkpoint, resolve_model, with_adapters
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
-from harken.errors import OptionError
+from harken.errors import HarkenError, OptionError
 from harken.keywords import (
     RecordingKeywords,
     RecordingsKeywords,
@@ -167,7 +168,12 @@ def load(
     loaded = engines.make_backend(checkpoint)
     speculator = SpeculativeDecoder(loaded.clock, ngram=True) if assistant == NGRAM else None
     if drafter:
-        speculator = engines.make_speculative_decoder(drafter, stock, clock=loaded.clock)
+        try:
+            speculator = engines.make_speculative_decoder(drafter, stock, clock=loaded.clock)
+        except HarkenError as error:  # a model that nobody named keeps no other from loading
+            if assistant != AUTO:
+                raise
+            getLogger("harken").warning("harken: no assistant for %s: %s", model, error)
     return Recognizer(
         loaded,
         tokenizer,

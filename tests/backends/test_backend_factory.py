@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -97,11 +98,14 @@ def described(decoder: SpeculativeDecoder) -> tuple[bool, int | None, bool | Non
 
 @pytest.fixture(scope="module")
 def of_all_sizes(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """Models of the compiled engine with decoders of 1, 19 and 20 layers, and one of other words."""
+    """Models of the compiled engine with decoders of 1, 19 and 20 layers, one of other words and one damaged."""
     at = tmp_path_factory.mktemp("models")
     one = replace(FITTING, n_text_layer=1)
     layers = {str(n): write(at / str(n), replace(one, n_text_layer=n)) for n in (1, 19, 20)}
-    return layers | {"other words": write(at / "other words", one, backwards=True)}
+    weights = files.random_weights(one, 1)
+    weights["decoder.ln.weight"][0] = np.nan
+    files.write_huggingface(shutil.copytree(layers["1"], at / "damaged"), one, weights)
+    return layers | {"other words": write(at / "other words", one, backwards=True), "damaged": at / "damaged"}
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,7 @@ def of_all_sizes(tmp_path_factory: pytest.TempPathFactory) -> Models:
         ("20", {}, False),
         ("19", {"tiny": "1"}, False),  # too small for an assistant with an encoder of its own
         ("20", {"tiny": "other words"}, False),
+        ("20", {"tiny": "damaged"}, False),
     ],
 )
 def test_by_default_a_local_model_drafts_that_is_far_smaller_and_has_the_vocabulary(
