@@ -119,8 +119,10 @@ def check(options: Any) -> None:
         If a value is of another type, not finite, not valid Unicode, or outside its limits. It names the field.
     """
     options_class: type = type(options)
-    for name, (hint, limits) in _declarations(options_class).items():
+    for name, (default, hint, limits) in _declarations(options_class).items():
         value = getattr(options, name)
+        if value is default:  # most are, and every window of a recording may have options of its own
+            continue
         checked = checked_value(name, value, hint)
         if checked is not value:
             object.__setattr__(options, name, checked)
@@ -183,10 +185,13 @@ class _Refusal(Exception):
 
 
 @cache
-def _declarations(options_class: type[Any]) -> dict[str, tuple[Any, Limits | None]]:
-    """Return the type of each field, and its limits if it has some."""
+def _declarations(options_class: type[Any]) -> dict[str, tuple[Any, Any, Limits | None]]:
+    """Return the default and the type of each field, and its limits if it has some."""
     hints = get_type_hints(options_class)
-    return {field.name: (hints[field.name], field.metadata.get("limits")) for field in fields(options_class)}
+    return {
+        field.name: (field.default, hints[field.name], field.metadata.get("limits"))
+        for field in fields(options_class)
+    }
 
 
 def _number(value: float) -> str:
