@@ -62,6 +62,9 @@ _WEIGHT_PATTERNS = (
 )
 
 
+_NO_DOWNLOADS = "downloads are off (--no-download, download=False)"
+
+
 def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revision: str | None = None) -> Path:
     """Find a model on this machine, or download it.
 
@@ -176,6 +179,12 @@ def _download(repository: str, revision: str | None, *, local_only: bool) -> Pat
 
 
 def _snapshot(repository: str, revision: str | None, *, local_only: bool) -> Path:
+    if local_only:
+        from huggingface_hub import constants
+
+        # Whether there is anything of it is soon known; the rest of that package takes long to import.
+        if not Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}").is_dir():
+            raise CheckpointNotFound(f"{repository}: not on this machine, and {_NO_DOWNLOADS}")
     from huggingface_hub import snapshot_download
 
     for weights in _WEIGHT_PATTERNS:
@@ -291,8 +300,7 @@ def _one_line_errors(name: str, *, local_only: bool = False) -> Iterator[None]:
     try:
         yield
     except errors.LocalEntryNotFoundError as error:
-        off = "downloads are off (--no-download, download=False)"
-        reason = off if local_only else f"cannot be downloaded: {_first_line(error)}"
+        reason = _NO_DOWNLOADS if local_only else f"cannot be downloaded: {_first_line(error)}"
         raise CheckpointNotFound(f"{name}: not on this machine, and {reason}") from error
     except errors.GatedRepoError as error:
         terms = "accept its terms on its page, and set HF_TOKEN to a token of your account"
