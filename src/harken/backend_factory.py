@@ -245,8 +245,12 @@ class BackendFactory:
             return _find_assistant_that_pays(model_name, model, tokenizer) if is_native else None
         checkpoint = open_checkpoint(resolve_model(assistant, download=download), assistant=True)
         _check_assistant_matches(str(assistant), checkpoint, model_name, model, tokenizer)
-        changed = find_assistant(model, _open_local) if assistant in DEFAULT_ASSISTANTS else None
-        return changed or checkpoint
+        if assistant not in DEFAULT_ASSISTANTS:
+            return checkpoint
+        return (
+            find_assistant(model, lambda name: checkpoint if name == assistant else _open_local(name))
+            or checkpoint
+        )
 
     def make_speculative_decoder(
         self, assistant: Checkpoint, model: Checkpoint, *, clock: Callable[[], float]
@@ -290,11 +294,12 @@ def _find_assistant_that_pays(model_name: str, model: Checkpoint, tokenizer: Tok
     weights = _weights_per_step(model.dims)
     if weights < LEAST_WEIGHTS:
         return None
-    if assistant := find_assistant(model, _open_local):
+    open_once = cache(_open_local)
+    if assistant := find_assistant(model, open_once):
         return assistant
     for candidate in DEFAULT_ASSISTANTS:
         try:
-            checkpoint = _open_local(candidate)
+            checkpoint = open_once(candidate)
             _check_assistant_matches(candidate, checkpoint, model_name, model, tokenizer)
         except (CheckpointError, OptionError):
             continue
