@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from checkpoint_files import random_weights
 from harken.backends.numpy import NumpyBackend
@@ -109,6 +110,7 @@ def make_backend(
         case "numpy":
             return NumpyBackend(dims, weights, **options)
         case "onnx":
+            pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
             from harken.backends.onnx import OnnxBackend
 
             return OnnxBackend(dims, weights, digest, precision=precision, threads=1, cache=cache, **options)

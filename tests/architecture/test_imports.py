@@ -294,3 +294,10 @@ def test_openvino_sends_nothing_and_the_users_own_code_still_can(tmp_path: Path)
     )
     run_python(code, HOME=str(tmp_path), USERPROFILE=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_workflow_of_a_forge_runs_tests_that_exist() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    paths = re.findall(r"\b(?:tests|examples|packages)/[\w./-]+", workflow)
+    assert "tests/contract" in paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -116,11 +116,47 @@ def with_escapes_in_configuration() -> Path:
     return Path("model")
 
 
+def huge_header() -> Path:
+    """Parsed, it would take 27 times its size."""
+    model = good_model()
+    size = 1 << 25
+    weights_of(model).write_bytes(size.to_bytes(8, "little") + b"{" + b"{},".ljust(size - 1, b" "))
+    return model
+
+
+def huge_configuration() -> Path:
+    with open(good_model() / "config.json", "wb") as file:
+        file.truncate(1 << 31)
+    return Path("model")
+
+
+def empty_weights() -> Path:
+    model = files.write_huggingface(Path("model"), DIMS, WEIGHTS, shards=2)
+    next(model.glob("*-00002-*")).write_bytes(b"")
+    return model
+
+
+def pipe(name: str) -> Path:
+    """Reading it would wait for a writer for ever."""
+    model = good_model()
+    (model / name).unlink(missing_ok=True)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(model / name)
+    else:
+        (model / name).mkdir()
+    return model
+
+
 HOSTILE: dict[str, Callable[[], Path]] = {
     "zip bomb": zip_bomb,
     "index outside of its folder": with_index_outside,
     "data of ONNX outside of its folder": onnx_data_outside,
     "XML bomb": xml_bomb,
+    "huge header": huge_header,
+    "huge configuration": huge_configuration,
+    "empty weights": empty_weights,
+    "a pipe in place of weights": partial(pipe, "model.bin"),
+    "a pipe in place of the configuration": partial(pipe, "config.json"),
     "escapes in names of weights": with_escapes_in_names,
     "escapes in the configuration": with_escapes_in_configuration,
     **{

@@ -175,7 +175,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (content(b"lmgg"), "truncated: 40 bytes expected, 0 are left"),
         (content(b"\6\0\0\0\x10\0TransformerSpec\0\7\0\0\0"), "revision 7: allowed is version 6"),
         (content(b"PK\3\4" + bytes(50)), "not a zip archive"),
-        (content(b'{"weight_map": 3}'), "config.json: is missing"),
+        (content(b'{"weight_map": 3}'), "weights without a config.json beside them"),
     ],
     "files beside the weights": [
         (beside("generation_config.json", b"\xff"), "generation_config.json: not JSON"),
@@ -186,7 +186,8 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (shard("gone.safetensors"), "gone.safetensors: cannot be read: No such file"),
     ],
     "safetensors": [
-        (safetensors({}, size=1 << 62), "truncated: 4611686018427387904 bytes expected"),
+        (safetensors({}, size=1 << 62), "a header of 4611686018427387904 bytes, allowed are 16777216"),
+        (safetensors({}, size=1 << 20), "truncated: 1048576 bytes expected"),
         (safetensors(b'{"a": ' * 5000), "not JSON"),
         (safetensors(b'{"a": ' + b"[" * 100_000), "not JSON"),
         (safetensors({"w": entry(dtype="I64")}, bytes(4)), 'its type "I64" is none of F32, F16, BF16'),

@@ -165,7 +165,9 @@ def test_format_is_detected_by_content_and_the_only_weight_file_of_a_directory_i
         open_checkpoint(tmp_path)
     with pytest.raises(CheckpointNotFound, match="absent: no such file or directory"):
         open_checkpoint(tmp_path / "absent")
-    with pytest.raises(CheckpointError, match=f"{os.devnull}: is a device or a pipe; allowed are a CTransl"):
+    with pytest.raises(
+        CheckpointError, match=f"{os.devnull}: is a device, a pipe or a folder; allowed are a CTransl"
+    ):
         open_checkpoint(os.devnull)
 
 

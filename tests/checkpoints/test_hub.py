@@ -158,7 +158,16 @@ def test_names_that_cannot_be_of_a_model_are_refused_with_the_known_ones_and_no_
     [
         (["model.safetensors", "model.fp32-00001-of-00002.safetensors", *SHARDS], ["model.safetensors"]),
         (["model.safetensors.index.json", *SHARDS], ["model.safetensors.index.json", *SHARDS]),
-        (["model.bin", "vocabulary.json"], ["model.bin"]),
+        (["model.bin", "vocabulary.json"], ["model.bin", "vocabulary.json"]),
+        (
+            [
+                *(
+                    f"onnx/{part}.onnx"
+                    for part in ("encoder_model", "decoder_model_merged", "decoder_model_fp16")
+                )
+            ],
+            ["onnx/encoder_model.onnx", "onnx/decoder_model_merged.onnx"],
+        ),
         (["pytorch_model.bin", "tf_model.h5"], ["pytorch_model.bin"]),
     ],
 )
@@ -169,7 +178,8 @@ def test_only_one_format_of_the_weights_is_downloaded_and_only_once(
     stub.repositories["openai/whisper-small"] = {name: name.encode() for name in names}
     found = resolve_model("small")
     assert found == stub.snapshot("openai/whisper-small")
-    assert {path.name: path.read_text() for path in found.iterdir()} == {
+    paths = [path for path in found.rglob("*") if path.is_file()]
+    assert {path.relative_to(found).as_posix(): path.read_text() for path in paths} == {
         name: name for name in (*KEPT, *wanted)
     }
     stub.requests.clear()

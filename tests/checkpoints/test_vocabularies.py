@@ -11,8 +11,9 @@ import pytest
 
 import checkpoint_files as files
 import harken
+from checkpoint_files import write_peft
 from harken.audio import mel_filters
-from harken.checkpoints import Checkpoint, open_checkpoint
+from harken.checkpoints import Checkpoint, open_checkpoint, with_adapters
 from harken.checkpoints.checkpoint import EMBEDDING
 from harken.checkpoints.convert import TARGETS, convert
 from harken.errors import CheckpointError, OptionError
@@ -75,6 +76,43 @@ def test_added_tokens_are_text_and_languages_and_padding_is_left_out(tmp_path: P
     assert tokenizer.decode([104, read_as.index("[UH]"), read_as.index("äh")]) == "h[UH]äh"
     with pytest.raises(OptionError, match="one of en, de, gsw"):
         tokenizer.sot_sequence("<|als|>")
+
+
+def test_adapters_of_the_embedding_have_the_order_of_the_model(tmp_path: Path) -> None:
+    checkpoint = open_with(tmp_path, WITH_ADDED)
+    stored = len(WITH_ADDED) + PADDING
+    state = checkpoint.dims.n_text_state
+    name = "base_model.model.model.decoder.embed_tokens"
+    whole = np.arange(stored, dtype=np.float32)[:, None] + np.zeros(state, np.float32)
+    factors = np.arange(stored, dtype=np.float32)[None], np.ones((state, 1), np.float32)
+    for arrays in (
+        {f"{name}.weight": whole},
+        {f"{name}.lora_embedding_A": factors[0], f"{name}.lora_embedding_B": factors[1]},
+    ):
+        folder = write_peft(tmp_path / f"adapter{len(arrays)}", arrays, ensure_weight_tying=True, lora_alpha=1)
+        changed = with_adapters(checkpoint, folder).weights[EMBEDDING]
+        if len(arrays) == 2:
+            changed = changed - checkpoint.weights[EMBEDDING]
+        np.testing.assert_allclose(changed, whole[[*tokenizer_of(checkpoint).model_ids]], rtol=1e-5)
+
+
+def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_another(tmp_path: Path) -> None:
+    """An English model with one more token has as many as the multilingual ones."""
+    dims = replace(DIMS, n_mels=80, n_vocab=51864)
+    source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
+    folder = converted(source, tmp_path / "to").path.parent
+    path, wider = folder / "tokenizer.json", replace(dims, n_vocab=51865)
+    content = json.loads(path.read_text())
+    files.write_huggingface(folder, wider, files.random_weights(wider))
+    content["added_tokens"].append({"id": 51864, "content": "[UH]"})
+    path.write_text(json.dumps(content))
+    extended = tokenizer_of(open_checkpoint(folder))
+    assert (extended.n_vocab, extended.multilingual) == (51865, False)
+    assert extended.decode([extended.eot - 1]) == "[UH]"
+    with pytest.raises(
+        CheckpointError, match="the English vocabulary, which does not fit a model of n_vocab=51900"
+    ):
+        Tokenizer.from_file(path, 51900)
 
 
 @pytest.mark.parametrize("rows", [0, PADDING])

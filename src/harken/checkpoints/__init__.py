@@ -126,15 +126,13 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
 
 
 def _weight_file(path: Path) -> Path:
-    if os.path.isfile(path):
-        return path
     if os.path.exists(path) and not os.path.isdir(path):
-        raise CheckpointError(f"{path}: is a device or a pipe; {_ALLOWED_FORMATS}")
+        return _regular(path)
     if not os.path.isdir(path):
         raise CheckpointNotFound(f"{path}: no such file or directory")
     for pattern in _WEIGHT_FILES:
         if files := sorted(path.glob(pattern), key=lambda file: (len(file.name), file.name)):
-            return files[0]
+            return _regular(files[0])
     if (path / PEFT_CONFIG).is_file():
         raise CheckpointError(
             f"{path}: an adapter; give it as adapter, together with the model that it changes"
@@ -142,7 +140,13 @@ def _weight_file(path: Path) -> Path:
     others = [file for pattern in _ONLY_FILES for file in path.glob(pattern)]
     if len(others) != 1:
         raise CheckpointError(f"{path}: {len(others)} files that may hold weights; {_ALLOWED_FORMATS}")
-    return others[0]
+    return _regular(others[0])
+
+
+def _regular(path: Path) -> Path:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise CheckpointError(f"{path}: is a device, a pipe or a folder; {_ALLOWED_FORMATS}")
+    return path
 
 
 def _detect_format(path: Path) -> Format:

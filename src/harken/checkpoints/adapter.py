@@ -317,24 +317,27 @@ def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change]
             factors.setdefault(module, {})[f"{embedding or ''}{part}"] = tensor
             continue
         ours = openai_name_of(_SAVED.sub("", name))
-        if ours == _OUTPUT or (ours == EMBEDDING and ".base_layer." not in name):
-            whole[ours] = tensor
+        if ours in (EMBEDDING, _OUTPUT):
+            tensor = checkpoint.vocabulary.arranged(tensor)
+            if ".base_layer." not in name:
+                whole[ours] = tensor
         if ours != _OUTPUT:
             if ours not in checkpoint.weights or checkpoint.weights.shape(ours) != tensor.shape:
                 raise _no_such_weight(file, checkpoint, ours, tensor.shape)
             changes[ours] = partial(_replaced, file, tensor)
     if whole and not (EMBEDDING in whole and config.get("ensure_weight_tying")) and not _are_equal(whole):
-        raise CheckpointError(
-            f"{file}: changes {' and '.join(whole)}, allowed are both to the same values, as Whisper has one matrix "
-            "for the two"
-        )
+        raise _untied(file, " and ".join(whole))
+    of_embedding = next((found for found in factors.values() if "embedding_A" in found), {})
     for module, found in factors.items():
         ours = openai_name_of(f"{module}.weight")
-        is_embedding = "embedding_A" in found
-        prefix = "embedding_" if is_embedding else ""
-        change = _low_rank(
-            file, checkpoint, ours, found.get(f"{prefix}A"), found.get(f"{prefix}B"), is_embedding
-        )
+        if ours == _OUTPUT:
+            if not _is_transposed(found, of_embedding):
+                raise _untied(file, ours)
+            continue
+        a, b = found.get("A"), found.get("B")
+        if is_embedding := "embedding_A" in found:
+            a, b = checkpoint.vocabulary.arranged(found["embedding_A"], axis=1), found.get("embedding_B")
+        change = _low_rank(file, checkpoint, ours, a, b, is_embedding)
         magnitudes = found.get("magnitude_vector")
         if magnitudes and np.prod(magnitudes.shape, dtype=object) != checkpoint.weights.shape(ours)[0]:
             raise CheckpointError(f"{file}: {ours} has {magnitudes.shape} magnitudes, allowed is one a row")
@@ -378,6 +381,13 @@ def _bad_factors(
     )
 
 
+def _untied(file: Path, changed: str) -> CheckpointError:
+    return CheckpointError(
+        f"{file}: changes {changed}, allowed are {EMBEDDING} and {_OUTPUT} to the same values, as Whisper has one "
+        "matrix for the two"
+    )
+
+
 def _no_such_weight(
     file: Path, checkpoint: Checkpoint, name: str, shape: tuple[int, ...] | None = None
 ) -> CheckpointError:
@@ -394,6 +404,7 @@ def _peft_scale(path: Path, config: Mapping[str, object], module: str, rank: int
             raise CheckpointError(f"{path}: alpha_pattern {pattern[:80]!r} is not the plain name of a module")
         if f".{module}".endswith(f".{pattern}"):
             alpha = value
+            break
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) < 1e6:
         raise CheckpointError(f"{path}: lora_alpha is {json.dumps(alpha)[:80]}, allowed is a number below 1e6")
     return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)
@@ -403,6 +414,12 @@ def _are_equal(whole: Mapping[str, LazyTensor]) -> bool:
     """Return whether the embedding and the output are given, with the same values."""
     first, *others = (tensor.read() for tensor in whole.values())
     return len(others) == 1 and np.array_equal(first, others[0])
+
+
+def _is_transposed(output: Mapping[str, LazyTensor], embedding: Mapping[str, LazyTensor]) -> bool:
+    """Return whether the factors of the output change it as those of the embedding do, as peft ties the two."""
+    pairs = ((output.get("A"), embedding.get("embedding_B")), (output.get("B"), embedding.get("embedding_A")))
+    return all(a and b and np.array_equal(a.read(), b.read().T) for a, b in pairs)
 
 
 def _both(first: Change, second: Change, matrix: Array) -> Array:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -13,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads, word_heads
-from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, watch
+from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, check_text_size, watch
 from harken.checkpoints.weight_shapes import check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.store import FileStore, default_store_directory
@@ -23,8 +25,6 @@ from harken.types import Dims, WordHead
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
 
 EMBEDDING = "decoder.token_embedding.weight"
-_PUBLISHED_SIZES = {(51864, 80), (51865, 80), (51866, 128)}
-"""Numbers of tokens and of mel bands of OpenAI's models, whose vocabularies are as published."""
 
 
 class Weights(Mapping[str, Array]):
@@ -152,12 +152,20 @@ class Vocabulary:
     tokens : tuple of bytes
         The bytes of each text token, in order of id, if the weights file lists them.
     arrangement : Arrangement, optional
-        Of a vocabulary with added or removed tokens: the rows of the token embedding are read in this order.
+        Of the file, if it says where the special tokens are: the rows of the token embedding are read in this order.
     """
 
     path: Path | None = None
     tokens: tuple[bytes, ...] = field(default=(), repr=False)
     arrangement: Arrangement | None = None
+
+    def arranged(self, tensor: LazyTensor, axis: int = 0) -> LazyTensor:
+        """Return a tensor with an axis of the model's ids in the order of the tokenizer's."""
+        own, shape = self.arrangement, tensor.shape
+        if own is None or own.is_standard or max(own.ids) >= shape[axis]:
+            return tensor
+        take = partial(np.take, indices=np.array(own.ids), axis=axis)
+        return tensor.combined(take, shape=(*shape[:axis], len(own.ids), *shape[axis + 1 :]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -178,8 +186,8 @@ class Checkpoint:
         The file, or the directory, that was opened.
     format : str
         Name of the reader: ``"ctranslate2"``, ``"huggingface"`` ...
-    stored_dtype : str
-        Data type of the matrices in the file: ``"float16"``, ``"int8"``, ``"q5_0"`` ...
+    stored_dtypes : tuple of str
+        Data types of the weights in the file, that of most values first: ``"float16"``, ``"int8"``, ``"q5_0"`` ...
     encoder_sha256 : str, optional
         For a decoder without an encoder, `encoder_digest` of the model that it was made from, if stored.
     draft_vocabulary : ndarray of int64, optional
@@ -192,9 +200,14 @@ class Checkpoint:
     alignment_heads: AlignmentHeads | None
     path: Path
     format: Format
-    stored_dtype: str
+    stored_dtypes: tuple[str, ...]
     encoder_sha256: str | None = None
     draft_vocabulary: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+
+    @property
+    def stored_dtype(self) -> str:
+        """Data type of most values in the file."""
+        return self.stored_dtypes[0]
 
     @property
     def word_heads(self) -> tuple[WordHead, ...]:
@@ -244,17 +257,13 @@ def assemble(
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     dims = infer_dims(path, shapes, declared)
     check_shapes(path, shapes, dims)
-    if vocabulary.path and (dims.n_vocab, dims.n_mels) not in _PUBLISHED_SIZES:
-        own = arrange(vocabulary.path, dims.n_vocab)
-        if own and not own.is_standard:
-            files = [*files, watch(vocabulary.path)]
-            vocabulary = replace(vocabulary, arrangement=own)
-            rows = np.array(own.ids)
-            embedding = tensors[EMBEDDING].combined(
-                partial(np.take, indices=rows, axis=0), shape=(len(rows), dims.n_text_state)
-            )
-            tensors = {**tensors, EMBEDDING: embedding}
-            dims = replace(dims, n_vocab=len(rows))
+    path_of_tokens = vocabulary.path
+    if path_of_tokens and (own := arrange(path_of_tokens, dims.n_vocab)):
+        vocabulary = replace(vocabulary, arrangement=own)
+        if not own.is_standard:
+            files = [*files, watch(path_of_tokens)]
+            tensors = {**tensors, EMBEDDING: vocabulary.arranged(tensors[EMBEDDING])}
+            dims = replace(dims, n_vocab=len(own.ids))
     return Checkpoint(
         dims=dims,
         weights=Weights(path, tensors, files),
@@ -262,14 +271,24 @@ def assemble(
         alignment_heads=declared_heads(alignment_heads, dims) or published_heads(dims),
         path=path,
         format=format,
-        stored_dtype=tensors[EMBEDDING].stored_dtype,
+        stored_dtypes=_stored_dtypes(tensors),
     )
+
+
+def _stored_dtypes(tensors: Mapping[str, LazyTensor]) -> tuple[str, ...]:
+    values = Counter[str]()
+    for tensor in tensors.values():
+        values[tensor.stored_dtype] += math.prod(tensor.shape)
+    return tuple(name for name, _ in values.most_common())
 
 
 def find_vocabulary(directory: Path) -> Vocabulary:
     """Find the vocabulary file in the directory of a model."""
     files = (directory / name for name in ("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt"))
-    return Vocabulary(path=next(filter(Path.is_file, files), None))
+    path = next(filter(Path.is_file, files), None)
+    if path is not None:
+        check_text_size(path)
+    return Vocabulary(path=path)
 
 
 @lru_cache(maxsize=1)

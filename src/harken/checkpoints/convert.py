@@ -45,20 +45,20 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
         If it cannot be written.
     """
     tokenizer = Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
+    dims, weights = in_model_order(checkpoint.dims, checkpoint.weights, tokenizer)
+    languages = [*tokenizer.language_tokens]
+    if target == "ggml" and (
+        not tokenizer.has_timestamps
+        or [*tokenizer.model_ids] != [*range(dims.n_vocab)]
+        or languages != [*LANGUAGES][: len(languages)]
+    ):
+        raise CheckpointError(
+            f"{checkpoint.path}: its vocabulary has tokens of its own, of which a ggml file does not say which they "
+            "are; allowed are huggingface and ctranslate2"
+        )
     with wrap_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    dims, weights = in_model_order(checkpoint.dims, checkpoint.weights, tokenizer)
     if target == "ggml":
-        languages = [*tokenizer.language_tokens]
-        if (
-            not tokenizer.has_timestamps
-            or [*tokenizer.model_ids] != [*range(dims.n_vocab)]
-            or languages != [*LANGUAGES][: len(languages)]
-        ):
-            raise CheckpointError(
-                f"{checkpoint.path}: its vocabulary has tokens of its own, of which a ggml file does not say which "
-                "they are; allowed are huggingface and ctranslate2"
-            )
         write_atomic(folder / GGML_FILE, ggml.serialize(dims, weights, tokenizer.text_bytes(), mel_filters))
         return folder / GGML_FILE
     generation = _generation_config(checkpoint, tokenizer)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 from harken.checkpoints.model_files import file_sha256
@@ -46,8 +47,9 @@ SHORT_NAMES = {
 
 _CONFIG_AND_TOKENIZER_FILES = [
     *("config.json", "generation_config.json", "tokenizer.json", "vocab.json", "added_tokens.json"),
+    *("vocabulary.json", "vocabulary.txt"),
 ]
-# Only the first of these that the repository has is downloaded.
+# Only the first of these of which the repository has all is downloaded.
 _WEIGHT_PATTERNS = (
     ["model.safetensors"],
     ["model.safetensors.index.json", "model-*-of-*.safetensors"],
@@ -58,7 +60,9 @@ _WEIGHT_PATTERNS = (
     ["weights.npz"],
     ["openvino_encoder_model.*", "openvino_decoder_model.*"],
     ["onnx/encoder_model.onnx*", "onnx/decoder_model.onnx*"],
+    ["onnx/encoder_model.onnx*", "onnx/decoder_model_merged.onnx*"],
     ["encoder_model.onnx*", "decoder_model.onnx*"],
+    ["encoder_model.onnx*", "decoder_model_merged.onnx*"],
 )
 
 
@@ -195,7 +199,7 @@ def _snapshot(repository: str, revision: str | None, *, local_only: bool) -> Pat
                 allow_patterns=[*_CONFIG_AND_TOKENIZER_FILES, *weights],
                 local_files_only=local_only,
             )
-        if any(any(Path(snapshot).glob(pattern)) for pattern in weights):
+        if all(any(Path(snapshot).glob(pattern)) for pattern in weights):
             return Path(snapshot)
     raise CheckpointError(_no_weights(repository))
 
@@ -213,9 +217,12 @@ def _fetch_weights(repository: str, revision: str | None) -> None:
     with _one_line_errors(repository):
         info = HfApi().model_info(repository, revision=revision)
     names = [file.rfilename for file in info.siblings or ()]
-    found = (list(filter_repo_objects(names, allow_patterns=patterns)) for patterns in _WEIGHT_PATTERNS)
-    weights = next(filter(None, found), None)
-    if weights is None:
+    for patterns in _WEIGHT_PATTERNS:
+        found = [list(filter_repo_objects(names, allow_patterns=pattern)) for pattern in patterns]
+        if all(found):
+            weights = chain.from_iterable(found)
+            break
+    else:
         raise CheckpointError(_no_weights(repository))
     folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="model"))
     if not folder.exists() and not are_progress_bars_disabled() and sys.stderr is not None:

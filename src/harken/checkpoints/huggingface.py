@@ -106,6 +106,10 @@ def read(path: Path) -> Checkpoint:
         If a file is damaged or missing, or the model is not a Whisper model.
     """
     config_path = path.with_name("config.json")
+    if not config_path.is_file():
+        raise CheckpointError(
+            f"{path}: weights without a config.json beside them, as models of Hugging Face have"
+        )
     config_file = watch(config_path)
     config = read_object(config_path)
     for name, allowed in _ALLOWED_SETTINGS.items():

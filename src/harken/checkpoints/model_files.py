@@ -7,6 +7,7 @@ import json
 import math
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from harken.store import FileStore, default_store_directory
 ByteArray = npt.NDArray[np.uint8]
 
 _MAX_NAME_BYTES = 256
+_MAX_TEXT_BYTES = 1 << 26
+"""Of a JSON file or header: parsing takes some 30 times the memory, and those of the largest models have 4 MB."""
 _LEAST_STORED_BYTES = 1 << 26
 """Of a file whose hash is kept: a smaller one is hashed in a twentieth of a second."""
 
@@ -49,6 +52,23 @@ def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
     return data
 
 
+def check_text_size(path: Path) -> None:
+    """Check that a file can be read whole.
+
+    Raises
+    ------
+    CheckpointError
+        If it is a device or a pipe, or larger than the JSON of a model is.
+    OSError
+        If it cannot be read.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{path}: is a device, a pipe or a folder, allowed is a file")
+    if status.st_size > _MAX_TEXT_BYTES:
+        raise CheckpointError(f"{path}: has {status.st_size} bytes, allowed are {_MAX_TEXT_BYTES}")
+
+
 def is_file_name(name: str) -> bool:
     """Return whether a name, written in a file, is that of a file of the same directory."""
     return name not in ("", ".", "..") and not set(name) & set("/\\:\0")
@@ -68,6 +88,7 @@ def parse_object(path: Path, text: str | bytes) -> dict[str, object]:
 def read_object(path: Path, *, optional: bool = False) -> dict[str, object]:
     """Read a file that contains a JSON object; return an empty one if an `optional` file does not exist."""
     try:
+        check_text_size(path)
         return parse_object(path, path.read_bytes())
     except FileNotFoundError:
         if optional:
@@ -131,6 +152,8 @@ class Cursor:
 def open_cursor(path: Path) -> Iterator[Cursor]:
     """Memory-map a file while its headers are parsed; skipped bytes are never read."""
     try:
+        if not path.stat().st_size:
+            raise CheckpointError(f"{path}: is empty, or no regular file")
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield Cursor(path, data)
     except OSError as error:

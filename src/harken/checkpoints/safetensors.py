@@ -25,6 +25,8 @@ from harken.checkpoints.model_files import (
 )
 from harken.errors import CheckpointError
 
+MAX_HEADER_BYTES = 1 << 24
+"""Parsing takes some 30 times the memory; the header of a Whisper model has less than 1 MB."""
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 INTEGERS = {"U32": "uint32", "I32": "int32", "I64": "int64"}
 
@@ -96,7 +98,10 @@ def serialize_tensors(
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
     """Return the header, the first byte of the data, and the number of bytes of the data."""
     with open_cursor(path) as cursor:
-        header = parse_object(path, cursor.read(cursor.read_number("Q")))
+        size = cursor.read_number("Q")
+        if size > MAX_HEADER_BYTES:
+            raise CheckpointError(f"{path}: a header of {size} bytes, allowed are {MAX_HEADER_BYTES}")
+        header = parse_object(path, cursor.read(size))
         return header, cursor.position, cursor.remaining
 
 

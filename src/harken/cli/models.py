@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from harken.audio import mel_filters
+from harken.backends.native.backend import fits
 from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve_model, with_adapters
 from harken.checkpoints.convert import TARGETS, convert
 from harken.cli.exits import EPILOGUE
@@ -72,7 +73,8 @@ def check(model: str) -> None:
     )
 
 
-_SIZES = ("wide", "encoder layers", "decoder layers", "mel bands", "tokens")
+_SIZES = ("wide", "encoder layers", "decoder layers", "mel bands", "tokens", "heads")
+_HEAD_SIZE = 64
 _PUBLISHED = {
     "tiny.en": (384, 4, 4, 80, 51864),
     "tiny": (384, 4, 4, 80, 51865),
@@ -93,10 +95,11 @@ def _needs(checkpoint: Checkpoint) -> str:
     """Return what has to be there to use a model."""
     if not checkpoint.has_encoder:
         return "the model that it was made from, whose assistant it is"
-    extras = ["onnx"] if checkpoint.format == "onnx" else []
-    if checkpoint.stored_dtype.startswith(("iq", "tq", "mxfp")):
-        extras.append("gguf")
-    return f"the extra {', '.join(extras)}, to be read" if extras else "nothing else"
+    if checkpoint.format == "onnx" or not fits(checkpoint.dims):
+        return "the extra onnx"
+    if any(dtype.startswith(("iq", "tq", "mxfp")) for dtype in checkpoint.stored_dtypes):
+        return "the extra gguf, to be read"
+    return "nothing else"
 
 
 def _differences(checkpoint: Checkpoint, tokenizer: Tokenizer) -> str:
@@ -104,14 +107,21 @@ def _differences(checkpoint: Checkpoint, tokenizer: Tokenizer) -> str:
     dims, own = checkpoint.dims, checkpoint.vocabulary.arrangement
     sizes = (dims.n_text_state, dims.n_audio_layer, dims.n_text_layer, dims.n_mels, dims.n_vocab)
 
-    def distance(name: str) -> tuple[bool, int]:
+    def distance(name: str) -> tuple[bool, bool, int]:
         published = _PUBLISHED[name]
-        return published[0] != sizes[0], sum(a != b for a, b in zip(published, sizes, strict=True))
+        is_other_kind = name.endswith(".en") == tokenizer.multilingual
+        return (
+            published[0] != sizes[0],
+            is_other_kind,
+            sum(a != b for a, b in zip(published, sizes, strict=True)),
+        )
 
     nearest = min(_PUBLISHED, key=distance)
+    heads = (dims.n_text_head, _PUBLISHED[nearest][0] // _HEAD_SIZE)
+    pairs = (*zip(sizes, _PUBLISHED[nearest], strict=True), heads)
     found = [
         f"{size} {kind} instead of {published}"
-        for size, published, kind in zip(sizes, _PUBLISHED[nearest], _SIZES, strict=True)
+        for (size, published), kind in zip(pairs, _SIZES, strict=True)
         if size != published
     ]
     if own:

@@ -22,6 +22,7 @@ from harken.text.vocabulary import (
     BYTE_ALPHABET,
     END_OF_TEXT,
     MIN_MULTILINGUAL_VOCAB,
+    N_ENGLISH_TOKENS,
     N_TIMESTAMPS,
     Arrangement,
     BytePairEncoder,
@@ -177,6 +178,11 @@ class Tokenizer:
             If the file is missing, of unknown kind, or not a Whisper vocabulary of that size.
         """
         tokens = read_tokens(Path(path))
+        published = {N_ENGLISH_TOKENS: "English", N_ENGLISH_TOKENS + 1: "multilingual"}.get(len(tokens))
+        if published and (published == "English") == (n_vocab >= MIN_MULTILINGUAL_VOCAB):
+            raise CheckpointError(
+                f"{path}: the {published} vocabulary, which does not fit a model of {n_vocab=}"
+            )
         try:
             return cls(tokens, n_vocab)
         except CheckpointError as error:

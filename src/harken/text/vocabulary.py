@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -57,7 +57,10 @@ def is_byte_level(letters: str) -> bool:
 END_OF_TEXT = "<|endoftext|>"
 N_TIMESTAMPS = 1501
 MIN_MULTILINGUAL_VOCAB = 51865
-_ENGLISH_END_OF_TEXT = 50256
+MOST_PADDING_ROWS = 256
+"""Behind a vocabulary without timestamps; more are timestamps of a model whose vocabulary is another."""
+N_ENGLISH_TOKENS = 50256
+"""Text tokens of the English vocabulary; the multilingual one has one more."""
 _SPECIALS_IN_ORDER = (
     *(END_OF_TEXT, "<|startoftranscript|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>"),
     *("<|startofprev|>", "<|nospeech|> <|nocaptions|>", "<|notimestamps|>"),
@@ -105,14 +108,14 @@ def read_tokens(path: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """A vocabulary with tokens of its own, in the order in which `Tokenizer` has the kinds of tokens.
+    """The vocabulary of a file, in the order in which `Tokenizer` has the kinds of tokens.
 
     Models whose vocabulary was extended have their new tokens behind the timestamps, and often rows of padding.
 
     Attributes
     ----------
-    ids : tuple of int
-        The model's id for each id of the tokenizer; those of no token are left out.
+    ids : sequence of int
+        The model's id for each id of the tokenizer, those of no token left out; a range if the two are the same.
     tokens : tuple of str
         The text tokens in GPT-2's alphabet.
     languages : tuple of str
@@ -121,7 +124,7 @@ class Arrangement:
     multilingual : bool
     """
 
-    ids: tuple[int, ...] = field(repr=False)
+    ids: Sequence[int] = field(repr=False)
     tokens: tuple[str, ...] = field(repr=False)
     languages: tuple[str, ...]
     has_timestamps: bool
@@ -133,7 +136,7 @@ class Arrangement:
         n_vocab = len(self.ids)
         return (
             self.has_timestamps
-            and self.ids == (*range(n_vocab),)
+            and isinstance(self.ids, range)
             and self.languages == (*LANGUAGES,)[: len(self.languages)]
             and self.multilingual == (n_vocab >= MIN_MULTILINGUAL_VOCAB)
         )
@@ -151,42 +154,52 @@ def arrange(path: Path, n_vocab: int) -> Arrangement | None:
     """
     try:
         everything, added = _all_ids(path)
-        ids = {token: i for token, i in everything.items() if 0 <= i < n_vocab}
+        ids = everything
+        if max(ids.values()) >= n_vocab:
+            ids = {token: i for token, i in everything.items() if i < n_vocab}
+        marked = {token: i for token, i in ids.items() if token.startswith("<|")}
         specials = [
             next(ids[name] for name in names if name in ids) for names in map(str.split, _SPECIALS_IN_ORDER)
         ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
         return None
     named = {i: token for token, i in ids.items()}
-    timestamps = [i for token, i in ids.items() if _TIMESTAMP.fullmatch(token)]
+    timestamps = [i for token, i in marked.items() if _TIMESTAMP.fullmatch(token)]
     first = specials[-1] + 1
     if not timestamps and not any(i in named for i in range(first, first + N_TIMESTAMPS)):
         timestamps = [*range(first, first + N_TIMESTAMPS)]  # older files do not name them
         if first + N_TIMESTAMPS > n_vocab:
             timestamps = []  # a model without; rows behind are padding
-    codes = {i: code[1] for token, i in ids.items() if (code := LANGUAGE_TOKEN.fullmatch(token))}
+            if n_vocab - first > MOST_PADDING_ROWS:
+                return None
+    codes = {i: code[1] for token, i in marked.items() if (code := LANGUAGE_TOKEN.fullmatch(token))}
     languages = {i: code if code in LANGUAGES else TAGS.get(code, code) for i, code in codes.items()}
     if len(timestamps) not in (0, N_TIMESTAMPS) or not languages:
         return None
     others = {*specials, *timestamps, *languages}
     text = [i for i in sorted(named) if i not in others]
     eot, sot, *rest = specials
+    in_order = (*text, eot, sot, *sorted(languages), *rest, *sorted(timestamps))
+    tokens = tuple([named[i] for i in text])
+    if not (added.keys().isdisjoint(tokens) and is_byte_level("".join(tokens))):
+        tokens = tuple(_in_alphabet(token, is_text=token in added) for token in tokens)
     return Arrangement(
-        ids=(*text, eot, sot, *sorted(languages), *rest, *sorted(timestamps)),
-        tokens=tuple(_in_alphabet(named[i], is_text=named[i] in added) for i in text),
+        ids=range(n_vocab) if in_order == (*range(n_vocab),) else in_order,
+        tokens=tokens,
         languages=tuple(languages[i] for i in sorted(languages)),
         has_timestamps=bool(timestamps),
-        multilingual=len(languages) > 1 and eot != _ENGLISH_END_OF_TEXT,
+        multilingual=len(languages) > 1 and eot != N_ENGLISH_TOKENS,
     )
 
 
-def _all_ids(path: Path) -> tuple[dict[str, int], Collection[str]]:
+def _all_ids(path: Path) -> tuple[dict[str, int], Mapping[str, int]]:
     """Return the ids of all tokens that a vocabulary file, or one beside it, names, and those that were added."""
     is_text = path.name == "vocabulary.txt"
     content: Any = path.read_text(encoding="utf-8").splitlines() if is_text else json.loads(path.read_bytes())
     if path.name.startswith("vocabulary."):
         tokens = list(content)
-        return {token: i for i, token in enumerate(tokens)}, {*tokens[tokens.index(END_OF_TEXT) :]}
+        ids = {token: i for i, token in enumerate(tokens)}
+        return ids, {token: ids[token] for token in tokens[tokens.index(END_OF_TEXT) :]}
     if path.name == "tokenizer.json":
         added = {each["content"]: int(each["id"]) for each in content["added_tokens"]}
         return content["model"]["vocab"] | added, added
