@@ -21,6 +21,7 @@ from harken.cli import transcript_files
 from harken.cli.exits import Stop
 from harken.cli.files_job import language_and_loss_lines
 from harken.errors import CheckpointNotFound, OutputError
+from harken.files import lock
 from harken.formats import FORMATS
 from harken.results import Transcript, UnwrittenSpeech
 
@@ -481,6 +482,16 @@ class TestWatching:
         assert watch(put("bad.wav", recording(1))) == DONE
         assert watched_texts() == {"bad.txt": "one\n", "good.txt": "one\n"}
         assert not [*Path("in").glob("*.json")]
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="there is no such lock")
+    def test_one_that_failed_for_a_reason_that_passes_is_tried_again_after_longer_waits(self, watch):
+        put("talk.wav", recording(1))()
+        with open("in/talk.resume.jsonl", "a+b") as others:
+            assert lock(others, where_unsupported=True)
+            told = watch(*[bool] * 11, others.close, *[bool] * 16)
+        assert told.count("another process transcribes this recording") == 3
+        assert told.endswith(DONE)
+        assert watched_texts() == {"talk.txt": "one\n"}
 
     def test_one_that_was_cut_short_goes_on(self, cli, watch, stop_at):
         put("talk.wav", recording(3))()

@@ -127,6 +127,8 @@ def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start() -> None:
         (1000, "B: It was the best of times."),
         (1929, "A: should commit itself to achieving the goal before this decade is out."),
     ]
+    for name in ("srt", "vtt"):
+        assert broken_rules(written(name, *segments, subtitle_style="plain"), subtitle_style="plain") == []
 
 
 BROKEN = {

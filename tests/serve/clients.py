@@ -351,7 +351,7 @@ class CaptionViewer(FileClient):
 class DeepgramFileClient(FileClient):
     """A client of Deepgram's API, which sends a recording as the body."""
 
-    path, query = "/v1/listen", b"model=nova-3&smart_format=true"
+    path, query = "/v1/listen", b"model=2-phonecall&smart_format=true"
 
     def say(self, n_words: int) -> None:
         self.send(wav(np.zeros(n_words * WORD_SAMPLES, np.float32)))

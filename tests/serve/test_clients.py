@@ -32,6 +32,7 @@ ANSWERS = {
     ),
     "text": (PLAIN, TEXT),
     "tag": (JSON, r'\{"lang":"(en|de)","conf":[01]\.\d+\}'),
+    "deepgram": (JSON, r'\{"metadata":.*"transcript":"ba ha na".*\}'),
     "openai": (JSON, r'\{"text":"ba ha na",.*\}'),
     "verbose": (
         JSON,
@@ -70,6 +71,8 @@ ovos-stt-plugin-server > /stt?lang=en-us > text
     =WAVE
 ovos-stt-plugin-server, language > /lang_detect?valid_langs=en-us,de-de > tag
     =WAVE
+deepgram-sdk, samples without a header > /v1/listen?model=2-general&encoding=linear16&sample_rate=16000 > deepgram
+    =RAW
 AnythingLLM > /v1/audio/transcriptions > openai
     file/a.mp3=WAVE model=whisper-small temperature=0 language=en-US
 whisper-obsidian-plugin > /v1/audio/transcriptions > openai

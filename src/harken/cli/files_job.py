@@ -61,6 +61,11 @@ class FilesJob:
         Report the engine, the speed, the language, what was rejected or dropped and why, and speech without words.
     quiet : bool
         Report only errors.
+
+    Attributes
+    ----------
+    failed : sequence of str
+        Recordings of the last run that failed, for another reason than what they are.
     """
 
     screen: Screen
@@ -75,6 +80,7 @@ class FilesJob:
     keep_journals: bool = False
     verbose: bool = False
     quiet: bool = False
+    failed: Sequence[str] = field(init=False, default=())
 
     @cached_property
     def recognizer(self) -> Recognizer:
@@ -104,6 +110,7 @@ class FilesJob:
         ]
         run = _FilesRun(self, files, is_single)
         code = run.run(remaining)
+        self.failed = run.failed
         n_skipped = len(sources) - len(remaining)
         if self.format_names and (n_skipped or not is_single) and not self.quiet:
             self.screen.write_stderr(_summary(run, n_skipped))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -44,6 +44,8 @@ SPEAKER_FORMATS = {"rttm"}
 """Formats that are empty without speakers."""
 POLL_S = 2.0
 """Time between two looks; a file that did not change meanwhile is complete."""
+MOST_LOOKS = 300
+"""Longest wait, ten minutes, before a recording that failed is tried again."""
 
 FileState = tuple[int, int]
 """Size in bytes, and time of the last change in nanoseconds."""
@@ -208,8 +210,9 @@ def watch(job: FilesJob, names: Sequence[str]) -> NoReturn:
     Folders are read again and again, which works on network drives too. Nothing is kept between runs but what the
     transcription itself leaves: whole transcripts, journals of those cut short, and refusals.
 
-    A recording that had its transcripts, or a refusal, when it was first seen is left alone. One that fails is
-    reported, and tried again only if it changes.
+    A recording that had its transcripts, or a refusal, when it was first seen is left alone. One that is none is
+    reported, and tried again only if it changes. One that fails, for want of space or since another process transcribes
+    it, is tried again after longer and longer waits.
 
     Parameters
     ----------
@@ -247,6 +250,7 @@ def watch(job: FilesJob, names: Sequence[str]) -> NoReturn:
             seen.add(source)
         if todo:
             job.run(todo, is_single=False)
+            looks.count_failures(todo, job.failed)
         sleep(POLL_S)
 
 
@@ -257,10 +261,25 @@ class Looks:
         self._names = names
         self._latest: dict[str, FileState] = {}
         self._returned: dict[str, FileState] = {}
+        self._waits: dict[str, int] = {}
+        self._looks_left: dict[str, int] = {}
+
+    def count_failures(self, tried: Iterable[str], failed: Iterable[str]) -> None:
+        """Have recordings that failed returned again, each time after twice as many looks, and others no more."""
+        waits = {source: min(2 * self._waits.get(source, 1), MOST_LOOKS) for source in failed}
+        for source in tried:
+            self._waits.pop(source, None)
+            self._looks_left.pop(source, None)
+        self._waits |= waits
+        self._looks_left |= waits
 
     def complete(self) -> list[str]:
-        """Return the recordings that have not changed since the look before, each once until it changes."""
+        """Return the recordings that have not changed since the look before, each once until it changes or is due."""
         states = dict(_recordings(self._names))
+        self._looks_left = {source: left - 1 for source, left in self._looks_left.items() if left > 0}
+        for source, left in self._looks_left.items():
+            if left == 0:
+                self._returned.pop(source, None)
         complete = {
             source: state
             for source, state in states.items()

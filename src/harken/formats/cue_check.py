@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import unescape
-from itertools import zip_longest
 from pathlib import Path
 
 from harken.errors import ManifestError
@@ -19,6 +18,7 @@ TOLERANCE_S = 0.0015
 _ALLOWED = "allowed is a file in the format srt or vtt"
 _CLOCK = r"(?:(\d+):)?(\d\d):(\d\d)[.,](\d{3})"
 _TIMES = re.compile(rf"\s*{_CLOCK}\s*-->\s*{_CLOCK}(?:\s.*)?")
+_VOICE, _NAME = re.compile(r"<v(?:\.[^\s>]*)? ([^>]*)>"), re.compile(r"([^:]{1,40}): ")
 _MARKUP = re.compile(r"<[^>\n]*>|\{\\[^}\n]*\}")
 # Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
 _SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
@@ -70,7 +70,8 @@ def check_cues(cues: Sequence[Cue], layout: Layout) -> Iterator[BrokenRule]:
         Its style and rules; those of ``"plain"`` if it has none.
     """
     before: Cue | None = None
-    for number, (cue, following) in enumerate(zip_longest(cues, cues[1:]), 1):
+    for number, cue in enumerate(cues, 1):
+        following = _following(cue, cues[number:])
         for rule, found, allowed, is_most in _measures(cue, following, layout):
             slack = TOLERANCE_S if rule.endswith("_s") else 0.0
             if found > allowed + slack if is_most else found < allowed - slack:
@@ -78,6 +79,13 @@ def check_cues(cues: Sequence[Cue], layout: Layout) -> Iterator[BrokenRule]:
         if _is_alone(cue, before, following):
             yield BrokenRule(number=number, rule="alone", found=1, allowed=2)
         before = cue
+
+
+def _following(cue: Cue, behind: Sequence[Cue]) -> Cue | None:
+    """Return the next cue; of the same speaker, where another speaks at the same time."""
+    if behind and behind[0].start_s < cue.end_s and behind[0].speaker != cue.speaker:
+        return next((each for each in behind if each.speaker == cue.speaker), None)
+    return behind[0] if behind else None
 
 
 def _measures(cue: Cue, following: Cue | None, layout: Layout) -> Iterator[tuple[str, float, float, bool]]:
@@ -140,16 +148,23 @@ def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
 
 
 def parse_cues(text: str) -> Iterator[Cue]:
-    """Yield the cues of a text in the format srt or vtt, without their markup."""
+    """Yield the cues of a text in the format srt or vtt, without their markup.
+
+    Their speakers are voices of vtt, or names with a colon, which stand before the first of several cues.
+    """
+    speaker = ""
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         lines = block.strip().split("\n")
         for position, line in enumerate(lines[:2]):
             if times := _TIMES.fullmatch(line):
                 start_s, end_s = _seconds(times.groups()[:4]), _seconds(times.groups()[4:])
-                shown = (unescape(_MARKUP.sub("", each)).strip() for each in lines[position + 1 :])
+                content = lines[position + 1 :]
+                shown = (unescape(_MARKUP.sub("", each)).strip() for each in content)
                 said = "\n".join(each for each in shown if each)
+                if named := _VOICE.search("\n".join(content)) or _NAME.match(said):
+                    speaker = named[1]
                 if said:
-                    yield Cue(start_s=start_s, end_s=end_s, text=said)
+                    yield Cue(start_s=start_s, end_s=end_s, text=said, speaker=speaker)
                 break
 
 

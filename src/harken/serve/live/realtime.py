@@ -327,7 +327,7 @@ class RealtimeSession(Translator):
         turns = self._config.turns
         limit_ms = turns.idle_timeout_ms if turns and turns.type == "server_vad" else None
         silence_s = self._received_s - self._turns.active_s
-        if limit_ms is not None and self._turns.is_silent and silence_s * 1000 >= limit_ms:
+        if limit_ms is not None and self._turns.is_silent and round(silence_s * 1000, 3) >= limit_ms:
             yield Flush(self._turns.check_silence(self._received_s))
 
     def _commit(self) -> Iterator[Output]:
@@ -348,8 +348,8 @@ class RealtimeSession(Translator):
 
     @property
     def _uncommitted_s(self) -> float:
-        """Seconds of audio that belong to no item yet."""
-        return self._received_s - self._turns.committed_s
+        """Seconds of audio that belong to no item yet, to the microsecond: sums of floats are a little off."""
+        return round(self._received_s - self._turns.committed_s, 6)
 
     @property
     def _stream_config(self) -> SessionConfig:

@@ -24,8 +24,10 @@ from harken.serve.rest.forms import (
     LANGUAGE,
     TEXT,
     TEXTS,
+    WHOLE,
     Field,
     Form,
+    RawAudio,
     bad_field,
     field_names,
     read_fields,
@@ -37,8 +39,10 @@ from harken.text import from_language_tags
 from harken.transcribe import TranscribeOptions
 from harken.version import __version__
 
-FAMILIES = ("nova", "enhanced", "flux", "whisper-")
-"""Beginnings of the names of Deepgram's own models, all of which mean the server's first."""
+DEEPGRAM_MODEL = re.compile(
+    r"(2-)?(base-|conversationalai|enhanced|finance|flux|general|meeting|nova|phonecall|video|voicemail|whisper(-|$)).*"
+)
+"""The names of Deepgram's own models, all of which mean the server's first; but `base`, which is Whisper's too."""
 MULTILINGUAL = "multi"
 PARAGRAPH_PAUSE_S = 2.0
 _WEIGHT = re.compile(r":-?[\d.]+$")
@@ -67,7 +71,12 @@ FIELDS: Mapping[str, Field] = OPTION_FIELDS | {
     "utterances": Field("Add the segments.", *FLAG),
     "paragraphs": Field("Add paragraphs; so does smart_format.", *FLAG),
     "smart_format": Field("Add paragraphs.", *FLAG),
+    "encoding": Field("Of samples without a header: linear16, mulaw or alaw, with their sample_rate.", *TEXT),
+    "sample_rate": Field("Samples a second.", *WHOLE),
+    "channels": Field("1 or 2 interleaved channels of samples without a header.", *WHOLE),
 }
+RAW = {"linear16": (1, 16), "alaw": (6, 8), "mulaw": (7, 8)}
+"""Number in WAV files, and bits of a sample, of the encodings without a header; others have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +91,7 @@ class ListenRequest(TranscriptionRequest):
 def model_name(form: Form) -> str:
     """Return the model that is asked for; empty for the server's first."""
     name = form.text("model") or ""
-    return "" if name.startswith(FAMILIES) else name
+    return "" if DEEPGRAM_MODEL.fullmatch(name) else name
 
 
 def listen_options(form: Form) -> TranscribeOptions:
@@ -163,8 +172,21 @@ def _asked(form: Form) -> ListenRequest:
         diarized=given["diarize"],
         utterances=given["utterances"],
         paragraphs=given["paragraphs"] or given["smart_format"],
+        raw=_raw_audio(given),
         multilingual=form.text("language") == MULTILINGUAL,
     )
+
+
+def _raw_audio(given: Mapping[str, Any]) -> RawAudio | None:
+    encoding, rate = given["encoding"], given["sample_rate"]
+    if encoding not in RAW or not rate:
+        return None  # the recording says what it is
+    channels = given["channels"] or 1
+    for name, value, allowed in (("sample_rate", rate, range(8_000, 48_001)), ("channels", channels, (1, 2))):
+        if value not in allowed:
+            raise bad_field(name, str(value), f"{allowed[0]} to {allowed[-1]}")
+    tag, bits = RAW[encoding]
+    return RawAudio(tag=tag, bits=bits, rate=rate, channels=channels)
 
 
 def _respond(transcript: Transcript, asked: TranscriptionRequest) -> Response:

@@ -27,6 +27,7 @@ from harken.serve.rest.forms import (
     WHOLE,
     Field,
     Form,
+    RawAudio,
     bad_field,
     choice,
     field_names,
@@ -78,7 +79,7 @@ def _asr_request(form: Form) -> TranscriptionRequest:
         words=given["word_timestamps"],
         diarized=given["diarize"],
         speakers=SpeakerOptions(min_speakers=given["min_speakers"], max_speakers=given["max_speakers"]),
-        raw=not given["encode"],
+        raw=None if given["encode"] else RawAudio(),
         file_name=form.upload.client_name,
     )
 
@@ -101,7 +102,7 @@ def _document(transcript: Transcript, asked: TranscriptionRequest) -> dict[str, 
 
 
 def _asr_language_request(form: Form) -> TranscriptionRequest:
-    raw = not read_fields(form, ASR_RAW)["encode"]
+    raw = None if read_fields(form, ASR_RAW)["encode"] else RawAudio()
     return TranscriptionRequest(options=TranscribeOptions(), language_only=True, raw=raw)
 
 

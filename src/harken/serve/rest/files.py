@@ -169,7 +169,7 @@ class Files:
                 asked = self.dialect.parse(form)
                 asked = replace(asked, model=models.resolve(asked.model or models.ids[0]))
                 if asked.raw:
-                    form.upload.declare_raw()
+                    form.upload.declare_raw(asked.raw)
                 duration_s = await asyncio.to_thread(probe_duration_s, form.upload)
                 begin = await self._begin(asked)
                 upload = form.take_upload()

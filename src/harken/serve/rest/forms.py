@@ -48,8 +48,6 @@ FLAGS = dict.fromkeys(("true", "1", "yes", "y", "on"), True) | dict.fromkeys(
     ("false", "0", "no", "n", "off"), False
 )
 WAV_HEAD = Struct("<4sI4s4sIHHIIHH4sI")
-WAV_SAMPLES = (16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)
-"""Length of the description, format, channels, rate, bytes a second and a sample, bits."""
 MAX_WAV_BYTES = (1 << 32) - 1
 
 
@@ -98,6 +96,23 @@ def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | No
     return receive_bounded
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawAudio:
+    """The format of samples without a header, as WAV files describe it.
+
+    Parameters
+    ----------
+    tag, bits : int
+        1 and 16 for s16le, 6 and 8 for A-law, 7 and 8 for mu-law.
+    rate, channels : int
+    """
+
+    tag: int = 1
+    bits: int = 16
+    rate: int = SAMPLE_RATE
+    channels: int = 1
+
+
 class Upload(io.RawIOBase):
     """An uploaded recording, under a name that tells nothing of the client or the server.
 
@@ -126,12 +141,14 @@ class Upload(io.RawIOBase):
         """Seconds that a recording of this size usually has."""
         return self.n_bytes / USUAL_BYTES_PER_S
 
-    def declare_raw(self) -> None:
-        """Have it begin with the header of a WAV file, if it is raw s16le at 16 kHz, which has none."""
+    def declare_raw(self, audio: RawAudio) -> None:
+        """Have it begin with the header of a WAV file, if it has none."""
         self.seek(0)
         if self.read(4) != b"RIFF":
             n_bytes = min(self.n_bytes, MAX_WAV_BYTES - WAV_HEAD.size)
-            form = (b"RIFF", n_bytes + WAV_HEAD.size - 8, b"WAVE", b"fmt ", *WAV_SAMPLES, b"data", n_bytes)
+            frame = audio.channels * audio.bits // 8
+            samples = (16, audio.tag, audio.channels, audio.rate, audio.rate * frame, frame, audio.bits)
+            form = (b"RIFF", n_bytes + WAV_HEAD.size - 8, b"WAVE", b"fmt ", *samples, b"data", n_bytes)
             self._head = WAV_HEAD.pack(*form)
         self.seek(0)
 

@@ -25,6 +25,7 @@ from harken.serve.rest.forms import (
     TEXTS,
     Field,
     Form,
+    RawAudio,
     bad_field,
     choice,
     field_names,
@@ -85,8 +86,8 @@ class TranscriptionRequest:
         Recordings of voices, as files in memory, by the names of the speakers.
     language_only : bool
         True to find the language of the first half a minute, and no text.
-    raw : bool
-        True if the recording is s16le at 16 kHz without a header.
+    raw : RawAudio or None
+        The format of a recording without a header.
     file_name : str
         Name that the client gives the recording.
     """
@@ -104,7 +105,7 @@ class TranscriptionRequest:
     speakers: SpeakerOptions = ANY_SPEAKERS
     known_speakers: Mapping[str, bytes] = field(default_factory=dict)
     language_only: bool = False
-    raw: bool = False
+    raw: RawAudio | None = None
     file_name: str = ""
 
 

@@ -71,7 +71,9 @@ def transcription_response(transcript: Transcript, asked: TranscriptionRequest) 
 
 
 def _text_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
-    return Response(f"{transcript.text}\n", media_type="text/plain")
+    named = transcript.speakers is not None
+    text = "".join(render(transcript, "txt", asked.layout)) if named else f"{transcript.text}\n"
+    return Response(text, media_type="text/plain")
 
 
 def _subtitles_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
