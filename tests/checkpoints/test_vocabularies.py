@@ -184,11 +184,14 @@ def test_tokens_keep_the_ids_that_the_model_has(tmp_path: Path, target: str) -> 
             converted(other, tmp_path / "ggml", "ggml")
 
 
-@pytest.mark.parametrize("n_vocab", [51864, 51865])
+@pytest.mark.parametrize("n_vocab", [51864, 51865, 51866])
 def test_tokens_of_openai_are_read_back(tmp_path: Path, n_vocab: int) -> None:
     dims = replace(DIMS, n_mels=80, n_vocab=n_vocab)
     source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
-    tokenizer = tokenizer_of(converted(source, tmp_path / "to"))
+    checkpoint = converted(source, tmp_path / "to")
+    assert checkpoint.vocabulary.arrangement
+    assert checkpoint.vocabulary.arrangement.is_standard
+    tokenizer = tokenizer_of(checkpoint)
     assert tokenizer.has_same_vocabulary(Tokenizer.builtin(n_vocab))
     content = json.loads((tmp_path / "to" / "tokenizer.json").read_text())
     added = {entry["content"]: entry["id"] for entry in content["added_tokens"]}

@@ -79,8 +79,8 @@ Operation = dict[str, Any]
 RECORDING = {"type": "string", "format": "binary", "description": "Any recording or video."}
 SCHEMES = {"bearer": {"type": "http", "scheme": "bearer"}}
 ABOUT = (
-    "Speech recognition. The same routes answer without /v1. Live speech comes over WebSockets, which OpenAPI cannot "
-    "describe: /v1/realtime and /v1/stream."
+    "Speech recognition. OpenAI's routes answer without /v1 too. Live speech comes over WebSockets, which OpenAPI "
+    "cannot describe: /v1/realtime, /v1/listen and /v1/stream."
 )
 
 
