@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from harken.backend_factory import AUTO, NGRAM, NO_ASSISTANT
 from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import BatchRecording, Note, read_recordings
 from harken.batch.locations import is_url
@@ -27,6 +28,7 @@ from harken.batch.rows import ShardReport, read_reports, require_pyarrow, sum_re
 from harken.batch.store import Store
 from harken.batch.worker import Task, WorkerSettings
 from harken.batch.workers import InProcessWorkers, ProcessWorkers, Workers
+from harken.checkpoints import NO_ADAPTER
 from harken.compiled_library import usable_processors
 from harken.errors import HarkenError, OptionError
 from harken.formats import FORMATS, Layout
@@ -124,7 +126,7 @@ class BatchSummary:
 SUMMARY_FILE = "_summary.json"
 PATHS = {"model", "assistant", "adapter", "cache", "voices"}
 """Arguments of loading that may be paths, which workers in other folders must find."""
-NO_PATHS = {"none", "ngram", "auto"}
+NO_PATHS = {AUTO, NGRAM, NO_ASSISTANT, NO_ADAPTER}
 """Values of them that are words."""
 
 
