@@ -135,7 +135,7 @@ def test_options_of_the_protocol_reach_the_engine():
     assert (options.language, options.initial_prompt, options.hotwords) == ("en", "Names.", ("Harken",))
     assert (options.vad_threshold, options.vad_speech_pad_s) == (0.7, 0.2)
     assert (stream_options.delay, stream_options.pause_s, stream_options.sentence_pause_s) == ("high", 0.6, 0.6)
-    assert stream_options.finals == "exact"
+    assert stream_options.finals == "turns"
 
 
 def test_eagerness_is_the_longest_wait():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from comparable import comparable
 from fakes.clock import FakeClock
 from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import (
@@ -34,11 +35,11 @@ from harken.streaming import (
     SpeechEnded,
     SpeechStarted,
 )
+from harken.streaming.config import FINALS
 from harken.types import SAMPLE_RATE
 from session_events import check_events, final_text, group_utterances, run_session
 from tiny_models import TOKENIZER
 
-FINALS = ["exact", "streamed"]
 SENTENCE = silence(1.0) + speak_words(0, 1, 2, 9) + silence(2.0)
 BLOCK = SAMPLE_RATE // 4
 
@@ -69,7 +70,7 @@ def test_sentence_gives_one_utterance_with_one_segment_and_words_committed_befor
     backend = ToneBackend()
     events = run_session(open_session(backend, finals=finals), SENTENCE.samples)
     assert backend.stream_frames
-    assert bool(backend.encoded_frames) == (finals == "exact"), "streamed finals need no final pass"
+    assert bool(backend.encoded_frames) == (finals != "streamed"), "streamed finals need no final pass"
     assert {*map(type, events)} == {SpeechStarted, Interim, FinalSegment, SpeechEnded}
     (utterance,) = check_events(events, len(SENTENCE.samples))
     assert len(utterance.segments) == 1
@@ -141,7 +142,7 @@ def _words(interims: list[Interim]) -> list[Any]:
 # --- the limit ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("finals", FINALS)
+@pytest.mark.parametrize("finals", ["exact", "streamed"])
 def test_committed_words_after_a_split_go_to_the_next_utterance(finals: str) -> None:
     """One pause early in the second half of the limit, where the split happens long after it."""
     speech = silence(0.4) + speak_random_words(10, seed=1) + silence(0.3) + speak_random_words(40, seed=2)
@@ -153,6 +154,18 @@ def test_committed_words_after_a_split_go_to_the_next_utterance(finals: str) -> 
     assert carried
     assert second.interims[0].committed.startswith(carried)
     assert (first.text + second.text) == speech.text[: len(first.text + second.text)]
+
+
+def test_a_turn_longer_than_a_window_has_the_segments_of_a_recording_of_all_its_samples() -> None:
+    speech = silence(0.4) + speak_random_words(60, seed=1) + silence(2.0) + speak_words(0, 2) + silence(0.5)
+    events = events_of(speech, finals="turns", word_timestamps=True)
+    first, *parts, last = check_events(events, len(speech.samples))
+    assert {part.reason for part in (first, *parts[:-1])} == {"limit"}
+    assert not any(part.segments for part in (first, *parts[:-1]))
+    for began, turn in ((first.began, parts[-1]), (last.began, last)):
+        samples = speech.samples[round(began * SAMPLE_RATE) : round(turn.ended * SAMPLE_RATE)]
+        offline = listener().transcribe(samples, word_timestamps=True, **LETTER_OPTIONS).result().segments
+        assert comparable(turn.segments, began) == comparable(offline)
 
 
 def test_hallucinations_are_not_emitted_at_the_limit() -> None:

@@ -95,7 +95,7 @@ PRESETS: Mapping[str, StreamingConfig] = MappingProxyType(
 """The configuration of each named delay, from the shortest to the most accurate (measured in docs/benchmarks.md)."""
 
 DELAYS = tuple(PRESETS)
-FINALS = ("exact", "streamed")
+FINALS = ("exact", "turns", "streamed")
 
 _PAUSE: Mapping[str, Any] = {"low": MIN_PAUSE_S, "high": MAX_PAUSE_S, "noun": "seconds"}
 _live_option = partial(option, section="Live")
@@ -120,8 +120,9 @@ class StreamOptions:
     )
     finals: str = _live_option(
         "exact",
-        "exact transcribes each utterance once more as a whole, with the result of an offline transcription; streamed "
-        "keeps the words as they were committed.",
+        "exact transcribes each utterance once more as a whole, with the result of an offline transcription; turns "
+        "does so also where it is longer than a window, up to a minute, which exact has in parts; streamed keeps "
+        "the words as they were committed.",
         choices=FINALS,
     )
     adaptive: bool = _live_option(True, "Use longer windows where it is noisy.")

@@ -72,7 +72,7 @@ LOAD_LEVELS = (
 
 def highest_level(finals: str) -> int:
     """Return the highest level to use: without exact finals, the last one leaves out nothing more."""
-    return len(LOAD_LEVELS) - 1 if finals == "exact" else len(LOAD_LEVELS) - 2
+    return len(LOAD_LEVELS) - 2 if finals == "streamed" else len(LOAD_LEVELS) - 1
 
 
 @cache

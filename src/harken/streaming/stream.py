@@ -51,6 +51,8 @@ from harken.streaming.worker import (
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
 SAMPLES_PER_POSITION = FRAMES_PER_POSITION * HOP_SAMPLES
+MAX_TURN_FRAMES = 60 * FRAMES_PER_SECOND
+"""Length from which on the parts of an utterance wait no longer for the next to be transcribed together."""
 MIN_SENTENCE_FRAMES = 3 * FRAMES_PER_SECOND
 """Length of an utterance before the end of a sentence may end it."""
 
@@ -126,6 +128,7 @@ class Stream:
         self._noise_window_frames = NORMAL_WINDOW_FRAMES
         self._utterance: ActiveUtterance | None = None
         self._split: UtteranceSplit | None = None
+        self._turn_frame: int | None = None  # of the first part of an utterance whose final waits for the last
         self._shown_text: tuple[str, str] = ("", "")
         self._shown_tokens = 0
         self._context_tokens: tuple[int, ...] = ()
@@ -167,7 +170,10 @@ class Stream:
             self._snr.feed(self._samples.between(start, end), [probability] * (end - start == CHUNK_SAMPLES))
             self._silence_start_frame = self._endpointer.silence_start_frame
             yield from self._handle(self._endpointer.feed(probability, sentence_ended=self._sentence_ended))
-            needed_sample = min(self._endpointer.earliest_needed_frame * HOP_SAMPLES, self._now_sample)
+            needed_frame = self._endpointer.earliest_needed_frame
+            if self._turn_frame is not None:
+                needed_frame = min(needed_frame, self._turn_frame)
+            needed_sample = min(needed_frame * HOP_SAMPLES, self._now_sample)
             self._samples.discard_before(needed_sample)
             self._speech_probs.discard_before(needed_sample // CHUNK_SAMPLES)
 
@@ -223,14 +229,20 @@ class Stream:
         """Emit the final segments of the current utterance, and its end."""
         utterance, self._utterance = self._utterance, None
         assert utterance, "an utterance that ends has begun"
-        exact = self._options.finals == "exact" and LOAD_LEVELS[self._load_monitor.level].exact_finals
+        may_be_exact = self._options.finals != "streamed" and LOAD_LEVELS[self._load_monitor.level].exact_finals
+        exact = may_be_exact or self._turn_frame is not None
+        first_frame = utterance.start_frame if self._turn_frame is None else self._turn_frame
+        goes_on = utterance_end.is_continued and utterance_end.frame - first_frame < MAX_TURN_FRAMES
+        self._turn_frame = first_frame if exact and goes_on and self._options.finals == "turns" else None
         response = ModelResponse()
         if exact:
-            response = yield FinalRequest(
-                samples=self._samples.between(utterance.start_sample, utterance_end.frame * HOP_SAMPLES),
-                start_s=utterance.start_frame / FRAMES_PER_SECOND,
-                draft_tokens=utterance.tokens,
-            )
+            if self._turn_frame is None:
+                is_whole = first_frame == utterance.start_frame
+                response = yield FinalRequest(
+                    samples=self._samples.between(first_frame * HOP_SAMPLES, utterance_end.frame * HOP_SAMPLES),
+                    start_s=first_frame / FRAMES_PER_SECOND,
+                    draft_tokens=utterance.tokens if is_whole else (),
+                )
         elif not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
             utterance.finalize_last()
         elif not utterance_end.is_continued or not utterance.has_decoded(utterance_end.frame):

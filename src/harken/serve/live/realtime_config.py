@@ -138,13 +138,15 @@ class SessionConfig:
     def stream_options(self) -> StreamOptions:
         """Return the options of the stream.
 
-        A turn has the text of a file with its samples. One that the server detects is an utterance, whose finals are
+        A turn has the text of a file with its samples. One that the server detects is an utterance, whose final is
         exact for that. One that a client commits is transcribed behind the stream, if it is whole.
         """
         if self.turns is None:
             return StreamOptions(delay=DELAYS[self.delay], finals="streamed" if self.whole_turns else "exact")
         sentence_pause_s, pause_s = self.turns.pauses_s
-        return StreamOptions(delay=DELAYS[self.delay], sentence_pause_s=sentence_pause_s, pause_s=pause_s)
+        return StreamOptions(
+            delay=DELAYS[self.delay], finals="turns", sentence_pause_s=sentence_pause_s, pause_s=pause_s
+        )
 
 
 TRANSCRIPTION_OPTIONS = {
