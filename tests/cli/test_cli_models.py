@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from harken.checkpoints import SHORT_NAMES
 from harken.cli import models
 from harken.cli.terminal import format_table, human_size
 from harken.errors import CheckpointError, CheckpointNotFound
+from harken.text import Tokenizer
 from tiny_models import DIMS
 
 BYTES = tuple(bytes([byte]) for byte in range(256))
@@ -80,6 +82,24 @@ def test_check_passes_an_intact_model_and_fails_for_a_nan_weight_or_a_wrong_voca
     outcome = cli.run("models", "check", "bad.bin")
     message = "decoder.ln.bias holds values that are not finite; download the file again"
     assert (outcome.code, outcome.out, outcome.err) == (4, "", f"harken: bad.bin: {message}\n")
+
+
+def test_check_says_what_a_model_needs_and_which_it_resembles(cli):
+    heads = replace(DIMS, n_audio_head=1, n_text_head=32)  # of sizes that the kernels do not compute
+    wide = replace(DIMS, n_text_state=384, n_audio_state=384, n_text_head=6, n_audio_head=6, n_vocab=51865)
+    for dims, tokens, needs, differs in (
+        (heads, BYTES, "the extra onnx", "32 heads instead of 6"),
+        (
+            wide,
+            Tokenizer.builtin(51865).text_bytes(),
+            "nothing else",
+            "from tiny: 2 encoder layers instead of 4",
+        ),
+    ):
+        files.write_ggml(Path("m.bin"), dims, files.random_weights(dims), tokens=tuple(tokens))
+        out = cli.run("models", "check", "m.bin").out
+        assert f"needs    {needs}\n" in out
+        assert differs in out
 
 
 def test_sizes_have_decimal_units_and_columns_fit_their_widest_cell():
