@@ -117,6 +117,8 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
     if assistant and os.path.isfile(file := Path(path) / ASSISTANT_FILE):
         return read_assistant(file, lambda name: open_checkpoint(resolve_model(name, download=False)))
     file = _weight_file(Path(path))
+    if os.path.exists(file) and not os.path.isfile(file):
+        raise CheckpointError(f"{file}: is a device, a pipe or a folder; {_ALLOWED_FORMATS}")
     checkpoint = _READERS[_detect_format(file)](file)
     if not (checkpoint.has_encoder or assistant):
         raise CheckpointError(
@@ -127,12 +129,12 @@ def open_checkpoint(path: str | os.PathLike[str], *, assistant: bool = False) ->
 
 def _weight_file(path: Path) -> Path:
     if os.path.exists(path) and not os.path.isdir(path):
-        return _regular(path)
+        return path
     if not os.path.isdir(path):
         raise CheckpointNotFound(f"{path}: no such file or directory")
     for pattern in _WEIGHT_FILES:
         if files := sorted(path.glob(pattern), key=lambda file: (len(file.name), file.name)):
-            return _regular(files[0])
+            return files[0]
     if (path / PEFT_CONFIG).is_file():
         raise CheckpointError(
             f"{path}: an adapter; give it as adapter, together with the model that it changes"
@@ -140,13 +142,7 @@ def _weight_file(path: Path) -> Path:
     others = [file for pattern in _ONLY_FILES for file in path.glob(pattern)]
     if len(others) != 1:
         raise CheckpointError(f"{path}: {len(others)} files that may hold weights; {_ALLOWED_FORMATS}")
-    return _regular(others[0])
-
-
-def _regular(path: Path) -> Path:
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise CheckpointError(f"{path}: is a device, a pipe or a folder; {_ALLOWED_FORMATS}")
-    return path
+    return others[0]
 
 
 def _detect_format(path: Path) -> Format:

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from harken.audio import mel_filters
-from harken.backends.native.backend import fits
 from harken.checkpoints import SHORT_NAMES, Checkpoint, open_checkpoint, resolve_model, with_adapters
 from harken.checkpoints.convert import TARGETS, convert
 from harken.cli.exits import EPILOGUE
@@ -93,6 +92,8 @@ _PUBLISHED = {
 
 def _needs(checkpoint: Checkpoint) -> str:
     """Return what has to be there to use a model."""
+    from harken.backends.native.backend import fits
+
     if not checkpoint.has_encoder:
         return "the model that it was made from, whose assistant it is"
     if checkpoint.format == "onnx" or not fits(checkpoint.dims):

@@ -229,20 +229,12 @@ class Stream:
         """Emit the final segments of the current utterance, and its end."""
         utterance, self._utterance = self._utterance, None
         assert utterance, "an utterance that ends has begun"
-        may_be_exact = self._options.finals != "streamed" and LOAD_LEVELS[self._load_monitor.level].exact_finals
-        exact = may_be_exact or self._turn_frame is not None
-        first_frame = utterance.start_frame if self._turn_frame is None else self._turn_frame
-        goes_on = utterance_end.is_continued and utterance_end.frame - first_frame < MAX_TURN_FRAMES
-        self._turn_frame = first_frame if exact and goes_on and self._options.finals == "turns" else None
+        exact = self._options.finals != "streamed" and LOAD_LEVELS[self._load_monitor.level].exact_finals
+        exact |= self._turn_frame is not None  # the final of its first part has waited
         response = ModelResponse()
         if exact:
-            if self._turn_frame is None:
-                is_whole = first_frame == utterance.start_frame
-                response = yield FinalRequest(
-                    samples=self._samples.between(first_frame * HOP_SAMPLES, utterance_end.frame * HOP_SAMPLES),
-                    start_s=first_frame / FRAMES_PER_SECOND,
-                    draft_tokens=utterance.tokens if is_whole else (),
-                )
+            if request := self._final_request(utterance, utterance_end.frame, utterance_end.is_continued):
+                response = yield request
         elif not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
             utterance.finalize_last()
         elif not utterance_end.is_continued or not utterance.has_decoded(utterance_end.frame):
@@ -260,6 +252,22 @@ class Stream:
             self._context_tokens = self._extended_context(final_segments)
         self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, response, reason=utterance_end.reason)
         self._record_load(response)
+
+    def _final_request(
+        self, utterance: ActiveUtterance, end_frame: int, is_continued: bool
+    ) -> FinalRequest | None:
+        """Return the request for an exact final; None if it waits for the next part of the turn."""
+        is_first = self._turn_frame is None
+        first_frame = utterance.start_frame if self._turn_frame is None else self._turn_frame
+        waits = self._options.finals == "turns" and is_continued and end_frame - first_frame < MAX_TURN_FRAMES
+        self._turn_frame = first_frame if waits else None
+        if waits:
+            return None
+        return FinalRequest(
+            samples=self._samples.between(first_frame * HOP_SAMPLES, end_frame * HOP_SAMPLES),
+            start_s=first_frame / FRAMES_PER_SECOND,
+            draft_tokens=utterance.tokens if is_first else (),
+        )
 
     def _decode_last_chunk(
         self, utterance: ActiveUtterance, end_frame: int

@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -36,6 +35,7 @@ from harken.serve.live.translator import (
 from harken.serve.rest.deepgram import (
     MULTILINGUAL,
     alternative_json,
+    audio_format,
     languages_of,
     listen_options,
     metadata_json,
@@ -43,15 +43,12 @@ from harken.serve.rest.deepgram import (
     model_name,
     model_uuid,
 )
-from harken.serve.rest.forms import Form, bad_field, missing_field
+from harken.serve.rest.forms import Form
 from harken.serve.service import Service
 from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
 from harken.transcribe import TranscribeOptions
 
-ENCODINGS = MappingProxyType({"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"})
-"""Formats of raw samples, by their names in the protocol."""
-CONTAINERS = ("flac", "ogg-opus", "webm", "wav", "mp3", "containerized")
 OFF = "false"
 PAUSE_MS, MIN_PAUSE_MS, MAX_PAUSE_MS = 500, 350, 10_000
 """Silence that ends an utterance, if nobody says otherwise; shorter ones would cut sentences into words."""
@@ -125,7 +122,7 @@ def parse_query(query: QueryParams, service: Service) -> LiveRequest:
         model=service.models.resolve(model_name(form) or service.models.ids[0]),
         options=listen_options(form),
         stream_options=_stream_options(form),
-        audio=_audio_format(form),
+        audio=audio_format(form),
         interim=form.flag("interim_results"),
         ends_speech=form.text("endpointing") != OFF,
         vad_events=form.flag("vad_events"),
@@ -142,22 +139,6 @@ def _stream_options(form: Form) -> StreamOptions:
     pause_ms = PAUSE_MS if given in (None, "true") else form.number("endpointing") or 0.0
     pause_s = min(max(pause_ms, MIN_PAUSE_MS), MAX_PAUSE_MS) / 1000
     return StreamOptions(sentence_pause_s=pause_s, pause_s=pause_s)
-
-
-def _audio_format(form: Form) -> AudioFormat:
-    encoding = form.text("encoding")
-    if encoding is None or encoding in CONTAINERS:
-        return AudioFormat(format=CONTAINER)
-    if encoding not in ENCODINGS:
-        raise bad_field(
-            "encoding", encoding, f"{', '.join((*ENCODINGS, *CONTAINERS))}, or none for any container"
-        )
-    if (rate := form.whole("sample_rate")) is None:
-        raise missing_field("sample_rate", "that of raw audio")
-    try:
-        return AudioFormat(format=ENCODINGS[encoding], rate=rate, channels=form.whole("channels") or 1)
-    except OptionError as error:
-        raise request_error(error, {"rate": "sample_rate"}) from error
 
 
 class DeepgramTranslator(Translator):

@@ -9,14 +9,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid4, uuid5
 
 from starlette.responses import JSONResponse, Response
 
 from harken.decoding.logit_rules import fitting_hotwords
+from harken.errors import OptionError
 from harken.results import Segment, Transcript, Word
-from harken.serve.errors import RequestError
+from harken.serve.errors import RequestError, request_error
+from harken.serve.live.audio import CONTAINER, AudioFormat
 from harken.serve.rest.files import Dialect
 from harken.serve.rest.forms import (
     FLAG,
@@ -27,9 +30,9 @@ from harken.serve.rest.forms import (
     WHOLE,
     Field,
     Form,
-    RawAudio,
     bad_field,
     field_names,
+    missing_field,
     read_fields,
     transcribe_options,
 )
@@ -39,6 +42,9 @@ from harken.text import from_language_tags
 from harken.transcribe import TranscribeOptions
 from harken.version import __version__
 
+ENCODINGS = MappingProxyType({"linear16": "s16le", "mulaw": "mulaw", "alaw": "alaw"})
+"""Formats of raw samples, by their names in the protocol."""
+CONTAINERS = ("flac", "ogg-opus", "webm", "wav", "mp3", "containerized")
 DEEPGRAM_MODEL = re.compile(
     r"(2-)?(base-|conversationalai|enhanced|finance|flux|general|meeting|nova|phonecall|video|voicemail|whisper(-|$)).*"
 )
@@ -75,8 +81,6 @@ FIELDS: Mapping[str, Field] = OPTION_FIELDS | {
     "sample_rate": Field("Samples a second.", *WHOLE),
     "channels": Field("1 or 2 interleaved channels of samples without a header.", *WHOLE),
 }
-RAW = {"linear16": (1, 16), "alaw": (6, 8), "mulaw": (7, 8)}
-"""Number in WAV files, and bits of a sample, of the encodings without a header; others have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,29 @@ def listen_options(form: Form) -> TranscribeOptions:
         raise bad_field("callback", address, "none, as this server sends nothing to other addresses")
     given, names = read_fields(form, OPTION_FIELDS), field_names(OPTION_FIELDS)
     return transcribe_options(given, names, word_timestamps=True)
+
+
+def audio_format(form: Form) -> AudioFormat:
+    """Return the format of raw samples, or that of any container.
+
+    Raises
+    ------
+    RequestError
+        If a parameter is missing, or its value not allowed.
+    """
+    encoding = form.text("encoding")
+    if encoding is None or encoding in CONTAINERS:
+        return AudioFormat(format=CONTAINER)
+    if encoding not in ENCODINGS:
+        raise bad_field(
+            "encoding", encoding, f"{', '.join((*ENCODINGS, *CONTAINERS))}, or none for any container"
+        )
+    if (rate := form.whole("sample_rate")) is None:
+        raise missing_field("sample_rate", "that of raw audio")
+    try:
+        return AudioFormat(format=ENCODINGS[encoding], rate=rate, channels=form.whole("channels") or 1)
+    except OptionError as error:
+        raise request_error(error, {"rate": "sample_rate"}) from error
 
 
 def alternative_json(
@@ -172,21 +199,15 @@ def _asked(form: Form) -> ListenRequest:
         diarized=given["diarize"],
         utterances=given["utterances"],
         paragraphs=given["paragraphs"] or given["smart_format"],
-        raw=_raw_audio(given),
+        raw=_raw_audio(form),
         multilingual=form.text("language") == MULTILINGUAL,
     )
 
 
-def _raw_audio(given: Mapping[str, Any]) -> RawAudio | None:
-    encoding, rate = given["encoding"], given["sample_rate"]
-    if encoding not in RAW or not rate:
-        return None  # the recording says what it is
-    channels = given["channels"] or 1
-    for name, value, allowed in (("sample_rate", rate, range(8_000, 48_001)), ("channels", channels, (1, 2))):
-        if value not in allowed:
-            raise bad_field(name, str(value), f"{allowed[0]} to {allowed[-1]}")
-    tag, bits = RAW[encoding]
-    return RawAudio(tag=tag, bits=bits, rate=rate, channels=channels)
+def _raw_audio(form: Form) -> AudioFormat | None:
+    """Return the format of samples without a header; None if the recording says what it is."""
+    is_raw = form.text("encoding") in ENCODINGS and form.whole("sample_rate")
+    return audio_format(form) if is_raw else None
 
 
 def _respond(transcript: Transcript, asked: TranscriptionRequest) -> Response:

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from harken.formats import dump_json, render
 from harken.results import Segment, Transcript
+from harken.serve.live.audio import AudioFormat
 from harken.serve.rest.files import Dialect
 from harken.serve.rest.forms import (
     FLAG,
@@ -27,7 +28,6 @@ from harken.serve.rest.forms import (
     WHOLE,
     Field,
     Form,
-    RawAudio,
     bad_field,
     choice,
     field_names,
@@ -79,7 +79,7 @@ def _asr_request(form: Form) -> TranscriptionRequest:
         words=given["word_timestamps"],
         diarized=given["diarize"],
         speakers=SpeakerOptions(min_speakers=given["min_speakers"], max_speakers=given["max_speakers"]),
-        raw=None if given["encode"] else RawAudio(),
+        raw=None if given["encode"] else AudioFormat(),
         file_name=form.upload.client_name,
     )
 
@@ -102,7 +102,7 @@ def _document(transcript: Transcript, asked: TranscriptionRequest) -> dict[str, 
 
 
 def _asr_language_request(form: Form) -> TranscriptionRequest:
-    raw = None if read_fields(form, ASR_RAW)["encode"] else RawAudio()
+    raw = None if read_fields(form, ASR_RAW)["encode"] else AudioFormat()
     return TranscriptionRequest(options=TranscribeOptions(), language_only=True, raw=raw)
 
 

@@ -25,9 +25,9 @@ from starlette.types import Message, Receive, Scope
 from harken.audio.container import open_audio
 from harken.errors import OptionError
 from harken.serve.errors import RequestError, request_error
+from harken.serve.live.audio import AudioFormat
 from harken.text import from_language_tag, from_language_tags
 from harken.transcribe import TranscribeOptions
-from harken.types import SAMPLE_RATE
 
 MEGABYTE = 1_000_000
 RECORDING = "file"
@@ -48,6 +48,8 @@ FLAGS = dict.fromkeys(("true", "1", "yes", "y", "on"), True) | dict.fromkeys(
     ("false", "0", "no", "n", "off"), False
 )
 WAV_HEAD = Struct("<4sI4s4sIHHIIHH4sI")
+WAV_PCM, WAV_TAGS = 1, {"f32le": 3, "alaw": 6, "mulaw": 7}
+"""Numbers of the formats of samples in WAV files."""
 MAX_WAV_BYTES = (1 << 32) - 1
 
 
@@ -96,23 +98,6 @@ def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | No
     return receive_bounded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawAudio:
-    """The format of samples without a header, as WAV files describe it.
-
-    Parameters
-    ----------
-    tag, bits : int
-        1 and 16 for s16le, 6 and 8 for A-law, 7 and 8 for mu-law.
-    rate, channels : int
-    """
-
-    tag: int = 1
-    bits: int = 16
-    rate: int = SAMPLE_RATE
-    channels: int = 1
-
-
 class Upload(io.RawIOBase):
     """An uploaded recording, under a name that tells nothing of the client or the server.
 
@@ -141,13 +126,15 @@ class Upload(io.RawIOBase):
         """Seconds that a recording of this size usually has."""
         return self.n_bytes / USUAL_BYTES_PER_S
 
-    def declare_raw(self, audio: RawAudio) -> None:
+    def declare_raw(self, audio: AudioFormat) -> None:
         """Have it begin with the header of a WAV file, if it has none."""
         self.seek(0)
         if self.read(4) != b"RIFF":
             n_bytes = min(self.n_bytes, MAX_WAV_BYTES - WAV_HEAD.size)
-            frame = audio.channels * audio.bits // 8
-            samples = (16, audio.tag, audio.channels, audio.rate, audio.rate * frame, frame, audio.bits)
+            frame_bytes = audio.bytes_per_s // audio.rate
+            bits = 8 * frame_bytes // audio.channels
+            tag = WAV_TAGS.get(audio.format, WAV_PCM)
+            samples = (16, tag, audio.channels, audio.rate, audio.bytes_per_s, frame_bytes, bits)
             form = (b"RIFF", n_bytes + WAV_HEAD.size - 8, b"WAVE", b"fmt ", *samples, b"data", n_bytes)
             self._head = WAV_HEAD.pack(*form)
         self.seek(0)

@@ -16,6 +16,7 @@ from harken.contract import Floats
 from harken.errors import AudioError, OptionError
 from harken.formats import RULES, STYLES, Layout
 from harken.serve.errors import RequestError, object_in, request_error
+from harken.serve.live.audio import AudioFormat
 from harken.serve.rest.forms import (
     FLAG,
     LANGUAGE,
@@ -25,7 +26,6 @@ from harken.serve.rest.forms import (
     TEXTS,
     Field,
     Form,
-    RawAudio,
     bad_field,
     choice,
     field_names,
@@ -86,7 +86,7 @@ class TranscriptionRequest:
         Recordings of voices, as files in memory, by the names of the speakers.
     language_only : bool
         True to find the language of the first half a minute, and no text.
-    raw : RawAudio or None
+    raw : AudioFormat or None
         The format of a recording without a header.
     file_name : str
         Name that the client gives the recording.
@@ -105,7 +105,7 @@ class TranscriptionRequest:
     speakers: SpeakerOptions = ANY_SPEAKERS
     known_speakers: Mapping[str, bytes] = field(default_factory=dict)
     language_only: bool = False
-    raw: RawAudio | None = None
+    raw: AudioFormat | None = None
     file_name: str = ""
 
 
