@@ -490,7 +490,8 @@ int main(void) {
             halves[j] = (uint16_t)(0x3000 + draw() % 0x0c00 + (draw() % 2 << 15));
         const void *embedding = bits == 32 ? (void *)draw_floats(VOCABULARY * STATE, 1) : halves;
         struct harken_model model = {.n_layers = LAYERS, .n_heads = HEADS, .n_state = STATE,
-                                     .n_embeddings = VOCABULARY, .n_context = CONTEXT, .embedding = embedding,
+                                     .n_embeddings = VOCABULARY, .n_context = CONTEXT,
+                                     .embedding_file = -1, .embedding = embedding,
                                      .positions = draw_floats(CONTEXT * STATE, 0.5f), .layers = layers,
                                      .head = draw_matrix(VOCABULARY, STATE, bits),
                                      .n_alignment_heads = 1, .alignment_heads = (int32_t[]){1, 2},

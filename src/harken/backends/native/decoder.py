@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +12,7 @@ from ctypes import byref, c_int32
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -28,14 +31,14 @@ from harken.backends.native.library import (
     load_library,
 )
 from harken.backends.native.matrices import GROUP, padded_rows
-from harken.backends.native.packed_file import ALIGNMENT_BYTES
+from harken.backends.native.packed_file import ALIGNMENT_BYTES, PackedArrays
 from harken.backends.native.weights import DecoderWeights
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.contract import Floats, SparsePositions
 from harken.errors import OutOfMemory
 
 Packed = NDArray[np.uint8]
-
+NO_FILE = -1
 
 MOST_KEPT_BYTES = 32 << 20
 """Most bytes of projected frozen positions that are kept: enough for models up to `small`, and for `turbo`."""
@@ -105,8 +108,8 @@ class NativeDecoder:
 
     Parameters
     ----------
-    arrays : mapping of str to ndarray
-        Packed weights.
+    arrays : PackedArrays
+        Packed weights, in a file that begins with the embedding.
     contents : DecoderWeights
         Their contents.
     heads : KeptHeads
@@ -127,7 +130,7 @@ class NativeDecoder:
 
     def __init__(
         self,
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: PackedArrays,
         *,
         contents: DecoderWeights,
         heads: KeptHeads,
@@ -144,14 +147,15 @@ class NativeDecoder:
         # encoder output of frozen positions, and their keys and values
         self._frozen = np.empty((0, 0), np.float32), np.empty((0, 0, 0), np.float32)
         head_tokens = None if self.vocab_subset is None else self.vocab_subset.astype(np.int32)
-        self._model = _make_model(arrays, contents, heads.all, head_tokens, window_bits)
+        embedding_file = _open_embedding(arrays.path)
+        self._model = _make_model(arrays, contents, heads.all, head_tokens, window_bits, embedding_file)
         self._arrays = arrays, head_tokens  # the model points to them
         self.handle = self.library.harken_decoder_open(
             byref(self._model), threads, self.instruction_set.encode("ascii")
         )
         if not self.handle:
             raise OutOfMemory("not enough memory for the native decoder")
-        close = partial(_close_decoder, self.library, self._abandoned)
+        close = partial(_close_decoder, self.library, self._abandoned, embedding_file)
         close_when_collected(self, close, self.handle, self._model, self._arrays)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -296,9 +300,19 @@ def _close_sessions(library: Any, handles: deque[int]) -> None:
         library.harken_session_close(handles.popleft())
 
 
-def _close_decoder(library: Any, sessions: deque[int], handle: int) -> None:
+def _close_decoder(library: Any, sessions: deque[int], embedding_file: int, handle: int) -> None:
     _close_sessions(library, sessions)
     library.harken_decoder_close(handle)
+    if embedding_file != NO_FILE:
+        os.close(embedding_file)
+
+
+def _open_embedding(path: Path) -> int:
+    """Open a packed file for reading rows of it, if that can be done here: they are in the mapped array too."""
+    try:
+        return NO_FILE if sys.platform == "win32" else os.open(path, os.O_RDONLY)
+    except OSError:
+        return NO_FILE
 
 
 def _make_model(
@@ -307,6 +321,7 @@ def _make_model(
     alignment_heads: AlignmentHeads,
     head_tokens: NDArray[np.int32] | None,
     window_bits: int,
+    embedding_file: int,
 ) -> Model:
     """Return the structure that describes a model to the library; it points to the arrays."""
     dims = contents.dims
@@ -321,6 +336,7 @@ def _make_model(
         dims.n_text_state,
         dims.n_vocab,
         dims.n_text_ctx,
+        embedding_file,
         arrays["embedding"].ctypes.data,
         arrays["positions"].ctypes.data,
         (Layer * dims.n_text_layer)(*layers),

@@ -39,7 +39,7 @@ class Model(Structure):
     """``struct harken_model``."""
 
     _fields_ = (
-        *_all(c_int32, "n_layers n_heads n_state n_embeddings n_context"),
+        *_all(c_int32, "n_layers n_heads n_state n_embeddings n_context embedding_file"),
         *_all(c_void_p, "embedding positions"),
         ("layers", POINTER(Layer)),
         ("head", Matrix),

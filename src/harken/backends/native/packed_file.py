@@ -21,9 +21,14 @@ PACKED_FILE = "weights.packed"
 ALIGNMENT_BYTES = 64
 
 Weights = Mapping[str, NDArray[Any]]
-Arrays = dict[str, NDArray[Any]]
 ArrayShape = tuple[str, Any, tuple[int, ...]]
 """Name, dtype and shape of an array of the file."""
+
+
+class PackedArrays(dict[str, NDArray[Any]]):
+    """Read-only arrays of a packed file, by their names, and its path."""
+
+    path: Path
 
 
 class Put(Protocol):
@@ -67,7 +72,7 @@ def load_packed(
     digest: str,
     store: FileStore,
     check_unchanged: Callable[[], None],
-) -> Arrays:
+) -> PackedArrays:
     """Map packed weights; pack them first if they are not in the store.
 
     Parameters
@@ -83,8 +88,8 @@ def load_packed(
 
     Returns
     -------
-    dict of str to ndarray
-        By the names of `PackedContents.arrays`; read-only.
+    PackedArrays
+        By the names of `PackedContents.arrays`.
 
     Raises
     ------
@@ -116,6 +121,8 @@ def load_packed(
     path = store.get_or_write(key, (PACKED_FILE,), lambda: write) / PACKED_FILE
     packed = np.asarray(np.memmap(path, np.uint8, mode="r"))
     assert len(packed) == n_bytes, "the key names other contents"
-    return {
-        name: packed[array_places[name]].view(dtype).reshape(shape) for name, (dtype, shape) in arrays.items()
-    }
+    loaded = PackedArrays(
+        {name: packed[array_places[name]].view(dtype).reshape(shape) for name, (dtype, shape) in arrays.items()}
+    )
+    loaded.path = path
+    return loaded

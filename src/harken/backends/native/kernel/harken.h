@@ -56,6 +56,7 @@ struct harken_layer {
 
 struct harken_model {
     int32_t n_layers, n_heads, n_state, n_embeddings, n_context; /* heads of 16, 32, 48 or 64 channels */
+    int32_t embedding_file;    /* a descriptor of a file that begins with the embedding, or -1 */
     const void *embedding;     /* shape (n_embeddings, n_state), float16, or float with matrices of 32 bits */
     const float *positions;    /* shape (n_context, n_state) */
     const struct harken_layer *layers;

@@ -1,8 +1,13 @@
 /* One pass of the decoder: the phases of every layer, in the order in which they depend on one another.
  *
  * Source: openai/whisper, model.py, TextDecoder. */
+#define _GNU_SOURCE /* pread */
 #include <stdlib.h>
 #include <string.h>
+
+#if !defined(_WIN32)
+#include <unistd.h>
+#endif
 
 #include "decoder.h"
 
@@ -31,14 +36,28 @@ static int32_t chunks(const struct harken_window *window) {
 
 /* -- The phases: functions of a range of items ------------------------------------------------------------------- */
 
+/* Reads an embedding from the file, if there is one, into the row, which has room for floats. Of a mapped file the system
+ * keeps 64 KB around each row that is read, until all of it counts as memory of the process. */
+static const void *embedding_of(const struct work *work, int32_t token, float *row) {
+    const struct harken_model *model = work->model;
+    size_t bytes = (size_t)model->n_state * (size_t)work->kernels->number_bytes, start = (size_t)token * bytes;
+#if !defined(_WIN32)
+    if (model->embedding_file >= 0 &&
+        pread(model->embedding_file, row, bytes, (off_t)start) == (ssize_t)bytes)
+        return row;
+#else
+    (void)row;
+#endif
+    return (const char *)model->embedding + start;
+}
+
 static void embed(void *context, int32_t layer, int32_t begin, int32_t end, int32_t thread) {
     const struct work *work = context;
     int64_t state = work->model->n_state;
     (void)layer, (void)thread;
     for (int32_t i = begin; i < end; i++) {
         const struct harken_query *query = &work->pass->queries[i];
-        const char *embedding = work->model->embedding;
-        work->kernels->embed(embedding + query->token * state * work->kernels->number_bytes,
+        work->kernels->embed(embedding_of(work, query->token, work->projected_rows[i]),
                              work->model->positions + query->position * state, work->model->n_state, work->x_rows[i]);
     }
 }
