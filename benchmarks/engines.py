@@ -166,13 +166,13 @@ def harken_align(engine: Engine) -> Work:
     return align
 
 
-def faster_whisper(engine: Engine, **batch: int) -> Work:
+def faster_whisper(engine: Engine, **options: Any) -> Work:
     """faster-whisper, window after window; with a size of batches its pipeline, cut by voice activity detection."""
     module: Any = importlib.import_module("faster_whisper")
     model = module.WhisperModel(
         engine.model, device="cpu", compute_type=engine.precision, cpu_threads=engine.threads
     )
-    pipeline = module.BatchedInferencePipeline(model) if batch else model
+    pipeline = module.BatchedInferencePipeline(model) if "batch_size" in options else model
 
     def transcribe(request: Request) -> dict[str, Any]:
         found, information = pipeline.transcribe(
@@ -180,7 +180,7 @@ def faster_whisper(engine: Engine, **batch: int) -> Work:
             language=request.language,
             beam_size=request.beam_size,
             word_timestamps=request.words,
-            **batch,
+            **options,
         )
         segments = [*found]
         words = [(word.word, word.start, word.end) for segment in segments for word in segment.words or ()]
@@ -271,8 +271,10 @@ TRANSCRIBERS: dict[str, Callable[[Engine], Work]] = {
     "harken exact": partial(harken, fidelity="exact"),  # windows are encoded whole, as the reference does
     "harken int16": partial(harken, precision="int16"),
     "harken alone": partial(harken, assistant="none"),
+    "harken without VAD": partial(harken, vad=False),
     "harken batched": partial(harken, batch_size=BATCH),
     "faster-whisper": faster_whisper,
+    "faster-whisper with VAD": partial(faster_whisper, vad_filter=True),
     "faster-whisper batched": partial(faster_whisper, batch_size=BATCH),
     "openvino-genai": openvino_genai,
     "openai-whisper": openai_whisper,

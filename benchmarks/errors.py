@@ -2,9 +2,11 @@
 
 The first engine is compared with each of the others recording by recording. ``harken exact`` encodes windows whole,
 as the reference does. Engines work at the same time, since nothing is timed. Where nobody names the language, the
-percentage of recordings whose language an engine got right stands beside its errors.
+percentage of recordings whose language an engine got right stands beside its errors. With ``--music`` the recordings
+are mixed with music.
 
     python benchmarks/errors.py --model base --threads 1 --beam 1 5 --language named detected --save errors-base
+    python benchmarks/errors.py --music 0 --engines harken 'harken without VAD' faster-whisper --save errors-music-0
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from engines import PACKAGES, Reply, Worker, add_engine_options, engine
 from program import Args, Parser, Row, add, main, note, percent
-from recordings import SCORING, difference, evaluate, read_sets
+from recordings import SCORING, difference, evaluate, over_music, read_sets
 
 SETS = (
     "accents", "arctic", "chinese", "common-voice", "dutch", "french", "german", "librispeech-test-other",
@@ -40,24 +44,33 @@ class Outcome:
 def options(parser: Parser) -> None:
     add_engine_options(parser, ("harken", "harken exact", "faster-whisper"))
     add(parser, "--beam", (1,), "beam widths; 1 is greedy")
+    parser.add_argument(
+        "--music", type=float, metavar="DB", help="level of the speech above music, from 0 to 30"
+    )
     add(parser, "--language", ("named",), "named, detected or both", choices=("named", "detected"))
 
 
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each group of recordings."""
     with ExitStack() as stack:
+        members = read_sets(args)
+        if args.music is not None:
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            members = over_music(members, args.audio, args.music, folder)
         workers = [stack.enter_context(Worker(engine(name, args))) for name in args.engines]
         for language, beam_size in product(args.language, args.beam):
-            outcomes = transcribe_sets(workers, args, named=language == "named", beam_size=beam_size)
+            named = language == "named"
+            outcomes = transcribe_all(workers, members, named=named, beam_size=beam_size)
             for group, members in groups(outcomes):
                 if members:
                     row = measure(group, members, args.engines)
                     yield {"beam_size": beam_size, "language": language} | row
 
 
-def transcribe_sets(workers: Sequence[Worker], args: Args, *, named: bool, beam_size: int) -> list[Outcome]:
-    """Have each engine transcribe all sets."""
-    members = read_sets(args)
+def transcribe_all(
+    workers: Sequence[Worker], members: Sequence[tuple[str, Any]], *, named: bool, beam_size: int
+) -> list[Outcome]:
+    """Have each engine transcribe all recordings."""
 
     def transcribe(worker: Worker) -> list[Reply]:
         replies = [
@@ -100,5 +113,5 @@ def measure(group: str, members: Sequence[Outcome], engines: Sequence[str]) -> R
 if __name__ == "__main__":
     main(
         rows, options, name="errors", model="base", sets=SETS, packages=PACKAGES, needs=SCORING,
-        settings=("precision",),
+        settings=("precision", "music"),
     )  # fmt: skip
