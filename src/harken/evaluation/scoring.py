@@ -56,17 +56,10 @@ class EvalHypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRecording:
-    """A recording to measure with.
-
-    Attributes
-    ----------
-    entry : Entry
-    has_reference : bool
-        True if the text of the entry is the reference; otherwise the text means nothing.
-    """
+    """A recording to measure with."""
 
     entry: Entry
-    has_reference: bool
+    has_reference: bool  # otherwise its text means nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,39 +119,19 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hallucinations:
-    """Text in recordings without speech.
+    """Text in recordings without speech."""
 
-    Attributes
-    ----------
-    recordings : int
-        Recordings with an empty reference.
-    seconds : float
-        Their total length, as far as it is known.
-    affected : int
-        Number of them with text in the hypothesis.
-    words : int
-        Words of those hypotheses (letters, in a language without spaces).
-    """
-
-    recordings: int
-    seconds: float
-    affected: int
-    words: int
+    recordings: int  # with an empty reference
+    seconds: float  # their total length, as far as it is known
+    affected: int  # those of them with text in the hypothesis
+    words: int  # of those hypotheses; letters, in a language without spaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Speech without text.
+    """Speech without text; sums of what is known of the hypotheses (see `EvalHypothesis`)."""
 
-    Attributes
-    ----------
-    recordings : int
-        Recordings with speech whose hypothesis is empty.
-    dropped_s, unwritten_s : float
-        Sums of those of the hypotheses, as far as they are known (see `EvalHypothesis`).
-    """
-
-    recordings: int
+    recordings: int  # with speech whose hypothesis is empty
     dropped_s: float
     unwritten_s: float
 
@@ -213,15 +186,7 @@ class Evaluation:
 
 
 def score(entry: Entry, hypothesis: EvalHypothesis, language: str | None) -> Score:
-    """Compare a hypothesis with the reference text.
-
-    Parameters
-    ----------
-    entry : Entry
-    hypothesis : EvalHypothesis
-    language : str or None
-        Code of the language of both texts; None if it is unknown.
-    """
+    """Compare a hypothesis with the reference text, by the rules of their language if its code is known."""
     normalize = normalizer(language)
     normalized_reference, normalized_hypothesis = normalize(entry.text), normalize(hypothesis.text)
     alignment = align_words(normalized_reference, normalized_hypothesis)
@@ -282,21 +247,13 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
     )
 
 
-def worst(scores: Iterable[tuple[Score, ...]], count: int | None = None) -> list[tuple[Score, ...]]:
-    """Return the recordings with the most errors, all engines together; those without errors are left out.
-
-    Parameters
-    ----------
-    scores : iterable of tuple of Score
-        Those of each recording by each engine.
-    count : int, optional
-        Most recordings; all by default.
-    """
+def worst(scores: Iterable[tuple[Score, ...]]) -> list[tuple[Score, ...]]:
+    """Return the scores of recordings by all engines, those with most errors first, and those without left out."""
 
     def errors(own: tuple[Score, ...]) -> int:
         return sum(scored.error_counts.errors for scored in own)
 
-    return sorted(filter(errors, scores), key=errors, reverse=True)[:count]
+    return sorted(filter(errors, scores), key=errors, reverse=True)
 
 
 def compare_evaluations(first: Evaluation, second: Evaluation) -> ErrorRateDifference | None:
@@ -351,13 +308,8 @@ GROUPS = ("languages", "sets", "classes")
 def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:
     """Return an evaluation as an object for `json.dumps`; docs/eval.md lists the keys.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-    provenance : mapping
-        Settings that produced the hypotheses (see `harken.evaluation.evaluate.provenance`).
-    complete : bool
-        Whether all recordings were done.
+    The provenance is that of the hypotheses (see `harken.evaluation.evaluate.provenance`); it is `complete` if all
+    recordings were done.
     """
     speed = evaluation.times_real_time
     return {

@@ -34,20 +34,11 @@ class RecordingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One timed run of an engine over recordings that are decoded together.
+    """One timed run of an engine over recordings that are decoded together."""
 
-    Attributes
-    ----------
-    wall_s : float
-        From the files to the segments.
-    stats : DecodeStats
-    results : tuple of RecordingResult or Failure
-        One for each recording; a failure for one that cannot be read.
-    """
-
-    wall_s: float
+    wall_s: float  # from the files to the segments
     stats: DecodeStats
-    results: tuple[RecordingResult | Failure, ...]
+    results: Sequence[RecordingResult | Failure]  # one for each recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,55 +46,29 @@ class Round:
     """All runs over recordings that are decoded together, those of each engine in order."""
 
     recordings: tuple[EvalRecording, ...]
-    runs: Mapping[str, tuple[Run, ...]]
+    runs: Mapping[str, Sequence[Run]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first token at which the results of two engines differ in a recording.
-
-    Attributes
-    ----------
-    entry : Entry
-    start_s : float
-        Start of its window.
-    index : int
-        Number of equal tokens before it in the window.
-    tokens : tuple of int or None
-        Token of each engine; None is the end of the window.
-    same_text : bool
-        Whether the texts are equal nevertheless.
-    """
+    """The first token at which the results of two engines differ in a recording."""
 
     entry: Entry
-    start_s: float
-    index: int
-    tokens: tuple[int | None, int | None]
-    same_text: bool
+    start_s: float  # of its window
+    index: int  # equal tokens before it in the window
+    tokens: tuple[int | None, int | None]  # of each engine; None is the end of the window
+    same_text: bool  # nevertheless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedSummary:
-    """The totals of one engine over all recordings.
+    """The totals of one engine over all recordings."""
 
-    Attributes
-    ----------
-    stats : DecodeStats
-        Sum over the rounds, of the run with the median decoding time.
-    wall_s : float
-        From the files to the segments: sum of the medians of the rounds.
-    audio_s : float
-    evaluation : Evaluation or None
-        Errors in the recordings with a reference text.
-    results : tuple of RecordingResult
-        Results of those runs, recording by recording.
-    """
-
-    stats: DecodeStats
-    wall_s: float
+    stats: DecodeStats  # sum over the rounds, of the run with the median decoding time
+    wall_s: float  # from the files to the segments: sum of the medians of the rounds
     audio_s: float
-    evaluation: Evaluation | None
-    results: tuple[RecordingResult, ...]
+    evaluation: Evaluation | None  # of the recordings with a reference text
+    results: tuple[RecordingResult, ...]  # of those runs, recording by recording
 
     @property
     def times_real_time(self) -> float | None:
@@ -120,17 +85,8 @@ def run_rounds(
     """Run engines over the same recordings in turn, so that a busy minute of the machine affects all of them.
 
     With a `batch_size` above 1 all recordings of one language are a round, otherwise every recording is one. Before the
-    first round each engine warms up on some of its recordings.
-
-    Parameters
-    ----------
-    engines : mapping of str to Recognizer
-        By name; which one runs first rotates.
-    recordings : sequence of EvalRecording
-        The engines get the language of the entry, unless the options name one.
-    options : TranscribeOptions
-    repeats : int
-        Runs of each engine in a round.
+    first round each engine warms up on some of its recordings; which one runs first rotates. They get the language of
+    the entry, unless the options name one.
 
     Raises
     ------
@@ -148,7 +104,7 @@ def run_rounds(
         runs: dict[str, list[Run]] = {name: [] for name in engines}
         for name in rotation(engines, round_index, repeats):
             runs[name].append(_transcribe(engines[name], batch, replace(options, language=language)))
-        yield Round(recordings=batch, runs={name: tuple(engine_runs) for name, engine_runs in runs.items()})
+        yield Round(recordings=batch, runs=runs)
 
 
 def rotation(names: Iterable[str], round_index: int, repeats: int) -> Iterator[str]:
@@ -167,16 +123,9 @@ def median_run(runs: Sequence[RunT], seconds: Callable[[RunT], float]) -> RunT:
 def summarise_speed(
     rounds: Sequence[Round], engine: str, options: TranscribeOptions, *, scored: bool
 ) -> SpeedSummary:
-    """Add up the runs of an engine.
+    """Add up the runs of an engine, given the options of the rounds.
 
-    Parameters
-    ----------
-    rounds : sequence of Round
-    engine : str
-    options : TranscribeOptions
-        The options of the rounds.
-    scored : bool
-        Whether to count errors in the recordings with a reference text.
+    Errors in the recordings with a reference text are counted where they are to be `scored`.
 
     Raises
     ------
@@ -259,10 +208,7 @@ def _batch_by_language(
 def _transcribe(engine: Recognizer, recordings: Sequence[EvalRecording], options: TranscribeOptions) -> Run:
     """Run an engine once over recordings that are decoded together, and time it."""
     windows: list[list[WindowTokens]] = [[] for _ in recordings]
-    callbacks = {
-        i: Callbacks(on_window_end=partial(_record_window, windows_of_recording))
-        for i, windows_of_recording in enumerate(windows)
-    }
+    callbacks = {i: Callbacks(on_window_end=partial(_record_window, own)) for i, own in enumerate(windows)}
     start_s = perf_counter()
     transcriptions = engine.transcribe_many(
         [recording.entry.path for recording in recordings], options, callbacks=callbacks
@@ -278,7 +224,7 @@ def _transcribe(engine: Recognizer, recordings: Sequence[EvalRecording], options
             text=transcript.text, language=transcript.language, seconds=transcript.duration_s
         )
         outcomes.append(RecordingResult(entry=recording.entry, hypothesis=hypothesis, windows=tuple(recorded)))
-    return Run(wall_s=perf_counter() - start_s, stats=transcriptions[0].batch_stats, results=tuple(outcomes))
+    return Run(wall_s=perf_counter() - start_s, stats=transcriptions[0].batch_stats, results=outcomes)
 
 
 def _record_window(
