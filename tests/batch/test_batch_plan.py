@@ -20,7 +20,7 @@ from harken.batch.plan import (
     estimate_durations,
     make_plan,
 )
-from harken.batch.store import PARQUET_FOLDER, PLAN_FILE, SHARD_FOLDER, Store
+from harken.batch.store import PARQUET, PLAN_FILE, ROWS, Store
 from harken.errors import PlanError
 from harken.formats import Layout
 from harken.transcribe import TranscribeOptions
@@ -33,7 +33,7 @@ def plan_of(
 
 
 def finish(store: Store, shard: Shard) -> None:
-    store.publish(f"{SHARD_FOLDER}/{shard.name}.jsonl", ["{}\n"])
+    store.publish(ROWS.of(shard.name), ["{}\n"])
 
 
 def planned(plan: Plan) -> dict[str, list[str]]:
@@ -118,12 +118,12 @@ def test_rows_that_are_in_no_shard_of_the_plan_are_removed_as_others_have_them(s
     half, _ = whole.halves()
     finish(store, half)
     finish(store, whole)  # by a worker that the driver had given up
-    store.publish(f"{PARQUET_FOLDER}/{half.name}.parquet", [b""])
+    store.publish(PARQUET.of(half.name), [b""])
     for write_plan, left in ((False, {whole.name, half.name}), (True, {whole.name})):
         plan = plan_of(store, recordings, write=write_plan)
         assert ([*plan.finished], plan.unfinished) == ([whole.name], ())
-        assert store.stems(SHARD_FOLDER, ".jsonl") == left
-    assert not store.stems(PARQUET_FOLDER, ".parquet")
+        assert store.shards(ROWS) == left
+    assert not store.shards(PARQUET)
 
 
 def test_a_plan_that_is_lost_is_made_again_if_that_gives_the_same_shards_and_else_refused(store):

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from harken.batch import store as store_module
-from harken.batch.store import LEASE_FILE, LEASE_S, Store
+from harken.batch.store import LEASE_FILE, LEASE_S, ROWS, ShardFiles, Store
 from harken.errors import OutputError, PlanError
 
 pytest.importorskip("fsspec")
@@ -52,16 +52,16 @@ def take(place: object) -> None:
 def test_files_are_written_read_listed_and_removed(place):
     store = Store(place)
     assert store.read("shards/a.jsonl") is None
-    assert store.stems("shards", ".jsonl") == set()
+    assert store.shards(ROWS) == set()
     store.publish("shards/a.jsonl", ["é\n", b"x"])
     store.publish("shards/.b.jsonl", [])
     store.publish("shards/b.json", [])
     assert store.read("shards/a.jsonl") == "é\nx".encode()
-    assert store.stems("shards", ".jsonl") == {"a"}
-    assert Store(place + "/").stems("shards", ".json") == {"b"}
+    assert store.shards(ROWS) == {"a"}
+    assert Store(place + "/").shards(ShardFiles("shards", ".json")) == {"b"}
     store.remove("shards/a.jsonl")
     store.remove("shards/a.jsonl")
-    assert store.stems("shards", ".jsonl") == set()
+    assert store.shards(ROWS) == set()
 
 
 def test_a_file_whose_content_fails_is_not_there_and_the_one_before_it_stays(place):
@@ -175,7 +175,7 @@ def test_what_a_store_raises_is_one_line_that_names_the_file(remote, memory, mon
         monkeypatch.setattr(type(memory), method, Mock(side_effect=RuntimeError("no\nway")))
     for call, error in (
         (lambda: store.read("a"), PlanError),
-        (lambda: store.stems("shards", ".jsonl"), PlanError),
+        (lambda: store.shards(ROWS), PlanError),
         (lambda: store.publish("a", ["x"]), OutputError),
         (lambda: store.remove("a"), OutputError),
     ):

@@ -73,23 +73,9 @@ class _Running:
 class Driver:
     """Runs tasks until each is done.
 
-    Parameters
-    ----------
-    workers : Workers
-    store : Store
-    recipe : Recipe
-    tries : int
-        Times that a worker may be lost with a recording before it is given up.
-    time_limit : float
-        Most seconds of work for a second of audio.
-    on_state : callable
-        Called with the state, about once a second.
-    note : callable
-        Called with lines for people.
-    before : ShardReport
-        The counts of shards that were there before.
-    clock : callable
-        Returns the time in seconds.
+    A recording is given up after so many `tries` with which a worker was lost. The time limit is in seconds of work for
+    a second of audio. `on_state` is called twice a second, with counts that begin with those `before`, and `note` with
+    lines for people.
     """
 
     def __init__(

@@ -58,20 +58,10 @@ class _Actor:
 
 
 class RayWorkers(Pool):
-    """Actors of a cluster, each with as many processors as threads.
+    """Actors of a cluster, each with as many processors as threads: by default four, or those of the smallest node.
 
-    Parameters
-    ----------
-    settings : callable
-        Returns the settings of workers of so many threads.
-    address : str
-        Address of the cluster, or ``auto``.
-    count : int
-        Number of actors; 0 for as many as the cluster has room for.
-    most : int
-        Greatest number of actors of any use.
-    threads : int or None
-        Threads of each; by default four, or those of the smallest node.
+    Of a count of 0 they are as many as the cluster has room for, but no more than are of use. The settings are a
+    function of the threads of each.
 
     Raises
     ------

@@ -50,15 +50,7 @@ def reading_ahead(recordings: Sequence[BatchRecording]) -> Iterator[list[Fetched
 
 
 class FetchedFile(io.RawIOBase):
-    """The file of a recording; its first use waits until it has been fetched.
-
-    Parameters
-    ----------
-    recording : BatchRecording
-    index : int
-        Its place among the recordings that are read ahead.
-    ahead : _ReadAhead
-    """
+    """The file of a recording, by its place among those read ahead; its first use waits until it has been fetched."""
 
     def __init__(self, recording: BatchRecording, index: int, ahead: _ReadAhead) -> None:
         self.name = recording.shown_name

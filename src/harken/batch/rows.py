@@ -16,20 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harken.batch.inputs import PATH_KEYS, BatchRecording, Json
+from harken.batch.inputs import PATH_KEYS, BatchRecording
 from harken.batch.locations import is_url
 from harken.batch.plan import Recipe
-from harken.batch.store import (
-    PARQUET_FOLDER,
-    PARQUET_SUFFIX,
-    REPORT_FOLDER,
-    REPORT_SUFFIX,
-    ROWS_SUFFIX,
-    SHARD_FOLDER,
-    Store,
-)
+from harken.batch.store import PARQUET, REPORT, ROWS, ShardFiles, Store
 from harken.errors import BackendUnavailable, install_hint
 from harken.formats import RecordingLink, as_json, render
+from harken.manifests import Json
 from harken.results import Segment, SpeakerTurn, Transcript, UnwrittenSpeech, Word
 
 ItemT = TypeVar("ItemT", Segment, Word, UnwrittenSpeech, SpeakerTurn)
@@ -46,23 +39,12 @@ _SEGMENT_KEYS = ("start", "end", "text", "language", "avg_logprob", "hallucinati
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReport:
-    """The counts of a shard.
-
-    Parameters
-    ----------
-    rows : int
-    failed : mapping of str to int
-        Number of recordings that failed, by the type of their error.
-    audio_s : float
-        Seconds of audio that have been transcribed.
-    work_s : float
-        Seconds that the worker took.
-    """
+    """The counts of a shard."""
 
     rows: int
-    failed: Mapping[str, int] = field(default_factory=dict)
-    audio_s: float = 0.0
-    work_s: float = 0.0
+    failed: Mapping[str, int] = field(default_factory=dict)  # recordings, by the type of their error
+    audio_s: float = 0.0  # transcribed
+    work_s: float = 0.0  # that the worker took
 
     @property
     def n_failed(self) -> int:
@@ -124,22 +106,9 @@ def shift_times(transcript: Transcript, offset_s: float) -> Transcript:
 
 
 def error_row(recording: BatchRecording, kind: str, message: str, tries: int = 1) -> Json:
-    """Return the row of a recording that failed.
-
-    Parameters
-    ----------
-    recording : BatchRecording
-    kind : str
-        Type of the error.
-    message : str
-    tries : int
-        Times that it has been tried.
-    """
-    result = {
-        "id": _id_of(recording),
-        "error": {"type": kind, "message": valid_unicode(message), "tries": tries},
-    }
-    return carried_keys(recording) | result
+    """Return the row of a recording that failed by an error of some kind, and how often it has been tried."""
+    error = {"type": kind, "message": valid_unicode(message), "tries": tries}
+    return carried_keys(recording) | {"id": _id_of(recording), "error": error}
 
 
 def report_of(rows: Iterable[Json], work_s: float) -> ShardReport:
@@ -225,27 +194,23 @@ def publish_shard(
     OutputError
         If something cannot be written.
     """
+    contents: list[tuple[ShardFiles, Iterable[str]]] = [
+        (REPORT, [json.dumps(asdict(report))]),
+        (ROWS, map(row_line, rows)),
+    ]
     if replaces:
-        store.remove(f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}")
+        store.remove(REPORT.of(name))
+        contents.reverse()
     if recipe.parquet:
-        store.publish(f"{PARQUET_FOLDER}/{name}{PARQUET_SUFFIX}", [parquet_bytes(rows)])
-    counts = f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}", [json.dumps(asdict(report))]
-    if not replaces:
-        store.publish(*counts)
-    store.publish(f"{SHARD_FOLDER}/{name}{ROWS_SUFFIX}", map(row_line, rows))
-    if replaces:
-        store.publish(*counts)
+        store.publish(PARQUET.of(name), [parquet_bytes(rows)])
+    for files, content in contents:
+        store.publish(files.of(name), content)
 
 
 def publish_side_files(
     store: Store, recipe: Recipe, recording: BatchRecording, transcript: Transcript
 ) -> dict[str, str]:
-    """Publish the transcript of a recording in the formats of the recipe.
-
-    Returns
-    -------
-    dict of str to str
-        Names of the files in the output folder, by format.
+    """Publish the transcript of a recording in the formats of the recipe; return the names of the files by format.
 
     Raises
     ------
@@ -265,14 +230,14 @@ def publish_side_files(
 
 def read_rows(store: Store, name: str) -> list[Json]:
     """Return the rows of a shard that is there."""
-    content = store.read(f"{SHARD_FOLDER}/{name}{ROWS_SUFFIX}") or b""
+    content = store.read(ROWS.of(name)) or b""
     return [json.loads(line) for line in content.split(b"\n") if line]
 
 
 def read_report(store: Store, name: str) -> ShardReport:
     """Return the counts of a shard that is there; those of its rows, if their own file is lost."""
     try:
-        return ShardReport(**json.loads(store.read(f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}") or b""))
+        return ShardReport(**json.loads(store.read(REPORT.of(name)) or b""))
     except (ValueError, TypeError):
         return report_of(read_rows(store, name), work_s=0.0)
 

@@ -10,15 +10,13 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harken.batch.locations import file_system, is_url, join, one_line, read_bytes, without_file_scheme
 from harken.errors import HarkenError, OutputError, PlanError
 from harken.files import make_folder, write_atomic
 
 PLAN_FILE = "_plan.jsonl"
-SHARD_FOLDER, REPORT_FOLDER, PARQUET_FOLDER = "shards", "reports", "parquet"
-ROWS_SUFFIX, REPORT_SUFFIX, PARQUET_SUFFIX = ".jsonl", ".json", ".parquet"
 LOCK_FILE = "_lock"
 LEASE_FILE = "_driver.json"
 LEASE_S = 120.0
@@ -28,15 +26,28 @@ _PUT_AGAIN_S = (0.5, 2.0)
 _RENEW_AGAIN_S = 5.0
 
 
+class ShardFiles(NamedTuple):
+    """Where shards have their files of one kind."""
+
+    folder: str
+    suffix: str
+
+    def of(self, shard: str) -> str:
+        """Return the name of the file of a shard."""
+        return f"{self.folder}/{shard}{self.suffix}"
+
+
+ROWS, REPORT, PARQUET = SHARD_FILES = (
+    ShardFiles("shards", ".jsonl"),
+    ShardFiles("reports", ".json"),
+    ShardFiles("parquet", ".parquet"),
+)
+
+
 class Store:
-    """A folder of whole files.
+    """A folder of whole files, by path or URL.
 
     A local file is renamed when it is complete; an object of a store is written by one request.
-
-    Parameters
-    ----------
-    folder : str
-        Path or URL.
     """
 
     def __init__(self, folder: str) -> None:
@@ -101,15 +112,15 @@ class Store:
             return read_bytes(location)
         return None
 
-    def stems(self, folder: str, suffix: str) -> set[str]:
-        """Return the names, without the suffix, of the files of a suffix in one of its folders.
+    def shards(self, files: ShardFiles) -> set[str]:
+        """Return the names of the shards that have files of a kind.
 
         Raises
         ------
         PlanError
             If the folder cannot be listed.
         """
-        location, names = join(self.folder, folder), list[str]()
+        location, names = join(self.folder, files.folder), list[str]()
         with suppress(FileNotFoundError), _naming(location, "listed", PlanError):
             if not is_url(location):
                 names = os.listdir(location)
@@ -118,9 +129,8 @@ class Store:
                 system.invalidate_cache()  # others write there, too
                 names = [str(name).rpartition("/")[2] for name in system.ls(path, detail=False)]
                 system.invalidate_cache()
-        return {
-            name.removesuffix(suffix) for name in names if name.endswith(suffix) and not name.startswith(".")
-        }
+        found = (name for name in names if name.endswith(files.suffix) and not name.startswith("."))
+        return {name.removesuffix(files.suffix) for name in found}
 
     @contextmanager
     def locked(self) -> Iterator[None]:

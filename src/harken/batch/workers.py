@@ -40,23 +40,12 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A task was not finished, for a reason that is not an error of a recording as far as can be told.
-
-    Parameters
-    ----------
-    task : Task
-    reason : str
-        One line.
-    kind : str
-        Type of the error in the row of a recording that is given up.
-    unwritten : bool
-        True if its rows could not be written, which is not cured by smaller shards.
-    """
+    """A task was not finished, for a reason that is not an error of a recording as far as can be told."""
 
     task: Task
-    reason: str
-    kind: str = LOST
-    unwritten: bool = False
+    reason: str  # in one line
+    kind: str = LOST  # type of the error in the row of a recording that is given up
+    unwritten: bool = False  # its rows could not be written, which is not cured by smaller shards
 
 
 def broken_by(task: Task, error: Exception) -> Broken:
@@ -160,19 +149,10 @@ READY = "ready"
 
 @dataclass(eq=False)
 class Member:
-    """A worker of a pool.
+    """A worker of a pool."""
 
-    Attributes
-    ----------
-    place : object
-        Where it is: its process, or its actor.
-    is_ready : bool
-        True when it has loaded the model.
-    task : Task or None
-    """
-
-    place: Any
-    is_ready: bool = False
+    place: Any  # its process, or its actor
+    is_ready: bool = False  # it has loaded the model
     task: Task | None = None
 
 
@@ -203,7 +183,7 @@ class Pool(Workers):
         return [each for each in self._members if each.is_ready and each.task is None]
 
     def start(self, task: Task) -> None:
-        free = self._free()[0]
+        free, *_ = self._free()
         free.task = task
         self._send(free, task)
 
@@ -286,14 +266,7 @@ class _Place(NamedTuple):
 
 
 class ProcessWorkers(Pool):
-    """Processes of this machine: one that dies takes nothing with it but the shard in its hands.
-
-    Parameters
-    ----------
-    settings : WorkerSettings
-    count : int
-        Number of processes.
-    """
+    """Processes of this machine: one that dies takes nothing with it but the shard in its hands."""
 
     most_start_failures = 3
 
