@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+)://", re.IGNORECASE)  # a drive of Windows has one letter
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _CONNECT_S, _SILENCE_S = 30.0, 120.0  # of web servers; a long recording may take as long as it wants
-
 _GONE = (404, 410)
 
 

@@ -54,7 +54,7 @@ class Recipe:
     formats: tuple[str, ...] = ()  # of files beside the rows
     parquet: bool = False
     speakers: Mapping[str, Any] | None = None
-    """Arguments of `harken.load_diarizer`, and ``voices``, a file of `harken.speakers.voices`; None tells none apart."""
+    """Arguments of `harken.load_diarizer`, and ``voices``, a file of known ones; None tells no speakers apart."""
 
     @property
     def batch_size(self) -> int:

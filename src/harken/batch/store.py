@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,29 +147,23 @@ class Store:
         OutputError
             If the folder cannot be written.
         """
-        if is_url(self.folder):
-            with self._leased():
-                yield
-            return
+        with (None if is_url(self.folder) else self._system_lock()) or self._leased():
+            yield
+
+    def _system_lock(self) -> AbstractContextManager[object] | None:
+        """Take the lock of the operating system, which ends with the context; return None where there are no locks."""
         from filelock import FileLock, Timeout
 
         make_folder(Path(self.folder))
         # The lock makes its file itself: one that a rename puts in its place has another lock.
-        lock = FileLock(os.path.join(self.folder, LOCK_FILE), timeout=0)
         try:
-            lock.acquire()
+            return FileLock(os.path.join(self.folder, LOCK_FILE), timeout=0).acquire()
         except Timeout:
             raise PlanError(f"{self.folder}: another 'harken batch' writes to it; wait for its end") from None
-        except NotImplementedError:  # a file system without locks
-            with self._leased():
-                yield
-            return
+        except NotImplementedError:
+            return None
         except OSError as error:
             raise OutputError(f"{self.folder}: cannot be written: {one_line(error)}") from error
-        try:
-            yield
-        finally:
-            lock.release()
 
     def renew(self) -> None:
         """Prolong the lease, if there is one and it is time; a store that cannot be reached is asked again soon.
@@ -257,8 +251,6 @@ def _is_dead(holder: dict[str, Any]) -> bool:
         return False
     try:
         os.kill(holder["process"], 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
+    except (OSError, OverflowError) as error:
+        return isinstance(error, ProcessLookupError)
     return False

@@ -99,7 +99,7 @@ def run_rounds(
             resolve_entry_options(engine, options, first.entry.name, language)
     for language, batch in batches[:1]:
         for engine in engines.values():
-            _transcribe(engine, batch[: (options.batch_size or 1) + 1], replace(options, language=language))
+            _transcribe(engine, batch[: options.effective_batch_size + 1], replace(options, language=language))
     for round_index, (language, batch) in enumerate(batches):
         runs: dict[str, list[Run]] = {name: [] for name in engines}
         for name in rotation(engines, round_index, repeats):
@@ -197,7 +197,7 @@ def _batch_by_language(
 ) -> list[tuple[str | None, tuple[EvalRecording, ...]]]:
     """Return the recordings of each round, with the language that the engines get."""
     with_language = [(options.language or recording.entry.language, recording) for recording in recordings]
-    if options.batch_size in (None, 1):
+    if options.effective_batch_size == 1:
         return [(language, (recording,)) for language, recording in with_language]
     return [
         (code, tuple(recording for language, recording in with_language if language == code))
