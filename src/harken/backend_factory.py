@@ -110,17 +110,9 @@ class BackendFactory:
         shares_encoder: bool = False,
         vocab_subset: Ints | None = None,
     ) -> Backend:
-        """Make the backend of a checkpoint.
+        """Make the backend of a checkpoint, or of its decoder only, for another precision than that of the factory.
 
-        Parameters
-        ----------
-        checkpoint : Checkpoint
-        precision : str or None
-            Precision instead of that of the factory.
-        shares_encoder : bool
-            Load the decoder only.
-        vocab_subset : ndarray of int64, or None
-            Ids that logits cover; None is all.
+        Logits cover the ids of a subset, or all.
 
         Raises
         ------
@@ -220,13 +212,9 @@ class BackendFactory:
             A model; ``"ngram"``, or ``"none"``, as None; or ``"auto"``: with the compiled engine what pays, of
             `DEFAULT_ASSISTANTS` on this machine. By their names these have the changes that come with harken for
             `model`, if there are any (`find_assistant`).
-        model : Checkpoint
-        tokenizer : Tokenizer
-            Tokenizer of the model.
-        model_name : str
-            Name of the model in errors.
+        model, tokenizer, model_name : Checkpoint, Tokenizer, str
+            The model, and its name in errors.
         download : bool
-            Allow downloading the assistant.
 
         Raises
         ------
@@ -255,15 +243,7 @@ class BackendFactory:
     def make_speculative_decoder(
         self, assistant: Checkpoint, model: Checkpoint, *, clock: Callable[[], float]
     ) -> SpeculativeDecoder:
-        """Make the speculative decoder of a model.
-
-        Parameters
-        ----------
-        assistant : Checkpoint
-            As `open_assistant` returns it.
-        model : Checkpoint
-        clock : callable
-            Clock that returns seconds.
+        """Make the speculative decoder of a model and its assistant, as `open_assistant` returns it.
 
         Raises
         ------

@@ -31,16 +31,7 @@ own: set[Path] = set()
 
 
 def write_atomic(path: Path | str, chunks: Iterable[str | bytes], *, durable: bool = False) -> None:
-    """Write a file atomically, as `open_atomic` does.
-
-    Parameters
-    ----------
-    path : Path or str
-        The file; an existing one is replaced.
-    chunks : iterable of str or bytes
-        The content; text is written as UTF-8. If the iterable raises an exception, nothing is written.
-    durable : bool
-        True to wait until the content is on the disk.
+    """Write a file atomically, as `open_atomic` does; if the iterable raises an exception, nothing is written.
 
     Raises
     ------
@@ -56,15 +47,9 @@ def write_atomic(path: Path | str, chunks: Iterable[str | bytes], *, durable: bo
 def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable[[str | bytes], None]]:
     """Open a file for atomic writing: it appears when the block ends, and not at all if the block fails.
 
-    Several writers of one path do not disturb one another; the last one to finish wins. A symbolic link is followed,
-    and a device or pipe is written directly.
-
-    Parameters
-    ----------
-    path : Path or str
-        The file; an existing one is replaced.
-    durable : bool
-        True to wait until the content is on the disk.
+    An existing file is replaced. Several writers of one path do not disturb one another; the last one to finish wins. A
+    symbolic link is followed, and a device or pipe is written directly. If it is `durable`, the end of the block waits
+    until the content is on the disk.
 
     Yields
     ------

@@ -103,10 +103,6 @@ def read_manifests(
     needs_text : bool
         Whether every line must have ``text``; without, it is empty.
 
-    Returns
-    -------
-    tuple of Entry
-
     Raises
     ------
     ManifestError
@@ -127,15 +123,7 @@ def read_manifests(
 def read_entries(
     paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None], *, needs_text: bool = False
 ) -> list[Entry]:
-    """Read manifests, folders that hold one, and folders of recordings without texts.
-
-    Parameters
-    ----------
-    paths : iterable of path
-    note : callable
-        Called with a message about every line that is left out.
-    needs_text : bool
-        Whether the recordings must have texts.
+    """Read manifests, as `read_manifests` does, folders that hold one, and folders of recordings without texts.
 
     Raises
     ------
@@ -171,14 +159,8 @@ def subsample_evenly(items: Sequence[T], limit: int | None) -> Sequence[T]:
 def read_rows(content: bytes, name: str, *, finite: bool = False) -> Iterator[tuple[str, Json]]:
     """Yield the place of each line of a manifest, as ``file:number``, and its keys and values.
 
-    Parameters
-    ----------
-    content : bytes
-        UTF-8, with or without a byte order mark.
-    name : str
-        Path or URL of the manifest; one that ends in ``.csv`` is CSV with a heading, where an empty value is none.
-    finite : bool
-        See `parse_object`.
+    It is UTF-8, with or without a byte order mark. If its path or URL ends in ``.csv``, it is CSV with a heading, where
+    an empty value is none.
 
     Raises
     ------
@@ -203,20 +185,12 @@ def read_rows(content: bytes, name: str, *, finite: bool = False) -> Iterator[tu
 
 
 def parse_object(text: str, where: str, *, finite: bool = False) -> Json:
-    """Parse an object of JSON.
-
-    Parameters
-    ----------
-    text : str
-    where : str
-        The file and the line, for messages.
-    finite : bool
-        Whether every number in it must be finite, so that every reader of JSON can read it again.
+    """Parse an object of JSON; if its numbers must be `finite`, every reader of JSON can read it again.
 
     Raises
     ------
     ManifestError
-        If it is none.
+        If it is none; the message begins with the place.
     """
     try:
         value = json.loads(text)
