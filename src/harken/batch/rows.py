@@ -26,15 +26,37 @@ from harken.manifests import Json
 from harken.results import Segment, SpeakerTurn, Transcript, UnwrittenSpeech, Word
 
 ItemT = TypeVar("ItemT", Segment, Word, UnwrittenSpeech, SpeakerTurn)
-RESULT_KEYS = frozenset(
-    (
-        *("id", "text", "language", "language_probability", "duration", "model"),
-        *("segments", "unwritten", "files", "error"),
-    )
-)
-"""Keys of rows that are harken's own."""
+COLUMNS: dict[str, Any] = {
+    "id": str,
+    "audio_filepath": str,
+    "offset": float,
+    "text": str,
+    "language": str,
+    "language_probability": float,
+    "duration": float,
+    "model": str,
+    "segments": [
+        {
+            "start": float,
+            "end": float,
+            "text": str,
+            "language": str,
+            "avg_logprob": float,
+            "hallucination_score": float,
+            "speaker": str,
+            "words": [{"start": float, "end": float, "word": str, "probability": float, "speaker": str}],
+        }
+    ],
+    "unwritten": [{"start": float, "end": float, "reason": str}],
+    "files": {str: str},
+    "error": {"type": str, "message": str, "tries": int},
+    "input": str,
+}
+"""Columns of Parquet and their types: a list of one type, an object of several, or ``{str: str}``, any keys."""
+RESULT_KEYS = COLUMNS.keys() - {"audio_filepath", "offset", "input"}
+"""Keys of rows that are harken's own; the others come from the manifest."""
+_SEGMENT_KEYS: tuple[str, ...] = tuple(COLUMNS["segments"][0])
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_SEGMENT_KEYS = ("start", "end", "text", "language", "avg_logprob", "hallucination_score", "speaker", "words")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,35 +287,6 @@ def require_pyarrow() -> None:
         raise BackendUnavailable(
             f"Parquet needs pyarrow, which is missing; {install_hint('parquet')} installs it"
         ) from error
-
-
-COLUMNS = {
-    "id": str,
-    "audio_filepath": str,
-    "offset": float,
-    "text": str,
-    "language": str,
-    "language_probability": float,
-    "duration": float,
-    "model": str,
-    "segments": [
-        {
-            "start": float,
-            "end": float,
-            "text": str,
-            "language": str,
-            "avg_logprob": float,
-            "hallucination_score": float,
-            "speaker": str,
-            "words": [{"start": float, "end": float, "word": str, "probability": float, "speaker": str}],
-        }
-    ],
-    "unwritten": [{"start": float, "end": float, "reason": str}],
-    "files": {str: str},
-    "error": {"type": str, "message": str, "tries": int},
-    "input": str,
-}
-"""Columns of Parquet and their types: a list of one type, an object of several, or ``{str: str}``, any keys."""
 
 
 def parquet_bytes(rows: Sequence[Json]) -> bytes:

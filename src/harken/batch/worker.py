@@ -119,10 +119,10 @@ class Worker:
         progress = _ProgressSum(report)
         in_order = sorted(recordings, key=lambda each: (each.language or "", each.reading_order))
         with reading_ahead(in_order) as files:
-            waiting = iter(files)
-            for _, same_language in groupby(in_order, key=lambda recording: recording.language):
-                group = [*same_language]
-                for recording, row in self._rows_of_group(group, [next(waiting) for _ in group], progress):
+            pairs = zip(in_order, files, strict=True)
+            for _, same_language in groupby(pairs, key=lambda pair: pair[0].language):
+                group, files_of_group = zip(*same_language, strict=True)
+                for recording, row in self._rows_of_group(group, files_of_group, progress):
                     progress.count_row()
                     yield recording, row
 

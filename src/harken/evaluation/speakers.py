@@ -7,10 +7,11 @@ so that the time in which both speak is longest, or the wrong words are fewest.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial, reduce
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import add, attrgetter, itemgetter
 from pathlib import Path
 from time import perf_counter
@@ -215,23 +216,17 @@ def count_speaker_errors(reference: Sequence[Said], hypothesis: Sequence[Said], 
     other, so their alignment is rough.
     """
     spoken, found = speaker_by_word(reference, language), speaker_by_word(hypothesis, language)
-    pairs: dict[Said, int] = {}
-    at = found_at = 0
+    speakers, found_speakers = (iter([speaker for speaker, _ in words]) for words in (spoken, found))
+    pairs = Counter[tuple[str, str]]()
     for chunk in align_words(" ".join(word for _, word in spoken), " ".join(word for _, word in found)):
-        for one, other in zip(
-            spoken[at : at + len(chunk.reference)],
-            found[found_at : found_at + len(chunk.hypothesis)],
-            strict=False,
-        ):
-            pairs[one[0], other[0]] = pairs.get((one[0], other[0]), 0) + 1
-        at, found_at = at + len(chunk.reference), found_at + len(chunk.hypothesis)
-    names = [list(dict.fromkeys(map(itemgetter(side), pairs))) for side in (0, 1)]
-    counts = np.array([[pairs.get((one, other), 0) for other in names[1]] for one in names[0]], float)
+        own, others = islice(speakers, len(chunk.reference)), islice(found_speakers, len(chunk.hypothesis))
+        pairs.update(zip([*own], [*others], strict=False))
     if not pairs:
         return Errors()
+    names, found_names = (list(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
+    counts = np.array([[pairs[one, other] for other in found_names] for one in names], float)
     rows, columns = assign(-counts)
-    total = sum(pairs.values())
-    return Errors(total - int(counts[rows, columns].sum()), total)
+    return Errors(pairs.total() - int(counts[rows, columns].sum()), pairs.total())
 
 
 def join_by_speaker(said: Iterable[Said]) -> Mapping[str, str]:
