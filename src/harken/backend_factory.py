@@ -243,13 +243,7 @@ class BackendFactory:
     def make_speculative_decoder(
         self, assistant: Checkpoint, model: Checkpoint, *, clock: Callable[[], float]
     ) -> SpeculativeDecoder:
-        """Make the speculative decoder of a model and its assistant, as `open_assistant` returns it.
-
-        Raises
-        ------
-        CheckpointError
-            If the assistant is damaged, or a decoder made for another model.
-        """
+        """Make the speculative decoder of a model and its assistant, as `open_assistant` returns it."""
         shared = shares_encoder(assistant, model)
         # On the CPU reading the weights takes most of a step, and drafts are verified anyway.
         precision = "int4" if self.backend in CPU_ENGINES else None
@@ -310,13 +304,7 @@ def _cross_weights(dims: Dims) -> int:
 def _check_assistant_matches(
     assistant: str, checkpoint: Checkpoint, model_name: str, model: Checkpoint, tokenizer: Tokenizer
 ) -> None:
-    """Refuse an assistant that cannot draft for a model.
-
-    Raises
-    ------
-    OptionError
-        If its vocabulary is another, or it takes another log-mel or context.
-    """
+    """Refuse an assistant that cannot draft for a model: of another vocabulary, log-mel or context."""
     actual, expected = checkpoint.dims.n_vocab, model.dims.n_vocab
     if not tokenizer.has_same_vocabulary(Tokenizer.from_source(checkpoint.vocabulary, actual)):
         note = ", but not the same" if actual == expected else ""

@@ -185,13 +185,7 @@ def read_rows(content: bytes, name: str, *, finite: bool = False) -> Iterator[tu
 
 
 def parse_object(text: str, where: str, *, finite: bool = False) -> Json:
-    """Parse an object of JSON; if its numbers must be `finite`, every reader of JSON can read it again.
-
-    Raises
-    ------
-    ManifestError
-        If it is none; the message begins with the place.
-    """
+    """Parse an object of JSON; if its numbers must be `finite`, every reader of JSON can read it again."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -216,13 +210,7 @@ def parse_object(text: str, where: str, *, finite: bool = False) -> Json:
 def get_field(
     fields: Mapping[str, Any], name: str, where: str, kind: Any, allowed: str, default: Any = ...
 ) -> Any:
-    """Return a field of a line, checked for its type; one without a default is required.
-
-    Raises
-    ------
-    ManifestError
-        If it is missing, or of another type.
-    """
+    """Return a field of a line, checked for its type; one without a default is required."""
     if (value := fields.get(name)) is None:
         if default is ...:
             raise ManifestError(f"{where}: {name} is missing: allowed is {allowed}")
@@ -233,13 +221,7 @@ def get_field(
 
 
 def get_seconds(fields: Mapping[str, Any], name: str, where: str) -> float | None:
-    """Return a field that is a time in seconds; None without it.
-
-    Raises
-    ------
-    ManifestError
-        If it is no number of seconds from 0 on.
-    """
+    """Return a field that is a time in seconds, from 0 on; None without it."""
     allowed = f"a length in seconds, from 0 to {MAX_TIME_S:g}"
     seconds: float | None = get_field(fields, name, where, (int, float), allowed, None)
     if seconds is not None and not 0 <= seconds <= MAX_TIME_S:

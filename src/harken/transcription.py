@@ -33,13 +33,7 @@ class DecodingTurn:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Wait for other threads, and keep them waiting.
-
-        Raises
-        ------
-        HarkenError
-            If this thread has it already: a callback asks for what it is called for.
-        """
+        """Wait for other threads, and keep them waiting."""
         with self.lock:
             if self._taken:
                 raise HarkenError("a callback asked for segments that its own transcription is decoding")

@@ -117,15 +117,7 @@ def _web_options(location: str) -> dict[str, Any]:
 
 @contextmanager
 def open_binary(location: str) -> Iterator[BinaryIO]:
-    """Open a file for reading, by path or URL.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read; file systems of URLs may raise others, too.
-    BackendUnavailable
-        As `file_system`.
-    """
+    """Open a file for reading, by path or URL; it raises OSErrors, and file systems of URLs may raise others, too."""
     if not is_url(location):
         with open(location, "rb") as file:
             yield file
@@ -174,12 +166,7 @@ def exists(location: str) -> bool:
 def find_files(folder: str) -> Iterator[tuple[str, int]]:
     """Yield the files below a folder in order, each with its path relative to it, with slashes, and its size.
 
-    Hidden ones are left out.
-
-    Raises
-    ------
-    OSError
-        If a folder cannot be listed; file systems of URLs may raise others, too.
+    Hidden ones are left out. Errors are those of `open_binary`.
     """
     files = _find_remote(folder) if is_url(folder) else _find_local(folder)
     for name, size in files:

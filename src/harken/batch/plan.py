@@ -99,13 +99,7 @@ def _plain(value: Any) -> Any:
 
 
 def weights_digest(load: Mapping[str, Any]) -> str:
-    """Return the digest of the weights that these arguments of `harken.load` choose.
-
-    Raises
-    ------
-    CheckpointNotFound, CheckpointError
-        As `harken.load`.
-    """
+    """Return the digest of the weights that these arguments of `harken.load` choose, or raise its errors."""
     model = resolve_model(
         load.get("model", "tiny.en"), revision=load.get("revision"), download=load.get("download", True)
     )
@@ -234,11 +228,6 @@ def remove_unplanned(store: Store, names: Collection[str]) -> None:
     """Remove the files of shards that are not among these: other shards have all of their recordings.
 
     Workers that lost their driver, or were taken for lost, may publish such shards.
-
-    Raises
-    ------
-    OutputError
-        If one cannot be removed.
     """
     for files in SHARD_FILES:
         for name in store.shards(files) - set(names):

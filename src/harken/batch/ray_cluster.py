@@ -151,13 +151,7 @@ def _room(ray: Any, threads: int | None) -> tuple[int, int]:
 
 
 def _connect(address: str) -> Any:
-    """Return the module of Ray, connected to a cluster.
-
-    Raises
-    ------
-    BackendUnavailable
-        If it is not installed, or there is no cluster.
-    """
+    """Return the module of Ray, connected to a cluster; raises as `RayWorkers`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -179,13 +173,7 @@ def _connect(address: str) -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Check that something listens at an address; Ray itself tries for more than a minute.
-
-    Raises
-    ------
-    BackendUnavailable
-        If nothing does.
-    """
+    """Raise `BackendUnavailable` if nothing listens at an address; Ray itself tries for more than a minute."""
     host, _, port = address.rpartition(":")
     if "://" in address or not port.isdecimal():
         return

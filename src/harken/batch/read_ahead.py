@@ -65,13 +65,7 @@ class FetchedFile(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Read bytes.
-
-        Raises
-        ------
-        AudioError
-            If it cannot be fetched.
-        """
+        """Read bytes; an `AudioError` says why they cannot be fetched."""
         return self._ahead.file(self._index).read(size)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -232,13 +232,7 @@ def publish_shard(
 def publish_side_files(
     store: Store, recipe: Recipe, recording: BatchRecording, transcript: Transcript
 ) -> dict[str, str]:
-    """Publish the transcript of a recording in the formats of the recipe; return the names of the files by format.
-
-    Raises
-    ------
-    OutputError
-        If one cannot be written.
-    """
+    """Publish the transcript of a recording in the formats of the recipe; return the names of the files by format."""
     names = {name: f"{TRANSCRIPT_FOLDER}/{recording.side_name}.{name}" for name in recipe.formats}
     for format_name, name in names.items():
         link = None
@@ -274,13 +268,7 @@ def read_reports(store: Store, names: Collection[str]) -> dict[str, ShardReport]
 
 
 def require_pyarrow() -> None:
-    """Check that pyarrow is there.
-
-    Raises
-    ------
-    BackendUnavailable
-        If it is not installed.
-    """
+    """Raise `BackendUnavailable` unless pyarrow is installed."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:

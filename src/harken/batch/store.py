@@ -57,13 +57,7 @@ class Store:
         self._lease = {"machine": _machine(), "process": os.getpid(), "token": secrets.token_hex(8)}
 
     def publish(self, name: str, chunks: Iterable[str | bytes]) -> None:
-        """Write a file, all of it or nothing.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be written.
-        """
+        """Write a file, all of it or nothing; an `OutputError` says why it cannot be written."""
         location = join(self.folder, name)
         if not is_url(location):
             path = Path(location)
@@ -84,13 +78,7 @@ class Store:
             time.sleep(wait_s)
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be removed.
-        """
+        """Remove a file if it is there; an `OutputError` says why it cannot be removed."""
         location = join(self.folder, name)
         with suppress(FileNotFoundError), _naming(location, "removed", OutputError):
             if is_url(location):
@@ -100,26 +88,14 @@ class Store:
                 os.remove(location)
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file; None if there is none.
-
-        Raises
-        ------
-        PlanError
-            If it cannot be read.
-        """
+        """Return the content of a file, None if there is none; a `PlanError` says why it cannot be read."""
         location = join(self.folder, name)
         with suppress(FileNotFoundError), _naming(location, "read", PlanError):
             return read_bytes(location)
         return None
 
     def shards(self, files: ShardFiles) -> set[str]:
-        """Return the names of the shards that have files of a kind.
-
-        Raises
-        ------
-        PlanError
-            If the folder cannot be listed.
-        """
+        """Return the names of the shards that have files of a kind; a `PlanError` says why they cannot be listed."""
         location, names = join(self.folder, files.folder), list[str]()
         with suppress(FileNotFoundError), _naming(location, "listed", PlanError):
             if not is_url(location):

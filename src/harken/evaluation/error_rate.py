@@ -22,13 +22,7 @@ from harken.text.languages import LANGUAGES_WITHOUT_SPACES
 
 @contextmanager
 def require_eval_extra() -> Iterator[None]:
-    """Import modules of the extra inside this block.
-
-    Raises
-    ------
-    BackendUnavailable
-        If one is not installed.
-    """
+    """Import modules of the extra inside this block; one that is not installed raises `BackendUnavailable`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in their docstrings warn at the first compilation
@@ -57,11 +51,6 @@ def normalizer(language: str | None) -> Normalizer:
     Source: the Whisper paper, appendix C, and openai/whisper, normalizers/. English has rules of its own for
     spelling, numbers and contractions; all other languages, and unknown ones, lose only case, punctuation and marks.
     In a language without spaces every letter (grapheme cluster) becomes a word.
-
-    Raises
-    ------
-    BackendUnavailable
-        If the extra ``harken[eval]`` is not installed.
     """
     with require_eval_extra():
         from whisper_normalizer.basic import BasicTextNormalizer

@@ -232,13 +232,7 @@ class HypothesisStore:
     _file: TextIO | None = None
 
     def add(self, name: str, hypothesis: EvalHypothesis) -> None:
-        """Add a hypothesis and write it to the file.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be written.
-        """
+        """Add a hypothesis and write it to the file; an `OutputError` says why it cannot be written."""
         self.by_name[name] = hypothesis
         if self._file:
             line = dump_json({"audio": name} | asdict(hypothesis) | {"by": self.provenance})

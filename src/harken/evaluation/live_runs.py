@@ -69,13 +69,7 @@ class JoinedStream:
         )
 
     def load(self) -> tuple[Floats, ...]:
-        """Read the recordings at 16 kHz, each followed by the silence except the last: concatenated, the stream.
-
-        Raises
-        ------
-        AudioError
-            If one cannot be read.
-        """
+        """Read the recordings at 16 kHz, each followed by the silence except the last: concatenated, the stream."""
         silence = np.zeros(round(self.gap_s * SAMPLE_RATE), np.float32)
         *before, last = (load_audio(recording.entry.path) for recording in self.recordings)
         return (*(np.concatenate([samples, silence]) for samples in before), last)

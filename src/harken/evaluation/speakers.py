@@ -82,11 +82,6 @@ def count_diarization_errors(
     of a turn of the reference is not scored, nor, without `overlap`, where two or more speak at once in it.
 
     Source: NIST, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan", section 4.1.
-
-    Raises
-    ------
-    BackendUnavailable
-        If the extra ``harken[speakers]`` is not installed.
     """
     reference, hypothesis = join_touching(reference), join_touching(hypothesis)
     collars = [(edge - collar_s, edge + collar_s) for edge in edges(reference)] if collar_s else []
@@ -117,11 +112,6 @@ def jaccard_errors(reference: Turns, hypothesis: Turns) -> dict[str, float]:
     others. The Jaccard error rate (JER) is the mean over speakers.
 
     Source: Ryant et al., "The Second DIHARD Diarization Challenge" (Interspeech 2019), section 4.2.
-
-    Raises
-    ------
-    BackendUnavailable
-        If the extra ``harken[speakers]`` is not installed.
     """
     times = np.unique([*edges(reference), *edges(hypothesis)])
     names, spoken = activity(reference, times)
@@ -169,10 +159,7 @@ def join_touching(turns: Iterable[SpeakerTurn]) -> list[SpeakerTurn]:
 def assign(costs: Matrix) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows and columns of the one-to-one assignment with the lowest cost (the Hungarian algorithm).
 
-    Raises
-    ------
-    BackendUnavailable
-        If the extra ``harken[speakers]`` is not installed.
+    It needs the extra ``harken[speakers]``, and so do all that use it.
     """
     try:
         from scipy.optimize import linear_sum_assignment
@@ -301,18 +288,10 @@ def evaluate_speakers(
 ) -> Iterator[SpeakerScore | Failure]:
     """Score recordings one after another.
 
-    Parameters
-    ----------
-    entries : sequence of Entry
-        Their reference is `Entry.rttm`, or else the file beside the recording that has its name and ends in .rttm.
-    load_diarizer : callable
-        Called at most once.
-    load_recognizer : callable, optional
-        Called at most once; transcribes the recordings of which `Entry.said` is known. Without, none is transcribed.
-    options : TranscribeOptions, optional
-    turns : path, optional
-        Folder of hypotheses, NAME.json (the format json of a transcript) or NAME.rttm for each recording NAME.wav.
-        Then nothing is loaded.
+    Their references are `Entry.rttm`, or else the file beside the recording that has its name and ends in .rttm. The
+    diarizer and the recognizer are loaded at most once; if there is one, it transcribes the recordings of which
+    `Entry.said` is known. With `turns`, a folder of hypotheses, NAME.json (the format json of a transcript) or
+    NAME.rttm for each recording NAME.wav, nothing is loaded.
 
     Yields
     ------

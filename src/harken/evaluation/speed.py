@@ -125,12 +125,8 @@ def summarise_speed(
 ) -> SpeedSummary:
     """Add up the runs of an engine, given the options of the rounds.
 
-    Errors in the recordings with a reference text are counted where they are to be `scored`.
-
-    Raises
-    ------
-    BackendUnavailable
-        If errors are to be counted and the extra ``harken[eval]`` is not installed.
+    Errors in the recordings with a reference text are counted where they are to be `scored`, which needs the extra
+    ``harken[eval]``.
     """
     median_runs = [median_run(one.runs[engine], lambda run: run.stats.decode_s) for one in rounds]
     recordings = [recording for one in rounds for recording in one.recordings]
