@@ -54,22 +54,10 @@ def gpu_in_turn(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFactory:
-    """A maker of backends of one kind.
+    """A maker of backends of one kind, with arguments of `harken.load`.
 
-    Parameters
-    ----------
-    backend : {"auto", "native", "onnx", "torch", "numpy"}
-        "auto" is torch for a GPU or hashed attention; else native where its library can be loaded and fits the model
-        and the precision, else onnx, an extra.
-    device, precision : str
-        As `harken.load` takes them.
-    threads : int or None
-    cache : Path or None
-        Directory of built graphs and packed weights.
-    attention : {"full", "lsh"}
-        Attention of torch's encoder: to all positions, or to those that hashes find.
-    lsh_rounds, lsh_bucket_size : int
-        As `harken.load` takes them.
+    The backend "auto" is torch for a GPU or hashed attention; else native where its library can be loaded and fits the
+    model and the precision, else onnx, an extra.
 
     Raises
     ------

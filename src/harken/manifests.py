@@ -47,33 +47,18 @@ T = TypeVar("T")
 class Entry:
     """One recording and its reference text.
 
-    Attributes
-    ----------
-    name : str
-        Folder of the manifest and path in it, such as ``"german/a.flac"``, or the whole path of a file elsewhere;
-        results name the recording by it.
-    path : Path
-    text : str
-        Reference text; empty for a recording without speech.
-    language : str or None
-        Code of the language; None if it is unknown or there is no speech.
-    seconds : float or None
-        Length, if the manifest gives one.
-    speaker : str or None
-    rttm : Path or None
-        File of the turns of several speakers.
-    said : tuple of (str, str)
-        Speaker and text of each turn, in order; empty if they are unknown.
+    Results name it by the folder of the manifest and the path in it, such as ``"german/a.flac"``, or by the whole path
+    of a file elsewhere.
     """
 
     name: str
     path: Path
-    text: str
-    language: str | None = None
-    seconds: float | None = None
+    text: str  # empty for a recording without speech
+    language: str | None = None  # code; None if it is unknown or there is no speech
+    seconds: float | None = None  # length, if the manifest gives one
     speaker: str | None = None
-    rttm: Path | None = None
-    said: tuple[tuple[str, str], ...] = ()
+    rttm: Path | None = None  # file of the turns of several speakers
+    said: tuple[tuple[str, str], ...] = ()  # speaker and text of each turn, in order; empty if they are unknown
 
     @property
     def set(self) -> str:

@@ -157,12 +157,9 @@ def describe_attempt(attempt: Attempt) -> str:
 
 
 def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floats:
-    """Read the samples of an excerpt of a recording.
+    """Read the samples of an excerpt of a recording, as 16 kHz mono.
 
-    Returns
-    -------
-    ndarray of shape (samples,), float32, 16 kHz mono
-        As long as `duration_s` and at least a frame, or less than `duration_s` if the recording ends before.
+    They are as long as `duration_s` and at least a frame, or less if the recording ends before.
 
     Raises
     ------
