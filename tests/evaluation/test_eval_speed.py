@@ -19,7 +19,6 @@ from harken.evaluation.speed import (
     Run,
     WindowTokens,
     divergences,
-    first_divergence,
     run_rounds,
     summarise_speed,
 )
@@ -118,19 +117,13 @@ DIVERGENCES: list[tuple[tuple[WindowTokens, ...], tuple[WindowTokens, ...], obje
 
 
 @pytest.mark.parametrize(("one", "other", "expected"), DIVERGENCES)
-def test_first_divergence_is_found(one, other, expected) -> None:
-    divergence = first_divergence(make_result(*one), make_result(*other, text="other"))
-    assert (divergence and (divergence.start_s, divergence.index, divergence.tokens)) == expected
-    assert not (divergence and divergence.same_text)
-
-
-def test_divergence_of_any_run_is_reported_once_per_recording() -> None:
-    same, other = make_result((0.0, (1,))), make_result((0.0, (2,)))
-    results = {"x": (same, same, same), "y": (same, other, other)}
+def test_the_first_divergence_of_any_run_is_found_once_for_each_recording(one, other, expected) -> None:
+    same, others = make_result(*one), make_result(*other, text="other")
     runs = {
-        name: tuple(Run(wall_s=1, stats=DecodeStats(), results=(each,)) for each in of_engine)
-        for name, of_engine in results.items()
+        name: [Run(wall_s=1, stats=DecodeStats(), results=(each,)) for each in results]
+        for name, results in {"x": (same, same, same), "y": (same, others, others)}.items()
     }
     bench_round = Round(recordings=(), runs=runs)
-    (divergence,) = divergences([bench_round, bench_round], "x", "y")
-    assert (divergence.entry, divergence.tokens, divergence.same_text) == (ENTRY, (1, 2), True)
+    found = divergences([bench_round, bench_round], "x", "y")
+    assert [(each.start_s, each.index, each.tokens) for each in found] == ([expected] if expected else [])
+    assert all((each.entry, each.same_text) == (ENTRY, False) for each in found)
