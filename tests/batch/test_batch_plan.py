@@ -181,35 +181,11 @@ def test_the_same_options_are_never_refused(store, options):
     assert recipe.digest == again.digest
 
 
-OTHER_VALUES = {
-    "formats": ["srt"],
-    "languages": ["de"],
-    "hotwords": ["Ärzte"],
-    "clip_timestamps": [1.0],
-    "replace": ["a = b"],
-}
-"""Other values of the options that are empty by default."""
-
-
-def changed(name, value):
-    """Return another value of an option, of the same type."""
-    match value:
-        case bool():
-            return not value
-        case int() | float():
-            return value + 1
-        case tuple() | list():
-            return [*value, *value[-1:]] if value else OTHER_VALUES[name]
-        case _:
-            return f"{value}x"
-
-
 def test_each_option_counts_except_the_batch_size():
     before = json.loads(json.dumps(RECIPE.as_json()))
-    for name in before:
-        now = {**before, name: changed(name, before[name])}
-        assert [text.split()[0] for text in differences(before, now)] == [name]
     assert {field.name for field in fields(TranscribeOptions)} <= before.keys()
+    for name in before:
+        assert [text.split()[0] for text in differences(before, {**before, name: "other"})] == [name]
     assert replace(RECIPE, options=TranscribeOptions(batch_size=8)).digest == RECIPE.digest
 
 

@@ -178,6 +178,7 @@ def test_json_holds_all_results(cli: CliRunner) -> None:
     bench(cli, "--hop-frames", "40", "--json", "out.json")
     report = read_report()
     assert [*report] == ["by", "engine", "complete", "repeats", "configs", "streams", "failed"]
+    assert (report["complete"], report["failed"]) == (True, [])
     (session,) = report["configs"].values()
     assert (session["options"]["hop_frames"], session["config"]["window_frames"]) == (40, 200)
     assert session["words"] == {"timed": 5, "unmatched_hypothesis": 5, "unmatched_reference": 0}

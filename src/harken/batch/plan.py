@@ -89,13 +89,9 @@ class Recipe:
 
 def differences(before: Json, now: Json) -> list[str]:
     """Return what differs between two recipes as JSON, in words; what only one of them has follows from that."""
-    names = [name for name in before if name in now and before[name] != _plain(now[name])]
-    return [f"{name} was {before[name]!r}, now is {_plain(now[name])!r}" for name in names]
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON gives it back."""
-    return [*map(_plain, value)] if isinstance(value, tuple | list) else value
+    now = json.loads(json.dumps(now))  # as a file gives it back
+    names = [name for name in before if name in now and before[name] != now[name]]
+    return [f"{name} was {before[name]!r}, now is {now[name]!r}" for name in names]
 
 
 def weights_digest(load: Mapping[str, Any]) -> str:
