@@ -47,7 +47,7 @@ class _Actor:
         try:
             return self._worker.transcribe(task, self._set_progress)
         except Exception as error:
-            return broken_by(task, error)
+            return broken_by(error)
 
     def progress(self) -> Progress:
         """Return how far the task is."""
