@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from engines import PACKAGES, Reply, Worker, add_engine_options, engine
+from engines import PACKAGES, Reply, Worker, add_engine_options, workers_of
 from program import Args, Parser, Row, add, main, note, percent
 from recordings import SCORING, difference, evaluate, read_sets
 
@@ -45,8 +44,7 @@ def options(parser: Parser) -> None:
 
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each group of recordings."""
-    with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(engine(name, args))) for name in args.engines]
+    with workers_of(args) as workers:
         for language, beam_size in product(args.language, args.beam):
             outcomes = transcribe_sets(workers, args, named=language == "named", beam_size=beam_size)
             for group, members in groups(outcomes):

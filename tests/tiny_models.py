@@ -37,18 +37,10 @@ TORCH_DEVICE = os.environ.get("HARKEN_TORCH_DEVICE", "cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendCase:
-    """A backend under test, and how far its log-probabilities may be from the reference backend's.
+    """A backend under test, and how far its log-probabilities may be from the reference backend's."""
 
-    Parameters
-    ----------
-    tolerance : float
-        Largest difference, in standard deviations of the reference logits.
-    reason : str
-        Source of the difference, and its measured size.
-    """
-
-    tolerance: float
-    reason: str
+    tolerance: float  # in standard deviations of the reference logits
+    reason: str  # source of the difference, and its measured size
 
 
 BY_DAY = ("onnx-fp32", "native-fp32", "native-int8", "torch-graphs")

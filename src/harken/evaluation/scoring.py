@@ -31,27 +31,14 @@ MIN_SPEAKERS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalHypothesis:
-    """The transcript of a recording by some engine.
-
-    Attributes
-    ----------
-    text : str
-    language : str or None
-        Code of the given or detected language, if known.
-    seconds : float or None
-        Length of the recording, if known.
-    wall_s : float or None
-        Time that transcribing took, in seconds, if known.
-    dropped_s, unwritten_s : float or None
-        Seconds of detected speech whose text was dropped as a hallucination, and that has no text, if known.
-    """
+    """The transcript of a recording by some engine, and what is known of it."""
 
     text: str
-    language: str | None = None
-    seconds: float | None = None
-    wall_s: float | None = None
-    dropped_s: float | None = None
-    unwritten_s: float | None = None
+    language: str | None = None  # code of the given or detected one
+    seconds: float | None = None  # length of the recording
+    wall_s: float | None = None  # that transcribing took
+    dropped_s: float | None = None  # of detected speech whose text was dropped as a hallucination
+    unwritten_s: float | None = None  # of detected speech that has no text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,34 +51,18 @@ class EvalRecording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The reference, the hypothesis and the errors of one recording.
-
-    Attributes
-    ----------
-    entry : Entry
-    hypothesis : EvalHypothesis
-    language : str or None
-        Code of the language whose rules normalized both texts.
-    normalized_reference, normalized_hypothesis : str
-    alignment : sequence of AlignmentChunk
-        Both normalized texts, aligned.
-    word_errors : ErrorCounts or None
-        None in a language without spaces between words.
-    character_errors : ErrorCounts
-        Spaces count as characters; in a language without spaces only letters count.
-    classes : dict of str to ErrorCounts
-        See `harken.evaluation.error_rate.count_error_classes`; and ``language``, 1 if it is wrong, where it is known.
-    """
+    """The reference, the hypothesis and the errors of one recording."""
 
     entry: Entry
     hypothesis: EvalHypothesis
-    language: str | None
+    language: str | None  # code of the language whose rules normalized both texts
     normalized_reference: str
     normalized_hypothesis: str
-    alignment: Alignment
-    word_errors: ErrorCounts | None
-    character_errors: ErrorCounts
+    alignment: Alignment  # of both normalized texts
+    word_errors: ErrorCounts | None  # None in a language without spaces between words
+    character_errors: ErrorCounts  # spaces count as characters; in a language without spaces only letters count
     classes: dict[str, ErrorCounts]
+    """See `harken.evaluation.error_rate.count_error_classes`; and ``language``, 1 if it is wrong, where it is known."""
 
     @property
     def error_counts(self) -> ErrorCounts:
