@@ -116,9 +116,10 @@ DIVERGENCES: list[tuple[tuple[WindowTokens, ...], tuple[WindowTokens, ...], obje
 ]
 
 
+@pytest.mark.parametrize("text", ["same", "other"])
 @pytest.mark.parametrize(("one", "other", "expected"), DIVERGENCES)
-def test_the_first_divergence_of_any_run_is_found_once_for_each_recording(one, other, expected) -> None:
-    same, others = make_result(*one), make_result(*other, text="other")
+def test_the_first_divergence_of_any_run_is_found_once_for_each_recording(one, other, expected, text) -> None:
+    same, others = make_result(*one), make_result(*other, text=text)
     runs = {
         name: [Run(wall_s=1, stats=DecodeStats(), results=(each,)) for each in results]
         for name, results in {"x": (same, same, same), "y": (same, others, others)}.items()
@@ -126,4 +127,4 @@ def test_the_first_divergence_of_any_run_is_found_once_for_each_recording(one, o
     bench_round = Round(recordings=(), runs=runs)
     found = divergences([bench_round, bench_round], "x", "y")
     assert [(each.start_s, each.index, each.tokens) for each in found] == ([expected] if expected else [])
-    assert all((each.entry, each.same_text) == (ENTRY, False) for each in found)
+    assert all((each.entry, each.same_text) == (ENTRY, text == "same") for each in found)

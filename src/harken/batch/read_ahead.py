@@ -57,11 +57,9 @@ class FetchedFile(io.RawIOBase):
         self._index, self._ahead = index, ahead
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
@@ -123,18 +121,17 @@ class _ReadAhead:
         self._pieces.close()
 
     def _fetch(self, recording: BatchRecording) -> BinaryIO:
-        wait_s = FIRST_WAIT_S
-        for tries_left in reversed(range(FETCH_TRIES)):
+        tries, wait_s = 1, FIRST_WAIT_S
+        while True:
             try:
                 return self._pieces.cut(recording) if recording.is_piece else _open(recording)
+            except AudioError:
+                raise
             except Exception as error:  # whatever a file system raises
-                if isinstance(error, AudioError):
-                    raise
-                if _is_lasting(error) or not tries_left or self._is_closed.is_set():
+                if _is_lasting(error) or tries == FETCH_TRIES or self._is_closed.is_set():
                     raise audio_error(recording.shown_name, error) from error
             self._is_closed.wait(wait_s)
-            wait_s *= 2
-        raise AssertionError("the last try returns or raises")
+            tries, wait_s = tries + 1, 2 * wait_s
 
 
 def _is_lasting(error: Exception) -> bool:

@@ -49,7 +49,6 @@ from harken.evaluation.speed import (
     Round,
     SpeedSummary,
     divergences,
-    failures,
     run_rounds,
     summarise_speed,
 )
@@ -322,7 +321,7 @@ def _speed_measurement(
 def _outcomes(rounds: Iterator[Round]) -> Iterator[Round | Failure]:
     """Yield rounds, and before each what could not be read in it."""
     for one in rounds:
-        yield from failures([one])
+        yield from one.failures
         yield one
 
 

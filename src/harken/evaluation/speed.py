@@ -48,6 +48,12 @@ class Round:
     recordings: tuple[EvalRecording, ...]
     runs: Mapping[str, Sequence[Run]]
 
+    @property
+    def failures(self) -> Iterable[Failure]:
+        """The recordings that could not be read, each once."""
+        outcomes = (outcome for runs in self.runs.values() for run in runs for outcome in run.results)
+        return {outcome.entry.name: outcome for outcome in outcomes if isinstance(outcome, Failure)}.values()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
@@ -150,26 +156,18 @@ def summarise_speed(
     )
 
 
-def failures(rounds: Iterable[Round]) -> tuple[Failure, ...]:
-    """Return the recordings that could not be read, each once."""
-    runs = (run for one in rounds for engine_runs in one.runs.values() for run in engine_runs)
-    outcomes = (outcome for run in runs for outcome in run.results)
-    failed = {outcome.entry.name: outcome for outcome in outcomes if isinstance(outcome, Failure)}
-    return tuple(failed.values())
-
-
 def divergences(rounds: Iterable[Round], first: str, second: str) -> tuple[Divergence, ...]:
     """Return the first divergence of two engines in each recording in which any pair of their runs differs."""
     found: dict[str, Divergence] = {}
     for bench_round in rounds:
         for one, other in zip(bench_round.runs[first], bench_round.runs[second], strict=True):
             for pair in zip(one.results, other.results, strict=True):
-                if divergence := first_divergence(*pair):
+                if divergence := _first_divergence(*pair):
                     found.setdefault(divergence.entry.name, divergence)
     return tuple(found.values())
 
 
-def first_divergence(one: RecordingResult | Failure, other: RecordingResult | Failure) -> Divergence | None:
+def _first_divergence(one: RecordingResult | Failure, other: RecordingResult | Failure) -> Divergence | None:
     """Return the first divergence of two results; None if all tokens are equal, or a recording could not be read."""
     if isinstance(one, Failure) or isinstance(other, Failure):
         return None
