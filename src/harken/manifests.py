@@ -10,7 +10,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,6 +59,7 @@ class Entry:
     speaker: str | None = None
     rttm: Path | None = None  # file of the turns of several speakers
     said: tuple[tuple[str, str], ...] = ()  # speaker and text of each turn, in order; empty if they are unknown
+    has_reference: bool = field(default=True, compare=False)  # else the text is unknown
 
     @property
     def set(self) -> str:
@@ -126,7 +127,10 @@ def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Seque
     if not files:
         raise ManifestError(f"{path}: holds neither {MANIFEST} nor audio")
     name = path.resolve().name
-    return [Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="") for file in files]
+    return [
+        Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="", has_reference=False)
+        for file in files
+    ]
 
 
 def manifest_path(path: str | os.PathLike[str]) -> Path:
@@ -264,6 +268,7 @@ def _parse_entry(fields: Json, manifest: Path, where: str, needs_text: bool) -> 
         speaker=None if speaker is None else str(speaker),
         rttm=rttm,
         said=_parse_said(fields, where),
+        has_reference=fields.get("text") is not None,
     )
 
 

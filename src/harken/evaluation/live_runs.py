@@ -30,7 +30,7 @@ from harken.evaluation.latency import (
     timed,
     unit_splitter,
 )
-from harken.evaluation.scoring import EvalHypothesis, EvalRecording, Failure, score, summarise
+from harken.evaluation.scoring import EvalHypothesis, Failure, score, summarise
 from harken.evaluation.speed import median_run, rotation
 from harken.manifests import Entry
 from harken.results import Word
@@ -44,42 +44,37 @@ from harken.types import SAMPLE_RATE
 class JoinedStream:
     """Recordings that are transcribed as one stream, in their order, with silence between them."""
 
-    recordings: tuple[EvalRecording, ...]
+    recordings: tuple[Entry, ...]
     gap_s: float = 0.0
-
-    @property
-    def has_reference(self) -> bool:
-        """True if the reference texts of all recordings are known."""
-        return all(recording.has_reference for recording in self.recordings)
 
     @property
     def entry(self) -> Entry:
         """The stream as one recording, named by the speaker."""
-        first, *others = entries = [recording.entry for recording in self.recordings]
+        first, *others = self.recordings
         if not others:
             return first
         folder = PurePosixPath(first.name).parent
-        seconds = [entry.seconds for entry in entries]
+        seconds = [recording.seconds for recording in self.recordings]
         known = None if None in seconds else sum(filter(None, seconds)) + self.gap_s * len(others)
         return replace(
             first,
             name=str(folder / (first.speaker or "joined")),
-            text=" ".join(entry.text for entry in entries),
+            text=" ".join(recording.text for recording in self.recordings),
             seconds=known,
+            has_reference=all(recording.has_reference for recording in self.recordings),
         )
 
     def load(self) -> tuple[Floats, ...]:
         """Read the recordings at 16 kHz, each followed by the silence except the last: concatenated, the stream."""
         silence = np.zeros(round(self.gap_s * SAMPLE_RATE), np.float32)
-        *before, last = (load_audio(recording.entry.path) for recording in self.recordings)
+        *before, last = (load_audio(recording.path) for recording in self.recordings)
         return (*(np.concatenate([samples, silence]) for samples in before), last)
 
 
-def join_by_speaker(recordings: Iterable[EvalRecording], gap_s: float) -> tuple[JoinedStream, ...]:
+def join_by_speaker(recordings: Iterable[Entry], gap_s: float) -> tuple[JoinedStream, ...]:
     """Join the recordings of each speaker (of a folder, in a language) into a stream, in their order."""
 
-    def speaker(recording: EvalRecording) -> tuple[str, ...]:
-        entry = recording.entry
+    def speaker(entry: Entry) -> tuple[str, ...]:
         return str(PurePosixPath(entry.name).parent), entry.language or "", entry.speaker or ""
 
     return tuple(
@@ -108,7 +103,7 @@ def reference_word_times(
     start_s = 0.0
     for recording, samples in zip(stream.recordings, recording_samples, strict=True):
         found: Iterable[Word]
-        if text := recording.entry.text:
+        if text := recording.text:
             # Words in capitals are many tokens each, which makes their times less exact.
             found = recognizer.align(samples, text.lower() if text.isupper() else text, options)
         else:
@@ -333,7 +328,7 @@ def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOp
         return summarise(
             score(stream.entry, EvalHypothesis(text=text), stream.entry.language or language)
             for stream, text in zip((live_round.stream for live_round in rounds), texts, strict=True)
-            if stream.has_reference
+            if stream.entry.has_reference
         ).wer
 
     return LiveSummary(

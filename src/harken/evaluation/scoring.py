@@ -42,14 +42,6 @@ class EvalHypothesis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalRecording:
-    """A recording to measure with."""
-
-    entry: Entry
-    has_reference: bool  # otherwise its text means nothing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """The reference, the hypothesis and the errors of one recording."""
 

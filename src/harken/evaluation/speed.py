@@ -13,7 +13,7 @@ from harken.api import Recognizer
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.evaluation.evaluate import reference_language, resolve_entry_options
-from harken.evaluation.scoring import EvalHypothesis, EvalRecording, Evaluation, Failure, score, summarise
+from harken.evaluation.scoring import EvalHypothesis, Evaluation, Failure, score, summarise
 from harken.manifests import Entry
 from harken.results import Attempt
 from harken.transcribe import Callbacks, TranscribeOptions
@@ -45,7 +45,7 @@ class Run:
 class Round:
     """All runs over recordings that are decoded together, those of each engine in order."""
 
-    recordings: tuple[EvalRecording, ...]
+    recordings: tuple[Entry, ...]
     runs: Mapping[str, Sequence[Run]]
 
     @property
@@ -84,7 +84,7 @@ class SpeedSummary:
 
 def run_rounds(
     engines: Mapping[str, Recognizer],
-    recordings: Sequence[EvalRecording],
+    recordings: Sequence[Entry],
     options: TranscribeOptions,
     repeats: int,
 ) -> Iterator[Round]:
@@ -102,7 +102,7 @@ def run_rounds(
     batches = _batch_by_language(recordings, options)
     for language, (first, *_) in dict(reversed(batches)).items():
         for engine in engines.values():
-            resolve_entry_options(engine, options, first.entry.name, language)
+            resolve_entry_options(engine, options, first.name, language)
     for language, batch in batches[:1]:
         for engine in engines.values():
             _transcribe(engine, batch[: options.effective_batch_size + 1], replace(options, language=language))
@@ -135,24 +135,19 @@ def summarise_speed(
     ``harken[eval]``.
     """
     median_runs = [median_run(one.runs[engine], lambda run: run.stats.decode_s) for one in rounds]
-    recordings = [recording for one in rounds for recording in one.recordings]
-    outcomes = [outcome for run in median_runs for outcome in run.results]
-    results = [
-        (recording, outcome)
-        for recording, outcome in zip(recordings, outcomes, strict=True)
-        if isinstance(outcome, RecordingResult)
-    ]
+    outcomes = (outcome for run in median_runs for outcome in run.results)
+    results = tuple(outcome for outcome in outcomes if isinstance(outcome, RecordingResult))
     scores = [
         score(result.entry, result.hypothesis, reference_language(result.entry, options))
-        for recording, result in results
-        if scored and recording.has_reference
+        for result in results
+        if scored and result.entry.has_reference
     ]
     return SpeedSummary(
         stats=sum((run.stats for run in median_runs), DecodeStats()),
         wall_s=sum(median(run.wall_s for run in one.runs[engine]) for one in rounds),
-        audio_s=sum(result.hypothesis.seconds or 0.0 for _, result in results),
+        audio_s=sum(result.hypothesis.seconds or 0.0 for result in results),
         evaluation=summarise(scores) if scores else None,
-        results=tuple(result for _, result in results),
+        results=results,
     )
 
 
@@ -187,10 +182,10 @@ def _first_divergence(one: RecordingResult | Failure, other: RecordingResult | F
 
 
 def _batch_by_language(
-    recordings: Sequence[EvalRecording], options: TranscribeOptions
-) -> list[tuple[str | None, tuple[EvalRecording, ...]]]:
+    recordings: Sequence[Entry], options: TranscribeOptions
+) -> list[tuple[str | None, tuple[Entry, ...]]]:
     """Return the recordings of each round, with the language that the engines get."""
-    with_language = [(options.language or recording.entry.language, recording) for recording in recordings]
+    with_language = [(options.language or recording.language, recording) for recording in recordings]
     if options.effective_batch_size == 1:
         return [(language, (recording,)) for language, recording in with_language]
     return [
@@ -199,25 +194,25 @@ def _batch_by_language(
     ]
 
 
-def _transcribe(engine: Recognizer, recordings: Sequence[EvalRecording], options: TranscribeOptions) -> Run:
+def _transcribe(engine: Recognizer, recordings: Sequence[Entry], options: TranscribeOptions) -> Run:
     """Run an engine once over recordings that are decoded together, and time it."""
     windows: list[list[WindowTokens]] = [[] for _ in recordings]
     callbacks = {i: Callbacks(on_window_end=partial(_record_window, own)) for i, own in enumerate(windows)}
     start_s = perf_counter()
     transcriptions = engine.transcribe_many(
-        [recording.entry.path for recording in recordings], options, callbacks=callbacks
+        [recording.path for recording in recordings], options, callbacks=callbacks
     )
     outcomes: list[RecordingResult | Failure] = []
     for recording, transcription, recorded in zip(recordings, transcriptions, windows, strict=True):
         try:
             transcript = transcription.result()
         except AudioError as error:
-            outcomes.append(Failure(entry=recording.entry, reason=str(error)))
+            outcomes.append(Failure(entry=recording, reason=str(error)))
             continue
         hypothesis = EvalHypothesis(
             text=transcript.text, language=transcript.language, seconds=transcript.duration_s
         )
-        outcomes.append(RecordingResult(entry=recording.entry, hypothesis=hypothesis, windows=tuple(recorded)))
+        outcomes.append(RecordingResult(entry=recording, hypothesis=hypothesis, windows=tuple(recorded)))
     return Run(wall_s=perf_counter() - start_s, stats=transcriptions[0].batch_stats, results=outcomes)
 
 
