@@ -98,9 +98,9 @@ class BackendFactory:
         shares_encoder: bool = False,
         vocab_subset: Ints | None = None,
     ) -> Backend:
-        """Make the backend of a checkpoint, or of its decoder only, for another precision than that of the factory.
+        """Make the backend of a checkpoint, or of its decoder alone where that shares an encoder.
 
-        Logits cover the ids of a subset, or all.
+        The precision is that of the factory unless another is given; logits cover the ids of a subset, or all.
 
         Raises
         ------

@@ -163,7 +163,7 @@ def _transcriber(entries: Sequence[Entry], engine: Engine) -> Callable[[Entry], 
 def resolve_entry_options(
     recognizer: Recognizer, options: TranscribeOptions, name: str, language: str | None
 ) -> TranscribeOptions:
-    """Return the options of the recording of a name, checked against the model.
+    """Return the options of a recording, given its name and language, checked against the model.
 
     A language of the options holds for all recordings, else that of the manifest; None is to be detected.
 

@@ -316,7 +316,7 @@ class LiveSummary:
 
 
 def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOptions) -> LiveSummary:
-    """Add up the runs of the setting of a name, given the options of the rounds."""
+    """Add up the runs of one setting, given its name and the options of the rounds."""
     runs = [median_run(live_round.runs[name], lambda run: run.cost.wall_s) for live_round in rounds]
     latencies: Latencies = reduce(add, (run.latencies for run in runs), Latencies())
 

@@ -211,7 +211,7 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
 
 
 def worst(scores: Iterable[tuple[Score, ...]]) -> list[tuple[Score, ...]]:
-    """Return the scores of recordings by all engines, those with most errors first, and those without left out."""
+    """Return the scores of each recording with errors by all engines, that with the most errors first."""
 
     def errors(own: tuple[Score, ...]) -> int:
         return sum(scored.error_counts.errors for scored in own)
