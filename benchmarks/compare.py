@@ -113,6 +113,6 @@ def compare(
 
 if __name__ == "__main__":
     main(
-        rows, options, name="compare", model="tiny.en", sets=(DEFAULT_SET,), needs=SCORING, packages=PACKAGES,
+        rows, options, model="tiny.en", sets=(DEFAULT_SET,), needs=SCORING, packages=PACKAGES,
         settings=("precision", "repeats"),
     )  # fmt: skip

@@ -96,7 +96,4 @@ def measure(group: str, members: Sequence[Outcome], engines: Sequence[str]) -> R
 
 
 if __name__ == "__main__":
-    main(
-        rows, options, name="errors", model="base", sets=SETS, packages=PACKAGES, needs=SCORING,
-        settings=("precision",),
-    )  # fmt: skip
+    main(rows, options, model="base", sets=SETS, packages=PACKAGES, needs=SCORING, settings=("precision",))

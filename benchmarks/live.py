@@ -78,6 +78,4 @@ def figures(found: Any, bound: Any) -> Row:
 
 
 if __name__ == "__main__":
-    main(
-        rows, options, name="live", model="tiny.en", sets=(DEFAULT_SET,), needs=SCORING, settings=("one_core",)
-    )
+    main(rows, options, model="tiny.en", sets=(DEFAULT_SET,), needs=SCORING, settings=("one_core",))

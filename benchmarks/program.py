@@ -28,7 +28,6 @@ def main(
     rows: Callable[[Args], Iterable[Row]],
     options: Callable[[Parser], None] = lambda parser: None,
     *,
-    name: str,
     model: str | None = None,
     sets: tuple[str, ...] = (),
     needs: tuple[str, ...] = ("harken",),
@@ -62,7 +61,7 @@ def main(
     limit_threads(args.threads)
     known = [each for each in ("model", "threads", *settings) if hasattr(args, each)]
     shown = {each.replace("_", " "): getattr(args, each) for each in known}
-    result = results.begin(args.save or name, shown, packages)
+    result = results.begin(args.save or "", shown, packages)
     from harken.errors import HarkenError
 
     try:

@@ -190,6 +190,6 @@ def latencies(reply: Reply, dialect: Dialect, spoken: Sequence[Any]) -> Sequence
 
 if __name__ == "__main__":
     main(
-        rows, options, name="serving-live", model="tiny.en", needs=("harken", "websockets", "starlette"),
+        rows, options, model="tiny.en", needs=("harken", "websockets", "starlette"),
         packages=("uvicorn", "websockets"), settings=("finals", "seconds", "repeat"),
     )  # fmt: skip

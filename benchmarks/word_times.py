@@ -222,6 +222,6 @@ def compare(spoken: Sequence[Spoken], found: Sequence[Words]) -> Row:
 
 if __name__ == "__main__":
     main(
-        rows, options, name="word-times", model="tiny.en", sets=("arctic",), needs=("harken", "espeakng_loader"),
+        rows, options, model="tiny.en", sets=("arctic",), needs=("harken", "espeakng_loader"),
         packages=(*PACKAGES, "espeakng-loader", "stable-ts"), settings=("language",),
     )  # fmt: skip

@@ -259,8 +259,9 @@ def _read_folder(folder: str) -> Iterator[Found]:
     manifests = _manifests(files)
     for parent, manifest in manifests.items():
         yield from _read_manifest(join(folder, manifest), parent.rstrip("/"))
+    listed = tuple(manifests)
     for name, size in files.items():
-        if name.startswith(tuple(manifests)):
+        if name.startswith(listed):
             continue
         suffix = suffix_of(name)
         location = join(folder, name)
