@@ -87,13 +87,7 @@ def _without_dots(path: str) -> str:
 
 
 def file_system(location: str) -> tuple[AbstractFileSystem, str]:
-    """Return the file system of a URL, and the path in it.
-
-    Raises
-    ------
-    BackendUnavailable
-        If the package for URLs of this kind is not installed.
-    """
+    """Return the file system of a URL, and the path in it; raise `BackendUnavailable` without the package for it."""
     import fsspec
 
     try:
@@ -193,13 +187,7 @@ def _find_local(folder: str) -> Iterator[tuple[str, int]]:
 
 
 def expand(source: str) -> list[str] | None:
-    """Return the files of a pattern in order; None if it is none.
-
-    Raises
-    ------
-    PlanError
-        If a web server would have to list its files.
-    """
+    """Return the files of a pattern in order, None if it is none; a web server is not asked for its files."""
     if not is_url(source) and os.path.lexists(source):
         return None
     alternatives = [*expand_braces(source)]
