@@ -134,12 +134,6 @@ class Plan:
     n_stale: int = 0  # rows that are there of recordings that the manifest does not list any more
 
 
-@dataclass(frozen=True, kw_only=True)
-class _EarlierPlan:
-    shards: Entries
-    sources: list[str]
-
-
 def shard_name(recipe: str, digests: Sequence[str]) -> str:
     """Return the name of a shard, given the digests of its recordings."""
     return digest_of([recipe, *digests])
@@ -179,10 +173,10 @@ def make_plan(
         If the plan cannot be written.
     """
     published = store.shards(ROWS)
-    earlier = _read_plan(store, recipe, published)
-    planned = _with_halves(earlier.shards if earlier else {}, recipe.digest, published)
+    earlier, sources_before = _read_plan(store, recipe, published)
+    planned = _with_halves(earlier, recipe.digest, published)
     by_digest = {recording.digest: recording for recording in recordings}
-    sources = _with_source(store, earlier, source, planned, by_digest, moved=moved)
+    sources = _with_source(store, sources_before, source, planned, by_digest, moved=moved)
     kept = {
         name: digests
         for name, digests in planned.items()
@@ -195,7 +189,7 @@ def make_plan(
         name: [recording.digest for recording in shard.recordings] for name, shard in added.items()
     }
     unplanned = published - entries.keys()
-    if unplanned and earlier is None:
+    if unplanned and not earlier:
         raise PlanError(
             f"{store.folder}: holds rows of {len(unplanned)} shards, and no {PLAN_FILE} that tells of what; "
             "choose another folder"
@@ -210,7 +204,7 @@ def make_plan(
     ]
     if write:
         store.renew()  # all until here may have taken long
-        if earlier is None or entries != planned or sources != earlier.sources:
+        if entries != planned or sources != sources_before:
             store.publish(PLAN_FILE, _plan_lines(recipe, sources, entries))
         remove_unplanned(store, entries)
     return Plan(
@@ -282,7 +276,7 @@ def _whole_length_s(recording: BatchRecording) -> float:
 
 def _with_source(
     store: Store,
-    earlier: _EarlierPlan | None,
+    sources: list[str],
     source: str,
     planned: Entries,
     recordings: Collection[str],
@@ -296,7 +290,6 @@ def _with_source(
     PlanError
         If recordings of this one are called like those of another one, whose rows would be taken for theirs.
     """
-    sources = earlier.sources if earlier else []
     if source in sources:
         return sources
     same = sum(digest in recordings for digests in planned.values() for digest in digests)
@@ -308,11 +301,11 @@ def _with_source(
     return [*sources, source]
 
 
-def _read_plan(store: Store, recipe: Recipe, published: Collection[str]) -> _EarlierPlan | None:
-    """Return an earlier plan; None if there is none, or one of other options that has no rows."""
+def _read_plan(store: Store, recipe: Recipe, published: Collection[str]) -> tuple[Entries, list[str]]:
+    """Return the shards and the inputs of an earlier plan; nothing if it is of other options and has no rows."""
     content = store.read(PLAN_FILE)
     if content is None:
-        return None
+        return {}, []
     try:
         head, *lines = map(json.loads, content.splitlines())
         planned = {line["shard"]: line["recordings"] for line in lines}
@@ -322,12 +315,12 @@ def _read_plan(store: Store, recipe: Recipe, published: Collection[str]) -> _Ear
         raise PlanError(f"{store.folder}: {PLAN_FILE} is not a plan of 'harken batch': {error}") from error
     if changes := differences(before, recipe.as_json()):
         if not published:
-            return None
+            return {}, []
         raise PlanError(
             f"{store.folder}: holds rows of other options, which are never mixed: {'; '.join(changes)}; "
             "choose another folder, or the options of before"
         )
-    return _EarlierPlan(shards=planned, sources=sources)
+    return planned, sources
 
 
 def _with_halves(planned: Entries, recipe: str, published: Collection[str]) -> Entries:
