@@ -70,12 +70,7 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path):
     recipe = replace(RECIPE, weights=weights_digest({}))
     task = Task(Shard((recording,), recipe.digest))
     settings = ArchiveWorkerSettings(recipe=recipe, folder=str(tmp_path / "out"), threads=1, time_limit=20.0)
-    messages: list[object] = []
-
-    def handle(of_task: Task, message: object) -> None:
-        assert of_task == task
-        messages.append(message)
-
+    handle = Mock()
     with closing(ProcessWorkers(settings, 1)) as workers:
         while not workers.n_free:
             workers.wait(60, handle)
@@ -85,7 +80,7 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path):
         workers.give_up(task)
         while not workers.n_free:
             workers.wait(60, handle)
-    assert messages == [Broken("its worker ended with signal SIGKILL")]
+    handle.assert_called_once_with(task, Broken("its worker ended with signal SIGKILL"))
 
 
 def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
