@@ -14,14 +14,13 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from engines import PACKAGES, Worker, add_engine_options, engine
+from engines import PACKAGES, Worker, add_engine_options, workers_of
 from program import DEFAULT_SET, Args, Parser, Row, add, main, note, percent, ratios, spread
 from recordings import SCORING, difference, evaluate, read_set, write_joined
 
@@ -59,9 +58,8 @@ def options(parser: Parser) -> None:
 
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each set, beam width and engine."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, workers_of(args) as workers:
         sets = dict(read_speech(args, Path(scratch)))
-        workers = [stack.enter_context(Worker(engine(name, args))) for name in args.engines]
         for worker in workers:
             worker.work(next(iter(sets.values()))[0].path)  # warms up
         for name, beam_size in product(sets, args.beam):
@@ -115,6 +113,6 @@ def compare(
 
 if __name__ == "__main__":
     main(
-        rows, options, name="compare", model="tiny.en", sets=(DEFAULT_SET,), needs=SCORING, packages=PACKAGES,
+        rows, options, model="tiny.en", sets=(DEFAULT_SET,), needs=SCORING, packages=PACKAGES,
         settings=("precision", "repeats"),
     )  # fmt: skip

@@ -375,4 +375,4 @@ def make_noise(size: int, slope: float, rng: np.random.Generator) -> Floats:
 
 
 if __name__ == "__main__":
-    main(rows, options, name="conversations")
+    main(rows, options)

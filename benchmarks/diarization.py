@@ -104,4 +104,4 @@ def diarize(engine: str, entries: Sequence[tuple[str, Entry]], args: Args) -> It
 
 
 if __name__ == "__main__":
-    main(rows, options, name="speakers-peers", needs=("harken", "scipy"), packages=("scipy", "onnxruntime"))
+    main(rows, options, needs=("harken", "scipy"), packages=("scipy", "onnxruntime"))

@@ -14,7 +14,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -331,6 +332,13 @@ def engine(name: str, args: Args) -> Engine:
         model = peers.get(kind) or str(resolve_model(model))  # for engines that read the same files
     precision = PRECISIONS.get(kind, {}).get(args.precision, args.precision)
     return Engine(label=name, model=model, precision=precision, threads=args.threads)
+
+
+@contextmanager
+def workers_of(args: Args) -> Iterator[list[Worker]]:
+    """Start the engines that a program is given, each in a process that ends with the block."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Worker(engine(name, args))) for name in args.engines]
 
 
 def serve(engine: Engine) -> None:

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from engines import PACKAGES, Reply, Worker, add_engine_options, engine
+from engines import PACKAGES, Reply, Worker, add_engine_options, workers_of
 from program import Args, Parser, Row, add, main, note, percent
 from recordings import SCORING, difference, evaluate, over_music, read_sets
 
@@ -52,12 +51,10 @@ def options(parser: Parser) -> None:
 
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each group of recordings."""
-    with ExitStack() as stack:
+    with workers_of(args) as workers, TemporaryDirectory() as folder:
         members = read_sets(args)
         if args.music is not None:
-            folder = Path(stack.enter_context(TemporaryDirectory()))
-            members = over_music(members, args.audio, args.music, folder)
-        workers = [stack.enter_context(Worker(engine(name, args))) for name in args.engines]
+            members = over_music(members, args.audio, args.music, Path(folder))
         for language, beam_size in product(args.language, args.beam):
             named = language == "named"
             outcomes = transcribe_all(workers, members, named=named, beam_size=beam_size)
@@ -111,7 +108,7 @@ def measure(group: str, members: Sequence[Outcome], engines: Sequence[str]) -> R
 
 
 if __name__ == "__main__":
-    main(
-        rows, options, name="errors", model="base", sets=SETS, packages=PACKAGES, needs=SCORING,
-        settings=("precision", "music"),
-    )  # fmt: skip
+    with workers_of(args) as workers, TemporaryDirectory() as folder:
+        members = read_sets(args)
+        if args.music is not None:
+            members = over_music(members, args.audio, args.music, Path(folder))

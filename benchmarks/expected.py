@@ -99,6 +99,4 @@ def gain(costs: Mapping[int, float], draft_step: float, setup: float, rate: floa
 
 
 if __name__ == "__main__":
-    main(
-        rows, options, name="expected", settings=("tokens", "past", "bursts", "burst_s"),
-    )  # fmt: skip
+    main(rows, options, settings=("tokens", "past", "bursts", "burst_s"))

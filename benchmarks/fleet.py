@@ -125,6 +125,6 @@ def ray_node(processors: int) -> Iterator[str]:
 
 if __name__ == "__main__":
     main(
-        rows, options, name="fleet-overhead", model="tiny.en", sets=("long-form", DEFAULT_SET, "arctic", SPEECH),
+        rows, options, model="tiny.en", sets=("long-form", DEFAULT_SET, "arctic", SPEECH),
         packages=("ray",), settings=("shard_minutes", "set", "repeats"),
     )  # fmt: skip

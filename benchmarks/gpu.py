@@ -279,6 +279,6 @@ def measure(engines: list[Engine], mel: NDArray[Any], steps: int, rounds: int) -
 
 if __name__ == "__main__":
     main(
-        rows, options, name="gpu", needs=("harken", "torch"), packages=("torch", "transformers"),
+        rows, options, needs=("harken", "torch"), packages=("torch", "transformers"),
         settings=("steps", "rounds", "precision"),
     )  # fmt: skip

@@ -47,6 +47,4 @@ def rows(args: Args) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    main(
-        rows, options, name="hashing-cost", needs=("harken", "torch"), packages=("torch",), settings=("repeats",)
-    )  # fmt: skip
+    main(rows, options, needs=("harken", "torch"), packages=("torch",), settings=("repeats",))

@@ -31,7 +31,6 @@ def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each set and session."""
     import harken
     from harken.evaluation.live_runs import LiveRound, join_by_speaker, run_live_rounds, summarise_live
-    from harken.evaluation.scoring import EvalRecording
 
     recognizer, options = harken.load(args.model, threads=args.threads), harken.TranscribeOptions()
     clock = time.process_time if args.one_core else time.perf_counter
@@ -40,8 +39,7 @@ def rows(args: Args) -> Iterator[Row]:
         for delay, finals in product(args.delay, args.finals)
     }
     for name in args.set:
-        entries = read_set(args.audio, name, args.limit, model=args.model)
-        recordings = [EvalRecording(entry=entry, has_reference=True) for entry in entries]
+        recordings = read_set(args.audio, name, args.limit, model=args.model)
         rounds = []
         for outcome in run_live_rounds(
             recognizer, sessions, join_by_speaker(recordings, GAP_S), options,
@@ -80,6 +78,4 @@ def figures(found: Any, bound: Any) -> Row:
 
 
 if __name__ == "__main__":
-    main(
-        rows, options, name="live", model="tiny.en", sets=(DEFAULT_SET,), needs=SCORING, settings=("one_core",)
-    )
+    main(rows, options, model="tiny.en", sets=(DEFAULT_SET,), needs=SCORING, settings=("one_core",))

@@ -67,4 +67,4 @@ def transcribe(path: Path, audio_s: float, args: Args) -> Row:
 
 
 if __name__ == "__main__":
-    main(rows, options, name="memory", model="tiny.en", sets=(DEFAULT_SET,), settings=("command",))
+    main(rows, options, model="tiny.en", sets=(DEFAULT_SET,), settings=("command",))

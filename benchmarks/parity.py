@@ -132,6 +132,6 @@ def first_difference(recognizer: harken.Recognizer, ours: Sequence[Window], thei
 
 if __name__ == "__main__":
     main(
-        rows, options, name="parity", model="tiny.en", sets=(DEFAULT_SET,), needs=("harken", "whisper", "torch"),
+        rows, options, model="tiny.en", sets=(DEFAULT_SET,), needs=("harken", "whisper", "torch"),
         packages=("openai-whisper", "torch"), settings=("task",),
     )  # fmt: skip

@@ -28,7 +28,6 @@ def main(
     rows: Callable[[Args], Iterable[Row]],
     options: Callable[[Parser], None] = lambda parser: None,
     *,
-    name: str,
     model: str | None = None,
     sets: tuple[str, ...] = (),
     needs: tuple[str, ...] = ("harken",),
@@ -62,7 +61,7 @@ def main(
     limit_threads(args.threads)
     known = [each for each in ("model", "threads", *settings) if hasattr(args, each)]
     shown = {each.replace("_", " "): getattr(args, each) for each in known}
-    result = results.begin(args.save or name, shown, packages)
+    result = results.begin(args.save or "", shown, packages)
     from harken.errors import HarkenError
 
     try:
@@ -149,14 +148,13 @@ def ratios(own: Sequence[float], first: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(own, first, strict=True)]
 
 
-def percentiles(name: str, values: Sequence[float], which: Sequence[int] = (50, 95, 99)) -> Row:
+def percentiles(name: str, values: Sequence[float]) -> Row:
     """Return percentiles of some seconds, a column each; None where there are no values."""
     import numpy as np
 
-    found = np.percentile(values, which).tolist() if values else [None] * len(which)
     return {
-        f"{name}_{percent}_s": None if value is None else round(value, 3)
-        for percent, value in zip(which, found, strict=True)
+        f"{name}_{which}_s": round(float(np.percentile(values, which)), 3) if values else None
+        for which in (50, 95, 99)
     }
 
 

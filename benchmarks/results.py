@@ -140,7 +140,7 @@ def read(name: str, folder: Path = FOLDER) -> Result:
 def command(argv: Sequence[str]) -> str:
     """Return a command line that can be typed in the root of the repository."""
     program, *arguments = argv
-    path = Path(program).resolve()  # "FOLDER NAME" for a program of a folder, as it is typed
+    path = Path(program).resolve()
     shown = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
     return " ".join(["python", shown, *map(shlex.quote, map(portable, arguments))])
 

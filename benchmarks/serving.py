@@ -177,12 +177,12 @@ def said_again(words: Sequence[Any], seconds: int, repeat: int) -> list[Any]:
 
 def latencies(reply: Reply, dialect: Dialect, spoken: Sequence[Any]) -> Sequence[Any]:
     """Return the latency of each spoken word."""
-    from harken.evaluation.latency import Display, EmissionTime, measure_latencies, unit_splitter
+    from harken.evaluation.latency import Display, StreamTime, measure_latencies, unit_splitter
 
     split_units = unit_splitter("en")
     display = Display(split_units)
     for message in reply.messages:
-        time = EmissionTime(computation_unaware_s=message.came_s, computation_aware_s=message.came_s)
+        time = StreamTime(computation_unaware_s=message.came_s, computation_aware_s=message.came_s)
         for event in dialect.shown(message.fields):
             display.update(event, time)
     return measure_latencies(display.words(), spoken, split_units).words
@@ -190,6 +190,6 @@ def latencies(reply: Reply, dialect: Dialect, spoken: Sequence[Any]) -> Sequence
 
 if __name__ == "__main__":
     main(
-        rows, options, name="serving-live", model="tiny.en", needs=("harken", "websockets", "starlette"),
+        rows, options, model="tiny.en", needs=("harken", "websockets", "starlette"),
         packages=("uvicorn", "websockets"), settings=("finals", "seconds", "repeat"),
     )  # fmt: skip

@@ -99,11 +99,4 @@ def compare(plain: list[Run], drafted: list[Run]) -> Row:
 
 
 if __name__ == "__main__":
-    main(
-        rows,
-        options,
-        name="speculative",
-        model="small",
-        sets=(DEFAULT_SET,),
-        settings=("beam_size", "batch_size", "repeats"),
-    )
+    main(rows, options, model="small", sets=(DEFAULT_SET,), settings=("beam_size", "batch_size", "repeats"))

@@ -190,6 +190,6 @@ def timed(work: Callable[[], object]) -> float:
 
 if __name__ == "__main__":
     main(
-        rows, options, name="steps", model="tiny.en", packages=("torch",),
+        rows, options, model="tiny.en", packages=("torch",),
         settings=("positions", "past", "bursts", "burst_s"),
     )  # fmt: skip

@@ -49,4 +49,4 @@ def rows(args: Args) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    main(rows, options, name="subtitles", model="tiny.en", sets=("long-form",))
+    main(rows, options, model="tiny.en", sets=("long-form",))

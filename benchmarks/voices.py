@@ -101,17 +101,17 @@ class Voice:
 
 def read_voices(audio: Path) -> list[Voice]:
     """Return all voices that can be told apart; every second one of a kind is for tuning, the others for reporting."""
-    english = [read_sets(audio, sets, {"en"}) for sets in (FEW_SPEAKERS, ONE_UTTERANCE)]
+    english = [read_speakers(audio, sets, {"en"}) for sets in (FEW_SPEAKERS, ONE_UTTERANCE)]
     for voices in english:
         for index, voice in enumerate(voices):
             voice.half = index % 2
-    others = read_sets(audio, OTHER_LANGUAGES, HALVES.keys())
+    others = read_speakers(audio, OTHER_LANGUAGES, HALVES.keys())
     for voice in others:
         voice.half = HALVES[voice.language]
     return [voice for voices in (*english, others) for voice in voices if voice.name not in NOISY]
 
 
-def read_sets(audio: Path, sets: Sequence[str], languages: Container[str | None]) -> list[Voice]:
+def read_speakers(audio: Path, sets: Sequence[str], languages: Container[str | None]) -> list[Voice]:
     """Return the voices of some sets, each with the clips that it speaks."""
     from harken.manifests import read_manifests
 

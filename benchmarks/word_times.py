@@ -15,14 +15,13 @@ import importlib
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines import PACKAGES, WORD_TIMERS, Words, Worker, add_engine_options, engine
+from engines import PACKAGES, WORD_TIMERS, Words, Worker, add_engine_options, workers_of
 from program import Args, Parser, Row, add, main, note, stop
 from recordings import SAMPLE_RATE, read_set, write_wav
 
@@ -188,8 +187,7 @@ def options(parser: Parser) -> None:
 
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each set, voice and engine."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        workers = [stack.enter_context(Worker(engine(name, args))) for name in args.engines]
+    with tempfile.TemporaryDirectory() as folder, workers_of(args) as workers:
         for name, voice in product(args.set, VOICES.get(args.language, (args.language,))):
             entries = read_set(args.audio, name, args.limit, model=args.model, language=args.language)
             spoken = list(speak([entry.text for entry in entries], voice, Path(folder)))
@@ -224,6 +222,6 @@ def compare(spoken: Sequence[Spoken], found: Sequence[Words]) -> Row:
 
 if __name__ == "__main__":
     main(
-        rows, options, name="word-times", model="tiny.en", sets=("arctic",), needs=("harken", "espeakng_loader"),
+        rows, options, model="tiny.en", sets=("arctic",), needs=("harken", "espeakng_loader"),
         packages=(*PACKAGES, "espeakng-loader", "stable-ts"), settings=("language",),
     )  # fmt: skip

@@ -26,23 +26,17 @@ class Outcome:
 
 @dataclass
 class CliRunner:
-    """A runner of commands in the current folder.
-
-    Attributes
-    ----------
-    loaded : list of dict
-        Arguments of each load of a model.
-    loaders : dict
-        Functions in place of `harken.load` and `harken.load_diarizer`.
-    """
+    """A runner of commands in the current folder."""
 
     capsys: pytest.CaptureFixture[str]
     monkeypatch: pytest.MonkeyPatch
 
     def __post_init__(self) -> None:
-        self.loaded: list[dict[str, Any]] = []
+        self.loaded: list[dict[str, Any]] = []  # arguments of each load of a model
+        self.loaders: dict[
+            str, Callable[..., object]
+        ] = {}  # in place of `harken.load` and `harken.load_diarizer`
         self._uses_texts = False
-        self.loaders: dict[str, Callable[..., object]] = {}
 
     def use_texts(self, *windows: WindowText) -> TranscriptBackend:
         """Replace every model by one that returns texts, one for each window."""

@@ -83,11 +83,7 @@ def run(
 def error_faults(ended: Outcome, typed: str = "") -> list[str]:
     """Return what is wrong with the exit code and standard error of a process that ended by itself.
 
-    Parameters
-    ----------
-    ended : Outcome
-    typed : str
-        The command line: "nan" may be in a message if the user typed it.
+    "nan" may be in a message if it was typed, on the command line.
     """
     faults = []
     lines = ended.err.splitlines()

@@ -26,21 +26,19 @@ def write_model(folder: Path) -> Checkpoint:
     return open_checkpoint(folder)
 
 
-def write_speech(folder: Path, recordings: int = 8, seconds: int = 3) -> Path:
-    """Write recordings cut from the example recording, all different."""
+def write_speech(folder: Path, recordings: int) -> Path:
+    """Write recordings of three seconds cut from the example recording, all different."""
     from harken.audio import load_audio
 
     folder.mkdir()
     samples = (load_audio(EXAMPLE) * 32767).astype("<i2")
     for i in range(recordings):
-        write_wave(folder / f"{i}.wav", samples[i * RATE : (i + seconds) * RATE])
+        write_wave(folder / f"{i}.wav", samples[i * RATE : (i + 3) * RATE])
     return folder
 
 
 def write_wave(path: Path, samples: np.ndarray) -> None:
     """Write samples as a 16 kHz mono WAV file."""
     with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
         file.writeframes(samples.astype("<i2").tobytes())

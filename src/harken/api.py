@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from logging import getLogger
@@ -15,7 +15,7 @@ from harken.audio import AudioSource, stream_audio, stream_channels
 from harken.audio.vad import SpeechDetector
 from harken.backend_factory import AUTO, LSH_BUCKET_SIZE, LSH_ROUNDS, NGRAM, NO_ASSISTANT, BackendFactory
 from harken.checkpoints import Adapters, check_model_name, open_checkpoint, resolve_model, with_adapters
-from harken.contract import Backend
+from harken.contract import Backend, Floats
 from harken.decoding import SpeculativeDecoder
 from harken.errors import HarkenError, OptionError
 from harken.keywords import (
@@ -398,24 +398,31 @@ class Recognizer:
                 )
                 for audio, each in zip(audios, each_callbacks, strict=True)
             ]
-        diarizations = [diarizer.begin() if diarizer else None for _ in audios]
+        heard = [self._hear(stream_audio(audio), diarizer) for audio in audios]
         recordings = [
             RecordingTranscriber(
                 window_decoder,
-                diarization.listen(stream_audio(audio)) if diarization else stream_audio(audio),
+                blocks,
                 callbacks_by_index.get(index, callbacks),
                 draft=drafts.get(index, draft),
                 journal=self._make_journal(journals[index], audio, options) if index in journals else None,
             )
-            for index, (audio, diarization) in enumerate(zip(audios, diarizations, strict=True))
+            for index, (audio, (blocks, _)) in enumerate(zip(audios, heard, strict=True))
         ]
-        scheduler = Scheduler(window_decoder, recordings, options.batch_size)
-        turn = DecodingTurn()
-        speakers = [Speakers(each, self.tokenizer.encode) if each else None for each in diarizations]
+        scheduler, turn = Scheduler(window_decoder, recordings, options.batch_size), DecodingTurn()
         return [
-            Transcription(work, scheduler, self.model, turn, of_work)
-            for work, of_work in zip(recordings, speakers, strict=True)
+            Transcription(recording, scheduler, self.model, turn, speakers)
+            for recording, (_, speakers) in zip(recordings, heard, strict=True)
         ]
+
+    def _hear(
+        self, blocks: Iterator[Floats], diarizer: Diarizer | None
+    ) -> tuple[Iterator[Floats], Speakers | None]:
+        """Return the blocks of a recording, and the speakers whom a diarizer hears while they are read."""
+        if not diarizer:
+            return blocks, None
+        diarization = diarizer.begin()
+        return diarization.listen(blocks), Speakers(diarization, self.tokenizer.encode)
 
     def _open_channels(
         self,
@@ -425,28 +432,18 @@ class Recognizer:
         diarizer: Diarizer | None,
     ) -> list[Transcription]:
         """Open a recording, and make a transcription of each of its channels; without batches they take turns."""
-        blocks = stream_channels(audio)
-        diarizations = [diarizer.begin() if diarizer else None for _ in blocks]
-        recordings = [
-            RecordingTranscriber(
-                window_decoder,
-                diarization.listen(of_channel) if diarization else of_channel,
-                replace(callbacks, on_progress=Callbacks().on_progress),
-            )
-            for of_channel, diarization in zip(blocks, diarizations, strict=True)
-        ]
-        batch_size = window_decoder.options.batch_size or 1
-        together = Scheduler(window_decoder, recordings if batch_size > 1 else (), batch_size)
+        heard = [self._hear(blocks, diarizer) for blocks in stream_channels(audio)]
+        callbacks = replace(callbacks, on_progress=Callbacks().on_progress)
+        recordings = [RecordingTranscriber(window_decoder, blocks, callbacks) for blocks, _ in heard]
+        batch_size = window_decoder.options.effective_batch_size
+        if batch_size > 1:
+            schedulers = [Scheduler(window_decoder, recordings, batch_size)] * len(recordings)
+        else:
+            schedulers = [Scheduler(window_decoder, [recording], 1) for recording in recordings]
         turn = DecodingTurn()
         return [
-            Transcription(
-                recording,
-                together if batch_size > 1 else Scheduler(window_decoder, [recording], 1),
-                self.model,
-                turn,
-                Speakers(diarization, self.tokenizer.encode) if diarization else None,
-            )
-            for recording, diarization in zip(recordings, diarizations, strict=True)
+            Transcription(recording, scheduler, self.model, turn, speakers)
+            for recording, scheduler, (_, speakers) in zip(recordings, schedulers, heard, strict=True)
         ]
 
     def detect_language(
@@ -664,13 +661,7 @@ class Recognizer:
     ) -> TranscribeOptions:
         """Return options with those given by name, checked against this model.
 
-        Parameters
-        ----------
-        options : TranscribeOptions or None
-        given : mapping
-            Values by name.
-        others : tuple of dataclasses
-            Their fields are taken by name too, and have been removed from `given`.
+        The fields of other dataclasses are taken by name too, and have been removed from what is given.
         """
         names = {field.name for field in fields(TranscribeOptions)}
         for name in sorted(given.keys() - names):

@@ -54,22 +54,10 @@ def gpu_in_turn(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFactory:
-    """A maker of backends of one kind.
+    """A maker of backends of one kind, with arguments of `harken.load`.
 
-    Parameters
-    ----------
-    backend : {"auto", "native", "onnx", "torch", "numpy"}
-        "auto" is torch for a GPU or hashed attention; else native where its library can be loaded and fits the model
-        and the precision, else onnx, an extra.
-    device, precision : str
-        As `harken.load` takes them.
-    threads : int or None
-    cache : Path or None
-        Directory of built graphs and packed weights.
-    attention : {"full", "lsh"}
-        Attention of torch's encoder: to all positions, or to those that hashes find.
-    lsh_rounds, lsh_bucket_size : int
-        As `harken.load` takes them.
+    The backend "auto" is torch for a GPU or hashed attention; else native where its library can be loaded and fits the
+    model and the precision, else onnx, an extra.
 
     Raises
     ------
@@ -110,17 +98,9 @@ class BackendFactory:
         shares_encoder: bool = False,
         vocab_subset: Ints | None = None,
     ) -> Backend:
-        """Make the backend of a checkpoint.
+        """Make the backend of a checkpoint, or of its decoder alone where that shares an encoder.
 
-        Parameters
-        ----------
-        checkpoint : Checkpoint
-        precision : str or None
-            Precision instead of that of the factory.
-        shares_encoder : bool
-            Load the decoder only.
-        vocab_subset : ndarray of int64, or None
-            Ids that logits cover; None is all.
+        The precision is that of the factory unless another is given; logits cover the ids of a subset, or all.
 
         Raises
         ------
@@ -220,13 +200,9 @@ class BackendFactory:
             A model; ``"ngram"``, or ``"none"``, as None; or ``"auto"``: with the compiled engine what pays, of
             `DEFAULT_ASSISTANTS` on this machine. By their names these have the changes that come with harken for
             `model`, if there are any (`find_assistant`).
-        model : Checkpoint
-        tokenizer : Tokenizer
-            Tokenizer of the model.
-        model_name : str
-            Name of the model in errors.
+        model, tokenizer, model_name : Checkpoint, Tokenizer, str
+            The model, and its name in errors.
         download : bool
-            Allow downloading the assistant.
 
         Raises
         ------
@@ -255,21 +231,7 @@ class BackendFactory:
     def make_speculative_decoder(
         self, assistant: Checkpoint, model: Checkpoint, *, clock: Callable[[], float]
     ) -> SpeculativeDecoder:
-        """Make the speculative decoder of a model.
-
-        Parameters
-        ----------
-        assistant : Checkpoint
-            As `open_assistant` returns it.
-        model : Checkpoint
-        clock : callable
-            Clock that returns seconds.
-
-        Raises
-        ------
-        CheckpointError
-            If the assistant is damaged, or a decoder made for another model.
-        """
+        """Make the speculative decoder of a model and its assistant, as `open_assistant` returns it."""
         shared = shares_encoder(assistant, model)
         # On the CPU reading the weights takes most of a step, and drafts are verified anyway.
         precision = "int4" if self.backend in CPU_ENGINES else None
@@ -330,13 +292,7 @@ def _cross_weights(dims: Dims) -> int:
 def _check_assistant_matches(
     assistant: str, checkpoint: Checkpoint, model_name: str, model: Checkpoint, tokenizer: Tokenizer
 ) -> None:
-    """Refuse an assistant that cannot draft for a model.
-
-    Raises
-    ------
-    OptionError
-        If its vocabulary is another, or it takes another log-mel or context.
-    """
+    """Refuse an assistant that cannot draft for a model: of another vocabulary, log-mel or context."""
     actual, expected = checkpoint.dims.n_vocab, model.dims.n_vocab
     if not tokenizer.has_same_vocabulary(Tokenizer.from_source(checkpoint.vocabulary, actual)):
         note = ", but not the same" if actual == expected else ""

@@ -56,20 +56,11 @@ class SparsePositions:
     Frozen positions have the keys, values and encoder output of a window that holds a second of speech
     (`harken.backends.encoding.short_speech_window`). The logarithm of the number of positions that each stands for is
     added to the scores of its key, in the encoder and in the cross-attention.
-
-    Parameters
-    ----------
-    encoded : int
-        Number of positions that are encoded, from the first on.
-    sample : tuple of int
-        Positions of a window, ascending; those that are not encoded are frozen, and there is at least one.
-    window_positions : int
-        Number of positions of the window.
     """
 
-    encoded: int
-    sample: tuple[int, ...]
-    window_positions: int
+    encoded: int  # number of positions that are encoded, from the first on
+    sample: tuple[int, ...]  # ascending; those that are not encoded are frozen, and there is at least one
+    window_positions: int  # number of positions of the window
 
     @property
     def frozen(self) -> tuple[int, ...]:
@@ -168,49 +159,25 @@ class Logits(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreedyRules:
-    """Tokens that may not be picked after the first one, as data (`harken.decoding.logit_rules.LogitRules` says why).
+    """Tokens that may not be picked after the first, as data (`harken.decoding.logit_rules.LogitRules` says why)."""
 
-    Parameters
-    ----------
-    eot : int
-        End of text.
-    suppressed : ndarray of int64
-        Ids never picked.
-    timestamp_begin : int or None
-        First timestamp; all ids from it on are timestamps, and their grammar holds. None if none are decoded.
-    """
-
-    eot: int
-    suppressed: Ints
+    eot: int  # end of text
+    suppressed: Ints  # never picked
     timestamp_begin: int | None
+    """First timestamp; all ids from it on are timestamps, and their grammar holds. None if none are decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickedSoFar:
-    """A row that is decoded greedily.
+    """A row that is decoded greedily."""
 
-    Parameters
-    ----------
-    tokens : sequence of int
-        Tokens picked, at least one.
-    left : int
-        Most tokens to pick, at least 1.
-    speech_end : int or None
-        Timestamp before which no segment may stay empty.
-    unread : sequence of int
-        Tokens that the session has still to read, the last of `tokens` behind all others; empty is that one alone.
-    calibration : float
-        Factor on the probability of a token, for `least_prob`.
-    least_prob : float
-        Probability that all tokens picked in a call are right, below which the call ends.
-    """
-
-    tokens: Sequence[int]
-    left: int
-    speech_end: int | None = None
+    tokens: Sequence[int]  # picked, at least one
+    left: int  # most tokens to pick, at least 1
+    speech_end: int | None = None  # timestamp before which no segment may stay empty
     unread: Sequence[int] = ()
-    calibration: float = 1.0
-    least_prob: float = 0.0
+    """Tokens that the session has still to read, the last of `tokens` behind all others; empty is that one alone."""
+    calibration: float = 1.0  # factor on the probability of a token, for `least_prob`
+    least_prob: float = 0.0  # probability that all tokens picked in a call are right, below which the call ends
 
 
 class Session(Protocol):

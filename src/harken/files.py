@@ -31,22 +31,7 @@ own: set[Path] = set()
 
 
 def write_atomic(path: Path | str, chunks: Iterable[str | bytes], *, durable: bool = False) -> None:
-    """Write a file atomically, as `open_atomic` does.
-
-    Parameters
-    ----------
-    path : Path or str
-        The file; an existing one is replaced.
-    chunks : iterable of str or bytes
-        The content; text is written as UTF-8. If the iterable raises an exception, nothing is written.
-    durable : bool
-        True to wait until the content is on the disk.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written; the message names the file and the reason.
-    """
+    """Write a file as `open_atomic` does; if the iterable raises an exception, nothing is written."""
     with open_atomic(path, durable=durable) as write:
         for chunk in chunks:
             write(chunk)
@@ -56,15 +41,9 @@ def write_atomic(path: Path | str, chunks: Iterable[str | bytes], *, durable: bo
 def open_atomic(path: Path | str, *, durable: bool = False) -> Iterator[Callable[[str | bytes], None]]:
     """Open a file for atomic writing: it appears when the block ends, and not at all if the block fails.
 
-    Several writers of one path do not disturb one another; the last one to finish wins. A symbolic link is followed,
-    and a device or pipe is written directly.
-
-    Parameters
-    ----------
-    path : Path or str
-        The file; an existing one is replaced.
-    durable : bool
-        True to wait until the content is on the disk.
+    An existing file is replaced. Several writers of one path do not disturb one another; the last one to finish wins. A
+    symbolic link is followed, and a device or pipe is written directly. If it is `durable`, the end of the block waits
+    until the content is on the disk.
 
     Yields
     ------
@@ -129,13 +108,7 @@ def temporary_folder(parent: Path, *, mode: int = 0o777) -> Iterator[Path]:
 
 
 def read_file(path: Path, allowed: str) -> bytes:
-    """Return the content of a file.
-
-    Raises
-    ------
-    ManifestError
-        If it cannot be read, or is a device; the message ends with what is allowed.
-    """
+    """Return the content of a file; a `ManifestError` says why it cannot be read, and ends with what is allowed."""
     try:
         if path.is_char_device():
             raise ManifestError(f"{path}: is a device; {allowed}")
@@ -146,13 +119,7 @@ def read_file(path: Path, allowed: str) -> bytes:
 
 
 def decode(content: bytes, where: str) -> str:
-    """Return the text of UTF-8.
-
-    Raises
-    ------
-    ManifestError
-        If it is none.
-    """
+    """Return the text of UTF-8; a `ManifestError` names the place of what is none."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -160,13 +127,7 @@ def decode(content: bytes, where: str) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents if they do not exist.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be created.
-    """
+    """Create a folder and its parents if they do not exist; an `OutputError` says why they cannot be created."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -198,13 +159,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def sync(file: BinaryIO) -> None:
-    """Wait until a file is on the disk, if its disk can be told to.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Wait until a file is on the disk, if its disk can be told to; raise the OSError if it cannot be written."""
     try:
         os.fsync(file.fileno())
     except OSError as error:

@@ -10,7 +10,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,33 +47,19 @@ T = TypeVar("T")
 class Entry:
     """One recording and its reference text.
 
-    Attributes
-    ----------
-    name : str
-        Folder of the manifest and path in it, such as ``"german/a.flac"``, or the whole path of a file elsewhere;
-        results name the recording by it.
-    path : Path
-    text : str
-        Reference text; empty for a recording without speech.
-    language : str or None
-        Code of the language; None if it is unknown or there is no speech.
-    seconds : float or None
-        Length, if the manifest gives one.
-    speaker : str or None
-    rttm : Path or None
-        File of the turns of several speakers.
-    said : tuple of (str, str)
-        Speaker and text of each turn, in order; empty if they are unknown.
+    Results name it by the folder of the manifest and the path in it, such as ``"german/a.flac"``, or by the whole path
+    of a file elsewhere.
     """
 
     name: str
     path: Path
-    text: str
-    language: str | None = None
-    seconds: float | None = None
+    text: str  # empty for a recording without speech
+    language: str | None = None  # code; None if it is unknown or there is no speech
+    seconds: float | None = None  # length, if the manifest gives one
     speaker: str | None = None
-    rttm: Path | None = None
-    said: tuple[tuple[str, str], ...] = ()
+    rttm: Path | None = None  # file of the turns of several speakers
+    said: tuple[tuple[str, str], ...] = ()  # speaker and text of each turn, in order; empty if they are unknown
+    has_reference: bool = field(default=True, compare=False)  # else the text is unknown
 
     @property
     def set(self) -> str:
@@ -103,10 +89,6 @@ def read_manifests(
     needs_text : bool
         Whether every line must have ``text``; without, it is empty.
 
-    Returns
-    -------
-    tuple of Entry
-
     Raises
     ------
     ManifestError
@@ -127,15 +109,7 @@ def read_manifests(
 def read_entries(
     paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None], *, needs_text: bool = False
 ) -> list[Entry]:
-    """Read manifests, folders that hold one, and folders of recordings without texts.
-
-    Parameters
-    ----------
-    paths : iterable of path
-    note : callable
-        Called with a message about every line that is left out.
-    needs_text : bool
-        Whether the recordings must have texts.
+    """Read manifests, as `read_manifests` does, folders that hold one, and folders of recordings without texts.
 
     Raises
     ------
@@ -153,7 +127,10 @@ def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Seque
     if not files:
         raise ManifestError(f"{path}: holds neither {MANIFEST} nor audio")
     name = path.resolve().name
-    return [Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="") for file in files]
+    return [
+        Entry(name=f"{name}/{file.relative_to(path).as_posix()}", path=file, text="", has_reference=False)
+        for file in files
+    ]
 
 
 def manifest_path(path: str | os.PathLike[str]) -> Path:
@@ -171,14 +148,8 @@ def subsample_evenly(items: Sequence[T], limit: int | None) -> Sequence[T]:
 def read_rows(content: bytes, name: str, *, finite: bool = False) -> Iterator[tuple[str, Json]]:
     """Yield the place of each line of a manifest, as ``file:number``, and its keys and values.
 
-    Parameters
-    ----------
-    content : bytes
-        UTF-8, with or without a byte order mark.
-    name : str
-        Path or URL of the manifest; one that ends in ``.csv`` is CSV with a heading, where an empty value is none.
-    finite : bool
-        See `parse_object`.
+    It is UTF-8, with or without a byte order mark. If its path or URL ends in ``.csv``, it is CSV with a heading, where
+    an empty value is none.
 
     Raises
     ------
@@ -203,21 +174,7 @@ def read_rows(content: bytes, name: str, *, finite: bool = False) -> Iterator[tu
 
 
 def parse_object(text: str, where: str, *, finite: bool = False) -> Json:
-    """Parse an object of JSON.
-
-    Parameters
-    ----------
-    text : str
-    where : str
-        The file and the line, for messages.
-    finite : bool
-        Whether every number in it must be finite, so that every reader of JSON can read it again.
-
-    Raises
-    ------
-    ManifestError
-        If it is none.
-    """
+    """Parse an object of JSON; if its numbers must be `finite`, every reader of JSON can read it again."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -242,13 +199,7 @@ def parse_object(text: str, where: str, *, finite: bool = False) -> Json:
 def get_field(
     fields: Mapping[str, Any], name: str, where: str, kind: Any, allowed: str, default: Any = ...
 ) -> Any:
-    """Return a field of a line, checked for its type; one without a default is required.
-
-    Raises
-    ------
-    ManifestError
-        If it is missing, or of another type.
-    """
+    """Return a field of a line, checked for its type; one without a default is required."""
     if (value := fields.get(name)) is None:
         if default is ...:
             raise ManifestError(f"{where}: {name} is missing: allowed is {allowed}")
@@ -259,13 +210,7 @@ def get_field(
 
 
 def get_seconds(fields: Mapping[str, Any], name: str, where: str) -> float | None:
-    """Return a field that is a time in seconds; None without it.
-
-    Raises
-    ------
-    ManifestError
-        If it is no number of seconds from 0 on.
-    """
+    """Return a field that is a time in seconds, from 0 on; None without it."""
     allowed = f"a length in seconds, from 0 to {MAX_TIME_S:g}"
     seconds: float | None = get_field(fields, name, where, (int, float), allowed, None)
     if seconds is not None and not 0 <= seconds <= MAX_TIME_S:
@@ -323,6 +268,7 @@ def _parse_entry(fields: Json, manifest: Path, where: str, needs_text: bool) -> 
         speaker=None if speaker is None else str(speaker),
         rttm=rttm,
         said=_parse_said(fields, where),
+        has_reference=fields.get("text") is not None,
     )
 
 

@@ -25,32 +25,16 @@ OptionsT = TypeVar("OptionsT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The values that are allowed, or the items of a tuple.
-
-    Attributes
-    ----------
-    low, high : float or None
-        Least and greatest value.
-    above, below : float or None
-        The same, exclusive.
-    step : int
-        The value is a multiple of it.
-    choices : tuple of str
-        The only values.
-    noun : str
-        What the number is, in the words of the message; by default "an integer" or "a number".
-    allowed : str
-        All that is allowed, in words, where the limits alone do not say it well.
-    """
+    """The values that are allowed, or the items of a tuple."""
 
     low: float | None = None
     high: float | None = None
     above: float | None = None
     below: float | None = None
-    step: int = 1
-    choices: tuple[str, ...] = ()
-    noun: str = ""
-    allowed: str = ""
+    step: int = 1  # the value is a multiple of it
+    choices: tuple[str, ...] = ()  # the only values
+    noun: str = ""  # what the number is, in the words of the message; by default "an integer" or "a number"
+    allowed: str = ""  # all that is allowed, in words, where the limits alone do not say it well
 
     def allow(self, value: Any) -> bool:
         """Return whether a single value lies within the limits."""
@@ -134,14 +118,7 @@ def check(options: Any) -> None:
 def checked_value(name: str, value: Any, hint: Any) -> Any:
     """Return the value of an option in its declared type.
 
-    Parameters
-    ----------
-    name : str
-        Name of the option.
-    value : object
-        Value that was given.
-    hint : type
-        Declared type: of a scalar, a tuple of them, a path, a callable, a class, or a union of these.
+    That may be a scalar, a tuple of them, a path, a callable, a class, or a union of these.
 
     Raises
     ------
@@ -168,11 +145,7 @@ def checked_value(name: str, value: Any, hint: Any) -> Any:
 def contradiction(options: Any, **allowed: str) -> OptionError:
     """Return the error for options that contradict each other: about the first that has not its default, or the last.
 
-    Parameters
-    ----------
-    options : dataclass
-    **allowed : str
-        What is allowed of each option, given the others.
+    The names say what is allowed of each option, given the others.
     """
     defaults = {field.name: field.default for field in fields(options)}
     given = (name for name in allowed if getattr(options, name) != defaults[name])

@@ -38,28 +38,18 @@ def default_store_directory() -> Path:
 
 
 class FileStore:
-    """A directory of large files, by key.
+    """A directory of large files, by key; it is created when first needed.
 
-    Parameters
-    ----------
-    root : Path
-        Created when first needed. Where it cannot be written, files go to a temporary directory of this process.
+    Where it cannot be written, files go to a temporary directory of this process.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def get_or_write(self, key: str, names: Sequence[str], prepare: Callable[[], Write]) -> Path:
-        """Return the directory of the files under `key`; write them first if one is missing or damaged.
+        """Return the directory of the files of these names under `key`; write them first if one is missing or damaged.
 
-        Parameters
-        ----------
-        key : str
-        names : sequence of str
-            Names of the files.
-        prepare : callable
-            Called at most once; returns the function that writes the files. Where a disk has no room for them, that is
-            called again for a temporary directory.
+        `prepare` is called at most once, and what it returns once more where a disk has no room.
 
         Raises
         ------

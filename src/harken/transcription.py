@@ -33,13 +33,7 @@ class DecodingTurn:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Wait for other threads, and keep them waiting.
-
-        Raises
-        ------
-        HarkenError
-            If this thread has it already: a callback asks for what it is called for.
-        """
+        """Wait for other threads, and keep them waiting."""
         with self.lock:
             if self._taken:
                 raise HarkenError("a callback asked for segments that its own transcription is decoding")
@@ -53,11 +47,7 @@ class DecodingTurn:
 class Speakers:
     """The speakers of a recording, and its segments, which wait for them: who speaks is known at the end.
 
-    Parameters
-    ----------
-    diarization : Diarization
-    encode : callable
-        Returns the tokens of a text, for segments that are cut.
+    Segments that are cut have their texts encoded to tokens.
     """
 
     def __init__(self, diarization: Diarization, encode: Callable[[str], Sequence[int]]) -> None:
@@ -77,7 +67,7 @@ class Speakers:
 
     def finish(self) -> list[Segment]:
         """Return all segments with their speakers at the end of the recording; empty from the second call on."""
-        if self._attributed is not None:
+        if self.finished:
             return []
         self._attributed = self.so_far(())
         return self._attributed
@@ -251,15 +241,8 @@ class Transcription:
 class ChannelsTranscription(Transcription):
     """A transcription in progress of several channels, whose speakers are named ``channel 1``, ``channel 2``, ...
 
-    Of channels whose speakers are told apart, they are ``channel 1 A`` and so on.
-
-    Parameters
-    ----------
-    open_channels : callable
-        Opens the recording, and returns the transcription of each channel; called by the first step.
-    on_progress : callable
-        Called as that of `harken.transcribe.Callbacks`.
-    model, task : str
+    Of channels whose speakers are told apart, they are ``channel 1 A`` and so on. The first step opens the recording,
+    and with it the transcription of each channel.
     """
 
     def __init__(
@@ -367,10 +350,7 @@ class ChannelsTranscription(Transcription):
     @property
     def stats(self) -> DecodeStats:
         """Decoding statistics of all channels so far."""
-        total = DecodeStats()
-        for channel in self._channels or ():
-            total += channel.stats
-        return total
+        return sum((channel.stats for channel in self._channels or ()), DecodeStats())
 
     @property
     def batch_stats(self) -> DecodeStats:
@@ -453,13 +433,11 @@ def _joined(
     regions: Iterable[tuple[tuple[float, float], ...] | None],
 ) -> tuple[tuple[float, float], ...] | None:
     """Return the stretches in which there is speech in any channel; None without voice activity detection."""
-    joined: list[tuple[float, float]] = []
-    for of_channel in [*regions]:
-        if of_channel is None:
-            return None
-        joined += of_channel
+    of_channels = [*regions]
+    if None in of_channels:
+        return None
     found: list[tuple[float, float]] = []
-    for start_s, end_s in sorted(joined):
+    for start_s, end_s in sorted(chain.from_iterable(filter(None, of_channels))):
         if found and start_s <= found[-1][1]:
             found[-1] = found[-1][0], max(found[-1][1], end_s)
         else:

@@ -21,21 +21,12 @@ TIMESTAMP_STEP_S = FRAMES_PER_POSITION / FRAMES_PER_SECOND
 
 
 class WordHead(NamedTuple):
-    """A head of the decoder's cross-attention that attends to one place while a token is picked.
-
-    Parameters
-    ----------
-    layer, head : int
-    lag : int
-        Positions from the start of the token, if it is the first of a word, to that place; negative before it.
-    tells_end : bool
-        The place lies as far from the end of the token before, in speech and at pauses.
-    """
+    """A head of the decoder's cross-attention that attends to one place while a token is picked."""
 
     layer: int
     head: int
-    lag: int
-    tells_end: bool = False
+    lag: int  # positions from the start of the token, if it is the first of a word, to that place; negative before it
+    tells_end: bool = False  # the place lies as far from the end of the token before, in speech and at pauses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

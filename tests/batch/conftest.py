@@ -13,13 +13,6 @@ import pytest
 from fakes.archive_recognizer import use_in_workers
 from harken.batch import BatchOptions
 
-MakeOptions = Callable[..., BatchOptions]
-WORKER_KINDS: dict[str, dict[str, Any]] = {
-    "in process": {},
-    "two processes": {"workers": 2},
-    "a cluster": {"workers": 2},
-}
-
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
@@ -43,11 +36,10 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def make_options(request: pytest.FixtureRequest) -> MakeOptions:
-    """Make options for workers of a kind of `WORKER_KINDS`, which is the parameter."""
-    kind = request.param
-    values = dict(WORKER_KINDS[kind])
-    if kind == "a cluster":
+def make_options(request: pytest.FixtureRequest) -> Callable[..., BatchOptions]:
+    """Make options for workers "in process", in "two processes" or in "a cluster", which is the parameter."""
+    values: dict[str, Any] = {} if request.param == "in process" else {"workers": 2}
+    if request.param == "a cluster":
         values["ray"] = request.getfixturevalue("cluster").address
     return lambda **others: BatchOptions(**(values | others))
 

@@ -18,7 +18,7 @@ from harken.batch.plan import make_plan
 from harken.batch.rows import ShardReport
 from harken.batch.store import Store
 from harken.batch.worker import Progress, Task
-from harken.batch.workers import Advanced, Broken, Published, Workers
+from harken.batch.workers import Broken, Workers
 
 N_WORKERS = 20
 SPEED, SPEED_SPREAD, WORK_SPREAD = 30.0, 0.15, 0.25
@@ -73,8 +73,8 @@ class SimulatedWorkers(Workers):
             self.now_s += timeout_s
             return
         self.now_s, _, kind, worker, task = heapq.heappop(self._events)
-        if event := self._take(kind, worker, task):
-            handle(event)
+        if message := self._take(kind, worker, task):
+            handle(task, message)
 
     def give_up(self, task: Task) -> None:
         (worker,) = (worker for *_, worker, its_task in self._events if its_task is task)
@@ -91,20 +91,20 @@ class SimulatedWorkers(Workers):
         taken_s = self.now_s - worker.began_s
         if kind == "stuck":
             self._push(60.0, kind, worker)
-            return Advanced(task, Progress(30.0, 0))
+            return Progress(30.0, 0)
         if kind == "progress":
             self._push(self._progress_s, kind, worker)
-            return Advanced(task, Progress(min(taken_s * worker.speed, task.shard.seconds), 0))
+            return Progress(min(taken_s * worker.speed, task.shard.seconds), 0)
         worker.task = None
         self.used_s += taken_s
         if kind == "lost":
             self.lost += 1
             self.n_alive -= 1
             self._begin_worker()
-            return Broken(task, "its worker was lost")
+            return Broken("its worker was lost")
         self._free.append(worker)
         self.done.update(each.id for each in task.shard.recordings)
-        return Published(task, ShardReport(rows=len(task.shard.recordings), audio_s=task.shard.seconds))
+        return ShardReport(rows=len(task.shard.recordings), audio_s=task.shard.seconds)
 
     def _begin_worker(self) -> None:
         start_s = self._random.uniform(*START_S)

@@ -33,7 +33,7 @@ from harken.batch.inputs import BatchRecording
 from harken.batch.plan import Shard, weights_digest
 from harken.batch.store import Store
 from harken.batch.worker import Task, WorkerSettings
-from harken.batch.workers import Broken, Event, ProcessWorkers
+from harken.batch.workers import Broken, ProcessWorkers
 from harken.cli import main
 from harken.errors import OutputError, PlanError, WorkerError
 
@@ -70,17 +70,17 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path):
     recipe = replace(RECIPE, weights=weights_digest({}))
     task = Task(Shard((recording,), recipe.digest))
     settings = ArchiveWorkerSettings(recipe=recipe, folder=str(tmp_path / "out"), threads=1, time_limit=20.0)
-    events: list[Event] = []
+    handle = Mock()
     with closing(ProcessWorkers(settings, 1)) as workers:
         while not workers.n_free:
-            workers.wait(60, events.append)
+            workers.wait(60, handle)
         workers.start(task)
         while not transcribed(tmp_path):
-            workers.wait(0.01, events.append)
+            workers.wait(0.01, handle)
         workers.give_up(task)
         while not workers.n_free:
-            workers.wait(60, events.append)
-    assert events == [Broken(task, "its worker ended with signal SIGKILL")]
+            workers.wait(60, handle)
+    handle.assert_called_once_with(task, Broken("its worker ended with signal SIGKILL"))
 
 
 def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

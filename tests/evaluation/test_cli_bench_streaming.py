@@ -37,7 +37,6 @@ from harken.evaluation.live_runs import (
     run_live_rounds,
     summarise_live,
 )
-from harken.evaluation.scoring import EvalRecording
 from harken.manifests import Entry
 from harken.results import Word
 from tiny_models import TOKENIZER
@@ -51,13 +50,13 @@ WORDS = tuple(
 NO_VAD = TranscribeOptions(vad=False, hallucination_threshold=None, suppress_tokens=())
 
 
-def recording(number: int, **changes: Any) -> EvalRecording:
+def recording(number: int, **changes: Any) -> Entry:
     name = f"talks/{number}.wav"
     entry = Entry(
         **{"name": name, "path": Path(name), "text": TEXTS[number], "language": "en"},
         **{"seconds": WINDOW_S, "speaker": "anna"},
     )
-    return EvalRecording(entry=replace(entry, **changes), has_reference=True)
+    return replace(entry, **changes)
 
 
 def test_recordings_of_a_speaker_are_joined_with_the_times_of_their_words() -> None:
@@ -65,7 +64,7 @@ def test_recordings_of_a_speaker_are_joined_with_the_times_of_their_words() -> N
     entry = stream.entry
     assert (entry.name, entry.text, entry.language) == ("talks/anna", "One dog. A BIG HOUSE", "en")
     assert entry.seconds == pytest.approx(2 * WINDOW_S + 0.3)
-    assert stream.has_reference
+    assert entry.has_reference
     first, second = stream.load()
     samples = round(WINDOW_S * 16000)
     assert (len(first), len(second)) == (samples + 4800, samples)
@@ -90,8 +89,7 @@ def test_speaker_folder_and_language_separate_streams() -> None:
 
 def test_reference_words_are_transcribed_without_text() -> None:
     backend = TranscriptBackend(window_text(0, " One dog", WINDOW_POSITIONS))
-    untold = EvalRecording(entry=recording(0, text="").entry, has_reference=False)
-    stream = JoinedStream(recordings=(untold,))
+    stream = JoinedStream(recordings=(recording(0, text="", has_reference=False),))
     recognizer = Recognizer(backend, TOKENIZER, "recital")
     words = reference_word_times(recognizer, stream, stream.load(), NO_VAD)
     assert "".join(word.text for word in words) == " One dog"
@@ -178,6 +176,7 @@ def test_json_holds_all_results(cli: CliRunner) -> None:
     bench(cli, "--hop-frames", "40", "--json", "out.json")
     report = read_report()
     assert [*report] == ["by", "engine", "complete", "repeats", "configs", "streams", "failed"]
+    assert (report["complete"], report["failed"]) == (True, [])
     (session,) = report["configs"].values()
     assert (session["options"]["hop_frames"], session["config"]["window_frames"]) == (40, 200)
     assert session["words"] == {"timed": 5, "unmatched_hypothesis": 5, "unmatched_reference": 0}

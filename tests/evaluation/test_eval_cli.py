@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from pathlib import Path
 
 import pytest
 
-from audio_files import AUDIO_FORMATS
 from cli_runner import CliRunner
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
-from fakes.measured import read_report, signal_at, without_times
+from fakes.measured import read_report, signal_at, without_times, write_talks
 from harken.api import Recognizer
 from harken.errors import OptionError
 from tiny_models import TOKENIZER
@@ -26,16 +24,7 @@ LANGUAGES = ("en", "en", "none", "zh")
 def talks(cli: CliRunner) -> Path:
     """A folder of four recordings of one window, and a manifest of their texts, which a model returns."""
     use_texts(cli)
-    folder = Path("talks")
-    folder.mkdir()
-    for number in range(len(REFERENCES)):
-        AUDIO_FORMATS["wav s16"].write(folder / str(number), WINDOW_S)
-    lines = (
-        json.dumps({"audio": f"{number}.wav", "text": text, "language": language, "seconds": WINDOW_S})
-        for number, (text, language) in enumerate(zip(REFERENCES, LANGUAGES, strict=True))
-    )
-    (folder / "manifest.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    return folder
+    return write_talks(Path("talks"), REFERENCES, LANGUAGES)
 
 
 def use_texts(cli: CliRunner, *texts: str) -> TranscriptBackend:

@@ -17,9 +17,8 @@ from fakes.live_sessions import ScriptedLiveSession, final_segment, interim_text
 from harken.evaluation.error_rate import count_word_errors
 from harken.evaluation.latency import (
     Display,
-    EmissionTime,
-    Latency,
     Percentiles,
+    StreamTime,
     matching_positions,
     measure_latencies,
     simulate_real_time,
@@ -33,8 +32,8 @@ SLOW_S = 0.25
 """Computing time that `emitted_at` adds to the audio."""
 
 
-def emitted_at(at_s: float) -> EmissionTime:
-    return EmissionTime(computation_unaware_s=at_s, computation_aware_s=at_s + SLOW_S)
+def emitted_at(at_s: float) -> StreamTime:
+    return StreamTime(computation_unaware_s=at_s, computation_aware_s=at_s + SLOW_S)
 
 
 def display(*events: Event) -> Display:
@@ -173,8 +172,8 @@ def test_latencies_count_from_the_end_of_the_word() -> None:
     displayed = display(*events, final_segment(3, " One")).words()
     (timed,) = measure_latencies(displayed, [word("one", 0.5)], split_units).words
     assert (timed.text, timed.end_s) == ("one", 0.5)
-    assert timed.interim_latency == Latency(computation_unaware_s=0.5, computation_aware_s=0.5 + SLOW_S)
-    assert timed.commit_latency == Latency(computation_unaware_s=1.5, computation_aware_s=1.5 + SLOW_S)
+    assert timed.interim_latency == StreamTime(computation_unaware_s=0.5, computation_aware_s=0.5 + SLOW_S)
+    assert timed.commit_latency == StreamTime(computation_unaware_s=1.5, computation_aware_s=1.5 + SLOW_S)
 
 
 def test_unmatched_words_are_counted() -> None:

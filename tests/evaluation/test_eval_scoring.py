@@ -169,7 +169,6 @@ def test_worst_recordings_have_the_most_errors_and_at_least_one() -> None:
     texts = {"1": ("a b", "a c"), "2": ("a", ""), "3": ("c d e", ""), "4": ("a", "a")}
     scores = [(scored(*each, name=name),) for name, each in texts.items()]
     assert [own.entry.name for (own,) in worst(scores)] == ["3", "1", "2"]
-    assert [own.entry.name for (own,) in worst(scores, 1)] == ["3"]
 
 
 def test_the_interval_of_a_difference_is_narrower_than_that_of_an_engine_on_the_same_recordings() -> None:

@@ -12,14 +12,13 @@ from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window
 from harken import Recognizer
 from harken.decoding import DecodeStats
 from harken.errors import ManifestError
-from harken.evaluation.scoring import EvalHypothesis, EvalRecording
+from harken.evaluation.scoring import EvalHypothesis
 from harken.evaluation.speed import (
     RecordingResult,
     Round,
     Run,
     WindowTokens,
     divergences,
-    first_divergence,
     run_rounds,
     summarise_speed,
 )
@@ -30,11 +29,10 @@ from tiny_models import TOKENIZER
 OPTIONS = TranscribeOptions(vad=False, temperatures=(0.0,), suppress_tokens=())
 
 
-def write_recording(folder: Path, name: str, language: str = "en") -> EvalRecording:
+def write_recording(folder: Path, name: str, language: str = "en") -> Entry:
     """Write a recording of one window."""
     path = AUDIO_FORMATS["wav s16"].write(folder / name, WINDOW_S)
-    entry = Entry(name=name, path=path, text="", language=language, seconds=WINDOW_S)
-    return EvalRecording(entry=entry, has_reference=False)
+    return Entry(name=name, path=path, text="", language=language, seconds=WINDOW_S, has_reference=False)
 
 
 def make_recognizer(name: str = "recital", kind: type[Recognizer] = Recognizer) -> Recognizer:
@@ -65,7 +63,7 @@ def test_batched_round_holds_all_recordings_of_a_language(tmp_path: Path) -> Non
         write_recording(tmp_path, name, code) for name, code in (("a", "en"), ("b", "de"), ("c", "en"))
     ]
     rounds = [*run_rounds({"x": recognizer}, recordings, replace(OPTIONS, batch_size=2), repeats=1)]
-    assert [[one.entry.name for one in each.recordings] for each in rounds] == [["a", "c"], ["b"]]
+    assert [[one.name for one in each.recordings] for each in rounds] == [["a", "c"], ["b"]]
     (run,) = rounds[0].runs["x"]
     # The sum over recordings would count shared forward passes several times.
     assert run.stats.windows == 2
@@ -87,11 +85,10 @@ def make_run(decode_s: float, wall_s: float, entry: Entry) -> Run:
 
 
 def test_times_are_sums_of_the_medians_of_the_rounds() -> None:
-    entry = Entry(name="a", path=Path("a"), text="one two")
+    entry = Entry(name="a", path=Path("a"), text="one two", has_reference=False)
     first = tuple(make_run(s, wall_s, entry) for s, wall_s in ((9.0, 10.0), (1.0, 30.0), (2.0, 20.0)))
     second = tuple(make_run(s, s, entry) for s in (5.0, 5.0, 500.0))
-    recordings = (EvalRecording(entry=entry, has_reference=False),)
-    rounds = [Round(recordings=recordings, runs={"x": runs}) for runs in (first, second)]
+    rounds = [Round(recordings=(entry,), runs={"x": runs}) for runs in (first, second)]
     summary = summarise_speed(rounds, "x", OPTIONS, scored=True)
     assert (summary.stats.decode_s, summary.stats.forwards) == (7.0, 7)
     assert (summary.wall_s, summary.audio_s) == (25.0, 4.0)
@@ -117,20 +114,15 @@ DIVERGENCES: list[tuple[tuple[WindowTokens, ...], tuple[WindowTokens, ...], obje
 ]
 
 
+@pytest.mark.parametrize("text", ["same", "other"])
 @pytest.mark.parametrize(("one", "other", "expected"), DIVERGENCES)
-def test_first_divergence_is_found(one, other, expected) -> None:
-    divergence = first_divergence(make_result(*one), make_result(*other, text="other"))
-    assert (divergence and (divergence.start_s, divergence.index, divergence.tokens)) == expected
-    assert not (divergence and divergence.same_text)
-
-
-def test_divergence_of_any_run_is_reported_once_per_recording() -> None:
-    same, other = make_result((0.0, (1,))), make_result((0.0, (2,)))
-    results = {"x": (same, same, same), "y": (same, other, other)}
+def test_the_first_divergence_of_any_run_is_found_once_for_each_recording(one, other, expected, text) -> None:
+    same, others = make_result(*one), make_result(*other, text=text)
     runs = {
-        name: tuple(Run(wall_s=1, stats=DecodeStats(), results=(each,)) for each in of_engine)
-        for name, of_engine in results.items()
+        name: [Run(wall_s=1, stats=DecodeStats(), results=(each,)) for each in results]
+        for name, results in {"x": (same, same, same), "y": (same, others, others)}.items()
     }
     bench_round = Round(recordings=(), runs=runs)
-    (divergence,) = divergences([bench_round, bench_round], "x", "y")
-    assert (divergence.entry, divergence.tokens, divergence.same_text) == (ENTRY, (1, 2), True)
+    found = divergences([bench_round, bench_round], "x", "y")
+    assert [(each.start_s, each.index, each.tokens) for each in found] == ([expected] if expected else [])
+    assert all((each.entry, each.same_text) == (ENTRY, text == "same") for each in found)

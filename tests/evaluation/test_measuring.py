@@ -68,13 +68,6 @@ def measuring(request: pytest.FixtureRequest, cli: CliRunner, talks: Path) -> Me
     return Measuring(request.param, cli)
 
 
-def test_all_results_are_printed_and_written(measuring: Measuring) -> None:
-    outcome = measuring.run()
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "2 recordings" in outcome.out
-    assert (read_report()["complete"], read_report()["failed"]) == (True, [])
-
-
 def test_a_failed_recording_is_reported_and_the_others_are_measured(measuring: Measuring) -> None:
     Path("talks/1.wav").write_text("Dear diary")
     if measuring.name == "eval --speakers":

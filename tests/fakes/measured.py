@@ -37,14 +37,14 @@ SCRIPT = (
 )
 
 
-def write_talks(folder: Path) -> Path:
-    """Write two recordings of one window by one speaker, a manifest of their texts, and their turns."""
+def write_talks(folder: Path, texts: Sequence[str] = TEXTS, languages: Sequence[str] = ("en", "en")) -> Path:
+    """Write recordings of one window by one speaker, a manifest of their texts, and their turns."""
     folder.mkdir()
     lines = []
-    for number, text in enumerate(TEXTS):
+    for number, (text, language) in enumerate(zip(texts, languages, strict=True)):
         AUDIO_FORMATS["wav s16"].write(folder / str(number), WINDOW_S)
         (folder / f"{number}.rttm").write_text(f"SPEAKER {number} 1 0.0 {WINDOW_S} <NA> <NA> anna <NA> <NA>\n")
-        known = {"text": text, "language": "en", "seconds": WINDOW_S, "speaker": "anna"}
+        known = {"text": text, "language": language, "seconds": WINDOW_S, "speaker": "anna"}
         lines.append(f"{json.dumps({'audio': f'{number}.wav', **known})}\n")
     (folder / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
     return folder

@@ -16,7 +16,7 @@ from harken.batch.plan import Recipe
 from harken.batch.rows import ShardReport, error_row, publish_shard, report_of
 from harken.batch.store import Store
 from harken.batch.worker import NO_PROGRESS, Progress, Task, allowed_time_s
-from harken.batch.workers import Advanced, Broken, Event, Published, Workers
+from harken.batch.workers import Broken, Message, Workers
 from harken.errors import OutputError
 from harken.types import WINDOW_S
 
@@ -73,23 +73,9 @@ class _Running:
 class Driver:
     """Runs tasks until each is done.
 
-    Parameters
-    ----------
-    workers : Workers
-    store : Store
-    recipe : Recipe
-    tries : int
-        Times that a worker may be lost with a recording before it is given up.
-    time_limit : float
-        Most seconds of work for a second of audio.
-    on_state : callable
-        Called with the state, about once a second.
-    note : callable
-        Called with lines for people.
-    before : ShardReport
-        The counts of shards that were there before.
-    clock : callable
-        Returns the time in seconds.
+    A recording is given up after so many `tries` with which a worker was lost. The time limit is in seconds of work for
+    a second of audio. `on_state` is called twice a second, with counts that begin with those `before`, and `note` with
+    lines for people.
     """
 
     def __init__(
@@ -151,23 +137,23 @@ class Driver:
             self._report()
         self._report(at_once=True)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, task: Task, message: Message) -> None:
         """Take note of something that has happened to a task."""
-        name = event.task.shard.name
+        name = task.shard.name
         if name not in self._running:
             return
-        if isinstance(event, Advanced):
+        if isinstance(message, Progress):
             running = self._running[name]
-            if event.progress != running.progress:  # a worker that hangs may still answer
-                running.progress, running.latest_s = event.progress, self._clock()
+            if message != running.progress:  # a worker that hangs may still answer
+                running.progress, running.latest_s = message, self._clock()
             self._store.renew()  # a worker in this process returns only when its shard is done
             self._report()
             return
         del self._running[name]
-        if isinstance(event, Published):
-            self._finish(event.task, event.report)
+        if isinstance(message, ShardReport):
+            self._finish(task, message)
         else:
-            self._try_again(event)
+            self._try_again(task, message)
 
     def _finish(self, task: Task, report: ShardReport) -> None:
         self.reports[task.shard.name] = report
@@ -177,9 +163,9 @@ class Driver:
         self._failed += report.n_failed
         self._report(at_once=True)
 
-    def _try_again(self, broken: Broken) -> None:
+    def _try_again(self, task: Task, broken: Broken) -> None:
         """Have a task done once more: whole the first time, then in halves, and a single recording a few times."""
-        task, shard = broken.task, broken.task.shard
+        shard = task.shard
         losses = self._losses[shard.name] = self._losses.get(shard.name, 0) + 1
         is_single = len(shard.recordings) == 1
         if broken.unwritten:
@@ -193,22 +179,21 @@ class Driver:
             self._note(f"{_first_name(task)}: {broken.reason}; its rows stay as they were")
             self._left_s -= shard.seconds
         elif is_single:
-            self._give_up(broken, losses)
+            self._give_up(task, broken, losses)
         else:
             self._note(f"{_first_name(task)}: {broken.reason}; it is split")
             for half in shard.halves():
                 self._losses.setdefault(half.name, 1)  # one of them is to blame, so that is found sooner
                 self._push(replace(task, shard=half))
 
-    def _give_up(self, broken: Broken, losses: int) -> None:
+    def _give_up(self, task: Task, broken: Broken, losses: int) -> None:
         """Publish that a recording cannot be transcribed."""
-        task, shard = broken.task, broken.task.shard
-        (recording,) = shard.recordings
+        (recording,) = task.shard.recordings
         message = f"{recording.location}: {broken.reason}"
         self._note(f"{message}; it is given up")
         rows = [error_row(recording, broken.kind, message, losses)]
         report = report_of(rows, 0.0)
-        publish_shard(self._store, self._recipe, shard.name, rows, report)
+        publish_shard(self._store, self._recipe, task.shard.name, rows, report)
         self._finish(task, report)
 
     def _push(self, task: Task) -> None:

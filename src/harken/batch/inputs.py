@@ -11,7 +11,7 @@ import os
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,12 +35,13 @@ from harken.batch.locations import (
     suffix_of,
     without_file_scheme,
 )
-from harken.batch.store import PLAN_FILE, SHARD_FOLDER
+from harken.batch.store import PLAN_FILE, ROWS
 from harken.errors import HarkenError, ManifestError, PlanError, printable
 from harken.files import decode, folded_name
 from harken.manifests import (
     MANIFEST,
     RECORDING_SUFFIXES,
+    Json,
     get_field,
     get_seconds,
     parse_object,
@@ -51,7 +52,6 @@ DURATION_KEYS = ("duration", "seconds")
 """Keys for a length in seconds, of NeMo and of harken's own manifests."""
 PATH_KEYS = ("audio_filepath", "audio", "file_name")
 """Keys for the path of a recording: of NeMo, of harken's own manifests, of Hugging Face's audiofolder."""
-Json = dict[str, Any]
 _NOT_EVERYWHERE = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\\ud800-\udfff]')
 """Characters that some system does not allow in names."""
 _MOST_BYTES = 160  # of a part of a path, which is longer by a suffix or two; systems allow 255
@@ -59,13 +59,7 @@ _MOST_BYTES = 160  # of a part of a path, which is longer by a suffix or two; sy
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The place of a file in an archive.
-
-    Parameters
-    ----------
-    start, size : int
-        Bytes.
-    """
+    """The place of a file in an archive."""
 
     start: int
     size: int
@@ -73,45 +67,21 @@ class ByteRange:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRecording:
-    """A recording, or a piece of one.
+    """A recording, or a piece of one."""
 
-    Parameters
-    ----------
-    location : str
-        Path or URL of the file; of the archive, if it lies in one.
-    name : str
-        Its path in the input, with slashes.
-    keys : mapping
-        The line of the manifest, which its row carries.
-    id : str
-        Given by the manifest; by default its digest.
-    offset_s : float or None
-        Start of the piece in seconds; None if it begins with the recording.
-    duration_s : float or None
-        Length in seconds, if the manifest gives it.
-    language : str or None
-        Language named by the manifest.
-    bytes : ByteRange or None
-        Its place in an archive.
-    side_name : str
-        Path of its files beside the rows, without suffix.
-    size : int or None
-        Bytes, where a listing told.
-    estimate_s : float
-        Estimated length in seconds, for the plan; that of the manifest, if it gives one.
-    """
-
-    location: str
-    name: str
-    keys: Mapping[str, Any]
-    id: str = ""
-    offset_s: float | None = None
-    duration_s: float | None = None
-    language: str | None = None
-    bytes: ByteRange | None = None
-    side_name: str = field(default="", compare=False)
-    size: int | None = field(default=None, compare=False)
-    estimate_s: float = field(default=0.0, compare=False)
+    location: str  # path or URL of the file; of the archive, if it lies in one
+    name: str  # path in the input, with slashes
+    keys: Mapping[str, Any]  # the line of the manifest, which its row carries
+    id: str = ""  # given by the manifest; by default its digest
+    offset_s: float | None = None  # start of a piece
+    duration_s: float | None = None  # if the manifest gives it
+    language: str | None = None  # if the manifest gives it
+    bytes: ByteRange | None = None  # in an archive
+    side_name: str = field(default="", compare=False)  # path of its files beside the rows, without suffix
+    size: int | None = field(default=None, compare=False)  # in bytes, where a listing told
+    estimate_s: float = field(
+        default=0.0, compare=False
+    )  # length for the plan; that of the manifest, if it gives one
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -186,10 +156,6 @@ def read_recordings(source: str, note: Note = lambda text: None) -> list[BatchRe
     note : callable, optional
         Called with a line about repeated lines.
 
-    Returns
-    -------
-    list of BatchRecording
-
     Raises
     ------
     PlanError
@@ -253,19 +219,13 @@ def _wanted(pattern: str, paths: Iterable[str]) -> Iterator[str]:
 def _holds_rows(path: str) -> bool:
     """Return whether a file is one of the rows of an output folder, which are no manifests for a pattern."""
     folder = parent_of(path)
-    return name_of(folder) == SHARD_FOLDER and exists(join(parent_of(folder), PLAN_FILE))
+    return name_of(folder) == ROWS.folder and exists(join(parent_of(folder), PLAN_FILE))
 
 
 def _read_one(source: str, name: str, *, is_match: bool = False) -> Iterator[Found]:
-    """Yield the recordings of an input that is no pattern.
+    """Yield the recordings of an input that is no pattern, or of a file of one, which may have any suffix.
 
-    Parameters
-    ----------
-    source : str
-    name : str
-        Its path from the root of the pattern.
-    is_match : bool
-        True if it is a file of a pattern, which may have any suffix.
+    It is named by its path from the root of the pattern.
     """
     suffix = suffix_of(source)
     if os.path.isdir(source):
@@ -296,11 +256,12 @@ def _read_one(source: str, name: str, *, is_match: bool = False) -> Iterator[Fou
 
 def _read_folder(folder: str) -> Iterator[Found]:
     files = dict(find_files(folder))
-    manifests = {parent: parent + name for parent, name in _manifests(files)}
+    manifests = _manifests(files)
     for parent, manifest in manifests.items():
         yield from _read_manifest(join(folder, manifest), parent.rstrip("/"))
+    listed = tuple(manifests)
     for name, size in files.items():
-        if any(name.startswith(parent) for parent in manifests):
+        if name.startswith(listed):
             continue
         suffix = suffix_of(name)
         location = join(folder, name)
@@ -311,28 +272,21 @@ def _read_folder(folder: str) -> Iterator[Found]:
             yield from _read_tar(location, name)
 
 
-def _manifests(files: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the manifests of a folder: that of the whole folder, or else those of the folders in it.
-
-    Returns
-    -------
-    list of (str, str)
-        Folder, with a slash behind it, and name of each.
-    """
-    present = set(files)
+def _manifests(files: Collection[str]) -> dict[str, str]:
+    """Return the manifest of a folder, or else those of the folders in it, by their folders with a slash behind."""
     for name in (*METADATA, MANIFEST):
-        if name in present:
-            return [("", name)]
+        if name in files:
+            return {"": name}
     found: dict[str, str] = {}
     for name in METADATA:
         for path in files:
             folder, slash, last = path.rpartition("/")
             if last == name:
-                found.setdefault(folder + slash, name)
-    return sorted(found.items())
+                found.setdefault(folder + slash, path)
+    return dict(sorted(found.items()))
 
 
-def _read_manifest(manifest: str, folder_name: str = "") -> Iterator[Found]:
+def _read_manifest(manifest: str, folder_name: str) -> Iterator[Found]:
     """Yield the recordings of a manifest; if there are several, they are named by its folder in the input."""
     folder = parent_of(manifest)
     for where, keys in read_rows(read_bytes(manifest), manifest, finite=True):

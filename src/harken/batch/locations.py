@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+)://", re.IGNORECASE)  # a drive of Windows has one letter
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _CONNECT_S, _SILENCE_S = 30.0, 120.0  # of web servers; a long recording may take as long as it wants
-
 _GONE = (404, 410)
 
 
@@ -88,13 +87,7 @@ def _without_dots(path: str) -> str:
 
 
 def file_system(location: str) -> tuple[AbstractFileSystem, str]:
-    """Return the file system of a URL, and the path in it.
-
-    Raises
-    ------
-    BackendUnavailable
-        If the package for URLs of this kind is not installed.
-    """
+    """Return the file system of a URL, and the path in it; raise `BackendUnavailable` without the package for it."""
     import fsspec
 
     try:
@@ -118,15 +111,7 @@ def _web_options(location: str) -> dict[str, Any]:
 
 @contextmanager
 def open_binary(location: str) -> Iterator[BinaryIO]:
-    """Open a file for reading, by path or URL.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read; file systems of URLs may raise others, too.
-    BackendUnavailable
-        As `file_system`.
-    """
+    """Open a file for reading, by path or URL; it raises OSErrors, and file systems of URLs may raise others, too."""
     if not is_url(location):
         with open(location, "rb") as file:
             yield file
@@ -175,12 +160,7 @@ def exists(location: str) -> bool:
 def find_files(folder: str) -> Iterator[tuple[str, int]]:
     """Yield the files below a folder in order, each with its path relative to it, with slashes, and its size.
 
-    Hidden ones are left out.
-
-    Raises
-    ------
-    OSError
-        If a folder cannot be listed; file systems of URLs may raise others, too.
+    Hidden ones are left out. Errors are those of `open_binary`.
     """
     files = _find_remote(folder) if is_url(folder) else _find_local(folder)
     for name, size in files:
@@ -207,13 +187,7 @@ def _find_local(folder: str) -> Iterator[tuple[str, int]]:
 
 
 def expand(source: str) -> list[str] | None:
-    """Return the files of a pattern in order; None if it is none.
-
-    Raises
-    ------
-    PlanError
-        If a web server would have to list its files.
-    """
+    """Return the files of a pattern in order, None if it is none; a web server is not asked for its files."""
     if not is_url(source) and os.path.lexists(source):
         return None
     alternatives = [*expand_braces(source)]

@@ -15,26 +15,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harken.audio import audio_duration
-from harken.batch.inputs import BatchRecording, Json, digest_of
+from harken.batch.inputs import BatchRecording, digest_of
 from harken.batch.locations import is_url, size_bytes
-from harken.batch.store import (
-    PARQUET_FOLDER,
-    PARQUET_SUFFIX,
-    PLAN_FILE,
-    REPORT_FOLDER,
-    REPORT_SUFFIX,
-    ROWS_SUFFIX,
-    SHARD_FOLDER,
-    Store,
-)
+from harken.batch.store import PLAN_FILE, ROWS, SHARD_FILES, Store
 from harken.checkpoints import open_checkpoint, resolve_model, with_adapters
 from harken.checkpoints.model_files import file_sha256
 from harken.errors import AudioError, PlanError
 from harken.formats import Layout
+from harken.manifests import Json
 from harken.transcribe import TranscribeOptions
 from harken.version import __version__
 
-_FILES_OF_SHARD = {SHARD_FOLDER: ROWS_SUFFIX, REPORT_FOLDER: REPORT_SUFFIX, PARQUET_FOLDER: PARQUET_SUFFIX}
 LSH_ARGUMENTS = ("attention", "lsh_rounds", "lsh_bucket_size")
 """Arguments of `harken.load` that decide the rows where attention is not full."""
 _PROBING_THREADS = 16
@@ -46,7 +37,6 @@ _SHARE_OF_REST = 0.25
 _SMALLEST_SHARE = 0.1
 _BATCH_SIZE = 8  # by default
 
-
 Entries = dict[str, list[str]]
 """Digests of the recordings of each shard, by its name."""
 SequenceT = TypeVar("SequenceT", bound=Sequence[Any])
@@ -54,35 +44,17 @@ SequenceT = TypeVar("SequenceT", bound=Sequence[Any])
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The model, its engine, the options and the outputs of a batch.
+    """The model, its engine, the options and the outputs of a batch."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the model in rows; its weights decide.
-    load : mapping
-        Arguments of `harken.load`.
-    weights : str
-        Digest of the model's weights, in hex.
-    options : TranscribeOptions
-        The batch size does not decide the text, and does not count.
-    layout : Layout
-    formats : tuple of str
-        Files beside the rows.
-    parquet : bool
-    speakers : mapping or None
-        Arguments of `harken.load_diarizer`, with ``voices``, a file of `harken.speakers.voices`, among them; None does
-        not tell speakers apart.
-    """
-
-    name: str
-    load: Mapping[str, Any]
-    weights: str
+    name: str  # of the model in rows; its weights decide
+    load: Mapping[str, Any]  # arguments of `harken.load`
+    weights: str  # digest of the model's, in hex
     options: TranscribeOptions
     layout: Layout
-    formats: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()  # of files beside the rows
     parquet: bool = False
     speakers: Mapping[str, Any] | None = None
+    """Arguments of `harken.load_diarizer`, and ``voices``, a file of known ones; None tells no speakers apart."""
 
     @property
     def batch_size(self) -> int:
@@ -90,7 +62,7 @@ class Recipe:
         return self.options.batch_size or _BATCH_SIZE
 
     def as_json(self) -> Json:
-        """Return all that counts, by names that people know."""
+        """Return all that counts, by names that people know; the batch size does not decide the text."""
         return {
             "harken": __version__,
             "weights": self.weights,
@@ -117,23 +89,13 @@ class Recipe:
 
 def differences(before: Json, now: Json) -> list[str]:
     """Return what differs between two recipes as JSON, in words; what only one of them has follows from that."""
-    names = [name for name in before if name in now and before[name] != _plain(now[name])]
-    return [f"{name} was {before[name]!r}, now is {_plain(now[name])!r}" for name in names]
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON gives it back."""
-    return [*map(_plain, value)] if isinstance(value, tuple | list) else value
+    now = json.loads(json.dumps(now))  # as a file gives it back
+    names = [name for name in before if name in now and before[name] != now[name]]
+    return [f"{name} was {before[name]!r}, now is {now[name]!r}" for name in names]
 
 
 def weights_digest(load: Mapping[str, Any]) -> str:
-    """Return the digest of the weights that these arguments of `harken.load` choose.
-
-    Raises
-    ------
-    CheckpointNotFound, CheckpointError
-        As `harken.load`.
-    """
+    """Return the digest of the weights that these arguments of `harken.load` choose, or raise its errors."""
     model = resolve_model(
         load.get("model", "tiny.en"), revision=load.get("revision"), download=load.get("download", True)
     )
@@ -142,17 +104,10 @@ def weights_digest(load: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Shard:
-    """Recordings that are transcribed by one worker, and whose rows are published together.
-
-    Parameters
-    ----------
-    recordings : tuple of BatchRecording
-    recipe : str
-        Digest of the recipe.
-    """
+    """Recordings that are transcribed by one worker, and whose rows are published together."""
 
     recordings: tuple[BatchRecording, ...]
-    recipe: str
+    recipe: str  # its digest
 
     @cached_property
     def name(self) -> str:
@@ -172,27 +127,11 @@ class Shard:
 
 @dataclass(frozen=True)
 class Plan:
-    """The shards of a batch.
+    """The shards of a batch."""
 
-    Parameters
-    ----------
-    unfinished : tuple of Shard
-        Those that are not there yet, longest first.
-    finished : mapping of str to list of str
-        Digests of the recordings of each shard that is there.
-    n_stale : int
-        Number of rows that are there of recordings that the manifest does not list any more.
-    """
-
-    unfinished: tuple[Shard, ...]
-    finished: Entries
-    n_stale: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _EarlierPlan:
-    shards: Entries
-    sources: list[str]
+    unfinished: tuple[Shard, ...]  # those that are not there yet, longest first
+    finished: Entries  # those that are there
+    n_stale: int = 0  # rows that are there of recordings that the manifest does not list any more
 
 
 def shard_name(recipe: str, digests: Sequence[str]) -> str:
@@ -220,23 +159,11 @@ def make_plan(
     """Plan what is not there yet, and write the plan of all shards to the output folder.
 
     Shards of an earlier plan stay as they are. Recordings that are new in the manifest get shards of their own, and so
-    do those left of shards of which others are gone. Files of shards that are in no plan are removed.
+    do those left of shards of which others are gone. Files of shards that are in no plan are removed. Unless it is to
+    `write`, it changes nothing in the folder.
 
-    Parameters
-    ----------
-    recordings : sequence of BatchRecording
-    recipe : Recipe
-    store : Store
-    source : str
-        Where the recordings are listed: an absolute path, or a URL.
-    shard_s : float
-        Audio of a shard, in seconds.
-    workers : int
-        Number of workers, on which the size of the last shards depends.
-    moved : bool
-        True if recordings of an earlier input are the same at another place.
-    write : bool
-        False to change nothing in the folder.
+    The recordings are listed at `source`, an absolute path or a URL; they are `moved` if those of an earlier input are
+    the same at another place. A shard has `shard_s` seconds of audio, the last ones fewer the more workers there are.
 
     Raises
     ------
@@ -245,11 +172,11 @@ def make_plan(
     OutputError
         If the plan cannot be written.
     """
-    published = store.stems(SHARD_FOLDER, ROWS_SUFFIX)
-    earlier = _read_plan(store, recipe, published)
-    planned = _with_halves(earlier.shards if earlier else {}, recipe.digest, published)
+    published = store.shards(ROWS)
+    earlier, sources_before = _read_plan(store, recipe, published)
+    planned = _with_halves(earlier, recipe.digest, published)
     by_digest = {recording.digest: recording for recording in recordings}
-    sources = _with_source(store, earlier, source, planned, by_digest, moved=moved)
+    sources = _with_source(store, sources_before, source, planned, by_digest, moved=moved)
     kept = {
         name: digests
         for name, digests in planned.items()
@@ -262,7 +189,7 @@ def make_plan(
         name: [recording.digest for recording in shard.recordings] for name, shard in added.items()
     }
     unplanned = published - entries.keys()
-    if unplanned and earlier is None:
+    if unplanned and not earlier:
         raise PlanError(
             f"{store.folder}: holds rows of {len(unplanned)} shards, and no {PLAN_FILE} that tells of what; "
             "choose another folder"
@@ -277,7 +204,7 @@ def make_plan(
     ]
     if write:
         store.renew()  # all until here may have taken long
-        if earlier is None or entries != planned or sources != earlier.sources:
+        if entries != planned or sources != sources_before:
             store.publish(PLAN_FILE, _plan_lines(recipe, sources, entries))
         remove_unplanned(store, entries)
     return Plan(
@@ -291,15 +218,10 @@ def remove_unplanned(store: Store, names: Collection[str]) -> None:
     """Remove the files of shards that are not among these: other shards have all of their recordings.
 
     Workers that lost their driver, or were taken for lost, may publish such shards.
-
-    Raises
-    ------
-    OutputError
-        If one cannot be removed.
     """
-    for folder, suffix in _FILES_OF_SHARD.items():
-        for name in store.stems(folder, suffix) - set(names):
-            store.remove(f"{folder}/{name}{suffix}")
+    for files in SHARD_FILES:
+        for name in store.shards(files) - set(names):
+            store.remove(files.of(name))
 
 
 def cut_shards(
@@ -354,7 +276,7 @@ def _whole_length_s(recording: BatchRecording) -> float:
 
 def _with_source(
     store: Store,
-    earlier: _EarlierPlan | None,
+    sources: list[str],
     source: str,
     planned: Entries,
     recordings: Collection[str],
@@ -368,7 +290,6 @@ def _with_source(
     PlanError
         If recordings of this one are called like those of another one, whose rows would be taken for theirs.
     """
-    sources = earlier.sources if earlier else []
     if source in sources:
         return sources
     same = sum(digest in recordings for digests in planned.values() for digest in digests)
@@ -380,11 +301,11 @@ def _with_source(
     return [*sources, source]
 
 
-def _read_plan(store: Store, recipe: Recipe, published: Collection[str]) -> _EarlierPlan | None:
-    """Return an earlier plan; None if there is none, or one of other options that has no rows."""
+def _read_plan(store: Store, recipe: Recipe, published: Collection[str]) -> tuple[Entries, list[str]]:
+    """Return the shards and the inputs of an earlier plan; nothing if it is of other options and has no rows."""
     content = store.read(PLAN_FILE)
     if content is None:
-        return None
+        return {}, []
     try:
         head, *lines = map(json.loads, content.splitlines())
         planned = {line["shard"]: line["recordings"] for line in lines}
@@ -394,12 +315,12 @@ def _read_plan(store: Store, recipe: Recipe, published: Collection[str]) -> _Ear
         raise PlanError(f"{store.folder}: {PLAN_FILE} is not a plan of 'harken batch': {error}") from error
     if changes := differences(before, recipe.as_json()):
         if not published:
-            return None
+            return {}, []
         raise PlanError(
             f"{store.folder}: holds rows of other options, which are never mixed: {'; '.join(changes)}; "
             "choose another folder, or the options of before"
         )
-    return _EarlierPlan(shards=planned, sources=sources)
+    return planned, sources
 
 
 def _with_halves(planned: Entries, recipe: str, published: Collection[str]) -> Entries:

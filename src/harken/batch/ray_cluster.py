@@ -47,7 +47,7 @@ class _Actor:
         try:
             return self._worker.transcribe(task, self._set_progress)
         except Exception as error:
-            return broken_by(task, error)
+            return broken_by(error)
 
     def progress(self) -> Progress:
         """Return how far the task is."""
@@ -58,20 +58,10 @@ class _Actor:
 
 
 class RayWorkers(Pool):
-    """Actors of a cluster, each with as many processors as threads.
+    """Actors of a cluster, each with as many processors as threads: by default four, or those of the smallest node.
 
-    Parameters
-    ----------
-    settings : callable
-        Returns the settings of workers of so many threads.
-    address : str
-        Address of the cluster, or ``auto``.
-    count : int
-        Number of actors; 0 for as many as the cluster has room for.
-    most : int
-        Greatest number of actors of any use.
-    threads : int or None
-        Threads of each; by default four, or those of the smallest node.
+    Of a count of 0 they are as many as the cluster has room for, but no more than are of use. The settings are a
+    function of the threads of each.
 
     Raises
     ------
@@ -161,13 +151,7 @@ def _room(ray: Any, threads: int | None) -> tuple[int, int]:
 
 
 def _connect(address: str) -> Any:
-    """Return the module of Ray, connected to a cluster.
-
-    Raises
-    ------
-    BackendUnavailable
-        If it is not installed, or there is no cluster.
-    """
+    """Return the module of Ray, connected to a cluster; raises as `RayWorkers`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -189,13 +173,7 @@ def _connect(address: str) -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Check that something listens at an address; Ray itself tries for more than a minute.
-
-    Raises
-    ------
-    BackendUnavailable
-        If nothing does.
-    """
+    """Raise `BackendUnavailable` if nothing listens at an address; Ray itself tries for more than a minute."""
     host, _, port = address.rpartition(":")
     if "://" in address or not port.isdecimal():
         return

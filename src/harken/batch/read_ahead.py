@@ -50,36 +50,20 @@ def reading_ahead(recordings: Sequence[BatchRecording]) -> Iterator[list[Fetched
 
 
 class FetchedFile(io.RawIOBase):
-    """The file of a recording; its first use waits until it has been fetched.
-
-    Parameters
-    ----------
-    recording : BatchRecording
-    index : int
-        Its place among the recordings that are read ahead.
-    ahead : _ReadAhead
-    """
+    """The file of a recording, by its place among those read ahead; its first use waits until it has been fetched."""
 
     def __init__(self, recording: BatchRecording, index: int, ahead: _ReadAhead) -> None:
         self.name = recording.shown_name
         self._index, self._ahead = index, ahead
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Read bytes.
-
-        Raises
-        ------
-        AudioError
-            If it cannot be fetched.
-        """
+        """Read bytes; an `AudioError` says why they cannot be fetched."""
         return self._ahead.file(self._index).read(size)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -137,18 +121,17 @@ class _ReadAhead:
         self._pieces.close()
 
     def _fetch(self, recording: BatchRecording) -> BinaryIO:
-        wait_s = FIRST_WAIT_S
-        for tries_left in reversed(range(FETCH_TRIES)):
+        tries, wait_s = 1, FIRST_WAIT_S
+        while True:
             try:
                 return self._pieces.cut(recording) if recording.is_piece else _open(recording)
+            except AudioError:
+                raise
             except Exception as error:  # whatever a file system raises
-                if isinstance(error, AudioError):
-                    raise
-                if _is_lasting(error) or not tries_left or self._is_closed.is_set():
+                if _is_lasting(error) or tries == FETCH_TRIES or self._is_closed.is_set():
                     raise audio_error(recording.shown_name, error) from error
             self._is_closed.wait(wait_s)
-            wait_s *= 2
-        raise AssertionError("the last try returns or raises")
+            tries, wait_s = tries + 1, 2 * wait_s
 
 
 def _is_lasting(error: Exception) -> bool:

@@ -16,53 +16,57 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harken.batch.inputs import PATH_KEYS, BatchRecording, Json
+from harken.batch.inputs import PATH_KEYS, BatchRecording
 from harken.batch.locations import is_url
 from harken.batch.plan import Recipe
-from harken.batch.store import (
-    PARQUET_FOLDER,
-    PARQUET_SUFFIX,
-    REPORT_FOLDER,
-    REPORT_SUFFIX,
-    ROWS_SUFFIX,
-    SHARD_FOLDER,
-    Store,
-)
+from harken.batch.store import PARQUET, REPORT, ROWS, ShardFiles, Store
 from harken.errors import BackendUnavailable, install_hint
 from harken.formats import RecordingLink, as_json, render
+from harken.manifests import Json
 from harken.results import Segment, SpeakerTurn, Transcript, UnwrittenSpeech, Word
 
 ItemT = TypeVar("ItemT", Segment, Word, UnwrittenSpeech, SpeakerTurn)
-RESULT_KEYS = frozenset(
-    (
-        *("id", "text", "language", "language_probability", "duration", "model"),
-        *("segments", "unwritten", "files", "error"),
-    )
-)
-"""Keys of rows that are harken's own."""
+COLUMNS: dict[str, Any] = {
+    "id": str,
+    "audio_filepath": str,
+    "offset": float,
+    "text": str,
+    "language": str,
+    "language_probability": float,
+    "duration": float,
+    "model": str,
+    "segments": [
+        {
+            "start": float,
+            "end": float,
+            "text": str,
+            "language": str,
+            "avg_logprob": float,
+            "hallucination_score": float,
+            "speaker": str,
+            "words": [{"start": float, "end": float, "word": str, "probability": float, "speaker": str}],
+        }
+    ],
+    "unwritten": [{"start": float, "end": float, "reason": str}],
+    "files": {str: str},
+    "error": {"type": str, "message": str, "tries": int},
+    "input": str,
+}
+"""Columns of Parquet and their types: a list of one type, an object of several, or ``{str: str}``, any keys."""
+RESULT_KEYS = COLUMNS.keys() - {"audio_filepath", "offset", "input"}
+"""Keys of rows that are harken's own; the others come from the manifest."""
+_SEGMENT_KEYS: tuple[str, ...] = tuple(COLUMNS["segments"][0])
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_SEGMENT_KEYS = ("start", "end", "text", "language", "avg_logprob", "hallucination_score", "speaker", "words")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReport:
-    """The counts of a shard.
-
-    Parameters
-    ----------
-    rows : int
-    failed : mapping of str to int
-        Number of recordings that failed, by the type of their error.
-    audio_s : float
-        Seconds of audio that have been transcribed.
-    work_s : float
-        Seconds that the worker took.
-    """
+    """The counts of a shard."""
 
     rows: int
-    failed: Mapping[str, int] = field(default_factory=dict)
-    audio_s: float = 0.0
-    work_s: float = 0.0
+    failed: Mapping[str, int] = field(default_factory=dict)  # recordings, by the type of their error
+    audio_s: float = 0.0  # transcribed
+    work_s: float = 0.0  # that the worker took
 
     @property
     def n_failed(self) -> int:
@@ -124,22 +128,9 @@ def shift_times(transcript: Transcript, offset_s: float) -> Transcript:
 
 
 def error_row(recording: BatchRecording, kind: str, message: str, tries: int = 1) -> Json:
-    """Return the row of a recording that failed.
-
-    Parameters
-    ----------
-    recording : BatchRecording
-    kind : str
-        Type of the error.
-    message : str
-    tries : int
-        Times that it has been tried.
-    """
-    result = {
-        "id": _id_of(recording),
-        "error": {"type": kind, "message": valid_unicode(message), "tries": tries},
-    }
-    return carried_keys(recording) | result
+    """Return the row of a recording that failed by an error of some kind, and how often it has been tried."""
+    error = {"type": kind, "message": valid_unicode(message), "tries": tries}
+    return carried_keys(recording) | {"id": _id_of(recording), "error": error}
 
 
 def report_of(rows: Iterable[Json], work_s: float) -> ShardReport:
@@ -225,33 +216,23 @@ def publish_shard(
     OutputError
         If something cannot be written.
     """
+    contents: list[tuple[ShardFiles, Iterable[str]]] = [
+        (REPORT, [json.dumps(asdict(report))]),
+        (ROWS, map(row_line, rows)),
+    ]
     if replaces:
-        store.remove(f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}")
+        store.remove(REPORT.of(name))
+        contents.reverse()
     if recipe.parquet:
-        store.publish(f"{PARQUET_FOLDER}/{name}{PARQUET_SUFFIX}", [parquet_bytes(rows)])
-    counts = f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}", [json.dumps(asdict(report))]
-    if not replaces:
-        store.publish(*counts)
-    store.publish(f"{SHARD_FOLDER}/{name}{ROWS_SUFFIX}", map(row_line, rows))
-    if replaces:
-        store.publish(*counts)
+        store.publish(PARQUET.of(name), [parquet_bytes(rows)])
+    for files, content in contents:
+        store.publish(files.of(name), content)
 
 
 def publish_side_files(
     store: Store, recipe: Recipe, recording: BatchRecording, transcript: Transcript
 ) -> dict[str, str]:
-    """Publish the transcript of a recording in the formats of the recipe.
-
-    Returns
-    -------
-    dict of str to str
-        Names of the files in the output folder, by format.
-
-    Raises
-    ------
-    OutputError
-        If one cannot be written.
-    """
+    """Publish the transcript of a recording in the formats of the recipe; return the names of the files by format."""
     names = {name: f"{TRANSCRIPT_FOLDER}/{recording.side_name}.{name}" for name in recipe.formats}
     for format_name, name in names.items():
         link = None
@@ -265,14 +246,14 @@ def publish_side_files(
 
 def read_rows(store: Store, name: str) -> list[Json]:
     """Return the rows of a shard that is there."""
-    content = store.read(f"{SHARD_FOLDER}/{name}{ROWS_SUFFIX}") or b""
+    content = store.read(ROWS.of(name)) or b""
     return [json.loads(line) for line in content.split(b"\n") if line]
 
 
 def read_report(store: Store, name: str) -> ShardReport:
     """Return the counts of a shard that is there; those of its rows, if their own file is lost."""
     try:
-        return ShardReport(**json.loads(store.read(f"{REPORT_FOLDER}/{name}{REPORT_SUFFIX}") or b""))
+        return ShardReport(**json.loads(store.read(REPORT.of(name)) or b""))
     except (ValueError, TypeError):
         return report_of(read_rows(store, name), work_s=0.0)
 
@@ -287,48 +268,13 @@ def read_reports(store: Store, names: Collection[str]) -> dict[str, ShardReport]
 
 
 def require_pyarrow() -> None:
-    """Check that pyarrow is there.
-
-    Raises
-    ------
-    BackendUnavailable
-        If it is not installed.
-    """
+    """Raise `BackendUnavailable` unless pyarrow is installed."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise BackendUnavailable(
             f"Parquet needs pyarrow, which is missing; {install_hint('parquet')} installs it"
         ) from error
-
-
-COLUMNS = {
-    "id": str,
-    "audio_filepath": str,
-    "offset": float,
-    "text": str,
-    "language": str,
-    "language_probability": float,
-    "duration": float,
-    "model": str,
-    "segments": [
-        {
-            "start": float,
-            "end": float,
-            "text": str,
-            "language": str,
-            "avg_logprob": float,
-            "hallucination_score": float,
-            "speaker": str,
-            "words": [{"start": float, "end": float, "word": str, "probability": float, "speaker": str}],
-        }
-    ],
-    "unwritten": [{"start": float, "end": float, "reason": str}],
-    "files": {str: str},
-    "error": {"type": str, "message": str, "tries": int},
-    "input": str,
-}
-"""Columns of Parquet and their types: a list of one type, an object of several, or ``{str: str}``, any keys."""
 
 
 def parquet_bytes(rows: Sequence[Json]) -> bytes:

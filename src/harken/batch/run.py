@@ -275,13 +275,7 @@ class _Batch:
                 yield Shard(tuple(recordings), self.recipe.digest)
 
     def publish_summary(self, began_s: float) -> BatchSummary:
-        """Count all rows that are there, write the counts to the output folder, and return them.
-
-        Raises
-        ------
-        OutputError
-            If they cannot be written.
-        """
+        """Count all rows that are there, write the counts to the output folder, and return them."""
         all_reports = self.reports | self.new
         total, new = sum_reports(all_reports.values()), sum_reports(self.new.values())
         kept = sum_reports(self.reports[name] for name in self.new.keys() & self.reports.keys())

@@ -8,17 +8,15 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harken.batch.locations import file_system, is_url, join, one_line, read_bytes, without_file_scheme
 from harken.errors import HarkenError, OutputError, PlanError
 from harken.files import make_folder, write_atomic
 
 PLAN_FILE = "_plan.jsonl"
-SHARD_FOLDER, REPORT_FOLDER, PARQUET_FOLDER = "shards", "reports", "parquet"
-ROWS_SUFFIX, REPORT_SUFFIX, PARQUET_SUFFIX = ".jsonl", ".json", ".parquet"
 LOCK_FILE = "_lock"
 LEASE_FILE = "_driver.json"
 LEASE_S = 120.0
@@ -28,15 +26,28 @@ _PUT_AGAIN_S = (0.5, 2.0)
 _RENEW_AGAIN_S = 5.0
 
 
+class ShardFiles(NamedTuple):
+    """Where shards have their files of one kind."""
+
+    folder: str
+    suffix: str
+
+    def of(self, shard: str) -> str:
+        """Return the name of the file of a shard."""
+        return f"{self.folder}/{shard}{self.suffix}"
+
+
+ROWS, REPORT, PARQUET = SHARD_FILES = (
+    ShardFiles("shards", ".jsonl"),
+    ShardFiles("reports", ".json"),
+    ShardFiles("parquet", ".parquet"),
+)
+
+
 class Store:
-    """A folder of whole files.
+    """A folder of whole files, by path or URL.
 
     A local file is renamed when it is complete; an object of a store is written by one request.
-
-    Parameters
-    ----------
-    folder : str
-        Path or URL.
     """
 
     def __init__(self, folder: str) -> None:
@@ -46,13 +57,7 @@ class Store:
         self._lease = {"machine": _machine(), "process": os.getpid(), "token": secrets.token_hex(8)}
 
     def publish(self, name: str, chunks: Iterable[str | bytes]) -> None:
-        """Write a file, all of it or nothing.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be written.
-        """
+        """Write a file, all of it or nothing; an `OutputError` says why it cannot be written."""
         location = join(self.folder, name)
         if not is_url(location):
             path = Path(location)
@@ -73,13 +78,7 @@ class Store:
             time.sleep(wait_s)
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be removed.
-        """
+        """Remove a file if it is there; an `OutputError` says why it cannot be removed."""
         location = join(self.folder, name)
         with suppress(FileNotFoundError), _naming(location, "removed", OutputError):
             if is_url(location):
@@ -89,27 +88,15 @@ class Store:
                 os.remove(location)
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file; None if there is none.
-
-        Raises
-        ------
-        PlanError
-            If it cannot be read.
-        """
+        """Return the content of a file, None if there is none; a `PlanError` says why it cannot be read."""
         location = join(self.folder, name)
         with suppress(FileNotFoundError), _naming(location, "read", PlanError):
             return read_bytes(location)
         return None
 
-    def stems(self, folder: str, suffix: str) -> set[str]:
-        """Return the names, without the suffix, of the files of a suffix in one of its folders.
-
-        Raises
-        ------
-        PlanError
-            If the folder cannot be listed.
-        """
-        location, names = join(self.folder, folder), list[str]()
+    def shards(self, files: ShardFiles) -> set[str]:
+        """Return the names of the shards that have files of a kind; a `PlanError` says why they cannot be listed."""
+        location, names = join(self.folder, files.folder), list[str]()
         with suppress(FileNotFoundError), _naming(location, "listed", PlanError):
             if not is_url(location):
                 names = os.listdir(location)
@@ -118,9 +105,8 @@ class Store:
                 system.invalidate_cache()  # others write there, too
                 names = [str(name).rpartition("/")[2] for name in system.ls(path, detail=False)]
                 system.invalidate_cache()
-        return {
-            name.removesuffix(suffix) for name in names if name.endswith(suffix) and not name.startswith(".")
-        }
+        found = (name for name in names if name.endswith(files.suffix) and not name.startswith("."))
+        return {name.removesuffix(files.suffix) for name in found}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -137,29 +123,23 @@ class Store:
         OutputError
             If the folder cannot be written.
         """
-        if is_url(self.folder):
-            with self._leased():
-                yield
-            return
+        with (None if is_url(self.folder) else self._system_lock()) or self._leased():
+            yield
+
+    def _system_lock(self) -> AbstractContextManager[object] | None:
+        """Take the lock of the operating system, which ends with the context; return None where there are no locks."""
         from filelock import FileLock, Timeout
 
         make_folder(Path(self.folder))
         # The lock makes its file itself: one that a rename puts in its place has another lock.
-        lock = FileLock(os.path.join(self.folder, LOCK_FILE), timeout=0)
         try:
-            lock.acquire()
+            return FileLock(os.path.join(self.folder, LOCK_FILE), timeout=0).acquire()
         except Timeout:
             raise PlanError(f"{self.folder}: another 'harken batch' writes to it; wait for its end") from None
-        except NotImplementedError:  # a file system without locks
-            with self._leased():
-                yield
-            return
+        except NotImplementedError:
+            return None
         except OSError as error:
             raise OutputError(f"{self.folder}: cannot be written: {one_line(error)}") from error
-        try:
-            yield
-        finally:
-            lock.release()
 
     def renew(self) -> None:
         """Prolong the lease, if there is one and it is time; a store that cannot be reached is asked again soon.
@@ -247,8 +227,6 @@ def _is_dead(holder: dict[str, Any]) -> bool:
         return False
     try:
         os.kill(holder["process"], 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
+    except (OSError, OverflowError) as error:
+        return isinstance(error, ProcessLookupError)
     return False

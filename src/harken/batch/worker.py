@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 from harken.api import Recognizer, load, load_diarizer
 from harken.backend_factory import gpu_in_turn
-from harken.batch.inputs import BatchRecording, Json
+from harken.batch.inputs import BatchRecording
 from harken.batch.plan import Recipe, Shard, weights_digest
 from harken.batch.read_ahead import FetchedFile, reading_ahead
 from harken.batch.rows import (
@@ -31,6 +31,7 @@ from harken.batch.rows import (
 )
 from harken.batch.store import Store
 from harken.errors import AudioError, Cancelled, CheckpointError, OptionError
+from harken.manifests import Json
 from harken.speakers.diarizer import Diarizer
 from harken.speakers.voices import read_voices
 from harken.transcribe import Callbacks
@@ -45,54 +46,26 @@ GRACE_S = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """Everything that a worker needs, wherever it runs.
-
-    Parameters
-    ----------
-    recipe : Recipe
-    folder : str
-        Output folder, by path or URL.
-    threads : int or None
-        Threads of its engine.
-    time_limit : float
-        Most seconds of work for a second of audio.
-    number : int
-        Number of the worker among those of its machine: with the device "cuda" each takes the next GPU.
-    """
+    """Everything that a worker needs, wherever it runs."""
 
     recipe: Recipe
-    folder: str
-    threads: int | None
-    time_limit: float
-    number: int = 0
+    folder: str  # output folder, by path or URL
+    threads: int | None  # of its engine
+    time_limit: float  # most seconds of work for a second of audio
+    number: int = 0  # among the workers of its machine: with the device "cuda" each takes the next GPU
 
 
 @dataclass(frozen=True)
 class Task:
-    """A shard to transcribe.
-
-    Parameters
-    ----------
-    shard : Shard
-    retry : bool
-        True if the shard is there, and only its failed rows are to be done again.
-    """
+    """A shard to transcribe."""
 
     shard: Shard
-    retry: bool = False
+    retry: bool = False  # it is there, and only its failed rows are to be done again
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a task.
-
-    Parameters
-    ----------
-    audio_s : float
-        Seconds of audio that have been read.
-    rows : int
-        Recordings that are done.
-    """
+    """The state of a task: the audio that has been read, and the recordings that are done."""
 
     audio_s: float
     rows: int
@@ -118,17 +91,7 @@ class Worker:
         self._diarizer = _load_diarizer(settings)
 
     def transcribe(self, task: Task, report: Report = lambda progress: None) -> ShardReport:
-        """Transcribe a shard and publish its rows.
-
-        Parameters
-        ----------
-        task : Task
-        report : callable, optional
-            Called after every window with the progress.
-
-        Returns
-        -------
-        ShardReport
+        """Transcribe a shard and publish its rows; report the progress after every window.
 
         Raises
         ------
@@ -156,10 +119,10 @@ class Worker:
         progress = _ProgressSum(report)
         in_order = sorted(recordings, key=lambda each: (each.language or "", each.reading_order))
         with reading_ahead(in_order) as files:
-            waiting = iter(files)
-            for _, same_language in groupby(in_order, key=lambda recording: recording.language):
-                group = [*same_language]
-                for recording, row in self._rows_of_group(group, [next(waiting) for _ in group], progress):
+            pairs = zip(in_order, files, strict=True)
+            for _, same_language in groupby(pairs, key=lambda pair: pair[0].language):
+                group, files_of_group = zip(*same_language, strict=True)
+                for recording, row in self._rows_of_group(group, files_of_group, progress):
                     progress.count_row()
                     yield recording, row
 
@@ -203,7 +166,7 @@ class Worker:
             return error_row(recording, type(error).__name__, str(error))
         except Cancelled:
             return error_row(recording, "TimeLimit", f"{recording.location}: {limit.reason}")
-        return transcript_row(recording, transcript, self._settings.recipe.name, side_files)
+        return transcript_row(recording, transcript, recipe.name, side_files)
 
 
 class _ProgressSum:
@@ -231,13 +194,7 @@ class _ProgressSum:
 
 
 class _TimeLimit:
-    """The time that a recording may take, which grows with the audio that has been read.
-
-    Parameters
-    ----------
-    seconds_a_second : float
-        Seconds of work for a second of audio.
-    """
+    """The time that a recording may take: so many seconds for each second of audio that has been read."""
 
     def __init__(self, seconds_a_second: float) -> None:
         self.transcription: Transcription | None = None

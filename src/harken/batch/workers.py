@@ -23,52 +23,25 @@ LOST = "WorkerLost"
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """A task is done, and its rows are in the output folder."""
-
-    task: Task
-    report: ShardReport
-
-
-@dataclass(frozen=True, slots=True)
-class Advanced:
-    """A task goes on."""
-
-    task: Task
-    progress: Progress
-
-
-@dataclass(frozen=True, slots=True)
 class Broken:
-    """A task was not finished, for a reason that is not an error of a recording as far as can be told.
+    """A task was not finished, for a reason that is not an error of a recording as far as can be told."""
 
-    Parameters
-    ----------
-    task : Task
-    reason : str
-        One line.
-    kind : str
-        Type of the error in the row of a recording that is given up.
-    unwritten : bool
-        True if its rows could not be written, which is not cured by smaller shards.
-    """
-
-    task: Task
-    reason: str
-    kind: str = LOST
-    unwritten: bool = False
+    reason: str  # in one line
+    kind: str = LOST  # type of the error in the row of a recording that is given up
+    unwritten: bool = False  # its rows could not be written, which is not cured by smaller shards
 
 
-def broken_by(task: Task, error: Exception) -> Broken:
+def broken_by(error: Exception) -> Broken:
     """Return that a task was not finished because of an exception."""
     kind = type(error).__name__
     if isinstance(error, OutputError):
-        return Broken(task, str(error), kind, unwritten=True)
-    return Broken(task, " ".join(f"{kind}: {error}".split()), kind)
+        return Broken(str(error), kind, unwritten=True)
+    return Broken(" ".join(f"{kind}: {error}".split()), kind)
 
 
-Event = Published | Advanced | Broken
-Handle = Callable[[Event], None]
+Message = Progress | ShardReport | Broken
+"""What is heard of a task: that it goes on, that its rows are in the output folder, or that it was not finished."""
+Handle = Callable[[Task, Message], None]
 
 
 class Workers(Protocol):
@@ -89,7 +62,7 @@ class Workers(Protocol):
         ...
 
     def wait(self, timeout_s: float, handle: Handle) -> None:
-        """Wait until something has happened, or the time is over; `handle` is called with every event.
+        """Wait until something has happened, or the time is over; `handle` is called with every message of a task.
 
         Raises
         ------
@@ -139,7 +112,7 @@ class InProcessWorkers(Workers):
 
         def report(progress: Progress) -> None:
             try:
-                handle(Advanced(task, progress))
+                handle(task, progress)
             except Exception as error:  # the driver's, for which no recording is to blame
                 failures.append(error)
                 raise
@@ -149,9 +122,9 @@ class InProcessWorkers(Workers):
         except Exception as error:
             if failures:
                 raise failures[0] from None
-            handle(broken_by(task, error))
+            handle(task, broken_by(error))
         else:
-            handle(Published(task, counts))
+            handle(task, counts)
 
 
 READY = "ready"
@@ -160,19 +133,10 @@ READY = "ready"
 
 @dataclass(eq=False)
 class Member:
-    """A worker of a pool.
+    """A worker of a pool."""
 
-    Attributes
-    ----------
-    place : object
-        Where it is: its process, or its actor.
-    is_ready : bool
-        True when it has loaded the model.
-    task : Task or None
-    """
-
-    place: Any
-    is_ready: bool = False
+    place: Any  # its process, or its actor
+    is_ready: bool = False  # it has loaded the model
     task: Task | None = None
 
 
@@ -203,7 +167,7 @@ class Pool(Workers):
         return [each for each in self._members if each.is_ready and each.task is None]
 
     def start(self, task: Task) -> None:
-        free = self._free()[0]
+        free, *_ = self._free()
         free.task = task
         self._send(free, task)
 
@@ -241,21 +205,17 @@ class Pool(Workers):
             each.is_ready, self._start_failures = True, 0
         elif isinstance(message, HarkenError):
             self._replace(each, message)
-        elif task and isinstance(message, Progress):
-            handle(Advanced(task, message))
-        elif task and isinstance(message, ShardReport):
-            each.task = None
-            handle(Published(task, message))
-        elif task and isinstance(message, Broken):
-            each.task = None
-            handle(message)
+        elif task and isinstance(message, Message):
+            if not isinstance(message, Progress):
+                each.task = None
+            handle(task, message)
 
     def _lose(self, each: Member, reason: str, handle: Handle, kind: str = LOST) -> None:
         """Replace a worker that has ended; its task is broken, by an error of that kind."""
         error = f"{self.most_start_failures} workers in turn ended while they loaded the model: {reason}"
         self._replace(each, None if each.is_ready else WorkerError(error))
         if each.task:
-            handle(Broken(each.task, reason, kind))
+            handle(each.task, Broken(reason, kind))
 
     def _replace(self, each: Member, error: HarkenError | None) -> None:
         """Replace a worker; after an error of several in turn before they were ready, the others go on without it.
@@ -286,14 +246,7 @@ class _Place(NamedTuple):
 
 
 class ProcessWorkers(Pool):
-    """Processes of this machine: one that dies takes nothing with it but the shard in its hands.
-
-    Parameters
-    ----------
-    settings : WorkerSettings
-    count : int
-        Number of processes.
-    """
+    """Processes of this machine: one that dies takes nothing with it but the shard in its hands."""
 
     most_start_failures = 3
 
@@ -401,4 +354,4 @@ def _serve_task(connection: Connection, worker: Worker) -> None:
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
     except Exception as error:
-        connection.send(broken_by(task, error))
+        connection.send(broken_by(error))

@@ -43,13 +43,12 @@ from harken.decoding.speculation import NEAR_TIE
 from harken.errors import AudioError, BackendUnavailable
 from harken.evaluation.error_rate import normalizer
 from harken.evaluation.evaluate import provenance
-from harken.evaluation.scoring import EvalRecording, Failure, failed_recordings
+from harken.evaluation.scoring import Failure, failed_recordings
 from harken.evaluation.speed import (
     Divergence,
     Round,
     SpeedSummary,
     divergences,
-    failures,
     run_rounds,
     summarise_speed,
 )
@@ -245,7 +244,7 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
         normalizer(None)
     names = expand_patterns(recordings)
     eval_recordings, unreadable = _find_recordings(names, params["limit"])
-    read_files = [*map(manifest_path, names), *(recording.entry.path for recording in eval_recordings)]
+    read_files = [*map(manifest_path, names), *(recording.path for recording in eval_recordings)]
     refuse_overwriting(
         [json_file] if json_file else [],
         [*read_files, *model_files(params["model"], params["assistant"], params["adapter"])],
@@ -265,7 +264,7 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
 def _speed_measurement(
     screen: Screen,
     recognizer: Recognizer,
-    eval_recordings: Sequence[EvalRecording],
+    eval_recordings: Sequence[Entry],
     options: TranscribeOptions,
     params: Mapping[str, Any],
     provenance: Mapping[str, Any],
@@ -314,19 +313,19 @@ def _speed_measurement(
         report=make_report,
         recordings=len(eval_recordings),
         label=f"{len(eval_recordings)} recordings",
-        durations_s=[recording.entry.seconds for recording in eval_recordings],
-        measured_s=lambda one: sum(recording.entry.seconds or 0.0 for recording in one.recordings),
+        durations_s=[recording.seconds for recording in eval_recordings],
+        measured_s=lambda one: sum(recording.seconds or 0.0 for recording in one.recordings),
     )
 
 
 def _outcomes(rounds: Iterator[Round]) -> Iterator[Round | Failure]:
     """Yield rounds, and before each what could not be read in it."""
     for one in rounds:
-        yield from failures([one])
+        yield from one.failures
         yield one
 
 
-def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[EvalRecording], list[Failure]]:
+def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[Entry], list[Failure]]:
     """Return the recordings that are named, and those of manifests; and those that cannot be read.
 
     Raises
@@ -336,30 +335,29 @@ def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[Eval
     ManifestError
         If a manifest cannot be read.
     """
-    eval_recordings: list[EvalRecording] = []
+    eval_recordings: list[Entry] = []
     unreadable: list[Failure] = []
     error: AudioError | None = None
     for name in names:
         if name == STDIN:
             raise click.UsageError("standard input can be read only once; allowed are files and manifests")
         if os.path.isdir(name) or name.endswith(".jsonl"):
-            entries = read_manifests([name], limit, note=write_stderr)
-            eval_recordings += [EvalRecording(entry=entry, has_reference=True) for entry in entries]
+            eval_recordings += read_manifests([name], limit, note=write_stderr)
         else:
-            entry = Entry(name=name, path=Path(name), text="")
+            entry = Entry(name=name, path=Path(name), text="", has_reference=False)
             try:
                 entry = replace(entry, seconds=recording_duration_s(name))
             except AudioError as failure:
                 error = error or failure
                 unreadable.append(Failure(entry=entry, reason=str(failure)))
                 continue
-            eval_recordings.append(EvalRecording(entry=entry, has_reference=False))
+            eval_recordings.append(entry)
     if error and not eval_recordings:
         raise error
     return eval_recordings, unreadable
 
 
-def _can_score(eval_recordings: Sequence[EvalRecording], screen: Screen) -> bool:
+def _can_score(eval_recordings: Sequence[Entry], screen: Screen) -> bool:
     """Return whether errors can be counted; if only the extra is missing, report how to install it."""
     if not any(recording.has_reference for recording in eval_recordings):
         return False

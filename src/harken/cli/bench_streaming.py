@@ -25,7 +25,8 @@ from harken.evaluation.live_runs import (
     run_live_rounds,
     summarise_live,
 )
-from harken.evaluation.scoring import EvalRecording, Failure, failed_recordings
+from harken.evaluation.scoring import Failure, failed_recordings
+from harken.manifests import Entry
 from harken.streaming import StreamingConfig, StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
@@ -81,7 +82,7 @@ def live_stream_options(params: Mapping[str, Any]) -> dict[str, StreamOptions]:
 def live_measurement(
     screen: Screen,
     recognizer: Recognizer,
-    eval_recordings: Sequence[EvalRecording],
+    eval_recordings: Sequence[Entry],
     options: TranscribeOptions,
     params: Mapping[str, Any],
     provenance: Mapping[str, Any],

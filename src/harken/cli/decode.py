@@ -351,7 +351,7 @@ def command(file: str, trace: bool, as_json: bool, **params: Any) -> None:
     between them, so its times do not count that silence; --no-vad leaves nothing out.
     """
     options = options_from(TranscribeOptions, params)
-    if options.batch_size not in (None, 1):
+    if options.effective_batch_size > 1:
         raise OptionError("batch_size", options.batch_size, "1, as windows are shown one after another")
     recording_duration_s(file)
     recognizer = load_model(params)

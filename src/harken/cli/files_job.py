@@ -207,7 +207,9 @@ class _FilesRun:
         if not durations_s:
             return {}
         diarizer = self.job.diarizer  # before the model, which may take long: its options may be wrong
-        progress = _BatchProgress(self.job.screen, durations_s, batched=(self.job.options.batch_size or 1) > 1)
+        progress = _BatchProgress(
+            self.job.screen, durations_s, batched=self.job.options.effective_batch_size > 1
+        )
         callbacks = {
             index: Callbacks(
                 on_progress=partial(progress, source),

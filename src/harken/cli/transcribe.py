@@ -261,24 +261,24 @@ class Looks:
         self._names = names
         self._latest: dict[str, FileState] = {}
         self._returned: dict[str, FileState] = {}
-        self._waits: dict[str, int] = {}
-        self._looks_left: dict[str, int] = {}
+        self._n_looks = 0
+        self._due: dict[
+            str, tuple[int, int]
+        ] = {}  # look at which a failed one is returned again, and looks between
 
     def count_failures(self, tried: Iterable[str], failed: Iterable[str]) -> None:
         """Have recordings that failed returned again, each time after twice as many looks, and others no more."""
-        waits = {source: min(2 * self._waits.get(source, 1), MOST_LOOKS) for source in failed}
+        waits = {source: min(2 * self._due.get(source, (0, 1))[1], MOST_LOOKS) for source in failed}
         for source in tried:
-            self._waits.pop(source, None)
-            self._looks_left.pop(source, None)
-        self._waits |= waits
-        self._looks_left |= waits
+            self._due.pop(source, None)
+        self._due |= {source: (self._n_looks + wait, wait) for source, wait in waits.items()}
 
     def complete(self) -> list[str]:
         """Return the recordings that have not changed since the look before, each once until it changes or is due."""
         states = dict(_recordings(self._names))
-        self._looks_left = {source: left - 1 for source, left in self._looks_left.items() if left > 0}
-        for source, left in self._looks_left.items():
-            if left == 0:
+        self._n_looks += 1
+        for source, (look, _) in self._due.items():
+            if look == self._n_looks:
                 self._returned.pop(source, None)
         complete = {
             source: state

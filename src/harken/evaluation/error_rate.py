@@ -22,13 +22,7 @@ from harken.text.languages import LANGUAGES_WITHOUT_SPACES
 
 @contextmanager
 def require_eval_extra() -> Iterator[None]:
-    """Import modules of the extra inside this block.
-
-    Raises
-    ------
-    BackendUnavailable
-        If one is not installed.
-    """
+    """Import modules of the extra inside this block; one that is not installed raises `BackendUnavailable`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in their docstrings warn at the first compilation
@@ -52,26 +46,11 @@ def is_spaced(language: str | None) -> bool:
 
 @cache
 def normalizer(language: str | None) -> Normalizer:
-    """Return the function that normalizes texts of a language before they are compared.
+    """Return the function that normalizes texts of a language: to its words, separated by single spaces.
 
     Source: the Whisper paper, appendix C, and openai/whisper, normalizers/. English has rules of its own for
-    spelling, numbers and contractions; all other languages lose only case, punctuation and marks. In a language
-    without spaces every letter (grapheme cluster) becomes a word.
-
-    Parameters
-    ----------
-    language : str or None
-        Code; None for an unknown language.
-
-    Returns
-    -------
-    callable
-        Maps a text to its words, separated by single spaces.
-
-    Raises
-    ------
-    BackendUnavailable
-        If the extra ``harken[eval]`` is not installed.
+    spelling, numbers and contractions; all other languages, and unknown ones, lose only case, punctuation and marks.
+    In a language without spaces every letter (grapheme cluster) becomes a word.
     """
     with require_eval_extra():
         from whisper_normalizer.basic import BasicTextNormalizer
@@ -210,14 +189,8 @@ _INSIDE_A_SENTENCE = re.compile(r"[\s,;'\u2019-]*")
 def count_error_classes(reference: str, language: str | None, alignment: Alignment) -> dict[str, ErrorCounts]:
     """Count the errors of each class; the words of names and numbers alone are the length of theirs.
 
-    Parameters
-    ----------
-    reference : str
-        The reference text with its capitals.
-    language : str or None
-        Code of its language.
-    alignment : sequence of AlignmentChunk
-        The normalized texts. In a language without spaces the units are letters.
+    The reference has its capitals, and the alignment is of the normalized texts; in a language without spaces their
+    units are letters.
 
     Returns
     -------
@@ -275,18 +248,10 @@ CONFIDENCE_LEVEL = 0.95
 def bootstrap_error_rates(error_counts: Sequence[Counted]) -> NDArray[np.float64]:
     """Return the error rates of bootstrap test sets, each drawn with replacement and as large as the original.
 
+    The counts are of independent units, each with a reference that is not empty. Equal counts give equal rates. The
+    units drawn depend only on their number, so the rates of two engines on one test set can be subtracted.
+
     Source: Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation" (ICASSP 2004).
-
-    Parameters
-    ----------
-    error_counts : sequence of ErrorCounts or other counts
-        One for each independent unit, with a reference that is not empty.
-
-    Returns
-    -------
-    ndarray of shape (1000,), float64
-        Equal for equal counts. The units drawn depend only on the number of units, so the rates of two engines on
-        one test set can be subtracted.
     """
     totals = np.array([(counts.errors, counts.reference_length) for counts in error_counts], np.float64)
     rng = np.random.default_rng(SEED)

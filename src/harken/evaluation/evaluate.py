@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from time import perf_counter
@@ -97,23 +97,12 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A maker of hypotheses: a model with its options, or a file of another engine's texts.
+    """A maker of hypotheses: a model with its options, or a file of another engine's texts."""
 
-    Parameters
-    ----------
-    load : callable
-        Loads the model; called at most once, and not at all if all hypotheses are stored.
-    options : TranscribeOptions
-    hypotheses : HypothesisStore
-        Known hypotheses; new ones are added to it.
-    detect_language : bool
-        See `evaluate`.
-    """
-
-    load: Callable[[], Recognizer]
+    load: Callable[[], Recognizer]  # called at most once, and not at all if all hypotheses are stored
     options: TranscribeOptions
-    hypotheses: HypothesisStore
-    detect_language: bool = False
+    hypotheses: HypothesisStore  # those that are known; new ones are added
+    detect_language: bool = False  # see `evaluate`
 
 
 def evaluate_entries(
@@ -121,11 +110,7 @@ def evaluate_entries(
 ) -> Iterator[tuple[Score, ...] | Failure]:
     """Score recordings one after another, each by all engines; transcribe those without a stored hypothesis.
 
-    Parameters
-    ----------
-    entries : sequence of Entry
-    engines : sequence of Engine
-        The options of the first tell the language of a reference where the manifest does not.
+    The options of the first engine tell the language of a reference where the manifest does not.
 
     Yields
     ------
@@ -178,17 +163,9 @@ def _transcriber(entries: Sequence[Entry], engine: Engine) -> Callable[[Entry], 
 def resolve_entry_options(
     recognizer: Recognizer, options: TranscribeOptions, name: str, language: str | None
 ) -> TranscribeOptions:
-    """Return the options of a recording, checked against the model.
+    """Return the options of a recording, given its name and language, checked against the model.
 
-    Parameters
-    ----------
-    recognizer : Recognizer
-    options : TranscribeOptions
-        A language given here holds for all recordings.
-    name : str
-        Name of the recording.
-    language : str or None
-        Its language in the manifest; None where it is to be detected.
+    A language of the options holds for all recordings, else that of the manifest; None is to be detected.
 
     Raises
     ------
@@ -248,31 +225,17 @@ def provenance(options: TranscribeOptions, **engine: Any) -> dict[str, Any]:
 
 @dataclass
 class HypothesisStore:
-    """Hypotheses by the name of their recording; each is written to the file as soon as it is added.
+    """Hypotheses by the name of their recording; each is written to the file as soon as it is added."""
 
-    Parameters
-    ----------
-    provenance : mapping
-        Settings that produce the added hypotheses (see `provenance`).
-    by_name : dict of str to EvalHypothesis
-    """
-
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # of those that are added (see `provenance`)
     by_name: dict[str, EvalHypothesis] = field(default_factory=dict)
     _file: TextIO | None = None
 
     def add(self, name: str, hypothesis: EvalHypothesis) -> None:
-        """Add a hypothesis and write it to the file.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be written.
-        """
+        """Add a hypothesis and write it to the file; an `OutputError` says why it cannot be written."""
         self.by_name[name] = hypothesis
         if self._file:
-            record = {f.name: getattr(hypothesis, f.name) for f in fields(EvalHypothesis)}
-            line = dump_json({"audio": name} | record | {"by": self.provenance})
+            line = dump_json({"audio": name} | asdict(hypothesis) | {"by": self.provenance})
             with _as_output_error(self._file.name):
                 self._file.write(line + "\n")
                 self._file.flush()
@@ -285,16 +248,9 @@ def open_hypotheses(
     """Open a file of hypotheses; create it if it does not exist.
 
     Each line is a JSON object with ``audio`` (name of the recording, see `Entry`) and ``text``, where known the other
-    attributes of `EvalHypothesis`, and ``by``, the settings that produced it. An incomplete last line, left by
-    an interruption, is removed; a file that holds anything else is left as it is.
-
-    Parameters
-    ----------
-    path : path or None
-        None stores nothing.
-    provenance : mapping
-        Settings of the hypotheses that will be added. A line with other settings is refused; a line without
-        settings is accepted.
+    attributes of `EvalHypothesis`, and ``by``, the settings that produced it: of other settings than those of the
+    hypotheses that will be added, it is refused. An incomplete last line, left by an interruption, is removed; a file
+    that holds anything else is left as it is. Without a path nothing is stored.
 
     Raises
     ------

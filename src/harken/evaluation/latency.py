@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter, process_time
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -20,52 +20,48 @@ from harken.results import Word
 from harken.streaming import Event, FinalSegment, Interim, LiveSession, SpeechEnded
 from harken.types import SAMPLE_RATE
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmissionTime:
-    """The time of an event in a stream.
+class StreamTime:
+    """A time in a stream, or a stretch of it, in seconds.
 
-    Attributes
-    ----------
-    computation_unaware_s : float
-        Seconds of audio that had been read, as if computing took no time.
-    computation_aware_s : float
-        The same with the time that computing took, on the clock of a stream that continues meanwhile.
+    Computation-unaware is the audio that has been read, as if computing took no time; computation-aware is with the
+    time that computing took, on the clock of a stream that goes on meanwhile.
+
+    Source: Ma et al. 2020, "SimulEval: an evaluation toolkit for simultaneous translation".
     """
 
     computation_unaware_s: float
     computation_aware_s: float
 
+    def since(self, start_s: float) -> StreamTime:
+        """Return the time that has passed since a moment of the audio."""
+        return StreamTime(
+            computation_unaware_s=self.computation_unaware_s - start_s,
+            computation_aware_s=self.computation_aware_s - start_s,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCall:
-    """One call of a session.
+    """One call of a session."""
 
-    Attributes
-    ----------
-    position_samples : int
-        Samples of the stream fed so far.
-    wall_s, cpu_s : float
-        Duration of the call, by the wall clock and as CPU time of all processors.
-    done_s : float
-        Time at which it returned, in seconds from the start of the stream in real time.
-    events : tuple of Event
-    """
-
-    position_samples: int
+    position_samples: int  # of the stream, fed so far
     wall_s: float
-    cpu_s: float
-    done_s: float
-    events: tuple[Event, ...]
+    cpu_s: float  # of all processors
+    done_s: float  # when it returned, from the start of the stream in real time
+    events: Sequence[Event]
 
     @property
     def lag_s(self) -> float:
         """Seconds that the session was behind the audio when the call returned."""
         return self.done_s - self.position_samples / SAMPLE_RATE
 
-    def emission_time(self, event: Event) -> EmissionTime:
+    def emission_time(self, event: Event) -> StreamTime:
         """Return the emission time of one of its events."""
-        return EmissionTime(
+        return StreamTime(
             computation_unaware_s=event.emitted_samples / SAMPLE_RATE, computation_aware_s=self.done_s
         )
 
@@ -73,51 +69,33 @@ class TimedCall:
 def simulate_real_time(
     session: LiveSession, samples: Floats, block_samples: int, *, one_core: bool = False
 ) -> Iterator[TimedCall]:
-    """Feed a stream block by block, and close it.
+    """Feed a stream at 16 kHz block by block, and close it; yield each call.
 
     The queue of real time is simulated: a call begins once all samples of its block exist and the previous call has
-    returned, and takes as long as it took here. Its events are known when it returns. Ma et al. 2020,
-    "SimulEval: an evaluation toolkit for simultaneous translation", call this computation-aware;
-    computation-unaware is the amount of audio that had been read.
-
-    Parameters
-    ----------
-    session : LiveSession
-    samples : ndarray of shape (samples,), float32
-        At 16 kHz.
-    block_samples : int
-        Samples of a block; the last one may be shorter.
-    one_core : bool
-        Count CPU time of all processors instead of wall-clock time, as if one core did everything, whatever else
-        the machine does meanwhile.
-
-    Yields
-    ------
-    TimedCall
-        One for each call; the last one closes the session.
+    returned, and takes as long as it took here. Its events are known when it returns. With `one_core` it takes the CPU
+    time of all processors instead, as if one core did everything, whatever else the machine does meanwhile.
     """
-    timed_call = TimedCall(position_samples=0, wall_s=0.0, cpu_s=0.0, done_s=0.0, events=())
+    done_s = 0.0
+
+    def timed_call(call: Callable[[], list[Event]], position_samples: int) -> TimedCall:
+        nonlocal done_s
+        events, wall_s, cpu_s = timed(call)
+        done_s = max(position_samples / SAMPLE_RATE, done_s) + (cpu_s if one_core else wall_s)
+        return TimedCall(
+            position_samples=position_samples, wall_s=wall_s, cpu_s=cpu_s, done_s=done_s, events=events
+        )
+
     for start in range(0, len(samples), block_samples):
         block = samples[start : start + block_samples]
-        timed_call = _time_call(partial(session.feed, block), start + len(block), timed_call.done_s, one_core)
-        yield timed_call
-    yield _time_call(session.close, len(samples), timed_call.done_s, one_core)
+        yield timed_call(partial(session.feed, block), start + len(block))
+    yield timed_call(session.close, len(samples))
 
 
-def _time_call(
-    call: Callable[[], list[Event]], position_samples: int, previous_done_s: float, one_core: bool
-) -> TimedCall:
-    """Time a call whose samples are available at `position_samples`, started at the earliest at `previous_done_s`."""
+def timed(call: Callable[[], T]) -> tuple[T, float, float]:
+    """Return the result of a call, and the seconds that it took, by the wall clock and as CPU time."""
     start_s, start_cpu_s = perf_counter(), process_time()
-    events = call()
-    wall_s, cpu_s = perf_counter() - start_s, process_time() - start_cpu_s
-    return TimedCall(
-        position_samples=position_samples,
-        wall_s=wall_s,
-        cpu_s=cpu_s,
-        done_s=max(position_samples / SAMPLE_RATE, previous_done_s) + (cpu_s if one_core else wall_s),
-        events=tuple(events),
-    )
+    result = call()
+    return result, perf_counter() - start_s, process_time() - start_cpu_s
 
 
 UnitSplitter = Callable[[str], list[str]]
@@ -125,21 +103,14 @@ UnitSplitter = Callable[[str], list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayedWord:
-    """A word on the screen.
+    """A word on the screen, normalized (see `unit_splitter`).
 
-    Attributes
-    ----------
-    text : str
-        Normalized (see `unit_splitter`).
-    displayed_at : EmissionTime
-        Start of its display, tentative or not. A word that disappears and returns counts from its return.
-    committed_at : EmissionTime or None
-        Time of the first commit; None for a tentative word.
+    It is displayed, tentative or not, from its last appearance on, and committed from its first commit on.
     """
 
     text: str
-    displayed_at: EmissionTime
-    committed_at: EmissionTime | None
+    displayed_at: StreamTime
+    committed_at: StreamTime | None
 
 
 @cache
@@ -168,28 +139,13 @@ def matching_positions(reference: Sequence[str], hypothesis: Sequence[str]) -> I
 
 
 class Display:
-    """The words on the screen and the texts of a session, updated event by event.
-
-    Parameters
-    ----------
-    split_units : callable
-        See `unit_splitter`.
-
-    Attributes
-    ----------
-    interim_texts, final_texts : list of str
-        Last text of every utterance before its segments, and text of every committed segment.
-    retractions : int
-        Number of updates whose committed text does not start with the text committed before.
-    flickered : int
-        Number of words that were displayed and missing at the next update.
-    """
+    """The words on the screen and the texts of a session, updated event by event."""
 
     def __init__(self, split_units: UnitSplitter) -> None:
-        self.interim_texts: list[str] = []
-        self.final_texts: list[str] = []
-        self.retractions = 0
-        self.flickered = 0
+        self.interim_texts: list[str] = []  # the last text of every utterance before its segments
+        self.final_texts: list[str] = []  # of every committed segment
+        self.retractions = 0  # updates whose committed text does not start with that before
+        self.flickered = 0  # words that were displayed and missing at the next update
         self._split_units = split_units
         self._committed_text = ""
         self._utterance_text = ""
@@ -198,7 +154,7 @@ class Display:
         self._final_words: list[DisplayedWord] = []
         self._final_words_before = 0
 
-    def update(self, event: Event, emission_time: EmissionTime) -> None:
+    def update(self, event: Event, emission_time: StreamTime) -> None:
         """Apply an event."""
         match event:
             case Interim():
@@ -242,7 +198,7 @@ class Display:
             [word.text for word in self._streamed_words], [word.text for word in self._final_words]
         )
 
-    def _show_interim(self, event: Interim, emission_time: EmissionTime) -> None:
+    def _show_interim(self, event: Interim, emission_time: StreamTime) -> None:
         if not event.committed.startswith(self._committed_text):
             self.retractions += 1
         self._committed_text, self._utterance_text = event.committed, event.committed + event.tentative
@@ -286,55 +242,24 @@ class Display:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """The delay between the end of a spoken word and the display or commit of it.
-
-    Source: Ma et al. 2020, "SimulEval: an evaluation toolkit for simultaneous translation".
-
-    Attributes
-    ----------
-    computation_unaware_s : float
-        Seconds of audio that the session had read beyond the end of the word.
-    computation_aware_s : float
-        The same with the time that computing took.
-    """
-
-    computation_unaware_s: float
-    computation_aware_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WordLatency:
-    """The latencies of one word of the final text.
+    """The delays from the end of a word in the audio until it was displayed for good, and until it was committed.
 
-    Attributes
-    ----------
-    text : str
-        Normalized.
-    end_s : float
-        End of the word in the audio.
-    interim_latency, commit_latency : Latency
-        Delay until the word was displayed for good, and until it was committed. Negative where the word was
-        guessed early, or where the time of the reference is not exact.
+    They are negative where the word was guessed early, or where the time of the reference is not exact.
     """
 
-    text: str
+    text: str  # normalized
     end_s: float
-    interim_latency: Latency
-    commit_latency: Latency
+    interim_latency: StreamTime
+    commit_latency: StreamTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies(Summed):
     """The latencies of the words of a stream, and counts of the words without one.
 
-    Attributes
-    ----------
-    words : tuple of WordLatency
-    unmatched_hypothesis_words : int
-        Words of the final text that are not in the reference, mostly recognition errors.
-    unmatched_reference_words : int
-        Words of the reference that are not in the final text.
+    Unmatched words of the final text are not in the reference, mostly as recognition errors; those of the reference
+    are not in the final text.
     """
 
     words: tuple[WordLatency, ...] = ()
@@ -364,14 +289,8 @@ def measure_latencies(
 ) -> Latencies:
     """Align the words of the final text with the reference, with the fewest edits, and measure their latencies.
 
-    Parameters
-    ----------
-    displayed_words : sequence of DisplayedWord
-        From `Display.words`.
-    reference_words : sequence of Word
-        Timed from the start of the stream.
-    split_units : callable
-        The splitter that the display used (see `unit_splitter`).
+    The words are those of `Display.words`, made with the same splitter; the reference is timed from the start of the
+    stream.
     """
     reference = [(unit, word.end_s) for word in reference_words for unit in split_units(word.text)]
     words = []
@@ -383,19 +302,12 @@ def measure_latencies(
             WordLatency(
                 text=text,
                 end_s=end_s,
-                interim_latency=_latency(displayed.displayed_at, end_s),
-                commit_latency=_latency(displayed.committed_at or displayed.displayed_at, end_s),
+                interim_latency=displayed.displayed_at.since(end_s),
+                commit_latency=(displayed.committed_at or displayed.displayed_at).since(end_s),
             )
         )
     return Latencies(
         words=tuple(words),
         unmatched_hypothesis_words=len(displayed_words) - len(words),
         unmatched_reference_words=len(reference) - len(words),
-    )
-
-
-def _latency(emission_time: EmissionTime, end_s: float) -> Latency:
-    return Latency(
-        computation_unaware_s=emission_time.computation_unaware_s - end_s,
-        computation_aware_s=emission_time.computation_aware_s - end_s,
     )

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import groupby
 from operator import add
 from pathlib import PurePosixPath
-from time import perf_counter, process_time
 
 import numpy as np
 
@@ -28,9 +27,10 @@ from harken.evaluation.latency import (
     WordLatency,
     measure_latencies,
     simulate_real_time,
+    timed,
     unit_splitter,
 )
-from harken.evaluation.scoring import EvalHypothesis, EvalRecording, Failure, score, summarise
+from harken.evaluation.scoring import EvalHypothesis, Failure, score, summarise
 from harken.evaluation.speed import median_run, rotation
 from harken.manifests import Entry
 from harken.results import Word
@@ -42,63 +42,39 @@ from harken.types import SAMPLE_RATE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedStream:
-    """Recordings that are transcribed as one stream.
+    """Recordings that are transcribed as one stream, in their order, with silence between them."""
 
-    Attributes
-    ----------
-    recordings : tuple of EvalRecording
-        In their order.
-    gap_s : float
-        Silence between two of them, in seconds.
-    """
-
-    recordings: tuple[EvalRecording, ...]
+    recordings: tuple[Entry, ...]
     gap_s: float = 0.0
-
-    @property
-    def has_reference(self) -> bool:
-        """True if the reference texts of all recordings are known."""
-        return all(recording.has_reference for recording in self.recordings)
 
     @property
     def entry(self) -> Entry:
         """The stream as one recording, named by the speaker."""
-        first, *others = entries = [recording.entry for recording in self.recordings]
+        first, *others = self.recordings
         if not others:
             return first
         folder = PurePosixPath(first.name).parent
-        seconds = [entry.seconds for entry in entries]
+        seconds = [recording.seconds for recording in self.recordings]
         known = None if None in seconds else sum(filter(None, seconds)) + self.gap_s * len(others)
         return replace(
             first,
             name=str(folder / (first.speaker or "joined")),
-            text=" ".join(entry.text for entry in entries),
+            text=" ".join(recording.text for recording in self.recordings),
             seconds=known,
+            has_reference=all(recording.has_reference for recording in self.recordings),
         )
 
     def load(self) -> tuple[Floats, ...]:
-        """Read the recordings, each followed by the silence, except the last.
-
-        Returns
-        -------
-        tuple of ndarray of shape (samples,), float32
-            At 16 kHz; concatenated they are the stream.
-
-        Raises
-        ------
-        AudioError
-            If one cannot be read.
-        """
+        """Read the recordings at 16 kHz, each followed by the silence except the last: concatenated, the stream."""
         silence = np.zeros(round(self.gap_s * SAMPLE_RATE), np.float32)
-        *before, last = (load_audio(recording.entry.path) for recording in self.recordings)
+        *before, last = (load_audio(recording.path) for recording in self.recordings)
         return (*(np.concatenate([samples, silence]) for samples in before), last)
 
 
-def join_by_speaker(recordings: Iterable[EvalRecording], gap_s: float) -> tuple[JoinedStream, ...]:
+def join_by_speaker(recordings: Iterable[Entry], gap_s: float) -> tuple[JoinedStream, ...]:
     """Join the recordings of each speaker (of a folder, in a language) into a stream, in their order."""
 
-    def speaker(recording: EvalRecording) -> tuple[str, ...]:
-        entry = recording.entry
+    def speaker(entry: Entry) -> tuple[str, ...]:
         return str(PurePosixPath(entry.name).parent), entry.language or "", entry.speaker or ""
 
     return tuple(
@@ -113,22 +89,10 @@ def reference_word_times(
     recording_samples: Sequence[Floats],
     options: TranscribeOptions,
 ) -> tuple[Word, ...]:
-    """Return the words of a stream with their times, found by the cross-attention of the model offline.
+    """Return the words of a stream with their times in it, found by the cross-attention of the model offline.
 
-    A recording with a reference text is aligned with it; any other is transcribed with word timestamps.
-
-    Parameters
-    ----------
-    recognizer : Recognizer
-    stream : JoinedStream
-    recording_samples : sequence of ndarray
-        From `JoinedStream.load`.
-    options : TranscribeOptions
-
-    Returns
-    -------
-    tuple of Word
-        Timed from the start of the stream.
+    A recording with a reference text is aligned with it; any other is transcribed with word timestamps. The samples
+    are those of `JoinedStream.load`.
 
     Raises
     ------
@@ -139,7 +103,7 @@ def reference_word_times(
     start_s = 0.0
     for recording, samples in zip(stream.recordings, recording_samples, strict=True):
         found: Iterable[Word]
-        if text := recording.entry.text:
+        if text := recording.text:
             # Words in capitals are many tokens each, which makes their times less exact.
             found = recognizer.align(samples, text.lower() if text.isupper() else text, options)
         else:
@@ -178,51 +142,24 @@ class ComputeCost(Summed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveCounts(Summed):
-    """Counts of what happened while a stream ran.
+    """Counts of what happened while a stream ran."""
 
-    Attributes
-    ----------
-    updates : int
-        Updates of the displayed text.
-    retractions : int
-        Times that committed text of an utterance was retracted.
-    flickered : int
-        Words that were displayed and then removed.
-    revised : int
-        Committed words that the segments replace or drop.
-    load_changes : int
-        Times that the session reduced or restored its work to keep up.
-    """
-
-    updates: int = 0
-    retractions: int = 0
-    flickered: int = 0
-    revised: int = 0
-    load_changes: int = 0
+    updates: int = 0  # of the displayed text
+    retractions: int = 0  # of committed text of an utterance
+    flickered: int = 0  # words that were displayed and then removed
+    revised: int = 0  # committed words that the segments replace or drop
+    load_changes: int = 0  # times that the session reduced or restored its work to keep up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """The result of one live run over a stream.
+    """The result of one live run over a stream."""
 
-    Attributes
-    ----------
-    interim_text : str
-        Last text displayed of every utterance before its segments.
-    final_text : str
-        Text of the committed segments.
-    latencies : Latencies
-    counts : LiveCounts
-    lag_s : float
-        Largest lag of the session behind the audio.
-    cost : ComputeCost
-    """
-
-    interim_text: str
-    final_text: str
+    interim_text: str  # the last displayed of every utterance before its segments
+    final_text: str  # of the committed segments
     latencies: Latencies
     counts: LiveCounts
-    lag_s: float
+    lag_s: float  # the largest of the session behind the audio
     cost: ComputeCost
 
 
@@ -233,7 +170,7 @@ class LiveRound:
     stream: JoinedStream
     offline_text: str
     offline_cost: ComputeCost
-    runs: Mapping[str, tuple[LiveRun, ...]]
+    runs: Mapping[str, Sequence[LiveRun]]
 
 
 def run_live_rounds(
@@ -248,21 +185,8 @@ def run_live_rounds(
 ) -> Iterator[LiveRound | Failure]:
     """Run sessions over the same streams in turn, so that a busy minute of the machine affects all of them.
 
-    Parameters
-    ----------
-    recognizer : Recognizer
-        Transcribes offline, and finds the times of the reference words.
-    sessions : mapping of str to callable
-        Session factories by the names of their settings; which one runs first rotates.
-    streams : sequence of JoinedStream
-        The sessions get the language of the stream, unless the options name one.
-    options : TranscribeOptions
-    block_samples : int
-        Samples of the blocks that the sessions are fed.
-    repeats : int
-        Runs of each setting over a stream.
-    one_core : bool
-        See `simulate_real_time`.
+    Each setting has a name; which one runs first rotates. The recognizer transcribes offline, and finds the times of
+    the reference words. It and the sessions get the language of the stream, unless the options name one.
 
     Yields
     ------
@@ -294,25 +218,19 @@ def run_live_rounds(
         for open_session in {} if warmed_up else sessions.values():
             run_live(open_session(checked_options), samples[: round(WARM_UP_S * SAMPLE_RATE)], block_samples)
         warmed_up = True
-        offline_text, offline_cost = _transcribe_offline(recognizer, samples, checked_options)
+        transcription = recognizer.transcribe(samples, checked_options)
+        transcript, wall_s, cpu_s = timed(transcription.result)
         runs: dict[str, list[LiveRun]] = {name: [] for name in sessions}
+        run = partial(
+            run_live, reference_words=reference_words, language=checked_options.language, one_core=one_core
+        )
         for name in rotation(sessions, round_index, repeats):
-            session = sessions[name](checked_options)
-            runs[name].append(
-                run_live(
-                    session,
-                    samples,
-                    block_samples,
-                    reference_words,
-                    language=checked_options.language,
-                    one_core=one_core,
-                )
-            )
+            runs[name].append(run(sessions[name](checked_options), samples, block_samples))
         yield LiveRound(
             stream=stream,
-            offline_text=offline_text,
-            offline_cost=offline_cost,
-            runs={name: tuple(runs_of_setting) for name, runs_of_setting in runs.items()},
+            offline_text=transcript.text,
+            offline_cost=ComputeCost(wall_s=wall_s, cpu_s=cpu_s, audio_s=len(samples) / SAMPLE_RATE),
+            runs=runs,
         )
 
 
@@ -325,20 +243,9 @@ def run_live(
     language: str | None = None,
     one_core: bool = False,
 ) -> LiveRun:
-    """Run a session over a stream in simulated real time (see `simulate_real_time`).
+    """Run a new session over a stream in simulated real time (see `simulate_real_time`).
 
-    Parameters
-    ----------
-    session : LiveSession
-        Fresh.
-    samples : ndarray of shape (samples,), float32
-    block_samples : int
-    reference_words : sequence of Word
-        Timed from the start of the stream.
-    language : str or None
-        Code or name; its rules normalize the words for the comparison.
-    one_core : bool
-        See `simulate_real_time`.
+    The rules of the language, a code or name, normalize the words for the comparison with those of the reference.
     """
     split_units = unit_splitter(language and to_language_code(language))
     display = Display(split_units)
@@ -369,34 +276,15 @@ def run_live(
     )
 
 
-def _transcribe_offline(
-    recognizer: Recognizer, samples: Floats, options: TranscribeOptions
-) -> tuple[str, ComputeCost]:
-    start_s, start_cpu_s = perf_counter(), process_time()
-    text = recognizer.transcribe(samples, options).text
-    wall_s, cpu_s = perf_counter() - start_s, process_time() - start_cpu_s
-    return text, ComputeCost(wall_s=wall_s, cpu_s=cpu_s, audio_s=len(samples) / SAMPLE_RATE)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSummary:
     """Totals of the runs of one setting over all streams; of the runs over each, the one of median time counts.
 
-    Attributes
-    ----------
-    runs : tuple of LiveRun
-    interim_latency_unaware, interim_latency_aware : Percentiles or None
-        Delay until words were displayed for good, without and with computing time; None where no word has one.
-    commit_latency_unaware, commit_latency_aware : Percentiles or None
-        The same until words were committed.
-    latencies : Latencies
-    counts : LiveCounts
-    interim_wer, final_wer, offline_wer : ErrorRate or None
-        Word errors of the last text displayed before the segments, of the segments, and of the offline transcript.
-    cost, offline_cost : ComputeCost
+    Latencies are those of `WordLatency`, without and with computing time; None where no word has one. The word errors
+    are those of the last text displayed before the segments, of the segments, and of the offline transcript.
     """
 
-    runs: tuple[LiveRun, ...]
+    runs: Sequence[LiveRun]
     interim_latency_unaware: Percentiles | None
     interim_latency_aware: Percentiles | None
     commit_latency_unaware: Percentiles | None
@@ -428,17 +316,8 @@ class LiveSummary:
 
 
 def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOptions) -> LiveSummary:
-    """Add up the runs of one setting.
-
-    Parameters
-    ----------
-    rounds : sequence of LiveRound
-    name : str
-        Name of the setting.
-    options : TranscribeOptions
-        The options of the rounds.
-    """
-    runs = tuple(median_run(live_round.runs[name], lambda run: run.cost.wall_s) for live_round in rounds)
+    """Add up the runs of one setting, given its name and the options of the rounds."""
+    runs = [median_run(live_round.runs[name], lambda run: run.cost.wall_s) for live_round in rounds]
     latencies: Latencies = reduce(add, (run.latencies for run in runs), Latencies())
 
     def percentiles(delay_s: Callable[[WordLatency], float]) -> Percentiles | None:
@@ -449,7 +328,7 @@ def summarise_live(rounds: Sequence[LiveRound], name: str, options: TranscribeOp
         return summarise(
             score(stream.entry, EvalHypothesis(text=text), stream.entry.language or language)
             for stream, text in zip((live_round.stream for live_round in rounds), texts, strict=True)
-            if stream.has_reference
+            if stream.entry.has_reference
         ).wer
 
     return LiveSummary(

@@ -31,74 +31,30 @@ MIN_SPEAKERS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalHypothesis:
-    """The transcript of a recording by some engine.
-
-    Attributes
-    ----------
-    text : str
-    language : str or None
-        Code of the given or detected language, if known.
-    seconds : float or None
-        Length of the recording, if known.
-    wall_s : float or None
-        Time that transcribing took, in seconds, if known.
-    dropped_s, unwritten_s : float or None
-        Seconds of detected speech whose text was dropped as a hallucination, and that has no text, if known.
-    """
+    """The transcript of a recording by some engine, and what is known of it."""
 
     text: str
-    language: str | None = None
-    seconds: float | None = None
-    wall_s: float | None = None
-    dropped_s: float | None = None
-    unwritten_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalRecording:
-    """A recording to measure with.
-
-    Attributes
-    ----------
-    entry : Entry
-    has_reference : bool
-        True if the text of the entry is the reference; otherwise the text means nothing.
-    """
-
-    entry: Entry
-    has_reference: bool
+    language: str | None = None  # code of the given or detected one
+    seconds: float | None = None  # length of the recording
+    wall_s: float | None = None  # that transcribing took
+    dropped_s: float | None = None  # of detected speech whose text was dropped as a hallucination
+    unwritten_s: float | None = None  # of detected speech that has no text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The reference, the hypothesis and the errors of one recording.
-
-    Attributes
-    ----------
-    entry : Entry
-    hypothesis : EvalHypothesis
-    language : str or None
-        Code of the language whose rules normalized both texts.
-    normalized_reference, normalized_hypothesis : str
-    alignment : sequence of AlignmentChunk
-        Both normalized texts, aligned.
-    word_errors : ErrorCounts or None
-        None in a language without spaces between words.
-    character_errors : ErrorCounts
-        Spaces count as characters; in a language without spaces only letters count.
-    classes : dict of str to ErrorCounts
-        See `harken.evaluation.error_rate.count_error_classes`; and ``language``, 1 if it is wrong, where it is known.
-    """
+    """The reference, the hypothesis and the errors of one recording."""
 
     entry: Entry
     hypothesis: EvalHypothesis
-    language: str | None
+    language: str | None  # code of the language whose rules normalized both texts
     normalized_reference: str
     normalized_hypothesis: str
-    alignment: Alignment
-    word_errors: ErrorCounts | None
-    character_errors: ErrorCounts
+    alignment: Alignment  # of both normalized texts
+    word_errors: ErrorCounts | None  # None in a language without spaces between words
+    character_errors: ErrorCounts  # spaces count as characters; in a language without spaces only letters count
     classes: dict[str, ErrorCounts]
+    """See `harken.evaluation.error_rate.count_error_classes`; and ``language``, 1 if it is wrong, where it is known."""
 
     @property
     def error_counts(self) -> ErrorCounts:
@@ -126,39 +82,19 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hallucinations:
-    """Text in recordings without speech.
+    """Text in recordings without speech."""
 
-    Attributes
-    ----------
-    recordings : int
-        Recordings with an empty reference.
-    seconds : float
-        Their total length, as far as it is known.
-    affected : int
-        Number of them with text in the hypothesis.
-    words : int
-        Words of those hypotheses (letters, in a language without spaces).
-    """
-
-    recordings: int
-    seconds: float
-    affected: int
-    words: int
+    recordings: int  # with an empty reference
+    seconds: float  # their total length, as far as it is known
+    affected: int  # those of them with text in the hypothesis
+    words: int  # of those hypotheses; letters, in a language without spaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Speech without text.
+    """Speech without text; sums of what is known of the hypotheses (see `EvalHypothesis`)."""
 
-    Attributes
-    ----------
-    recordings : int
-        Recordings with speech whose hypothesis is empty.
-    dropped_s, unwritten_s : float
-        Sums of those of the hypotheses, as far as they are known (see `EvalHypothesis`).
-    """
-
-    recordings: int
+    recordings: int  # with speech whose hypothesis is empty
     dropped_s: float
     unwritten_s: float
 
@@ -213,15 +149,7 @@ class Evaluation:
 
 
 def score(entry: Entry, hypothesis: EvalHypothesis, language: str | None) -> Score:
-    """Compare a hypothesis with the reference text.
-
-    Parameters
-    ----------
-    entry : Entry
-    hypothesis : EvalHypothesis
-    language : str or None
-        Code of the language of both texts; None if it is unknown.
-    """
+    """Compare a hypothesis with the reference text, by the rules of their language if its code is known."""
     normalize = normalizer(language)
     normalized_reference, normalized_hypothesis = normalize(entry.text), normalize(hypothesis.text)
     alignment = align_words(normalized_reference, normalized_hypothesis)
@@ -282,21 +210,13 @@ def summarise(scores: Iterable[Score], failures: Iterable[Failure] = ()) -> Eval
     )
 
 
-def worst(scores: Iterable[tuple[Score, ...]], count: int | None = None) -> list[tuple[Score, ...]]:
-    """Return the recordings with the most errors, all engines together; those without errors are left out.
-
-    Parameters
-    ----------
-    scores : iterable of tuple of Score
-        Those of each recording by each engine.
-    count : int, optional
-        Most recordings; all by default.
-    """
+def worst(scores: Iterable[tuple[Score, ...]]) -> list[tuple[Score, ...]]:
+    """Return the scores of each recording with errors by all engines, that with the most errors first."""
 
     def errors(own: tuple[Score, ...]) -> int:
         return sum(scored.error_counts.errors for scored in own)
 
-    return sorted(filter(errors, scores), key=errors, reverse=True)[:count]
+    return sorted(filter(errors, scores), key=errors, reverse=True)
 
 
 def compare_evaluations(first: Evaluation, second: Evaluation) -> ErrorRateDifference | None:
@@ -351,13 +271,8 @@ GROUPS = ("languages", "sets", "classes")
 def report(evaluation: Evaluation, provenance: Mapping[str, Any], *, complete: bool) -> dict[str, Any]:
     """Return an evaluation as an object for `json.dumps`; docs/eval.md lists the keys.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-    provenance : mapping
-        Settings that produced the hypotheses (see `harken.evaluation.evaluate.provenance`).
-    complete : bool
-        Whether all recordings were done.
+    The provenance is that of the hypotheses (see `harken.evaluation.evaluate.provenance`); it is `complete` if all
+    recordings were done.
     """
     speed = evaluation.times_real_time
     return {

@@ -7,14 +7,15 @@ so that the time in which both speak is longest, or the wrong words are fewest.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial, reduce
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import add, attrgetter, itemgetter
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +36,11 @@ from harken.formats import from_json
 from harken.formats.table_format import read_rttm
 from harken.manifests import Entry
 from harken.results import SpeakerTurn, Transcript
+from harken.speakers.diarizer import Diarizer
 from harken.transcribe import TranscribeOptions
-
-if TYPE_CHECKING:
-    from harken.speakers.diarizer import Diarizer
 
 Turns = Sequence[SpeakerTurn]
 Matrix = NDArray[np.float64]
-
-
 Said = tuple[str, str]
 """A speaker and some words, in the order in which they were said."""
 
@@ -58,24 +55,12 @@ class Errors(Counted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiarizationErrors(Counted):
-    """Seconds of speech and of errors, whose rate is the DER; where two speak at once, both count.
+    """Seconds of speech and of errors, whose rate is the DER; where two speak at once, both count."""
 
-    Attributes
-    ----------
-    speech_s : float
-        Speech in the reference.
-    missed_s : float
-        Speech for which the hypothesis has too few speakers.
-    false_alarm_s : float
-        Speech for which the hypothesis has too many speakers, or which is none.
-    confused_s : float
-        Speech that the hypothesis gives to another speaker.
-    """
-
-    speech_s: float = 0.0
-    missed_s: float = 0.0
-    false_alarm_s: float = 0.0
-    confused_s: float = 0.0
+    speech_s: float = 0.0  # in the reference
+    missed_s: float = 0.0  # for which the hypothesis has too few speakers
+    false_alarm_s: float = 0.0  # for which the hypothesis has too many speakers, or which is no speech
+    confused_s: float = 0.0  # that the hypothesis gives to another speaker
 
     @property
     def errors(self) -> float:
@@ -93,21 +78,10 @@ def count_diarization_errors(
 ) -> DiarizationErrors:
     """Compare the turns of a hypothesis with those of the reference.
 
+    Turns of one speaker that overlap or touch count as one. The time of a collar before and after each start and end
+    of a turn of the reference is not scored, nor, without `overlap`, where two or more speak at once in it.
+
     Source: NIST, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan", section 4.1.
-
-    Parameters
-    ----------
-    reference, hypothesis : sequence of SpeakerTurn
-        Turns of one speaker that overlap or touch count as one.
-    collar_s : float
-        Time before and after each start and end of a turn of the reference that is not scored.
-    overlap : bool
-        Whether to score where two or more speak at once in the reference.
-
-    Raises
-    ------
-    BackendUnavailable
-        If the extra ``harken[speakers]`` is not installed.
     """
     reference, hypothesis = join_touching(reference), join_touching(hypothesis)
     collars = [(edge - collar_s, edge + collar_s) for edge in edges(reference)] if collar_s else []
@@ -138,11 +112,6 @@ def jaccard_errors(reference: Turns, hypothesis: Turns) -> dict[str, float]:
     others. The Jaccard error rate (JER) is the mean over speakers.
 
     Source: Ryant et al., "The Second DIHARD Diarization Challenge" (Interspeech 2019), section 4.2.
-
-    Raises
-    ------
-    BackendUnavailable
-        If the extra ``harken[speakers]`` is not installed.
     """
     times = np.unique([*edges(reference), *edges(hypothesis)])
     names, spoken = activity(reference, times)
@@ -190,10 +159,7 @@ def join_touching(turns: Iterable[SpeakerTurn]) -> list[SpeakerTurn]:
 def assign(costs: Matrix) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows and columns of the one-to-one assignment with the lowest cost (the Hungarian algorithm).
 
-    Raises
-    ------
-    BackendUnavailable
-        If the extra ``harken[speakers]`` is not installed.
+    It needs the extra ``harken[speakers]``, and so do all that use it.
     """
     try:
         from scipy.optimize import linear_sum_assignment
@@ -210,16 +176,11 @@ def count_cp_word_errors(
 ) -> ErrorCounts:
     """Count the word errors between all words of each speaker, for the mapping of speakers with the fewest (cpWER).
 
-    Speakers whom the other side lacks are compared with an empty text.
+    Speakers whom the other side lacks are compared with an empty text. The rules of the language, given by its code,
+    normalize the texts.
 
     Source: Watanabe et al., "CHiME-6 Challenge" (2020), section 4.2.1: concatenated minimum-permutation word error
     rate.
-
-    Parameters
-    ----------
-    reference, hypothesis : sequence of (speaker, text)
-    language : str or None
-        Code of the language of both, whose rules normalize the texts.
     """
     normalize = normalizer(language)
     spoken = [normalize(text) for text in join_by_speaker(reference).values()]
@@ -242,23 +203,17 @@ def count_speaker_errors(reference: Sequence[Said], hypothesis: Sequence[Said], 
     other, so their alignment is rough.
     """
     spoken, found = speaker_by_word(reference, language), speaker_by_word(hypothesis, language)
-    pairs: dict[Said, int] = {}
-    at = found_at = 0
+    speakers, found_speakers = (iter([speaker for speaker, _ in words]) for words in (spoken, found))
+    pairs = Counter[tuple[str, str]]()
     for chunk in align_words(" ".join(word for _, word in spoken), " ".join(word for _, word in found)):
-        for one, other in zip(
-            spoken[at : at + len(chunk.reference)],
-            found[found_at : found_at + len(chunk.hypothesis)],
-            strict=False,
-        ):
-            pairs[one[0], other[0]] = pairs.get((one[0], other[0]), 0) + 1
-        at, found_at = at + len(chunk.reference), found_at + len(chunk.hypothesis)
-    names = [list(dict.fromkeys(map(itemgetter(side), pairs))) for side in (0, 1)]
-    counts = np.array([[pairs.get((one, other), 0) for other in names[1]] for one in names[0]], float)
+        own, others = islice(speakers, len(chunk.reference)), islice(found_speakers, len(chunk.hypothesis))
+        pairs.update(zip([*own], [*others], strict=False))
     if not pairs:
         return Errors()
+    names, found_names = (list(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
+    counts = np.array([[pairs[one, other] for other in found_names] for one in names], float)
     rows, columns = assign(-counts)
-    total = sum(pairs.values())
-    return Errors(total - int(counts[rows, columns].sum()), total)
+    return Errors(pairs.total() - int(counts[rows, columns].sum()), pairs.total())
 
 
 def join_by_speaker(said: Iterable[Said]) -> Mapping[str, str]:
@@ -285,80 +240,42 @@ COLLAR_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeakerHypothesis:
-    """The result of some engine for a recording.
-
-    Attributes
-    ----------
-    turns : sequence of SpeakerTurn
-    said : tuple of (str, str), or None
-        Speaker and text of each segment; None if it was not transcribed.
-    wall_s : float or None
-        Time that it took, in seconds, if known.
-    """
+    """The result of some engine for a recording."""
 
     turns: Turns
-    said: tuple[Said, ...] | None = None
-    wall_s: float | None = None
+    said: tuple[Said, ...] | None = None  # by segment; None if it was not transcribed
+    wall_s: float | None = None  # that it took, if known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeakerScore:
-    """The errors of one recording.
-
-    Attributes
-    ----------
-    entry : Entry
-    speakers, found_speakers : int
-        Number of speakers of the reference and of the hypothesis.
-    errors, collar_errors : DiarizationErrors
-        Without a collar, and with one of `COLLAR_S` on each side; overlapped speech counts.
-    jaccard : Errors
-    cp_word_errors : ErrorCounts or None
-        Word errors by speaker (cpWER); None where the words of the reference or of the hypothesis are unknown.
-    speaker_errors : Errors or None
-        Words of the wrong speaker.
-    wall_s : float or None
-    """
+    """The errors of one recording; in words only where those of the reference and the hypothesis are known."""
 
     entry: Entry
-    speakers: int
+    speakers: int  # of the reference
     found_speakers: int
-    errors: DiarizationErrors
-    collar_errors: DiarizationErrors
+    errors: DiarizationErrors  # without a collar; overlapped speech counts
+    collar_errors: DiarizationErrors  # with one of `COLLAR_S` on each side
     jaccard: Errors
-    cp_word_errors: ErrorCounts | None
-    speaker_errors: Errors | None
+    cp_word_errors: ErrorCounts | None  # by speaker (cpWER)
+    speaker_errors: Errors | None  # words of the wrong speaker
     wall_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeakerEvaluation:
-    """The errors over all recordings; a rate is None where nothing can be scored by it.
-
-    Attributes
-    ----------
-    scores : tuple of SpeakerScore
-    failures : tuple of Failure
-        Recordings that could not be read; they count nowhere else.
-    errors, collar_errors : DiarizationErrors
-        Sums over all recordings.
-    der, collar_der, jer, cp_wer, wder : ErrorRate or None
-        Diarization error rate without and with a collar, Jaccard error rate, word error rate by speaker, and the
-        share of words that have the wrong speaker.
-    counted_right : int
-        Recordings whose number of speakers is right.
-    """
+    """The errors over all recordings; a rate is None where nothing can be scored by it."""
 
     scores: tuple[SpeakerScore, ...]
-    failures: tuple[Failure, ...]
-    errors: DiarizationErrors
+    failures: tuple[Failure, ...]  # which count nowhere else
+    errors: DiarizationErrors  # sums over all recordings
     collar_errors: DiarizationErrors
-    der: ErrorRate | None
+    der: ErrorRate | None  # diarization error rate
     collar_der: ErrorRate | None
-    jer: ErrorRate | None
-    cp_wer: ErrorRate | None
-    wder: ErrorRate | None
-    counted_right: int
+    jer: ErrorRate | None  # Jaccard error rate
+    cp_wer: ErrorRate | None  # word error rate by speaker
+    wder: ErrorRate | None  # share of words that have the wrong speaker
+    counted_right: int  # recordings whose number of speakers is right
 
 
 def evaluate_speakers(
@@ -371,18 +288,10 @@ def evaluate_speakers(
 ) -> Iterator[SpeakerScore | Failure]:
     """Score recordings one after another.
 
-    Parameters
-    ----------
-    entries : sequence of Entry
-        Their reference is `Entry.rttm`, or else the file beside the recording that has its name and ends in .rttm.
-    load_diarizer : callable
-        Called at most once.
-    load_recognizer : callable, optional
-        Called at most once; transcribes the recordings of which `Entry.said` is known. Without, none is transcribed.
-    options : TranscribeOptions, optional
-    turns : path, optional
-        Folder of hypotheses, NAME.json (the format json of a transcript) or NAME.rttm for each recording NAME.wav.
-        Then nothing is loaded.
+    Their references are `Entry.rttm`, or else the file beside the recording that has its name and ends in .rttm. The
+    diarizer and the recognizer are loaded at most once; if there is one, it transcribes the recordings of which
+    `Entry.said` is known. With `turns`, a folder of hypotheses, NAME.json (the format json of a transcript) or
+    NAME.rttm for each recording NAME.wav, nothing is loaded.
 
     Yields
     ------
@@ -396,9 +305,11 @@ def evaluate_speakers(
     BackendUnavailable
         If the extras ``harken[speakers,eval]`` are not installed.
     """
-    references = [read_rttm(reference_path(entry)) for entry in entries]  # a missing one fails before the work
+    # What is missing fails before the work.
+    references = [read_rttm(reference_path(entry)) for entry in entries]
+    hypothesize: Callable[[Entry], SpeakerHypothesis]
     if turns:
-        hypothesize: Callable[[Entry], SpeakerHypothesis] = partial(_read_hypothesis, Path(turns))
+        hypothesize = partial(_read_hypothesis, Path(turns))
         for entry in entries:
             _hypothesis_path(Path(turns), entry)
     else:
@@ -406,7 +317,9 @@ def evaluate_speakers(
         hypothesize = partial(
             _compute_hypothesis, cache(load_diarizer), recognizer, options or TranscribeOptions()
         )
-    _require_extras(entries)
+    assign(np.zeros((1, 1)))
+    if any(entry.said for entry in entries):
+        normalizer(None)
     for entry, reference in zip(entries, references, strict=True):
         try:
             yield score_speakers(entry, reference, hypothesize(entry))
@@ -462,17 +375,16 @@ def report_speakers(evaluation: SpeakerEvaluation, *, complete: bool) -> dict[st
     rates = {name: getattr(evaluation, name) for name in ("der", "collar_der", "jer", "cp_wer", "wder")}
     return {
         "complete": complete,
-        **{name: None if rate is None else _rate(rate) for name, rate in rates.items()},
+        **{
+            name: rate and {"rate": rate.rate, "confidence_interval": rate.confidence_interval}
+            for name, rate in rates.items()
+        },
         "errors": asdict(evaluation.errors),
         "collar_errors": asdict(evaluation.collar_errors),
         "counted_right": evaluation.counted_right,
         "recordings": [_recording(score) for score in evaluation.scores],
         "failed": failed_recordings(evaluation.failures),
     }
-
-
-def _rate(rate: ErrorRate) -> dict[str, Any]:
-    return {"rate": rate.rate, "confidence_interval": rate.confidence_interval}
 
 
 def _recording(score: SpeakerScore) -> dict[str, Any]:
@@ -488,18 +400,11 @@ def _recording(score: SpeakerScore) -> dict[str, Any]:
         "collar_der": score.collar_errors.rate,
         "collar_errors": asdict(score.collar_errors),
         "jer": score.jaccard.rate,
-        "cp_wer": None if words is None else words.rate,
-        "cp_word_errors": None if words is None else asdict(words),
-        "wder": None if speakers is None else speakers.rate,
-        "speaker_errors": None if speakers is None else asdict(speakers),
+        "cp_wer": words and words.rate,
+        "cp_word_errors": words and asdict(words),
+        "wder": speakers and speakers.rate,
+        "speaker_errors": speakers and asdict(speakers),
     }
-
-
-def _require_extras(entries: Sequence[Entry]) -> None:
-    """Fail before the work if an extra is missing."""
-    assign(np.zeros((1, 1)))
-    if any(entry.said for entry in entries):
-        normalizer(None)
 
 
 def _compute_hypothesis(
@@ -508,8 +413,8 @@ def _compute_hypothesis(
     options: TranscribeOptions,
     entry: Entry,
 ) -> SpeakerHypothesis:
-    loaded: Any = diarizer()
-    transcribe: Any = recognizer().transcribe if recognizer and entry.said else None
+    loaded = diarizer()
+    transcribe = recognizer().transcribe if recognizer and entry.said else None
     start_s = perf_counter()
     if transcribe is None:
         return SpeakerHypothesis(turns=loaded.diarize(entry.path).turns, wall_s=perf_counter() - start_s)

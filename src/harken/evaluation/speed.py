@@ -13,7 +13,7 @@ from harken.api import Recognizer
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.evaluation.evaluate import reference_language, resolve_entry_options
-from harken.evaluation.scoring import EvalHypothesis, EvalRecording, Evaluation, Failure, score, summarise
+from harken.evaluation.scoring import EvalHypothesis, Evaluation, Failure, score, summarise
 from harken.manifests import Entry
 from harken.results import Attempt
 from harken.transcribe import Callbacks, TranscribeOptions
@@ -34,76 +34,47 @@ class RecordingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One timed run of an engine over recordings that are decoded together.
+    """One timed run of an engine over recordings that are decoded together."""
 
-    Attributes
-    ----------
-    wall_s : float
-        From the files to the segments.
-    stats : DecodeStats
-    results : tuple of RecordingResult or Failure
-        One for each recording; a failure for one that cannot be read.
-    """
-
-    wall_s: float
+    wall_s: float  # from the files to the segments
     stats: DecodeStats
-    results: tuple[RecordingResult | Failure, ...]
+    results: Sequence[RecordingResult | Failure]  # one for each recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """All runs over recordings that are decoded together, those of each engine in order."""
 
-    recordings: tuple[EvalRecording, ...]
-    runs: Mapping[str, tuple[Run, ...]]
+    recordings: tuple[Entry, ...]
+    runs: Mapping[str, Sequence[Run]]
+
+    @property
+    def failures(self) -> Iterable[Failure]:
+        """The recordings that could not be read, each once."""
+        outcomes = (outcome for runs in self.runs.values() for run in runs for outcome in run.results)
+        return {outcome.entry.name: outcome for outcome in outcomes if isinstance(outcome, Failure)}.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first token at which the results of two engines differ in a recording.
-
-    Attributes
-    ----------
-    entry : Entry
-    start_s : float
-        Start of its window.
-    index : int
-        Number of equal tokens before it in the window.
-    tokens : tuple of int or None
-        Token of each engine; None is the end of the window.
-    same_text : bool
-        Whether the texts are equal nevertheless.
-    """
+    """The first token at which the results of two engines differ in a recording."""
 
     entry: Entry
-    start_s: float
-    index: int
-    tokens: tuple[int | None, int | None]
-    same_text: bool
+    start_s: float  # of its window
+    index: int  # equal tokens before it in the window
+    tokens: tuple[int | None, int | None]  # of each engine; None is the end of the window
+    same_text: bool  # nevertheless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedSummary:
-    """The totals of one engine over all recordings.
+    """The totals of one engine over all recordings."""
 
-    Attributes
-    ----------
-    stats : DecodeStats
-        Sum over the rounds, of the run with the median decoding time.
-    wall_s : float
-        From the files to the segments: sum of the medians of the rounds.
-    audio_s : float
-    evaluation : Evaluation or None
-        Errors in the recordings with a reference text.
-    results : tuple of RecordingResult
-        Results of those runs, recording by recording.
-    """
-
-    stats: DecodeStats
-    wall_s: float
+    stats: DecodeStats  # sum over the rounds, of the run with the median decoding time
+    wall_s: float  # from the files to the segments: sum of the medians of the rounds
     audio_s: float
-    evaluation: Evaluation | None
-    results: tuple[RecordingResult, ...]
+    evaluation: Evaluation | None  # of the recordings with a reference text
+    results: tuple[RecordingResult, ...]  # of those runs, recording by recording
 
     @property
     def times_real_time(self) -> float | None:
@@ -113,24 +84,15 @@ class SpeedSummary:
 
 def run_rounds(
     engines: Mapping[str, Recognizer],
-    recordings: Sequence[EvalRecording],
+    recordings: Sequence[Entry],
     options: TranscribeOptions,
     repeats: int,
 ) -> Iterator[Round]:
     """Run engines over the same recordings in turn, so that a busy minute of the machine affects all of them.
 
     With a `batch_size` above 1 all recordings of one language are a round, otherwise every recording is one. Before the
-    first round each engine warms up on some of its recordings.
-
-    Parameters
-    ----------
-    engines : mapping of str to Recognizer
-        By name; which one runs first rotates.
-    recordings : sequence of EvalRecording
-        The engines get the language of the entry, unless the options name one.
-    options : TranscribeOptions
-    repeats : int
-        Runs of each engine in a round.
+    first round each engine warms up on some of its recordings; which one runs first rotates. They get the language of
+    the entry, unless the options name one.
 
     Raises
     ------
@@ -140,15 +102,15 @@ def run_rounds(
     batches = _batch_by_language(recordings, options)
     for language, (first, *_) in dict(reversed(batches)).items():
         for engine in engines.values():
-            resolve_entry_options(engine, options, first.entry.name, language)
+            resolve_entry_options(engine, options, first.name, language)
     for language, batch in batches[:1]:
         for engine in engines.values():
-            _transcribe(engine, batch[: (options.batch_size or 1) + 1], replace(options, language=language))
+            _transcribe(engine, batch[: options.effective_batch_size + 1], replace(options, language=language))
     for round_index, (language, batch) in enumerate(batches):
         runs: dict[str, list[Run]] = {name: [] for name in engines}
         for name in rotation(engines, round_index, repeats):
             runs[name].append(_transcribe(engines[name], batch, replace(options, language=language)))
-        yield Round(recordings=batch, runs={name: tuple(engine_runs) for name, engine_runs in runs.items()})
+        yield Round(recordings=batch, runs=runs)
 
 
 def rotation(names: Iterable[str], round_index: int, repeats: int) -> Iterator[str]:
@@ -167,50 +129,26 @@ def median_run(runs: Sequence[RunT], seconds: Callable[[RunT], float]) -> RunT:
 def summarise_speed(
     rounds: Sequence[Round], engine: str, options: TranscribeOptions, *, scored: bool
 ) -> SpeedSummary:
-    """Add up the runs of an engine.
+    """Add up the runs of an engine, given the options of the rounds.
 
-    Parameters
-    ----------
-    rounds : sequence of Round
-    engine : str
-    options : TranscribeOptions
-        The options of the rounds.
-    scored : bool
-        Whether to count errors in the recordings with a reference text.
-
-    Raises
-    ------
-    BackendUnavailable
-        If errors are to be counted and the extra ``harken[eval]`` is not installed.
+    Errors in the recordings with a reference text are counted where they are to be `scored`, which needs the extra
+    ``harken[eval]``.
     """
     median_runs = [median_run(one.runs[engine], lambda run: run.stats.decode_s) for one in rounds]
-    recordings = [recording for one in rounds for recording in one.recordings]
-    outcomes = [outcome for run in median_runs for outcome in run.results]
-    results = [
-        (recording, outcome)
-        for recording, outcome in zip(recordings, outcomes, strict=True)
-        if isinstance(outcome, RecordingResult)
-    ]
+    outcomes = (outcome for run in median_runs for outcome in run.results)
+    results = tuple(outcome for outcome in outcomes if isinstance(outcome, RecordingResult))
     scores = [
         score(result.entry, result.hypothesis, reference_language(result.entry, options))
-        for recording, result in results
-        if scored and recording.has_reference
+        for result in results
+        if scored and result.entry.has_reference
     ]
     return SpeedSummary(
         stats=sum((run.stats for run in median_runs), DecodeStats()),
         wall_s=sum(median(run.wall_s for run in one.runs[engine]) for one in rounds),
-        audio_s=sum(result.hypothesis.seconds or 0.0 for _, result in results),
+        audio_s=sum(result.hypothesis.seconds or 0.0 for result in results),
         evaluation=summarise(scores) if scores else None,
-        results=tuple(result for _, result in results),
+        results=results,
     )
-
-
-def failures(rounds: Iterable[Round]) -> tuple[Failure, ...]:
-    """Return the recordings that could not be read, each once."""
-    runs = (run for one in rounds for engine_runs in one.runs.values() for run in engine_runs)
-    outcomes = (outcome for run in runs for outcome in run.results)
-    failed = {outcome.entry.name: outcome for outcome in outcomes if isinstance(outcome, Failure)}
-    return tuple(failed.values())
 
 
 def divergences(rounds: Iterable[Round], first: str, second: str) -> tuple[Divergence, ...]:
@@ -219,12 +157,12 @@ def divergences(rounds: Iterable[Round], first: str, second: str) -> tuple[Diver
     for bench_round in rounds:
         for one, other in zip(bench_round.runs[first], bench_round.runs[second], strict=True):
             for pair in zip(one.results, other.results, strict=True):
-                if divergence := first_divergence(*pair):
+                if divergence := _first_divergence(*pair):
                     found.setdefault(divergence.entry.name, divergence)
     return tuple(found.values())
 
 
-def first_divergence(one: RecordingResult | Failure, other: RecordingResult | Failure) -> Divergence | None:
+def _first_divergence(one: RecordingResult | Failure, other: RecordingResult | Failure) -> Divergence | None:
     """Return the first divergence of two results; None if all tokens are equal, or a recording could not be read."""
     if isinstance(one, Failure) or isinstance(other, Failure):
         return None
@@ -244,11 +182,11 @@ def first_divergence(one: RecordingResult | Failure, other: RecordingResult | Fa
 
 
 def _batch_by_language(
-    recordings: Sequence[EvalRecording], options: TranscribeOptions
-) -> list[tuple[str | None, tuple[EvalRecording, ...]]]:
+    recordings: Sequence[Entry], options: TranscribeOptions
+) -> list[tuple[str | None, tuple[Entry, ...]]]:
     """Return the recordings of each round, with the language that the engines get."""
-    with_language = [(options.language or recording.entry.language, recording) for recording in recordings]
-    if options.batch_size in (None, 1):
+    with_language = [(options.language or recording.language, recording) for recording in recordings]
+    if options.effective_batch_size == 1:
         return [(language, (recording,)) for language, recording in with_language]
     return [
         (code, tuple(recording for language, recording in with_language if language == code))
@@ -256,29 +194,26 @@ def _batch_by_language(
     ]
 
 
-def _transcribe(engine: Recognizer, recordings: Sequence[EvalRecording], options: TranscribeOptions) -> Run:
+def _transcribe(engine: Recognizer, recordings: Sequence[Entry], options: TranscribeOptions) -> Run:
     """Run an engine once over recordings that are decoded together, and time it."""
     windows: list[list[WindowTokens]] = [[] for _ in recordings]
-    callbacks = {
-        i: Callbacks(on_window_end=partial(_record_window, windows_of_recording))
-        for i, windows_of_recording in enumerate(windows)
-    }
+    callbacks = {i: Callbacks(on_window_end=partial(_record_window, own)) for i, own in enumerate(windows)}
     start_s = perf_counter()
     transcriptions = engine.transcribe_many(
-        [recording.entry.path for recording in recordings], options, callbacks=callbacks
+        [recording.path for recording in recordings], options, callbacks=callbacks
     )
     outcomes: list[RecordingResult | Failure] = []
     for recording, transcription, recorded in zip(recordings, transcriptions, windows, strict=True):
         try:
             transcript = transcription.result()
         except AudioError as error:
-            outcomes.append(Failure(entry=recording.entry, reason=str(error)))
+            outcomes.append(Failure(entry=recording, reason=str(error)))
             continue
         hypothesis = EvalHypothesis(
             text=transcript.text, language=transcript.language, seconds=transcript.duration_s
         )
-        outcomes.append(RecordingResult(entry=recording.entry, hypothesis=hypothesis, windows=tuple(recorded)))
-    return Run(wall_s=perf_counter() - start_s, stats=transcriptions[0].batch_stats, results=tuple(outcomes))
+        outcomes.append(RecordingResult(entry=recording, hypothesis=hypothesis, windows=tuple(recorded)))
+    return Run(wall_s=perf_counter() - start_s, stats=transcriptions[0].batch_stats, results=outcomes)
 
 
 def _record_window(

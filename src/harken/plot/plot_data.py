@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from pathlib import Path
@@ -66,23 +66,13 @@ class DecodedWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpan:
-    """A word, a segment without words, or a dropped segment.
-
-    Parameters
-    ----------
-    start_s, end_s : float
-    text : str
-    probability : float
-        0 to 1.
-    reason : str or None
-        Reason why the segment was dropped; None if it was not.
-    """
+    """A word, a segment without words, or a dropped segment."""
 
     start_s: float
     end_s: float
     text: str
     probability: float
-    reason: str | None = None
+    reason: str | None = None  # why it was dropped
 
     @property
     def label(self) -> str:
@@ -134,42 +124,20 @@ class PlotData:
         """Row of the first token of each window if all windows are stacked, then the number of rows."""
         return tuple(accumulate((len(window.tokens) for window in self.windows), initial=0))
 
-    @property
-    def token_labels(self) -> tuple[str, ...]:
-        """Label of each row, with spaces and invisible characters made visible."""
-        tokens = (token for window in self.windows for token in window.tokens)
-        return tuple(repr(token)[1:-1].replace(" ", "·") for token in tokens)
 
-    @property
-    def token_probabilities(self) -> tuple[float, ...]:
-        """Token probability of each row."""
-        return tuple(probability for window in self.windows for probability in window.probabilities)
-
-    @property
-    def max_attempts(self) -> int:
-        """Highest number of decoding attempts at a window."""
-        return max((len(window.attempts) for window in self.windows), default=0)
-
-
-def text_spans_of(segment: Segment, reason: str | None = None) -> tuple[TextSpan, ...]:
-    """Return the words of a segment, or the segment itself if it has none or was dropped."""
-    whole = Word(
-        start_s=segment.start_s,
-        end_s=segment.end_s,
-        text=segment.text,
-        probability=float(np.exp(min(0.0, segment.avg_logprob))),
-    )
-    words = segment.words if segment.words and reason is None else (whole,)
-    return tuple(
-        TextSpan(
-            start_s=word.start_s,
-            end_s=word.end_s,
-            text=word.text.strip(),
-            probability=word.probability,
+def text_spans_of(segment: Segment, start_s: float, reason: str | None = None) -> Iterator[TextSpan]:
+    """Yield the words of a segment of an excerpt, or the segment itself if it has none or was dropped."""
+    spans: list[tuple[Word | Segment, float]] = [(word, word.probability) for word in segment.words]
+    if reason is not None or not spans:
+        spans = [(segment, float(np.exp(min(0.0, segment.avg_logprob))))]
+    for span, probability in spans:
+        yield TextSpan(
+            start_s=start_s + span.start_s,
+            end_s=start_s + span.end_s,
+            text=span.text.strip(),
+            probability=probability,
             reason=reason,
         )
-        for word in words
-    )
 
 
 def mel_band(hertz: float, n_mels: int) -> int:
@@ -189,12 +157,9 @@ def describe_attempt(attempt: Attempt) -> str:
 
 
 def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floats:
-    """Read the samples of an excerpt of a recording.
+    """Read the samples of an excerpt of a recording, as 16 kHz mono.
 
-    Returns
-    -------
-    ndarray of shape (samples,), float32, 16 kHz mono
-        As long as `duration_s` and at least a frame, or less than `duration_s` if the recording ends before.
+    They are as long as `duration_s` and at least a frame, or less if the recording ends before.
 
     Raises
     ------
@@ -256,48 +221,30 @@ def collect_plot_data(
     fidelity = "fast" if options.fidelity == "auto" else options.fidelity
     options = replace(options, word_timestamps=True, vad=False, fidelity=fidelity, clip_timestamps=())
     transcript = recognizer.transcribe(samples, options, on_window_end=add_window).result()
-    text_spans = [span for segment in transcript.segments for span in text_spans_of(segment)]
-    text_spans += [
-        span for dropped in transcript.dropped for span in text_spans_of(dropped.segment, dropped.reason)
+    text_spans = [
+        *(span for each in transcript.segments for span in text_spans_of(each, start_s)),
+        *(span for each in transcript.dropped for span in text_spans_of(each.segment, start_s, each.reason)),
     ]
-    vad = options.vad_options()
-    speech_probabilities = _speech_probabilities(samples)
+    mel = LogMel(recognizer.dims.n_mels)
+    frames = np.concatenate([mel.feed(samples), mel.flush()], axis=1)
+    detector, vad = SpeechDetector(), options.vad_options()
+    speech_probabilities = np.concatenate([detector.feed(samples), detector.flush()])
+    tracker = RegionTracker(vad)
+    n_frames = len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE
+    regions = chain(tracker.feed(speech_probabilities.tolist()), tracker.flush(n_frames))
     return PlotData(
         title=title,
         start_s=start_s,
-        mel=_mel(samples, recognizer.dims.n_mels),
+        mel=normalize(frames, mel.ceiling),
         speech_probabilities=speech_probabilities,
         vad_chunk_s=CHUNK_SAMPLES / SAMPLE_RATE,
         vad_thresholds=(vad.threshold, vad.effective_neg_threshold),
-        speech_regions=_speech_regions(speech_probabilities, RegionTracker(vad), len(samples), start_s),
-        windows=tuple(windows),
-        text_spans=tuple(
-            sorted((_shifted(span, start_s) for span in text_spans), key=lambda span: span.start_s)
+        speech_regions=tuple(
+            (start_s + start / FRAMES_PER_SECOND, start_s + end / FRAMES_PER_SECOND) for start, end in regions
         ),
+        windows=tuple(windows),
+        text_spans=tuple(sorted(text_spans, key=lambda span: span.start_s)),
     )
-
-
-def _mel(samples: Floats, n_mels: int) -> Floats:
-    mel = LogMel(n_mels)
-    frames = np.concatenate([mel.feed(samples), mel.flush()], axis=1)
-    return normalize(frames, mel.ceiling)
-
-
-def _speech_probabilities(samples: Floats) -> Floats:
-    detector = SpeechDetector()
-    return np.concatenate([detector.feed(samples), detector.flush()])
-
-
-def _speech_regions(
-    probabilities: Floats, tracker: RegionTracker, n_samples: int, start_s: float
-) -> tuple[tuple[float, float], ...]:
-    frames = n_samples * FRAMES_PER_SECOND // SAMPLE_RATE
-    found = chain(tracker.feed(probabilities.tolist()), tracker.flush(frames))
-    return tuple((start_s + a / FRAMES_PER_SECOND, start_s + b / FRAMES_PER_SECOND) for a, b in found)
-
-
-def _shifted(span: TextSpan, seconds: float) -> TextSpan:
-    return replace(span, start_s=span.start_s + seconds, end_s=span.end_s + seconds)
 
 
 def _decoded_window(

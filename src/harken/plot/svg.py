@@ -130,7 +130,7 @@ def draw(data: PlotData) -> Drawing:
         (_speech, 70.0),
         (_words, 84.0),
         (_tokens, float(ROW_PIXELS * max(1, data.first_rows[-1]))),
-        (_attempts, 18.0 * max(1, data.max_attempts)),
+        (_attempts, 18.0 * max([1, *(len(window.attempts) for window in data.windows)])),
     ]
     shapes: list[Shape] = []
     top = float(_GAP)
@@ -210,8 +210,9 @@ def _tokens(panel: _Panel) -> Iterator[Shape]:
             points += [(x, points[-1][1]), (x, y)] if points else [(x, y)]
         if points:
             yield Line(points, _DTW_PATH, 1.5)
-    rows = zip(data.token_labels, data.token_probabilities, strict=True)
-    for row, (label, probability) in enumerate(rows):
+    rows = (pair for own in data.windows for pair in zip(own.tokens, own.probabilities, strict=True))
+    for row, (token, probability) in enumerate(rows):
+        label = repr(token)[1:-1].replace(" ", "·")  # invisible characters can be seen
         top = panel.top + row * ROW_PIXELS
         area = Area(panel.end_x + 8, top + 1, round(probability * _BAR, 1), ROW_PIXELS - 2)
         yield Text(_LEFT - 6, top + ROW_PIXELS / 2, label, "token")

@@ -238,6 +238,11 @@ class TranscribeOptions:
         """Code of the language, if it is given."""
         return None if self.language is None else to_language_code(self.language)
 
+    @property
+    def effective_batch_size(self) -> int:
+        """Most windows of several recordings to decode together."""
+        return self.batch_size or 1
+
     def strategies(self) -> tuple[Strategy, ...]:
         """Return the fallback schedule: the decoding strategies to try in turn.
 
