@@ -44,7 +44,7 @@ def options(parser: Parser) -> None:
     add_engine_options(parser, ("harken", "harken exact", "faster-whisper"))
     add(parser, "--beam", (1,), "beam widths; 1 is greedy")
     parser.add_argument(
-        "--music", type=float, metavar="DB", help="level of the speech above music, from 0 to 30"
+        "--music", type=float, metavar="DB", help="dB by which speech is above the music it is mixed with"
     )
     add(parser, "--language", ("named",), "named, detected or both", choices=("named", "detected"))
 
@@ -52,12 +52,12 @@ def options(parser: Parser) -> None:
 def rows(args: Args) -> Iterator[Row]:
     """Yield a row for each group of recordings."""
     with workers_of(args) as workers, TemporaryDirectory() as folder:
-        members = read_sets(args)
+        recordings = read_sets(args)
         if args.music is not None:
-            members = over_music(members, args.audio, args.music, Path(folder))
+            recordings = over_music(recordings, args.audio, args.music, Path(folder))
         for language, beam_size in product(args.language, args.beam):
             named = language == "named"
-            outcomes = transcribe_all(workers, members, named=named, beam_size=beam_size)
+            outcomes = transcribe_all(workers, recordings, named=named, beam_size=beam_size)
             for group, members in groups(outcomes):
                 if members:
                     row = measure(group, members, args.engines)
@@ -65,21 +65,21 @@ def rows(args: Args) -> Iterator[Row]:
 
 
 def transcribe_all(
-    workers: Sequence[Worker], members: Sequence[tuple[str, Any]], *, named: bool, beam_size: int
+    workers: Sequence[Worker], recordings: Sequence[tuple[str, Any]], *, named: bool, beam_size: int
 ) -> list[Outcome]:
     """Have each engine transcribe all recordings."""
 
     def transcribe(worker: Worker) -> list[Reply]:
         replies = [
             worker.work(entry.path, language=entry.language if named else None, beam_size=beam_size)
-            for _, entry in members
+            for _, entry in recordings
         ]
         note(f"beam size {beam_size}: {worker.engine.label} has ended")
         return replies
 
     with ThreadPoolExecutor(len(workers)) as pool:
         replies = zip(*pool.map(transcribe, workers), strict=True)
-        return [Outcome(name, entry, own) for (name, entry), own in zip(members, replies, strict=True)]
+        return [Outcome(name, entry, own) for (name, entry), own in zip(recordings, replies, strict=True)]
 
 
 def groups(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
@@ -108,7 +108,7 @@ def measure(group: str, members: Sequence[Outcome], engines: Sequence[str]) -> R
 
 
 if __name__ == "__main__":
-    with workers_of(args) as workers, TemporaryDirectory() as folder:
-        members = read_sets(args)
-        if args.music is not None:
-            members = over_music(members, args.audio, args.music, Path(folder))
+    main(
+        rows, options, model="base", sets=SETS, packages=PACKAGES, needs=SCORING,
+        settings=("precision", "music"),
+    )  # fmt: skip
