@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -48,6 +49,7 @@ from harken.decoding import (
     Window,
     decode,
     make_logit_rules,
+    speculation,
 )
 from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest, PromptLookup
 from harken.decoding.generate import Row, WindowEnd, generate, pick_best
@@ -71,11 +73,12 @@ def decode_rows(
     """Decode rows behind a prompt of one token; return hypotheses, forward passes after the prompt, and stats."""
     session = session or FakeSession(script, range(len(limits)))
     logits = session.extend([[0]] * len(limits))
-    drafts = open_drafts(*generators, rows=len(limits), most=most)
+    drafts = open_drafts(*generators)
     rows = [Row(1, limit, WindowEnd(EOT)) for limit in limits]
-    forwards = generate(
-        session, rows, logits, unrestricted_rules(), pick_best, observe=observe, draft_session=drafts
-    )
+    with patch.object(speculation, "MAX_DRAFT_TOKENS", most):
+        forwards = generate(
+            session, rows, logits, unrestricted_rules(), pick_best, observe=observe, draft_session=drafts
+        )
     assert forwards == len(session.read) - 1
     return [row.hypothesis(EOT) for row in rows], forwards, drafts.stats
 

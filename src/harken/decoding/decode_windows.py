@@ -24,6 +24,7 @@ from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import DraftContext, DraftSession
 from harken.decoding.types import (
     Beam,
+    CapturedAttention,
     DecodeStats,
     Greedy,
     Hypothesis,
@@ -31,7 +32,7 @@ from harken.decoding.types import (
     Sample,
     Step,
     Strategy,
-    capture_attention,
+    copy_attention,
     no_attention,
 )
 from harken.text import Tokenizer
@@ -181,7 +182,11 @@ def decode(
         features, [window.window_index for window in windows], n_ctx, attention=attention
     )
     n_word_heads = len(backend.word_heads) if word_attention else 0
-    capture = capture_attention(session, n_word_heads) if attention else no_attention
+
+    def copy_last(row: int, n_tokens: int) -> CapturedAttention:
+        return copy_attention(session, row, slice(-n_tokens, None), n_word_heads)
+
+    capture = copy_last if attention else no_attention
     sot_offsets = [len(prompt) - 1 - prompt.index(tokenizer.sot) for prompt in prompts]
     n_samples = strategy.best_of if isinstance(strategy, Sample) else 1
     window_of_row = [i for i in range(len(windows)) for _ in range(n_samples)]
