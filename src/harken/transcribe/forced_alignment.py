@@ -18,7 +18,7 @@ from harken.transcribe.hallucination import normalize_phrase
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.recording import RecordingTranscriber
 from harken.transcribe.scheduler import Scheduler
-from harken.transcribe.window_decoder import WindowDecoder, frames_to_encode
+from harken.transcribe.window_decoder import AudioWindow, WindowDecoder
 from harken.transcribe.word_boundaries import fit_to_speech
 from harken.transcribe.word_timestamps import align_tokens, words_by_segment
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
@@ -81,8 +81,9 @@ def _align_window(
     segmenter = SpeechSegmenter(iter([samples]), options.vad_options(), window_decoder.speech_detector)
     windows = MelWindows(segmenter.blocks(), backend.dims.n_mels, window_decoder.window_frames)
     mel, frames = windows.window(0, None)
-    positions = window_decoder.positions_to_encode(frames)
-    features = backend.encode(frames_to_encode(mel, positions), positions)
+    window = AudioWindow(mel=mel, content_frames=frames, seek=0, is_first=True)
+    (encoded,) = window_decoder.encode([window])
+    features = encoded.batch.features
     if language is None:
         (probabilities,) = window_decoder.languages_of(features)
         language = next(iter(probabilities))

@@ -3,7 +3,7 @@ or of each of its windows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -101,22 +101,11 @@ class LanguageVote:
         Most windows to take into account, 1 or more.
     observed : tuple of mapping
         Probabilities of the windows so far.
-
-    Raises
-    ------
-    OptionError
-        If `threshold` or `max_windows` is outside what is allowed.
     """
 
-    threshold: float = 0.5
-    max_windows: int = 4
+    threshold: float
+    max_windows: int
     observed: tuple[LanguageProbabilities, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.threshold <= 1:
-            raise OptionError("language_threshold", self.threshold, "a probability from 0 to 1")
-        if not 1 <= self.max_windows <= 1000:
-            raise OptionError("language_windows", self.max_windows, "an integer from 1 to 1000")
 
     def update(self, probabilities: LanguageProbabilities) -> LanguageVote:
         """Return the vote after one more window; this one is unchanged."""
@@ -130,18 +119,21 @@ class LanguageVote:
     @property
     def result(self) -> tuple[str, float]:
         """Code of the language and its probability; at least one window must have been observed."""
-        return most_probable(self.probabilities)
+        return next(iter(self.probabilities.items()))
 
     @property
     def probabilities(self) -> dict[str, float]:
         """Probability of each language, most probable first: those of the window that decided, or the mean of all."""
         assert self.observed, "no window has been observed"
-        probabilities = mean_probabilities(self.observed) if self._decisive is None else self._decisive
+        probabilities = self._decisive or {
+            code: sum(window[code] for window in self.observed) / len(self.observed)
+            for code in self.observed[0]
+        }
         return dict(sorted(probabilities.items(), key=lambda item: -item[1]))
 
     @property
     def _decisive(self) -> LanguageProbabilities | None:
-        return next((window for window in self.observed if most_probable(window)[1] >= self.threshold), None)
+        return next((window for window in self.observed if max(window.values()) >= self.threshold), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +179,7 @@ class LanguageFilter:
     def result(self) -> tuple[str, float]:
         """Code of the last window's language and its probability; at least one window must have been observed."""
         assert self.posterior, "no window has been observed"
-        return most_probable(self.posterior)
+        return max(self.posterior.items(), key=lambda item: item[1])
 
     def _prior(self, code: str) -> float:
         """Return the prior probability of a language for the next window, not normalised."""
@@ -195,13 +187,3 @@ class LanguageFilter:
             return 1.0
         stay_probability = self.posterior.get(code, 0.0)
         return stay_probability + SWITCH_ODDS * (1 - stay_probability)
-
-
-def most_probable(probabilities: LanguageProbabilities) -> tuple[str, float]:
-    """Return the most probable language and its probability."""
-    return max(probabilities.items(), key=lambda item: item[1])
-
-
-def mean_probabilities(windows: Sequence[LanguageProbabilities]) -> dict[str, float]:
-    """Return the mean probability of each language over windows with the same languages."""
-    return {code: sum(window[code] for window in windows) / len(windows) for code in windows[0]}

@@ -15,7 +15,7 @@ from harken.errors import AudioError, Cancelled, HarkenError, OutputError
 from harken.results import DroppedSegment, Segment, UnwrittenSpeech
 from harken.transcribe.chunking import ClipSource, FrameSource, PackedSpeech, SpeechSegmenter
 from harken.transcribe.journal import Journal
-from harken.transcribe.language_id import LanguageFilter, LanguageProbabilities, LanguageVote
+from harken.transcribe.language_id import LanguageFilter, LanguageVote
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.options import Callbacks
 from harken.transcribe.window_chain import ChainContext, KnownText, LanguageState, WindowChain
@@ -105,7 +105,9 @@ class RecordingTranscriber:
             self._window_frames,
         )
         self._frame_sources: Iterator[FrameSource | None] = (
-            self._packed_sources(self._segmenter) if self._segmenter else self._clip_sources()
+            self._packed_sources(self._segmenter)
+            if self._segmenter
+            else (ClipSource(self._windows, *clip) for clip in self.options.clips(FRAMES_PER_SECOND))
         )
         # Clips share what they have read; windows that are conditioned on one another wait for one another.
         self.parallel = self._segmenter is not None and not self.options.condition_on_previous_text
@@ -138,7 +140,7 @@ class RecordingTranscriber:
         """Speech regions found so far, start and end in seconds; None without voice activity detection."""
         if self._segmenter is None:
             return None
-        return tuple(_to_seconds(region) for region in self._segmenter.regions)
+        return tuple((a / FRAMES_PER_SECOND, b / FRAMES_PER_SECOND) for a, b in self._segmenter.regions)
 
     @property
     def peak(self) -> float | None:
@@ -254,9 +256,8 @@ class RecordingTranscriber:
             raise self.failure
         if not window:
             return {}
-        positions = self.window_decoder.positions_to_encode(window.content_frames)
-        (probabilities,) = self.window_decoder.detect_languages(window.mel, positions)
-        return dict(self._vote_on_language(window.seek, probabilities).probabilities)
+        (encoded,) = self.window_decoder.encode([window])
+        return self._vote_on_language(encoded).probabilities
 
     def _end_with(self, failure: OutputError) -> None:
         """End the recording, as its journal cannot be kept."""
@@ -295,10 +296,6 @@ class RecordingTranscriber:
             self.reads_on = True
         return None
 
-    def _clip_sources(self) -> Iterator[FrameSource]:
-        for start, end in self.options.clips(FRAMES_PER_SECOND):
-            yield ClipSource(self._windows, start, end)
-
     def _packed_sources(self, segmenter: SpeechSegmenter) -> Iterator[FrameSource | None]:
         """Yield packed speech, and None wherever none is complete after another block."""
         clips = self.options.clips(FRAMES_PER_SECOND)
@@ -318,15 +315,14 @@ class RecordingTranscriber:
 
     def _resolve_language(self, encoded: EncodedWindow) -> LanguageState:
         """Return the language of a window: that of the recording, or its own if languages may be mixed."""
-        window = encoded.window
         if self.options.multilingual:
             self._language_filter = self._language_filter.update(
-                self.window_decoder.language_probabilities(encoded), window.content_frames / FRAMES_PER_SECOND
+                self.window_decoder.language_probabilities(encoded),
+                encoded.window.content_frames / FRAMES_PER_SECOND,
             )
             self.language, self.language_probability = self._language_filter.result
         elif self.language is None:
-            probabilities = self.window_decoder.language_probabilities(encoded)
-            self.language, probability = self._vote_on_language(window.seek, probabilities).result
+            self.language, probability = self._vote_on_language(encoded).result
             if self.window_decoder.tokenizer.multilingual:
                 self.language_probability = probability
         return LanguageState(
@@ -335,22 +331,16 @@ class RecordingTranscriber:
             posterior=self._language_filter.posterior,
         )
 
-    def _vote_on_language(self, seek: int, probabilities: LanguageProbabilities) -> LanguageVote:
+    def _vote_on_language(self, encoded: EncodedWindow) -> LanguageVote:
         """Vote on the language, by one window and as many of those behind it as needed."""
-        vote = LanguageVote(self.options.language_threshold, self.options.language_windows).update(
-            probabilities
-        )
-        while vote.wants_more:
+        decoder, seek = self.window_decoder, encoded.window.seek
+        vote = LanguageVote(self.options.language_threshold, self.options.language_windows)
+        while (vote := vote.update(decoder.language_probabilities(encoded))).wants_more:
             seek += self._window_frames
             frames, ceiling = self._windows.read_spans([(seek, seek + self._window_frames)])
             if not frames.shape[1]:
                 break
-            (window_probabilities,) = self.window_decoder.detect_languages(
-                self._windows.pad_and_normalize(frames, ceiling)
-            )
-            vote = vote.update(window_probabilities)
+            mel, n_frames = self._windows.pad_and_normalize(frames, ceiling), frames.shape[1]
+            window = AudioWindow(mel=mel, content_frames=n_frames, seek=seek, is_first=False)
+            (encoded,) = decoder.encode([window], whole=True)
         return vote
-
-
-def _to_seconds(region: tuple[int, int]) -> tuple[float, float]:
-    return region[0] / FRAMES_PER_SECOND, region[1] / FRAMES_PER_SECOND
