@@ -119,7 +119,7 @@ class RecordingTranscriber:
         self._n_chains_opened = 0
         self._exhausted = self.reads_on = False
         self._context = ChainContext(
-            [] if self.options.carry_initial_prompt else list(window_decoder.initial_prompt_tokens)
+            () if self.options.carry_initial_prompt else tuple(window_decoder.initial_prompt_tokens)
         )
         self._n_segments = 0
         self._replacements = self.options.replacements()
@@ -186,7 +186,7 @@ class RecordingTranscriber:
                 outcome = self._journal and self._journal.take(chain.index, chain.offset)
                 if not outcome:
                     return window
-                chain.restore(outcome)
+                chain.take(outcome)
                 self._restore_language(outcome.language)
                 self._forget_language_of_window(chain)
         except AudioError as failure:
@@ -223,14 +223,15 @@ class RecordingTranscriber:
         """Collect the segments of its chains, in the order of the recording."""
         while self._chains:
             chain = self._chains[0]
-            for segment, reason in chain.pop_segments():
-                numbered = replace(segment, index=self._n_segments)
-                if reason is not None:
-                    self.dropped.append(DroppedSegment(segment=numbered, reason=reason))
-                    continue
-                self.ready_segments.append(self._replacements.apply(numbered))
-                self._n_segments += 1
-            self.unwritten += chain.pop_unwritten()
+            for outcome in chain.pop_outcomes():
+                self.unwritten += outcome.unwritten
+                for segment, reason in outcome.segments:
+                    numbered = replace(segment, index=self._n_segments)
+                    if reason is not None:
+                        self.dropped.append(DroppedSegment(segment=numbered, reason=reason))
+                        continue
+                    self.ready_segments.append(self._replacements.apply(numbered))
+                    self._n_segments += 1
             self._decoded_until_s = max(self._decoded_until_s, chain.decoded_until_s)
             if not chain.ended:
                 return
