@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from harken.errors import OptionError
 
@@ -212,6 +213,14 @@ _NO_DIGRAPHS = (
 """Parts of Serbian words in which ``nj`` and ``dž`` are two letters."""
 
 
+class Change(NamedTuple):
+    """A part of a text, and what stands for it."""
+
+    start: int
+    end: int
+    text: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Script:
     """A script of a language: what its texts have for the letters and phrases of another.
@@ -230,8 +239,8 @@ class Script:
     phrases: Mapping[str, str] = field(default_factory=dict)
     foreign: re.Pattern[str] | None = None
 
-    def changes(self, text: str, *, unfinished: bool = False) -> Iterator[tuple[int, int, str]]:
-        """Yield start and end of each part that is written otherwise, and what for; each is within a word.
+    def changes(self, text: str, *, unfinished: bool = False) -> Iterator[Change]:
+        """Yield the parts that are written otherwise; each is within a word.
 
         Parameters
         ----------
@@ -255,9 +264,9 @@ class Script:
             if len(written) == end - start:
                 for i, letter in enumerate(written, start):
                     if letter != text[i]:
-                        yield i, i + 1, letter
+                        yield Change(i, i + 1, letter)
             else:
-                yield start, end, written
+                yield Change(start, end, written)
             start = end
 
     @cached_property

@@ -8,9 +8,9 @@ Source: openai/whisper, timing.py, merge_punctuations and the first half of add_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -382,36 +382,32 @@ def words_by_segment(
     The reference splits all text of a window into words at once and merges punctuation across segments; here a word
     never extends over two segments.
     """
-    texts, words_per_segment, tokens_per_word = [], [], []
+    words: list[WordTiming] = []
+    word_bounds, first = [0], 0
     for tokens in segments:
-        segment_texts, groups = tokenizer.split_words([t for t in tokens if t < tokenizer.eot], language)
-        texts += segment_texts
-        words_per_segment.append(len(segment_texts))
-        tokens_per_word += [len(group) for group in groups]
-    assert sum(tokens_per_word) == len(alignment.tokens), "the alignment is of these segments"
-    spans = list(pairwise(accumulate(tokens_per_word, initial=0)))
-    words = [
-        WordTiming(
-            text=text,
-            start=float(alignment.starts[first]),
-            end=float(alignment.ends[last - 1]),
-            probability=float(np.mean(alignment.probabilities[first:last])),
-        )
-        for text, (first, last) in zip(texts, spans, strict=True)
-    ]
-    median_duration = None if alignment.precise else _median_duration(words)
-    if median_duration is not None:
+        texts, groups = tokenizer.split_words([t for t in tokens if t < tokenizer.eot], language)
+        for text, group in zip(texts, groups, strict=True):
+            last = first + len(group)
+            words.append(
+                WordTiming(
+                    text=text,
+                    start=float(alignment.starts[first]),
+                    end=float(alignment.ends[last - 1]),
+                    probability=float(np.mean(alignment.probabilities[first:last])),
+                )
+            )
+            first = last
+        word_bounds.append(len(words))
+    assert first == len(alignment.tokens), "the alignment is of these segments"
+    median_duration = None
+    if not alignment.precise:
+        durations = [word.duration for word in words if word.duration]
+        median_duration = min(MAX_MEDIAN_DURATION_POSITIONS, float(np.median(durations))) if durations else 0.0
         words = _shorten_at_sentence_ends(words, 2 * median_duration)
-    word_bounds = list(accumulate(words_per_segment, initial=0))
     return [
         _merge_punctuations(words[a:b], prepend_punctuations, append_punctuations)
         for a, b in pairwise(word_bounds)
     ], median_duration
-
-
-def _median_duration(words: Sequence[WordTiming]) -> float:
-    durations = [word.duration for word in words if word.duration]
-    return min(MAX_MEDIAN_DURATION_POSITIONS, float(np.median(durations))) if durations else 0.0
 
 
 def _shorten_at_sentence_ends(words: Sequence[WordTiming], max_duration: float) -> list[WordTiming]:
@@ -437,17 +433,10 @@ def _merge_punctuations(
             reversed_words[-1] = replace(reversed_words[-1], text=word.text + reversed_words[-1].text)
         else:
             reversed_words.append(word)
-    return list(_merge_appended(reversed(reversed_words), append_punctuations))
-
-
-def _merge_appended(words: Iterator[WordTiming], append_punctuations: str) -> Iterator[WordTiming]:
-    last: WordTiming | None = None
-    for word in words:
-        if last and not last.text.endswith(" ") and word.text in append_punctuations:
-            last = replace(last, text=last.text + word.text)
+    merged: list[WordTiming] = []
+    for word in reversed(reversed_words):
+        if merged and not merged[-1].text.endswith(" ") and word.text in append_punctuations:
+            merged[-1] = replace(merged[-1], text=merged[-1].text + word.text)
         else:
-            if last:
-                yield last
-            last = word
-    if last:
-        yield last
+            merged.append(word)
+    return merged
