@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -164,6 +164,7 @@ class PackedSpeech:
         return self._time_map.recording_spans(start, end)
 
 
+@dataclass(slots=True, eq=False)
 class SpeechPacker:
     """Packer of speech regions into windows, each with as many whole regions as fit, given out as soon as complete.
 
@@ -177,17 +178,10 @@ class SpeechPacker:
         A longer silence ends a window, so that the window does not wait for more speech.
     """
 
-    def __init__(
-        self,
-        window_frames: int = WINDOW_FRAMES,
-        *,
-        max_gap_frames: int = MAX_GAP_FRAMES,
-        flush_silence_frames: int = FLUSH_SILENCE_FRAMES,
-    ) -> None:
-        self._window_frames = window_frames
-        self._max_gap_frames = max_gap_frames
-        self._flush_silence_frames = flush_silence_frames
-        self._spans: list[FrameSpan] = []
+    window_frames: int
+    max_gap_frames: int = MAX_GAP_FRAMES
+    flush_silence_frames: int = FLUSH_SILENCE_FRAMES
+    _spans: list[FrameSpan] = field(init=False, default_factory=list)
 
     @property
     def start_frame(self) -> int | None:
@@ -198,13 +192,13 @@ class SpeechPacker:
         """Add the next region, and return the windows that are now complete."""
         start, end = region
         windows = self.advance_to(start)
-        for chunk_start in range(start, end, self._window_frames):
-            windows += self._append(chunk_start, min(end, chunk_start + self._window_frames))
+        for chunk_start in range(start, end, self.window_frames):
+            windows += self._append(chunk_start, min(end, chunk_start + self.window_frames))
         return windows
 
     def advance_to(self, frame: int) -> list[FrameSpans]:
         """Note that no further region starts before a frame, and return the window that is now complete."""
-        may_grow = self._spans and frame - self._spans[-1][1] <= self._flush_silence_frames
+        may_grow = self._spans and frame - self._spans[-1][1] <= self.flush_silence_frames
         return [] if may_grow else self.flush()
 
     def flush(self) -> list[FrameSpans]:
@@ -213,9 +207,9 @@ class SpeechPacker:
         return [filled] if filled else []
 
     def _append(self, start: int, end: int) -> list[FrameSpans]:
-        joins = bool(self._spans) and start - self._spans[-1][1] <= self._max_gap_frames
+        joins = bool(self._spans) and start - self._spans[-1][1] <= self.max_gap_frames
         joined_start = self._spans[-1][1] if joins else start
-        windows = self.flush() if total_frames(self._spans) + end - joined_start > self._window_frames else []
+        windows = self.flush() if total_frames(self._spans) + end - joined_start > self.window_frames else []
         if windows or not joins:
             self._spans.append((start, end))
         else:
