@@ -102,12 +102,10 @@ def beam_search(
         One row a window; becomes one row a hypothesis.
     logits : Logits
         Behind the last token of each prompt.
-    logit_rules : LogitRules
-    beam : Beam
+    logit_rules, beam, observe
+        As for `harken.decoding.decode_windows.decode`.
     limits : sequence of int
         Most tokens to pick in each window.
-    observe : callable
-        Called with every `Step`.
     capture : callable
         Called for the attention of every hypothesis that is set aside.
     speech_ends : sequence of int or None, optional

@@ -99,17 +99,9 @@ class HotwordBias:
 
 
 def make_hotword_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> HotwordBias | None:
-    """Make the bias towards some words; None for no words.
+    """Make the bias towards words, names and phrases as they are to be spelled; None for none.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-    hotwords : iterable of str
-        Words, names and phrases as they are to be spelled. Each counts with a capital first letter too.
-
-    Returns
-    -------
-    HotwordBias or None
+    Each counts with a capital first letter too.
 
     Raises
     ------

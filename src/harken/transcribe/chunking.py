@@ -278,17 +278,8 @@ class SpeechSegmenter:
         """Yield the spans of speech within some clips, one window of them at a time, as soon as they are certain.
 
         An empty tuple follows every block that was read: a caller with other work is not kept by hours of silence.
-
-        Parameters
-        ----------
-        windows : MelWindows
-            Reader of `blocks`; frames that no window can need any more are discarded from it.
-        clips : iterable of (start, end)
-            In frames; an end of None is that of the recording.
-        window_frames : int
-            Most frames of a window.
-        apart : bool
-            Whether each region has windows of its own.
+        `windows` reads from `blocks`; frames that no window can need any more are discarded from it. If regions are
+        `apart`, each has windows of its own.
         """
         flush_silence_frames = 0 if apart else FLUSH_SILENCE_FRAMES
         for start, end in clips:

@@ -76,22 +76,10 @@ def token_peaks(
 def uncovered_spans(
     peaks: Iterable[TokenPeak], speech: Sequence[FrameSpan], end: int, min_frames: int = MIN_SPEECH_FRAMES
 ) -> list[FrameSpan]:
-    """Return the stretches of a window with enough speech that no word covers.
+    """Return the stretches of a window with enough speech that no word covers, in frames.
 
-    Parameters
-    ----------
-    peaks : iterable of TokenPeak
-    speech : sequence of (int, int)
-        Speech in frames of the window, in order and without overlap.
-    end : int
-        Frame behind the last one that the window's text is about.
-    min_frames : int
-        Frames of speech that are enough.
-
-    Returns
-    -------
-    list of (int, int)
-        In order. Each begins and ends at a silence if there is one between it and the peak of the word beside it.
+    The text of the window is about all before `end`. Each stretch begins and ends at a silence if there is one between
+    it and the peak of the word beside it.
     """
     reach = WORD_REACH_FRAMES
     speech = [(first, min(last, end)) for first, last in speech if first < end]

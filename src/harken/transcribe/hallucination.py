@@ -229,12 +229,7 @@ def _silence_phrases() -> frozenset[str]:
 def mean_speech_probability(probabilities: NDArray[np.float32], spans: FrameSpans) -> float:
     """Return the mean probability of speech in some spans of the recording, 0 without any.
 
-    Parameters
-    ----------
-    probabilities : ndarray of shape (chunks,), float32
-        From `harken.audio.vad.SpeechDetector`, from the start of the recording.
-    spans : tuple of (int, int)
-        In mel frames; `FrameSource.spans` gives those of a segment.
+    The probabilities are those of all chunks of a `harken.audio.vad.SpeechDetector`, the spans in mel frames.
     """
     frames_per_chunk = CHUNK_SAMPLES / HOP_SAMPLES
     span_probabilities = [
@@ -247,14 +242,8 @@ def mean_speech_probability(probabilities: NDArray[np.float32], spans: FrameSpan
 def attended_stretch(attention: NDArray[np.float32], n_positions: int) -> tuple[int, int]:
     """Return the positions from the first to behind the last that the tokens of a segment attend to most.
 
-    A little before and behind them belongs to the stretch: a token attends to the middle of what it stands for.
-
-    Parameters
-    ----------
-    attention : ndarray of shape (heads, tokens, positions), float32
-        As for `attention_concentration`, with a token at least.
-    n_positions : int
-        Number of positions that hold audio.
+    A little before and behind them belongs to the stretch: a token attends to the middle of what it stands for. The
+    arguments are those of `attention_concentration`, with a token at least.
     """
     peaks = attention.mean(axis=0)[:, : max(1, n_positions)].argmax(axis=1)
     return max(0, int(peaks.min()) - _PEAK_RADIUS_POSITIONS), int(peaks.max()) + _PEAK_RADIUS_POSITIONS + 1

@@ -28,21 +28,8 @@ def language_probabilities(
 ) -> list[dict[str, float]]:
     """Return the probability of each language in each window, most probable first.
 
-    Opens a session of its own, so no other KV cache is touched. An English-only model returns {"en": 1.0}.
-
-    Parameters
-    ----------
-    backend : Backend
-    features : Features
-        From `backend.encode`, one window or many.
-    tokenizer : Tokenizer
-    languages : collection of str
-        Codes or names of the languages that are possible, among which the probabilities are normalized; empty for all.
-
-    Returns
-    -------
-    list of dict of str to float
-        One a window, code to probability; each sums to 1.
+    They sum to 1 over the languages that are possible, of which codes or names are given; none allow all. It opens a
+    session of its own, so no other KV cache is touched. An English-only model returns {"en": 1.0}.
 
     Raises
     ------

@@ -168,18 +168,7 @@ class WindowText:
 class SegmentMaker:
     """Maker of the segments of a chain of windows.
 
-    Parameters
-    ----------
-    window_decoder : WindowDecoder
-    frame_source : FrameSource
-        The frames that the windows were read from.
-    segmenter : SpeechSegmenter or None
-        Speech of the recording, for the hallucination score.
-
-    Attributes
-    ----------
-    decoder, frame_source, segmenter
-        As given.
+    It has the source of frames that the windows were read from, and the speech of the recording for their scores.
     """
 
     def __init__(

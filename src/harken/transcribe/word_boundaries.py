@@ -35,14 +35,12 @@ def refine_word_boundaries(
     Parameters
     ----------
     segments : sequence of Segment
-        Segments of one window with their words, in order, all times in seconds of the recording.
     median_duration_s : float or None
-        Median duration of the window's words, in seconds (from `words_by_segment`); None leaves their lengths as they
-        are, but for silence.
+        Median duration of the window's words (from `words_by_segment`); None leaves their lengths as they are, but for
+        silence.
     last_speech_s : float
         End of the last word before this window, as returned for the window before; 0 for the first window.
     speech : sequence of (float, float), optional
-        Speech regions in seconds, in order and without overlap.
 
     Returns
     -------

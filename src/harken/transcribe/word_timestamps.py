@@ -213,31 +213,12 @@ def align_decoded(
     n_positions: int,
     word_heads: Sequence[WordHead],
 ) -> Alignment:
-    """Align the text of a window with the attention kept while decoding it, without another pass of the model.
+    """Align the text tokens of a window's segments with the attention kept while decoding, without another pass.
 
-    The path covers all text tokens, and the one token right behind the text of the segments, which takes the audio
-    after it. Text behind the last segment is included, so that no word of a segment is stretched over it.
-
-    Parameters
-    ----------
-    hypothesis : Hypothesis
-        Decoded with `attention`.
-    n_segment_tokens : int
-        Number of its first tokens, which are those of the window's segments.
-    tokenizer : Tokenizer
-    n_positions : int
-        Number of positions of the window that hold audio.
-    word_heads : sequence of WordHead
-        Those of the backend.
-
-    Returns
-    -------
-    Alignment
-        Of the text tokens of the segments.
-
-    Notes
-    -----
-    The difference from `align_tokens` is measured in docs/decisions/words.md.
+    The segments have the first tokens of the hypothesis, and `n_positions` of the window hold audio. The path covers
+    all text tokens, and the one token right behind the text of the segments, which takes the audio after it. Text
+    behind the last segment is included, so that no word of a segment is stretched over it. The difference from
+    `align_tokens` is measured in docs/decisions/words.md.
     """
     assert hypothesis.attention is not None, "the hypothesis was decoded with attention"
     text_rows = [i for i, token in enumerate(hypothesis.tokens) if token < tokenizer.eot]
@@ -298,23 +279,9 @@ def align_tokens(
     language: str,
     task: str = "transcribe",
 ) -> Alignment:
-    """Align a text with a window as the reference does, with one pass of the decoder over the whole text.
+    """Align text tokens with a window as the reference does, with one pass of the decoder over all of them.
 
-    Parameters
-    ----------
-    backend : Backend
-    features : Features
-        From `backend.encode`.
-    audio_index : int
-        Index of the window in `features`.
-    tokens : sequence of int
-        Text tokens.
-    tokenizer : Tokenizer
-    n_positions : int
-        Number of positions of the window that hold audio.
-    language : str
-        Code of the spoken language.
-    task : {"transcribe", "translate"}
+    The window is that with the index `audio_index` in the features, and `n_positions` of it hold audio.
 
     Raises
     ------
@@ -355,19 +322,9 @@ def words_by_segment(
     prepend_punctuations: str = PREPEND_PUNCTUATIONS,
     append_punctuations: str = APPEND_PUNCTUATIONS,
 ) -> tuple[list[list[WordTiming]], float | None]:
-    """Return the words of every segment of a window, and their median duration.
+    """Return the words of every segment of a window, given the tokens of each, and their median duration.
 
-    Parameters
-    ----------
-    segments : sequence of sequence of int
-        Tokens of each segment, in the order of the window.
-    alignment : Alignment
-        Alignment of the text tokens of these segments, one segment after the other.
-    tokenizer : Tokenizer
-    language : str
-        Code of the language of the text, which decides where words end; ``"en"`` for a translation.
-    prepend_punctuations, append_punctuations : str
-        Marks that are merged into the word after them, and into the word before them.
+    Where words end is decided by the language of the text, which is ``"en"`` for a translation.
 
     Returns
     -------
