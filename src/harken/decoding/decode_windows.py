@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harken.contract import Backend, Features, Logits
+from harken.contract import Backend, Features
 from harken.decoding.beam import beam_search
 from harken.decoding.generate import (
     LoopRule,
-    Pick,
     Row,
     WindowEnd,
     compression_ratio,
@@ -222,44 +221,44 @@ def decode(
         n_sampled += 1
         observe(replace(step, strategy=strategy))
 
-    def generate_hypotheses(logits: Logits, pick: Pick) -> tuple[list[Hypothesis], int]:
-        in_one_call = pick is pick_best and backend.capabilities.picks_best
+    if isinstance(strategy, Beam):
+        found, forwards = beam_search(
+            session,
+            logits,
+            logit_rules,
+            strategy,
+            limits,
+            count,
+            capture,
+            speech_ends=speech_ends,
+            loop_rule=loop_rule,
+        )
+    else:
+        if isinstance(strategy, Sample):
+            seeds = [(*window.seed, sample) for window in windows for sample in range(n_samples)]
+            pick, greedy = (
+                pick_sample(strategy.temperature, [np.random.default_rng(seed) for seed in seeds]),
+                None,
+            )
+            session.reorder(window_of_row)
+            logits = logits.select_positions(window_of_row)
+        else:
+            pick, greedy = pick_best, logit_rules.greedy if backend.capabilities.picks_best else None
         forwards = generate(
             session,
             rows,
             logits,
             logit_rules,
             pick,
-            greedy=logit_rules.greedy if in_one_call else None,
+            greedy=greedy,
             observe=count,
             capture=capture,
             draft_session=draft_session,
         )
-        return [row.hypothesis(logit_rules.eot) for row in rows], forwards
-
-    match strategy:
-        case Greedy():
-            best, forwards = generate_hypotheses(logits, pick_best)
-        case Sample(temperature=temperature, best_of=n):
-            generators = [np.random.default_rng((*w.seed, sample)) for w in windows for sample in range(n)]
-            session.reorder(window_of_row)
-            samples, forwards = generate_hypotheses(
-                logits.select_positions(window_of_row), pick_sample(temperature, generators)
-            )
-            best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
-        case Beam():
-            found, forwards = beam_search(
-                session,
-                logits,
-                logit_rules,
-                strategy,
-                limits,
-                count,
-                capture,
-                speech_ends=speech_ends,
-                loop_rule=loop_rule,
-            )
-            best = [_best(hypotheses, strategy.length_penalty) for hypotheses in found]
+        hypotheses = [row.hypothesis(logit_rules.eot) for row in rows]
+        found = [hypotheses[i : i + n_samples] for i in range(0, len(rows), n_samples)]
+    length_penalty = None if isinstance(strategy, Greedy) else strategy.length_penalty
+    best = [max(candidates, key=lambda hypothesis: hypothesis.score(length_penalty)) for candidates in found]
     stats = DecodeStats(
         windows=len(windows),
         forwards=1 + forwards,
@@ -276,10 +275,6 @@ def decode(
         for hypothesis, probability in zip(best, no_speech_probs, strict=True)
     ]
     return results, stats
-
-
-def _best(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> Hypothesis:
-    return max(hypotheses, key=lambda hypothesis: hypothesis.score(length_penalty))
 
 
 def _make_result(
