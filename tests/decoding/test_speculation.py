@@ -430,19 +430,6 @@ def test_lookup_continues_as_the_source_does(
     assert none.tokens in ((), (1000,))
 
 
-@given(st.text("ab ", max_size=30), st.text("ab ", max_size=20), st.booleans(), st.integers(0, 6))
-def test_drafted_tokens_follow_the_match_in_the_source(
-    text: str, prefix: str, same_audio: bool, limit: int
-) -> None:
-    lookup = PromptLookup([text.encode()], same_audio=same_audio, min_ngram_size=2)
-    (draft,) = lookup.propose([request(prefix.encode(), limit)])
-    proposed = bytes(draft.tokens).decode()
-    assert len(proposed) <= limit
-    whole = text if same_audio else text + prefix
-    if proposed and not (same_audio and text.startswith(prefix)):
-        assert prefix[-2:] + proposed in whole
-
-
 def test_lookup_stops_at_a_banned_token() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=[7])
     stamp = TOKENIZER.timestamp_begin

@@ -41,8 +41,7 @@ def decode_with_fallback(
     rules: LogitRules,
     options: TranscribeOptions,
     observe: Observer,
-    attention: bool = False,
-    draft_context: DraftContext | None = None,
+    draft_context: DraftContext | None,
 ) -> tuple[list[FallbackResult], DecodeStats]:
     """Decode windows at rising temperatures until their results pass the thresholds.
 
@@ -77,7 +76,7 @@ def decode_with_fallback(
             logit_rules=rules,
             strategy=strategy,
             observe=observe,
-            attention=attention,
+            attention=options.needs_attention,
             word_attention=options.word_timestamps,
             draft_context=drafts,
             max_compression_ratio=options.compression_ratio_threshold,

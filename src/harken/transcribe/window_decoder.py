@@ -429,7 +429,6 @@ class WindowDecoder:
             rules=self._first_window_rules if any_window.is_first else self._rules,
             options=options,
             observe=observe,
-            attention=options.needs_attention,
             draft_context=batch.draft_context,
         )
         stats += DecodeStats(encode_s=batch.encode_s, decode_s=self._now_s() - began_s)

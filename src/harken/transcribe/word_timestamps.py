@@ -42,18 +42,15 @@ class Alignment:
 
     Parameters
     ----------
-    tokens : tuple of int
-        Text tokens only.
-    starts, ends : ndarray of shape (len(tokens),), float64
+    starts, ends : ndarray of shape (tokens,), float64
         Positions of 0.02 s from the start of the window, at which each token begins and ends; in order, no token
         begins before the end of the one before.
     precise : bool
         True if word heads gave them, which leave pauses out; else every position belongs to some token.
-    probabilities : ndarray of shape (len(tokens),), float32
+    probabilities : ndarray of shape (tokens,), float32
         Probability of each token, 0 to 1.
     """
 
-    tokens: tuple[int, ...]
     starts: NDArray[np.float64]
     ends: NDArray[np.float64]
     precise: bool
@@ -61,7 +58,7 @@ class Alignment:
 
 
 _NO_TOKENS = Alignment(
-    tokens=(), starts=np.zeros(0), ends=np.zeros(0), precise=False, probabilities=np.zeros(0, np.float32)
+    starts=np.zeros(0), ends=np.zeros(0), precise=False, probabilities=np.zeros(0, np.float32)
 )
 
 
@@ -236,7 +233,6 @@ def align_decoded(
     )
     n_tokens = len(segment_rows)
     return Alignment(
-        tokens=tuple(hypothesis.tokens[i] for i in segment_rows),
         starts=starts[:n_tokens],
         ends=ends[:n_tokens],
         precise=bool(word_heads),
@@ -305,7 +301,6 @@ def align_tokens(
     attention, word_attention = copy_attention(session, 0, rows, len(word_heads))
     starts, ends = _spans(attention, word_attention, word_heads, n_positions, complete=True)
     return Alignment(
-        tokens=tuple(tokens),
         starts=starts,
         ends=ends,
         precise=bool(word_heads),
@@ -355,7 +350,7 @@ def words_by_segment(
             )
             first = last
         word_bounds.append(len(words))
-    assert first == len(alignment.tokens), "the alignment is of these segments"
+    assert first == len(alignment.starts), "the alignment is of these segments"
     median_duration = None
     if not alignment.precise:
         durations = [word.duration for word in words if word.duration]
