@@ -8,7 +8,7 @@ is not encoded, and some positions of a window that was encoded once stand for i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -170,15 +170,12 @@ class PaddingSample:
         """Return the positions of a window that holds so many frames of audio; None if all are to be encoded."""
         content_positions = -(-content_frames // FRAMES_PER_POSITION)
         encoded = -(-(content_positions + self.min_dense) // self.dense_step) * self.dense_step
-        positions = SparsePositions(encoded, self._sample(window_positions), window_positions)
-        return positions if encoded <= self.max_share * window_positions and positions.frozen else None
-
-    def _sample(self, window_positions: int) -> tuple[int, ...]:
-        before = (self.period - self.block) // 2
-        blocks = range(before, window_positions, self.period)
-        return tuple(
-            number for first in blocks for number in range(first, min(first + self.block, window_positions))
-        )
+        if encoded > self.max_share * window_positions:
+            return None
+        first = (self.period - self.block) // 2
+        sample = tuple(n for n in range(window_positions) if first <= n % self.period < first + self.block)
+        positions = SparsePositions(encoded, sample, window_positions)
+        return positions if positions.frozen else None
 
 
 @dataclass(slots=True)
@@ -353,37 +350,34 @@ class WindowDecoder:
         Cancelled
             As soon as a callback asks for it.
         """
-        results, passes = self._decode(requests, callbacks)
+        results, passes = self._decode(dict(enumerate(requests)), callbacks)
         rejections = {
             i: reason
-            for i, result in enumerate(results)
+            for i, result in results.items()
             if result.encoded.batch.partial and (reason := self._rejection_of_partial(result.decoded))
         }
         if rejections:
             windows = [requests[i].encoded.window for i in rejections]
-            retries = [
-                replace(requests[i], encoded=encoded, draft_tokens=results[i].decoded.hypothesis.tokens)
+            retries = {
+                i: replace(requests[i], encoded=encoded, draft_tokens=results[i].decoded.hypothesis.tokens)
                 for i, encoded in zip(rejections, self.encode(windows, whole=True), strict=True)
-            ]
-            retried, retry_passes = self._decode(retries, [callbacks[i] for i in rejections])
-            for (i, rejection), result in zip(rejections.items(), retried, strict=True):
-                reason = f"{rejection}, in the encoded part of the window"
+            }
+            retried, retry_passes = self._decode(retries, callbacks)
+            for i, result in retried.items():
+                reason = f"{rejections[i]}, in the encoded part of the window"
                 rejected = replace(results[i].attempts[0], reason=reason)
                 results[i] = replace(result, attempts=(rejected, *result.attempts))
-            indices = list(rejections)
-            passes += [
-                DecodePass(tuple(indices[i] for i in retry.requests), retry.stats) for retry in retry_passes
-            ]
-        for request, result, callback in zip(requests, results, callbacks, strict=True):
-            callback.on_window_end(request.encoded.window.start_s, result.decoded, result.attempts)
-        return results, passes
+            passes += retry_passes
+        for result, callback in zip(results.values(), callbacks, strict=True):
+            callback.on_window_end(result.encoded.window.start_s, result.decoded, result.attempts)
+        return [*results.values()], passes
 
     def _decode(
-        self, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
-    ) -> tuple[list[WindowResult], list[DecodePass]]:
-        """Decode the windows of each batch together."""
+        self, requests: Mapping[int, DecodeRequest], callbacks: Sequence[Callbacks]
+    ) -> tuple[dict[int, WindowResult], list[DecodePass]]:
+        """Decode the windows of each batch together; return the results by number, in the order of the requests."""
         batches: dict[EncodedBatch, list[int]] = {}
-        for i, request in enumerate(requests):
+        for i, request in requests.items():
             batches.setdefault(request.encoded.batch, []).append(i)
         results: dict[int, WindowResult] = {}
         passes = []
@@ -393,7 +387,7 @@ class WindowDecoder:
             )
             results.update(zip(indices, batch_results, strict=True))
             passes.append(DecodePass(tuple(indices), stats))
-        return [results[i] for i in range(len(requests))], passes
+        return {i: results[i] for i in requests}, passes
 
     def _decode_batch(
         self, batch: EncodedBatch, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
