@@ -442,52 +442,30 @@ def test_lookup_stops_at_a_banned_token() -> None:
 
 # --- an assistant model ------------------------------------------------------------------------------------
 
-ASSISTED = [(1, 2, 3, 4, 5, 6, EOT), (6, 5, EOT), (2, 2, 2, 2, 2, 2, EOT)]
-
-
-class Assisted:
-    """An assistant of some texts, which counts how often it encodes."""
-
-    def __init__(self, texts: Sequence[Sequence[int]] = ASSISTED, prompt: Sequence[int] = (0,)) -> None:
-        self.backend, self.encoded = ScriptedBackend(logits_of_texts(texts, len(prompt)), 40), 0
-        rows = range(len(texts))
-        self.generator = AssistedCandidateGenerator(
-            self.backend, self.encode, rows, [prompt] * len(texts), unrestricted_rules()
-        )
-
-    def encode(self) -> FakeFeatures:
-        self.encoded += 1
-        return FakeFeatures(3)
-
-    def propose(self, *requests: DraftRequest) -> list[tuple[int, ...]]:
-        return [proposal.tokens for proposal in self.generator.propose(requests)]
-
-    @property
-    def read(self) -> list[list[tuple[int, ...]]]:
-        (session,) = self.backend.sessions
-        return session.read
-
 
 def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones() -> None:
     """It encodes once, when a first token is asked for."""
-    assistant = Assisted(ASSISTED[:1], (0, 0, 0))
-    assert assistant.propose(request([1], 0)) == [()]
-    assert (assistant.encoded, assistant.backend.sessions) == (0, [])
-    assert assistant.propose(request([1], 2)) == [(2, 3)]
-    assert assistant.read == [[(0, 0, 0, 1)], [(2,)]]
+    backend, encoded = ScriptedBackend(logits_of_texts([(1, 2, 3, 4, 5, 6, EOT)], 3), 40), list[FakeFeatures]()
+
+    def encode() -> FakeFeatures:
+        encoded.append(FakeFeatures())
+        return encoded[-1]
+
+    assistant = AssistedCandidateGenerator(backend, encode, [0], [(0, 0, 0)], unrestricted_rules())
+
+    def propose(prefix: Sequence[int], limit: int) -> tuple[int, ...]:
+        (draft,) = assistant.propose([request(prefix, limit)])
+        return draft.tokens
+
+    assert propose([1], 0) == ()
+    assert (encoded, backend.sessions) == ([], [])
+    assert propose([1], 2) == (2, 3)
+    (session,) = backend.sessions
+    assert session.read == [[(0, 0, 0, 1)], [(2,)]]
     # All were accepted, and one more came from verification; the last token of the draft was never read.
-    assert assistant.propose(request([1, 2, 3, 4], 2)) == [(5, 6)]
-    assert assistant.read[2:] == [[(3, 4)], [(5,)]]
+    assert propose([1, 2, 3, 4], 2) == (5, 6)
+    assert session.read[2:] == [[(3, 4)], [(5,)]]
     # The 5, which was read, was wrong.
-    assistant.propose(request([1, 2, 3, 4, 6], 1))
-    assert assistant.read[4:] == [[(6,)]]
-    assert (assistant.generator.forwards, assistant.encoded) == (5, 1)
-
-
-def test_draft_ends_at_end_of_text_and_at_limit_and_a_finished_row_is_dropped() -> None:
-    assistant = Assisted()
-    requests = request([1], 99), request([6], 99, row=1), request([2], 2, row=2)
-    assert assistant.propose(*requests) == [(2, 3, 4, 5, 6, EOT), (5, EOT), (2, 2)]
-    read = len(assistant.read)
-    assert assistant.propose(request([2, 2], 2, row=2)) == [(2, 2)]
-    assert assistant.read[read:] == [[(2,)], [(2,)]]
+    propose([1, 2, 3, 4, 6], 1)
+    assert session.read[4:] == [[(6,)]]
+    assert (assistant.forwards, len(encoded)) == (5, 1)

@@ -54,13 +54,6 @@ def test_sot_sequence_of_language_and_task() -> None:
             tokenizer.sot_sequence(*asked)
 
 
-def test_invalid_utf8_neither_loses_tokens_nor_splits_a_neighbour() -> None:
-    invalid = [0xE2, 0x20, 0xFF, *"é".encode(), 0xF0, 0x9F]
-    words, groups = BYTES.split_words(invalid, "ja")
-    assert words == ["�", " ", "�", "é", "�"]
-    assert groups == [[0xE2], [0x20], [0xFF], [0xC3, 0xA9], [0xF0, 0x9F]]
-
-
 def test_detokenizer_waits_until_a_character_is_complete() -> None:
     detokenizer = IncrementalDetokenizer(BYTES)
     assert [detokenizer.feed(token) for token in [*"a♪".encode(), BYTES.eot]] == ["a", "", "", "♪", ""]
