@@ -16,10 +16,10 @@ from harken.text import LANGUAGES, Tokenizer
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
 from harken.transcribe.language_id import (
     FULL_EVIDENCE_S,
-    LanguageFilter,
-    LanguageVote,
     allowed_languages,
     language_probabilities,
+    next_posterior,
+    vote_on_language,
 )
 from harken.transcribe.window_decoder import DecodeRequest
 from single_recording import audio_window
@@ -113,14 +113,12 @@ def window(**named: float) -> dict[str, float]:
 def test_language_of_a_recording_is_voted_on(
     windows: list[dict[str, float]], result: tuple[str, float]
 ) -> None:
-    voted = LanguageVote(0.5, 3)
-    for probabilities in windows:
-        assert voted.wants_more
-        voted = voted.update(probabilities)
-        assert list(voted.probabilities.values()) == sorted(voted.probabilities.values(), reverse=True)
-        assert sum(voted.probabilities.values()) == pytest.approx(1)
-    assert not voted.wants_more
-    assert voted.result == result == next(iter(voted.probabilities.items()))
+    following = iter([*windows, window(fr=1.0)])
+    voted = vote_on_language(following, 0.5, 3)
+    assert next(iter(voted.items())) == result
+    assert list(voted.values()) == sorted(voted.values(), reverse=True)
+    assert sum(voted.values()) == pytest.approx(1)
+    assert [*following] == [window(fr=1.0)], "no more windows are read than decide"
 
 
 # --- the filter ---------------------------------------------------------------------------------------------
@@ -151,9 +149,9 @@ WEAK, FAIR = window(fr=0.55, de=0.35), window(fr=0.8, de=0.1)
 )
 def test_language_changes_only_with_enough_evidence(windows: list[Any], languages: str) -> None:
     """Each is given by its first letter."""
-    language_filter = LanguageFilter()
+    posterior: dict[str, float] = {}
     for observed, language in zip(windows, languages, strict=True):
-        arguments = observed if isinstance(observed, tuple) else (observed,)
-        language_filter = language_filter.update(*arguments)
-        assert sum(language_filter.posterior.values()) == pytest.approx(1)
-        assert language_filter.result[0][0] == language
+        probabilities, speech_s = observed if isinstance(observed, tuple) else (observed, FULL_EVIDENCE_S)
+        posterior = next_posterior(posterior, probabilities, speech_s)
+        assert sum(posterior.values()) == pytest.approx(1)
+        assert max(posterior, key=posterior.__getitem__)[0] == language

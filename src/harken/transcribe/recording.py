@@ -15,7 +15,7 @@ from harken.errors import AudioError, Cancelled, HarkenError, OutputError
 from harken.results import DroppedSegment, Segment, UnwrittenSpeech
 from harken.transcribe.chunking import ClipSource, FrameSource, PackedSpeech, SpeechSegmenter
 from harken.transcribe.journal import Journal
-from harken.transcribe.language_id import LanguageFilter, LanguageVote
+from harken.transcribe.language_id import LanguageProbabilities, next_posterior, vote_on_language
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.options import Callbacks
 from harken.transcribe.window_chain import ChainContext, KnownText, LanguageState, WindowChain
@@ -92,7 +92,7 @@ class RecordingTranscriber:
         self.language = self.options.language_code
         self.language_probability: float | None = None
         self.stats = DecodeStats()
-        self._language_filter = LanguageFilter()
+        self._language_posterior: LanguageProbabilities = {}
         self._segmenter = (
             SpeechSegmenter(blocks, self.options.vad_options(), window_decoder.speech_detector)
             if self.options.vad
@@ -258,7 +258,7 @@ class RecordingTranscriber:
         if not window:
             return {}
         (encoded,) = self.window_decoder.encode([window])
-        return self._vote_on_language(encoded).probabilities
+        return self._vote_on_language(encoded)
 
     def _end_with(self, failure: OutputError) -> None:
         """End the recording, as its journal cannot be kept."""
@@ -308,7 +308,7 @@ class RecordingTranscriber:
     def _restore_language(self, language: LanguageState) -> None:
         """Set the language to that of a window of the journal."""
         self.language, self.language_probability = language.code, language.probability
-        self._language_filter = LanguageFilter(language.posterior)
+        self._language_posterior = language.posterior
 
     def _forget_language_of_window(self, chain: WindowChain) -> None:
         if not self.parallel:  # else other chains may have gone on, and changed the language of the recording
@@ -317,31 +317,37 @@ class RecordingTranscriber:
     def _resolve_language(self, encoded: EncodedWindow) -> LanguageState:
         """Return the language of a window: that of the recording, or its own if languages may be mixed."""
         if self.options.multilingual:
-            self._language_filter = self._language_filter.update(
+            self._language_posterior = next_posterior(
+                self._language_posterior,
                 self.window_decoder.language_probabilities(encoded),
                 encoded.window.content_frames / FRAMES_PER_SECOND,
             )
-            self.language, self.language_probability = self._language_filter.result
+            likeliest = max(self._language_posterior.items(), key=lambda item: item[1])
+            self.language, self.language_probability = likeliest
         elif self.language is None:
-            self.language, probability = self._vote_on_language(encoded).result
+            self.language, probability = next(iter(self._vote_on_language(encoded).items()))
             if self.window_decoder.tokenizer.multilingual:
                 self.language_probability = probability
         return LanguageState(
             code=self.language,
             probability=self.language_probability,
-            posterior=self._language_filter.posterior,
+            posterior=self._language_posterior,
         )
 
-    def _vote_on_language(self, encoded: EncodedWindow) -> LanguageVote:
-        """Vote on the language, by one window and as many of those behind it as needed."""
-        decoder, seek = self.window_decoder, encoded.window.seek
-        vote = LanguageVote(self.options.language_threshold, self.options.language_windows)
-        while (vote := vote.update(decoder.language_probabilities(encoded))).wants_more:
+    def _vote_on_language(self, encoded: EncodedWindow) -> dict[str, float]:
+        """Return the probability of each language, from one window and as many of those behind it as needed."""
+        windows = map(self.window_decoder.language_probabilities, self._encoded_from(encoded))
+        return vote_on_language(windows, self.options.language_threshold, self.options.language_windows)
+
+    def _encoded_from(self, encoded: EncodedWindow) -> Iterator[EncodedWindow]:
+        """Yield an encoded window, and those behind it in the recording, whole and as they are."""
+        yield encoded
+        seek = encoded.window.seek
+        while True:
             seek += self._window_frames
             frames, ceiling = self._windows.read_spans([(seek, seek + self._window_frames)])
-            if not frames.shape[1]:
-                break
-            mel, n_frames = self._windows.pad_and_normalize(frames, ceiling), frames.shape[1]
+            if not (n_frames := frames.shape[1]):
+                return
+            mel = self._windows.pad_and_normalize(frames, ceiling)
             window = AudioWindow(mel=mel, content_frames=n_frames, seek=seek, is_first=False)
-            (encoded,) = decoder.encode([window], whole=True)
-        return vote
+            yield from self.window_decoder.encode([window], whole=True)

@@ -64,7 +64,7 @@ class LanguageState:
     probability : float or None
         Probability of a language that was detected.
     posterior : mapping
-        State of the `harken.transcribe.language_id.LanguageFilter` of a recording whose language may change.
+        From `harken.transcribe.language_id.next_posterior`, of a recording whose language may change.
     """
 
     code: str
