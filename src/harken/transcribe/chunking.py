@@ -50,40 +50,6 @@ def speech_in_window(spans: FrameSpans, regions: Sequence[FrameSpan]) -> list[Fr
     ]
 
 
-class TimeMap:
-    """Map between the frames of a packed window and those of the recording.
-
-    Parameters
-    ----------
-    spans : tuple of (int, int)
-        Spans of the recording that the window consists of, at least one.
-    """
-
-    def __init__(self, spans: FrameSpans) -> None:
-        self._spans = spans
-        self._span_offsets = [0, *accumulate(end - start for start, end in spans)][:-1]
-
-    def to_recording_start(self, window_frame: float) -> float:
-        """Return the recording frame of something that starts at a window frame; at a seam, in the later span."""
-        return self._to_recording(window_frame, bisect_right(self._span_offsets, window_frame) - 1)
-
-    def to_recording_end(self, window_frame: float) -> float:
-        """Return the recording frame of something that ends at a window frame; at a seam, in the earlier span."""
-        return self._to_recording(window_frame, bisect_left(self._span_offsets, window_frame) - 1)
-
-    def recording_spans(self, start: int, end: int) -> FrameSpans:
-        """Return the spans of the recording between two window frames."""
-        inside = (
-            (max(first, first + start - span_offset), min(last, first + end - span_offset))
-            for span_offset, (first, last) in zip(self._span_offsets, self._spans, strict=True)
-        )
-        return tuple((first, last) for first, last in inside if first < last)
-
-    def _to_recording(self, window_frame: float, span_index: int) -> float:
-        start, end = self._spans[max(0, span_index)]
-        return min(max(start, start + window_frame - self._span_offsets[max(0, span_index)]), end)
-
-
 class FrameSource(Protocol):
     """A stretch of mel frames that windows are read from, counted from its own start.
 
@@ -140,28 +106,39 @@ class ClipSource:
 
 
 class PackedSpeech:
-    """Spans of speech put end to end, at most one window long."""
+    """Spans of speech put end to end, at least one, and at most a window long in all."""
 
     self_contained = True
 
     def __init__(self, windows: MelWindows, spans: FrameSpans) -> None:
-        self._windows = windows
+        self._windows, self._spans = windows, spans
+        self._offsets = [0, *accumulate(end - start for start, end in spans)][:-1]
         windows.discard_before(spans[0][0])
         self._frames, self._ceiling = windows.read_spans(spans)
-        self._time_map = TimeMap(spans)
 
     def window(self, offset: int, end: int | None = None) -> tuple[Floats, int]:
         remaining = self._frames[:, offset:end]
         return self._windows.pad_and_normalize(remaining, self._ceiling), remaining.shape[1]
 
     def start_s(self, offset: float) -> float:
-        return self._time_map.to_recording_start(offset) / FRAMES_PER_SECOND
+        """Return the time of something that starts at a frame; at a seam, in the later span."""
+        return self._time_s(offset, bisect_right(self._offsets, offset) - 1)
 
     def end_s(self, offset: float) -> float:
-        return self._time_map.to_recording_end(offset) / FRAMES_PER_SECOND
+        """Return the time of something that ends at a frame; at a seam, in the earlier span."""
+        return self._time_s(offset, bisect_left(self._offsets, offset) - 1)
 
     def spans(self, start: int, end: int) -> FrameSpans:
-        return self._time_map.recording_spans(start, end)
+        inside = (
+            (max(first, first + start - offset), min(last, first + end - offset))
+            for offset, (first, last) in zip(self._offsets, self._spans, strict=True)
+        )
+        return tuple((first, last) for first, last in inside if first < last)
+
+    def _time_s(self, frame: float, index: int) -> float:
+        """Return the time of a frame that is in one of the spans, or beside it."""
+        (start, end), offset = self._spans[max(0, index)], self._offsets[max(0, index)]
+        return min(max(start, start + frame - offset), end) / FRAMES_PER_SECOND
 
 
 @dataclass(slots=True, eq=False)

@@ -217,14 +217,14 @@ class SegmentMaker:
             rows = [first_row + i for i, token in enumerate(segment.tokens) if token < tokenizer.eot]
             first_row += len(segment.tokens)
             start, end = segment.start, segment.end
-            if attention is not None and rows:  # timestamps may leave out the words
-                start, end = attended_stretch(attention[:, rows], window.n_positions)
-            spans = self.frame_source.spans(round(window.source_frame(start)), round(window.source_frame(end)))
             speech_prob = concentration = None
-            if self.segmenter is not None:
-                speech_prob = mean_speech_probability(self.segmenter.probabilities, spans)
             if attention is not None:
                 concentration = attention_concentration(attention[:, rows], window.n_positions)
+                if rows:  # timestamps may leave out the words
+                    start, end = attended_stretch(attention[:, rows], window.n_positions)
+            spans = self.frame_source.spans(round(window.source_frame(start)), round(window.source_frame(end)))
+            if self.segmenter is not None:
+                speech_prob = mean_speech_probability(self.segmenter.probabilities, spans)
             features = HallucinationFeatures(
                 text=text,
                 n_tokens=len(rows),
