@@ -270,14 +270,14 @@ class WindowChain:
     def _make_outcome(self, filling: GapFilling) -> WindowOutcome:
         """Return the outcome of a window and its gaps."""
         assert self.language, "the language is resolved with the request"
-        window, context, options = filling.window, self._context, self._options
-        advance, last_speech_s, previous_tokens = window.advance, context.last_speech_s, context.previous_tokens
+        window, advance = filling.window, filling.window.advance
+        previous_tokens, last_speech_s = self._context.previous_tokens, self._context.last_speech_s
         segments: list[tuple[Segment, str | None]] = []
         draft_tokens: tuple[int, ...] = ()
         if window.scored:
             scored_segments, median_duration = filling.segments()
             refined = [segment for _, segment in scored_segments]
-            if options.word_timestamps:
+            if self._options.word_timestamps:
                 refined, last_speech_s = refine_word_boundaries(
                     refined,
                     median_duration_s=None if median_duration is None else median_duration * TIMESTAMP_STEP_S,
@@ -291,14 +291,7 @@ class WindowChain:
                 if scored.is_segment
             ]
             decoded = window.result.decoded
-            kept = [token for segment, reason in segments if reason is None for token in segment.tokens]
-            forgets = decoded.temperature > options.prompt_reset_temperature
-            n_text_ctx = self._decoder.backend.dims.n_text_ctx  # a prompt takes no more
-            previous_tokens = (
-                ()
-                if forgets or not options.condition_on_previous_text
-                else (*previous_tokens, *kept)[-n_text_ctx:]
-            )
+            previous_tokens = self._text_before_next(decoded.temperature, segments)
             draft_tokens = shift_timestamps(
                 decoded.hypothesis.tokens[sum(len(scored.tokens) for scored in window.scored) :],
                 self._maker.timestamp_begin,
@@ -319,6 +312,17 @@ class WindowChain:
             draft_tokens=draft_tokens,
             unwritten=tuple(filling.unwritten),
         )
+
+    def _text_before_next(
+        self, temperature: float, segments: Sequence[tuple[Segment, str | None]]
+    ) -> tuple[int, ...]:
+        """Return the text tokens before the next window; none if they are to be forgotten."""
+        options = self._options
+        if temperature > options.prompt_reset_temperature or not options.condition_on_previous_text:
+            return ()
+        kept = [token for segment, reason in segments if reason is None for token in segment.tokens]
+        most = self._decoder.backend.dims.n_text_ctx  # a prompt takes no more
+        return (*self._context.previous_tokens, *kept)[-most:]
 
     def _advance_behind_words(self, window: WindowText, segments: Sequence[Segment]) -> float:
         """Return the position at which the next window begins: behind the last word, unless that ends its window.
