@@ -103,7 +103,7 @@ def _divide_at(
 
     It is where a word begins in that language. If a place between two segments is as good as any, it is taken.
     """
-    bounds = [*accumulate((len(segment.tokens) for segment in token_segments), initial=0)]
+    bounds = {0, *(segment.behind for segment in token_segments)}
     places = {*bounds, *_word_starts(token_segments, tokenizer, language)}
     gaps: list[SpeechGap] = []
     for start, end in spans:
@@ -145,25 +145,22 @@ def _overlap(span: FrameSpan, speech: Iterable[FrameSpan]) -> int:
 
 def _word_starts(token_segments: Iterable[TokenSegment], tokenizer: Tokenizer, language: str) -> Iterator[int]:
     """Yield the index of the first token of every word."""
-    offset = 0
     for segment in token_segments:
-        rows = [offset + i for i, token in enumerate(segment.tokens) if token < tokenizer.eot]
-        offset += len(segment.tokens)
+        indices = segment.text_indices(tokenizer.eot)
         _, groups = tokenizer.split_words([t for t in segment.tokens if t < tokenizer.eot], language)
         starts = accumulate((len(group) for group in groups), initial=0)
         for start, group in zip(starts, groups, strict=False):
             if any(_is_of_word(token, tokenizer) for token in group):
-                yield rows[start]
+                yield indices[start]
 
 
 def _parts(segments: Iterable[ScoredText], first: int, last: int, tokenizer: Tokenizer) -> Iterator[ScoredText]:
     """Yield the segments between two tokens, cut where they reach beyond."""
-    offset = 0
     for segment in segments:
-        tokens = segment.tokens[max(0, first - offset) : max(0, last - offset)]
-        offset += len(segment.tokens)
-        if tokens:
-            yield replace(segment, tokens=tokens, text=tokenizer.decode(tokens))
+        begin, end = max(first, segment.first), min(last, segment.behind)
+        if begin < end:
+            tokens = segment.tokens[begin - segment.first : end - segment.first]
+            yield replace(segment, tokens=tokens, text=tokenizer.decode(tokens), first=begin)
 
 
 def _clipped(segment: ScoredText, first: int, last: int) -> ScoredText:
@@ -265,8 +262,7 @@ class GapFilling:
         A segment that goes on behind a gap is divided, and its score holds for each part.
         """
         scored, tokenizer = self.window.scored, self._maker.decoder.tokenizer
-        n_tokens = sum(len(segment.tokens) for segment in scored)
-        token_bounds = pairwise([0, *(gap.next_token for gap in gaps), n_tokens])
+        token_bounds = pairwise([0, *(gap.next_token for gap in gaps), scored[-1].behind])
         return [
             [
                 _clipped(part, -(-start // FRAMES_PER_POSITION), end // FRAMES_PER_POSITION)
@@ -281,14 +277,13 @@ class GapFilling:
         What is left out as a hallucination is reported as that, so it covers its time; what is no segment covers none.
         """
         window, tokenizer = self.window, self._maker.decoder.tokenizer
-        bounds = pairwise(accumulate((len(scored.tokens) for scored in window.scored), initial=0))
-        segments = [pair for pair in zip(window.scored, bounds, strict=True) if pair[0].is_segment]
-        indices = [index for _, (first, last) in segments for index in range(first, last)]
+        segments = [scored for scored in window.scored if scored.is_segment]
+        indices = [index for scored in segments for index in scored.text_indices(tokenizer.eot)]
         peaks = token_peaks(window.result.decoded.hypothesis, indices, tokenizer, window.n_positions)
-        for scored, (first, _) in segments:
+        for scored in segments:
             if scored.drop_reason is not None:
                 start, end = (round(FRAMES_PER_POSITION * time) for time in (scored.start, scored.end))
-                peaks += [TokenPeak(first, frame) for frame in range(start, end, WORD_REACH_FRAMES)]
+                peaks += [TokenPeak(scored.first, frame) for frame in range(start, end, WORD_REACH_FRAMES)]
         return peaks
 
     def _rejection_reason(self, result: WindowResult) -> str | None:

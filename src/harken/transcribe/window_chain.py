@@ -293,7 +293,7 @@ class WindowChain:
             decoded = window.result.decoded
             previous_tokens = self._text_before_next(decoded.temperature, segments)
             draft_tokens = shift_timestamps(
-                decoded.hypothesis.tokens[sum(len(scored.tokens) for scored in window.scored) :],
+                decoded.hypothesis.tokens[window.scored[-1].behind :],
                 self._maker.timestamp_begin,
                 round(advance),
             )

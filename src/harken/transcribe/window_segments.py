@@ -31,11 +31,24 @@ from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSegment:
-    """One segment of a window, with its tokens; times in positions of 0.02 s from the start of the window."""
+    """One segment of a window, with its tokens, of which the first has an index in the text of the window.
+
+    Times are in positions of 0.02 s from the start of the window.
+    """
 
     start: float
     end: float
     tokens: tuple[int, ...]
+    first: int = 0
+
+    @property
+    def behind(self) -> int:
+        """Index of the token behind it in the text of the window."""
+        return self.first + len(self.tokens)
+
+    def text_indices(self, eot: int) -> list[int]:
+        """Return the indices of its text tokens in the text of the window."""
+        return [index for index, token in enumerate(self.tokens, self.first) if token < eot]
 
 
 def split_at_timestamps(
@@ -73,17 +86,25 @@ def split_at_timestamps(
     ends_with_single = single_timestamp_ending(tokens, timestamp_begin)
     if ends_with_single:
         slice_ends.append(len(tokens))
-    token_slices = [tuple(tokens[a:b]) for a, b in pairwise([0, *slice_ends])]
     token_segments = [
-        TokenSegment(start=part[0] - timestamp_begin, end=part[-1] - timestamp_begin, tokens=part)
-        for part in token_slices
+        TokenSegment(
+            start=tokens[a] - timestamp_begin,
+            end=tokens[b - 1] - timestamp_begin,
+            tokens=tuple(tokens[a:b]),
+            first=a,
+        )
+        for a, b in pairwise([0, *slice_ends])
     ]
-    remaining_tokens = tuple(tokens[slice_ends[-1] :])
-    if self_contained and any(token < timestamp_begin for token in remaining_tokens):
-        start = remaining_tokens[0] - timestamp_begin
-        rest = TokenSegment(start=start, end=max(window_positions, start + 1), tokens=remaining_tokens)
-        return [*token_segments, rest], window_positions
-    advance = 0 if ends_with_single else tokens[slice_ends[-1] - 1] - timestamp_begin
+    behind = slice_ends[-1]
+    rest = tuple(tokens[behind:])
+    if self_contained and any(token < timestamp_begin for token in rest):
+        start = rest[0] - timestamp_begin
+        end = max(window_positions, start + 1)
+        return [
+            *token_segments,
+            TokenSegment(start=start, end=end, tokens=rest, first=behind),
+        ], window_positions
+    advance = 0 if ends_with_single else tokens[behind - 1] - timestamp_begin
     return token_segments, advance or window_positions
 
 
@@ -211,11 +232,9 @@ class SegmentMaker:
     def _score(self, token_segments: Iterable[TokenSegment], window: WindowText) -> Iterator[ScoredText]:
         """Yield the segments of a window, each with the probability that it is a hallucination."""
         decoded, attention = window.result.decoded, window.result.decoded.hypothesis.attention
-        tokenizer, limit, first_row = self.decoder.tokenizer, self._options.hallucination_threshold, 0
+        tokenizer, limit = self.decoder.tokenizer, self._options.hallucination_threshold
         for segment in token_segments:
-            text = tokenizer.decode(segment.tokens)
-            rows = [first_row + i for i, token in enumerate(segment.tokens) if token < tokenizer.eot]
-            first_row += len(segment.tokens)
+            text, rows = tokenizer.decode(segment.tokens), segment.text_indices(tokenizer.eot)
             start, end = segment.start, segment.end
             speech_prob = concentration = None
             if attention is not None:
@@ -241,6 +260,7 @@ class SegmentMaker:
                 start=segment.start,
                 end=segment.end,
                 tokens=segment.tokens,
+                first=segment.first,
                 text=text,
                 score=verdict.score,
                 drop_reason=(verdict.reason or f"score {verdict.score:.2f}") if dropped else None,
