@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harken.contract import Logits, Session
-from harken.decoding.generate import LoopRule
+from harken.decoding.generate import LoopRule, Row
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.types import AttentionCapture, Beam, Hypothesis, Observer, Step, no_attention
 
@@ -87,11 +87,10 @@ def beam_search(
     logits: Logits,
     logit_rules: LogitRules,
     beam: Beam,
-    limits: Sequence[int],
+    rows: Sequence[Row],
     observe: Observer,
     capture: AttentionCapture = no_attention,
     *,
-    speech_ends: Sequence[int | None] | None = None,
     loop_rule: LoopRule | None = None,
 ) -> tuple[list[list[Hypothesis]], int]:
     """Search every row of a session that has read its prompts.
@@ -104,12 +103,10 @@ def beam_search(
         Behind the last token of each prompt.
     logit_rules, beam, observe
         As for `harken.decoding.decode_windows.decode`.
-    limits : sequence of int
-        Most tokens to pick in each window.
+    rows : sequence of Row
+        One a window, which say how many tokens may be picked, and where its speech ends.
     capture : callable
         Called for the attention of every hypothesis that is set aside.
-    speech_ends : sequence of int or None, optional
-        Timestamp in each window before which no segment may be empty (see `LogitRules.banned`).
     loop_rule : LoopRule or None
         Ends a search whose best hypothesis is in a loop.
 
@@ -120,15 +117,14 @@ def beam_search(
     forwards : int
         Number of forward passes.
     """
-    states = [_BeamState(beam, logit_rules.eot, limit, capture, loop_rule) for limit in limits]
+    states = [_BeamState(beam, logit_rules.eot, each.limit, capture, loop_rule) for each in rows]
     active = list(enumerate(states))
-    speech_ends = speech_ends or [None] * len(limits)
     forwards = 0
     while True:
         logit_rules.apply(
             logits,
             [path.tokens for _, state in active for path in state.unfinished],
-            [speech_ends[window] for window, state in active for _ in state.unfinished],
+            [rows[window].speech_end for window, state in active for _ in state.unfinished],
         )
         ids, logprobs = logits.top(beam.width + 1)
         row = 0

@@ -175,8 +175,6 @@ def decode(
     )
     prompts = [window.prompt for window in windows]
     n_ctx = backend.dims.n_text_ctx
-    limits = [min(n_ctx // 2, n_ctx + 1 - len(prompt)) for prompt in prompts]
-    speech_ends = [window.speech_end for window in windows]
     session = backend.open_session(
         features, [window.window_index for window in windows], n_ctx, attention=attention
     )
@@ -188,17 +186,22 @@ def decode(
     capture = copy_last if attention else no_attention
     sot_offsets = [len(prompt) - 1 - prompt.index(tokenizer.sot) for prompt in prompts]
     n_samples = strategy.best_of if isinstance(strategy, Sample) else 1
-    window_of_row = [i for i in range(len(windows)) for _ in range(n_samples)]
+    row_windows = [window for window in windows for _ in range(n_samples)]
     rows = [
-        Row(len(prompts[i]), limits[i], WindowEnd(logit_rules.eot, loop_rule), speech_end=speech_ends[i])
-        for i in window_of_row
+        Row(
+            len(window.prompt),
+            min(n_ctx // 2, n_ctx + 1 - len(window.prompt)),
+            WindowEnd(logit_rules.eot, loop_rule),
+            speech_end=window.speech_end,
+        )
+        for window in row_windows
     ]
     draft_session: DraftSession | None = None
     if draft_context is not None and not isinstance(strategy, Beam):
         draft_session = draft_context.open_draft_session(
-            [windows[i].window_index for i in window_of_row],
-            [windows[i].prompt for i in window_of_row],
-            [windows[i].draft_tokens for i in window_of_row],
+            [window.window_index for window in row_windows],
+            [window.prompt for window in row_windows],
+            [window.draft_tokens for window in row_windows],
             logit_rules,
             sampling=isinstance(strategy, Sample),
         )
@@ -209,7 +212,7 @@ def decode(
     logits, no_speech_probs = prefill(
         session,
         prompts,
-        [rows[i * n_samples].draft for i in range(len(windows))],
+        [row.draft for row in rows[::n_samples]],
         tokenizer.no_speech,
         sot_offsets,
     )
@@ -223,15 +226,7 @@ def decode(
 
     if isinstance(strategy, Beam):
         found, forwards = beam_search(
-            session,
-            logits,
-            logit_rules,
-            strategy,
-            limits,
-            count,
-            capture,
-            speech_ends=speech_ends,
-            loop_rule=loop_rule,
+            session, logits, logit_rules, strategy, rows, count, capture, loop_rule=loop_rule
         )
     else:
         if isinstance(strategy, Sample):
@@ -240,6 +235,7 @@ def decode(
                 pick_sample(strategy.temperature, [np.random.default_rng(seed) for seed in seeds]),
                 None,
             )
+            window_of_row = [i for i in range(len(windows)) for _ in range(n_samples)]
             session.reorder(window_of_row)
             logits = logits.select_positions(window_of_row)
         else:
