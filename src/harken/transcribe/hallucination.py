@@ -196,7 +196,8 @@ def attended_stretch(attention: NDArray[np.float32], n_positions: int) -> tuple[
 def attention_concentration(attention: NDArray[np.float32], n_positions: int) -> float:
     """Return the mean share of attention that the tokens of a segment have near their most attended position.
 
-    For a token that was spoken, the decoder attends to the position where it was; otherwise it attends everywhere.
+    For a token that was spoken, the decoder attends to the position where it was; otherwise it attends everywhere. The
+    share is that within 0.2 s of the most attended position, 0 to 1; it is 0 where there are no tokens.
 
     Parameters
     ----------
@@ -204,11 +205,6 @@ def attention_concentration(attention: NDArray[np.float32], n_positions: int) ->
         Softmax weights of the alignment heads for the text tokens of a segment (`harken.contract.Session.attention`).
     n_positions : int
         Number of positions that hold audio.
-
-    Returns
-    -------
-    float
-        Share within 0.2 s of the most attended position, 0 to 1; 0 where there are no tokens.
     """
     weights = attention.mean(axis=0)
     if not len(weights):

@@ -146,23 +146,13 @@ class WindowChain:
 
     Speech of a window that no word covers is decoded again, as windows of its own, before the next one.
 
-    Parameters
-    ----------
-    window_decoder : WindowDecoder
-    frame_source : FrameSource
-        The frames that the windows are read from.
-    segmenter : SpeechSegmenter or None
-        Speech of the recording, for the times of words and the hallucination score.
-    context : ChainContext
-    index : int
-        Its place in the recording, from 0.
-    draft_tokens : tuple of int
-        Tokens expected in its first window.
-    known_text : KnownText or None
-        Text that the recording is expected to have.
+    Its windows are read from a frame source; the segmenter knows the speech of the recording, for the times of words
+    and the hallucination score. The draft tokens are expected in its first window, a known text in the whole recording.
 
     Attributes
     ----------
+    index : int
+        Its place in the recording, from 0.
     offset : int
         Frame of the source at which the next window begins.
     language : LanguageState or None

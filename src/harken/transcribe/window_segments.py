@@ -54,7 +54,10 @@ class TokenSegment:
 def split_at_timestamps(
     tokens: Sequence[int], timestamp_begin: int, window_positions: float, *, self_contained: bool = False
 ) -> tuple[list[TokenSegment], float]:
-    """Split the tokens of a window into segments at pairs of timestamps.
+    """Split the tokens of a window into segments at pairs of timestamps, and return where the next window begins.
+
+    An unfinished segment behind a pair of timestamps is left to the next window, which begins at the pair; in a
+    self-contained window it ends with the window. A window that ends with a single timestamp has no unfinished segment.
 
     Parameters
     ----------
@@ -72,11 +75,6 @@ def split_at_timestamps(
     token_segments : list of TokenSegment
     advance : float
         Positions from the start of this window to that of the next; above 0.
-
-    Notes
-    -----
-    An unfinished segment behind a pair of timestamps is left to the next window, which begins at the pair; in a
-    self-contained window it ends with the window. A window that ends with a single timestamp has no unfinished segment.
     """
     is_timestamp = [token >= timestamp_begin for token in tokens]
     slice_ends = [i + 1 for i, (a, b) in enumerate(pairwise(is_timestamp)) if a and b]

@@ -91,18 +91,13 @@ def token_spans(attention: Floats, word_heads: Sequence[WordHead]) -> tuple[NDAr
     """Return where each token begins and ends, by heads that attend to just these places.
 
     Starts and ends are found together, as the rising sequence of positions with the highest attention; each is then
-    the centre of the attention around it.
+    the centre of the attention around it. So a token ends before the next one begins, or where it does.
 
     Parameters
     ----------
     attention : ndarray of shape (word heads, tokens + 1, positions), float32
         Softmax weights with which each token was picked, and the one behind them.
     word_heads : sequence of WordHead
-
-    Returns
-    -------
-    starts, ends : ndarray of shape (tokens,), float64
-        Positions, rising: a token ends before the next one begins, or where it does.
     """
     shifted = [_shifted(weights, head.lag) for weights, head in zip(attention, word_heads, strict=True)]
     at_start = np.add.reduce([weights[:-1] for weights in shifted])
@@ -153,17 +148,8 @@ def _centres(weights: Floats, peaks: Ints) -> NDArray[np.float64]:
 def token_starts(attention: Floats) -> Ints:
     """Return the position at which each token begins, on the monotonic path with the highest attention.
 
-    The path leads from the first token and position to the last, by one token, one position or both at a time.
-
-    Parameters
-    ----------
-    attention : ndarray of shape (tokens, positions), float32
-        From `harken.decoding.alignment_matrix`.
-
-    Returns
-    -------
-    ndarray of shape (tokens,), int64
-        In rising order, from 0.
+    The attention is that of `harken.decoding.alignment_matrix`, shape (tokens, positions). The path leads from the
+    first token and position to the last, by one token, one position or both at a time.
     """
     entered, diagonal = _dtw_trace(-attention.astype(np.float64))
     starts = np.zeros(len(attention), np.int64)
