@@ -25,8 +25,6 @@ from harken.decoding import (
     decode,
     make_prompt,
 )
-from harken.errors import OptionError
-from harken.text import Tokenizer
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER
 
 BACKEND = ScriptedBackend(random_logits())
@@ -187,36 +185,22 @@ def test_an_observer_that_raises_stops_within_one_step(strategy: Strategy) -> No
 N_CTX = 448
 
 
-def prompt(tokenizer: Tokenizer = TOKENIZER, **changes: object) -> tuple[int, ...]:
-    return make_prompt(
-        tokenizer, N_CTX, **{"language": "de", "task": "transcribe", "timestamps": True} | changes
-    )
-
-
-def test_prompt_has_language_task_and_timestamps_where_the_model_knows_them() -> None:
-    start, de = TOKENIZER.sot, TOKENIZER.language_tokens["de"]
-    assert prompt() == (start, de, TOKENIZER.transcribe)
-    assert prompt(task="translate") == (start, de, TOKENIZER.translate)
-    assert prompt(timestamps=False) == (start, de, TOKENIZER.transcribe, TOKENIZER.no_timestamps)
-    english = Tokenizer.bytes_only(1, multilingual=False)
-    assert prompt(english, language=None) == (english.sot,)
-    assert prompt(english, language=None, timestamps=False) == (english.sot, english.no_timestamps)
-    for changes in ({"language": "xx"}, {"language": None}, {"task": "sing"}):
-        with pytest.raises(OptionError, match=next(iter(changes))):
-            prompt(**changes)
-
-
 lengths = st.sampled_from([0, 1, N_CTX // 2 - 2, N_CTX // 2 - 1, N_CTX // 2, 900]) | st.integers(0, 900)
 
 
-@given(initial=lengths, previous=lengths, timestamps=st.booleans())
+@given(
+    initial=lengths,
+    previous=lengths,
+    timestamps=st.booleans(),
+    task=st.sampled_from(["transcribe", "translate"]),
+)
 def test_initial_prompt_stays_and_previous_text_loses_its_oldest_tokens(
-    initial: int, previous: int, timestamps: bool
+    initial: int, previous: int, timestamps: bool, task: str
 ) -> None:
     """What stands before the start sequence takes half the context."""
     names, said = [i % 250 for i in range(initial)], [i % 250 + 5 for i in range(previous)]
-    made = prompt(initial_prompt_tokens=names, previous_tokens=said, timestamps=timestamps)
+    asked = {"language": "de", "task": task, "timestamps": timestamps}
+    made = make_prompt(TOKENIZER, N_CTX, initial_prompt_tokens=names, previous_tokens=said, **asked)
     kept = names[-(N_CTX // 2 - 1) :]
     text = [*kept, *said[previous - min(previous, N_CTX // 2 - 1 - len(kept)) :]]
-    start = TOKENIZER.sot_sequence("de", timestamps=timestamps)
-    assert made == (*([TOKENIZER.sot_prev, *text] if text else ()), *start)
+    assert made == (*([TOKENIZER.sot_prev, *text] if text else ()), *TOKENIZER.sot_sequence(**asked))

@@ -62,7 +62,7 @@ def decode(
         draft = FakeCandidateGenerator(
             texts, right(window), claim=0.9, clock=clock, step_s=step_s, setup_s=setup_s
         )
-        drafts = open_drafts(draft, rows=rows, controller=controller, counters=[counter])
+        drafts = open_drafts(draft, controller=controller, counters=[counter])
         start_s = clock.now_s
         active = [Row(1, LENGTH + 1, WindowEnd(EOT)) for _ in range(rows)]
         generate(session, active, logits, unrestricted_rules(), pick_best, draft_session=drafts)

@@ -85,28 +85,6 @@ def test_special_tokens_and_those_asked_for_are_suppressed() -> None:
             assert set(rules.suppressed.tolist()) == never
 
 
-def flat(text: float, timestamps: float) -> np.ndarray:
-    """Make logits: one value for all text, 4 less for eot, and one for all timestamps."""
-    logits = np.full(N, text, np.float32)
-    logits[EOT:BEGIN] = text - 4
-    logits[BEGIN:] = timestamps
-    return logits
-
-
-def test_every_position_is_judged_by_its_own_prefix() -> None:
-    rules = make_logit_rules(TOKENIZER, timestamps=True, hotwords=["ab"])
-    prefixes = [tokens(written) for written in ("", "0.00", "0.00 a", "0.00 a 1.00", "0.00 a 1.00 1.00")]
-    together = HostLogits(np.tile(flat(0, -8), (len(prefixes), 1)))
-    rules.apply(together, prefixes)
-    for row, prefix in enumerate(prefixes):
-        alone = HostLogits(flat(0, -8)[None])
-        rules.apply(alone, [prefix])
-        np.testing.assert_array_equal(together.values[row], alone.values[0])
-    assert (
-        len({row.tobytes() for row in np.isfinite(together.values)}) == len(prefixes) - 1
-    )  # "0.00" as "1.00 1.00"
-
-
 def test_forced_prefix_comes_first_or_behind_the_first_timestamp() -> None:
     within, without = (
         make_logit_rules(TOKENIZER, timestamps=timestamps, forced_prefix=tokens("a b"))
@@ -123,9 +101,7 @@ def test_forced_prefix_comes_first_or_behind_the_first_timestamp() -> None:
 def test_forced_prefix_lifts_suppression() -> None:
     star = ord("*")
     assert star in make_logit_rules(TOKENIZER, timestamps=False).suppressed
-    logits = HostLogits(flat(0, 5)[None])
-    make_logit_rules(TOKENIZER, timestamps=True, forced_prefix=[star]).apply(logits, [tokens("0.00")])
-    assert logits.top(1)[0].tolist() == [[star]]
+    assert star not in make_logit_rules(TOKENIZER, timestamps=False, forced_prefix=[star]).suppressed
 
 
 def test_tokens_matching_suppress_regex_anywhere_are_suppressed() -> None:

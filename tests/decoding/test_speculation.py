@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -48,6 +49,7 @@ from harken.decoding import (
     Window,
     decode,
     make_logit_rules,
+    speculation,
 )
 from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest, PromptLookup
 from harken.decoding.generate import Row, WindowEnd, generate, pick_best
@@ -71,11 +73,12 @@ def decode_rows(
     """Decode rows behind a prompt of one token; return hypotheses, forward passes after the prompt, and stats."""
     session = session or FakeSession(script, range(len(limits)))
     logits = session.extend([[0]] * len(limits))
-    drafts = open_drafts(*generators, rows=len(limits), most=most)
+    drafts = open_drafts(*generators)
     rows = [Row(1, limit, WindowEnd(EOT)) for limit in limits]
-    forwards = generate(
-        session, rows, logits, unrestricted_rules(), pick_best, observe=observe, draft_session=drafts
-    )
+    with patch.object(speculation, "MAX_DRAFT_TOKENS", most):
+        forwards = generate(
+            session, rows, logits, unrestricted_rules(), pick_best, observe=observe, draft_session=drafts
+        )
     assert forwards == len(session.read) - 1
     return [row.hypothesis(EOT) for row in rows], forwards, drafts.stats
 
@@ -427,19 +430,6 @@ def test_lookup_continues_as_the_source_does(
     assert none.tokens in ((), (1000,))
 
 
-@given(st.text("ab ", max_size=30), st.text("ab ", max_size=20), st.booleans(), st.integers(0, 6))
-def test_drafted_tokens_follow_the_match_in_the_source(
-    text: str, prefix: str, same_audio: bool, limit: int
-) -> None:
-    lookup = PromptLookup([text.encode()], same_audio=same_audio, min_ngram_size=2)
-    (draft,) = lookup.propose([request(prefix.encode(), limit)])
-    proposed = bytes(draft.tokens).decode()
-    assert len(proposed) <= limit
-    whole = text if same_audio else text + prefix
-    if proposed and not (same_audio and text.startswith(prefix)):
-        assert prefix[-2:] + proposed in whole
-
-
 def test_lookup_stops_at_a_banned_token() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=[7])
     stamp = TOKENIZER.timestamp_begin
@@ -452,52 +442,30 @@ def test_lookup_stops_at_a_banned_token() -> None:
 
 # --- an assistant model ------------------------------------------------------------------------------------
 
-ASSISTED = [(1, 2, 3, 4, 5, 6, EOT), (6, 5, EOT), (2, 2, 2, 2, 2, 2, EOT)]
-
-
-class Assisted:
-    """An assistant of some texts, which counts how often it encodes."""
-
-    def __init__(self, texts: Sequence[Sequence[int]] = ASSISTED, prompt: Sequence[int] = (0,)) -> None:
-        self.backend, self.encoded = ScriptedBackend(logits_of_texts(texts, len(prompt)), 40), 0
-        rows = range(len(texts))
-        self.generator = AssistedCandidateGenerator(
-            self.backend, self.encode, rows, [prompt] * len(texts), unrestricted_rules()
-        )
-
-    def encode(self) -> FakeFeatures:
-        self.encoded += 1
-        return FakeFeatures(3)
-
-    def propose(self, *requests: DraftRequest) -> list[tuple[int, ...]]:
-        return [proposal.tokens for proposal in self.generator.propose(requests)]
-
-    @property
-    def read(self) -> list[list[tuple[int, ...]]]:
-        (session,) = self.backend.sessions
-        return session.read
-
 
 def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones() -> None:
     """It encodes once, when a first token is asked for."""
-    assistant = Assisted(ASSISTED[:1], (0, 0, 0))
-    assert assistant.propose(request([1], 0)) == [()]
-    assert (assistant.encoded, assistant.backend.sessions) == (0, [])
-    assert assistant.propose(request([1], 2)) == [(2, 3)]
-    assert assistant.read == [[(0, 0, 0, 1)], [(2,)]]
+    backend, encoded = ScriptedBackend(logits_of_texts([(1, 2, 3, 4, 5, 6, EOT)], 3), 40), list[FakeFeatures]()
+
+    def encode() -> FakeFeatures:
+        encoded.append(FakeFeatures())
+        return encoded[-1]
+
+    assistant = AssistedCandidateGenerator(backend, encode, [0], [(0, 0, 0)], unrestricted_rules())
+
+    def propose(prefix: Sequence[int], limit: int) -> tuple[int, ...]:
+        (draft,) = assistant.propose([request(prefix, limit)])
+        return draft.tokens
+
+    assert propose([1], 0) == ()
+    assert (encoded, backend.sessions) == ([], [])
+    assert propose([1], 2) == (2, 3)
+    (session,) = backend.sessions
+    assert session.read == [[(0, 0, 0, 1)], [(2,)]]
     # All were accepted, and one more came from verification; the last token of the draft was never read.
-    assert assistant.propose(request([1, 2, 3, 4], 2)) == [(5, 6)]
-    assert assistant.read[2:] == [[(3, 4)], [(5,)]]
+    assert propose([1, 2, 3, 4], 2) == (5, 6)
+    assert session.read[2:] == [[(3, 4)], [(5,)]]
     # The 5, which was read, was wrong.
-    assistant.propose(request([1, 2, 3, 4, 6], 1))
-    assert assistant.read[4:] == [[(6,)]]
-    assert (assistant.generator.forwards, assistant.encoded) == (5, 1)
-
-
-def test_draft_ends_at_end_of_text_and_at_limit_and_a_finished_row_is_dropped() -> None:
-    assistant = Assisted()
-    requests = request([1], 99), request([6], 99, row=1), request([2], 2, row=2)
-    assert assistant.propose(*requests) == [(2, 3, 4, 5, 6, EOT), (5, EOT), (2, 2)]
-    read = len(assistant.read)
-    assert assistant.propose(request([2, 2], 2, row=2)) == [(2, 2)]
-    assert assistant.read[read:] == [[(2,)], [(2,)]]
+    propose([1, 2, 3, 4, 6], 1)
+    assert session.read[4:] == [[(6,)]]
+    assert (assistant.forwards, len(encoded)) == (5, 1)

@@ -14,7 +14,7 @@ from harken.decoding import SpeculativeDecoder
 from harken.decoding.candidate_generator import CandidateGenerator, DraftRequest, DraftTokens
 from harken.decoding.draft_controller import MIN_MEASUREMENTS, AcceptanceCounter, DraftController
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.speculation import MAX_DRAFT_TOKENS, DraftSession, _CalibratedGenerator
+from harken.decoding.speculation import DraftSession, _CalibratedGenerator
 
 
 def unrestricted_rules(suppressed: Sequence[int] = ()) -> LogitRules:
@@ -47,14 +47,12 @@ def eager_decoder(clock: Callable[[], float] = float, **sources: Any) -> Specula
 
 def open_drafts(
     *generators: CandidateGenerator,
-    rows: int = 1,
     controller: DraftController | None = None,
     counters: Sequence[AcceptanceCounter] = (),
-    most: int = MAX_DRAFT_TOKENS,
 ) -> DraftSession:
     """Open drafting by generators in the order in which they are asked, with what was counted of each before."""
     counted = zip(generators, counters or [AcceptanceCounter() for _ in generators], strict=True)
-    sources = [_CalibratedGenerator(*source, rows, max_tokens=most) for source in counted]
+    sources = [_CalibratedGenerator(*source, needs_setup=True) for source in counted]
     return DraftSession(controller or measured_controller(), sources)
 
 

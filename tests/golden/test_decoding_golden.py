@@ -11,6 +11,7 @@ from harken.backends.host_logits import HostLogits
 from harken.contract import Floats
 from harken.decoding import Beam, LogitRules, make_logit_rules
 from harken.decoding.beam import beam_search
+from harken.decoding.generate import Row, WindowEnd
 from tiny_models import TOKENIZER
 
 GOLDEN = read_json("decoding")
@@ -64,7 +65,8 @@ def test_beam_search_finds_the_hypotheses_of_whisper(case: dict) -> None:
         max_initial_timestamp=None,
     )
     beam = Beam(width=case["width"], patience=case["patience"])
-    (found,), _ = beam_search(session, session.logits, rules, beam, [BEAM_LIMIT], lambda step: None)
+    row = Row(0, BEAM_LIMIT, WindowEnd(BEAM_EOT))
+    (found,), _ = beam_search(session, session.logits, rules, beam, [row], lambda step: None)
     assert sorted(hypothesis.tokens for hypothesis in found) == sorted(map(tuple, case["texts"]))
     totals = {tuple(text): total for text, total in zip(case["texts"], case["totals"], strict=True)}
     for hypothesis in found:

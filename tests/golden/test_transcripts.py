@@ -75,13 +75,5 @@ def test_int8_gives_the_words_of_the_reference(name: str) -> None:
     assert words(transcribe(name, "int8").text) == words(expected)
 
 
-def test_known_text_is_aligned_like_its_transcript() -> None:
-    """From a second pass over the text, as the reference does it; a transcript has them from decoding."""
-    segments = GOLDEN["transcripts"]["jfk, words"]["segments"]
-    expected = [word for segment in segments for word in segment["words"]]
-    said = "".join(text for _, _, text, _ in expected)
-    assert_words(recognizer("fp32").align(samples("jfk"), said, vad=False), expected)
-
-
 def test_every_case_is_recorded() -> None:
     assert GOLDEN["transcripts"].keys() == CASES.keys()

@@ -24,6 +24,7 @@ AS_REFERENCE: dict[str, Any] = {
     "language_windows": 1,
     "condition_on_previous_text": True,
     "beam_size": 1,
+    "compression_ratio_threshold": None,
 }
 """Options that make harken equal to openai-whisper with its defaults at temperature 0."""
 

@@ -16,19 +16,6 @@ BYTES = Tokenizer.bytes_only()
 ENGLISH, MULTILINGUAL, LATEST = map(Tokenizer.builtin, (51864, 51865, 51866))
 
 
-def test_bytes_only_vocabulary_has_the_real_layout() -> None:
-    tokenizer = Tokenizer.bytes_only(n_languages=3)
-    names = tokenizer.vocabulary()[256:]
-    assert names[:13] == [
-        *("<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|zh|>", "<|de|>", "<|translate|>"),
-        *("<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"),
-        *("<|0.00|>", "<|0.02|>"),
-    ]
-    assert names[-1] == "<|30.00|>"
-    assert tokenizer.language_tokens == {"en": 258, "zh": 259, "de": 260}
-    assert tokenizer.timestamp_begin == 267
-
-
 def test_kinds_of_tokens_and_times_of_timestamps() -> None:
     first_of_kind = {
         0: TokenKind.TEXT, 50257: TokenKind.EOT, 50258: TokenKind.SOT, 50259: TokenKind.LANGUAGE,
@@ -65,17 +52,6 @@ def test_sot_sequence_of_language_and_task() -> None:
     ):
         with pytest.raises(OptionError, match=message):
             tokenizer.sot_sequence(*asked)
-
-
-def test_words_begin_with_a_space_or_punctuation() -> None:
-    assert ENGLISH.split_words(ENGLISH.encode(" So, John's"), "en")[0] == [" So", ",", " John's"]
-
-
-def test_invalid_utf8_neither_loses_tokens_nor_splits_a_neighbour() -> None:
-    invalid = [0xE2, 0x20, 0xFF, *"é".encode(), 0xF0, 0x9F]
-    words, groups = BYTES.split_words(invalid, "ja")
-    assert words == ["�", " ", "�", "é", "�"]
-    assert groups == [[0xE2], [0x20], [0xFF], [0xC3, 0xA9], [0xF0, 0x9F]]
 
 
 def test_detokenizer_waits_until_a_character_is_complete() -> None:

@@ -25,7 +25,6 @@ from harken.transcribe.chunking import (
     PackedSpeech,
     SpeechPacker,
     SpeechSegmenter,
-    TimeMap,
     total_frames,
 )
 from harken.transcribe.mel_windows import MelWindows
@@ -82,12 +81,12 @@ def test_frames_of_a_window_map_to_those_they_were_packed_from(
 ) -> None:
     spans = tuple(regions_of([(gap + 1, length) for gap, length in steps]))
     packed = [frame for start, end in spans for frame in range(start, end)]
-    time_map = TimeMap(spans)
+    source = PackedSpeech(MelWindows(iter([]), 8, 120), spans)
     frame = data.draw(st.integers(0, len(packed)))
-    assert time_map.to_recording_start(frame) == [*packed, packed[-1] + 1][frame]
-    assert time_map.to_recording_end(frame) == [packed[0], *(before + 1 for before in packed)][frame]
-    assert time_map.to_recording_end(frame) <= time_map.to_recording_start(frame)
-    assert total_frames(time_map.recording_spans(frame, len(packed))) == len(packed) - frame
+    assert 100 * source.start_s(frame) == pytest.approx([*packed, packed[-1] + 1][frame])
+    assert 100 * source.end_s(frame) == pytest.approx([packed[0], *(before + 1 for before in packed)][frame])
+    assert source.end_s(frame) <= source.start_s(frame)
+    assert total_frames(source.spans(frame, len(packed))) == len(packed) - frame
 
 
 def test_window_has_the_frames_of_its_spans_from_an_offset_on() -> None:

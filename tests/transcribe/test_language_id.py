@@ -16,10 +16,10 @@ from harken.text import LANGUAGES, Tokenizer
 from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
 from harken.transcribe.language_id import (
     FULL_EVIDENCE_S,
-    LanguageFilter,
-    LanguageVote,
     allowed_languages,
     language_probabilities,
+    next_posterior,
+    vote_on_language,
 )
 from harken.transcribe.window_decoder import DecodeRequest
 from single_recording import audio_window
@@ -61,10 +61,10 @@ def test_between_two_languages_in_doubt_the_probability_of_their_texts_decides(
         WindowDecoder(reference_backend, TOKENIZER, replace(options, language_threshold=threshold))
         for threshold in (0.0, 1.0)
     )
-    (detected,), (found,) = alone.detect_languages(mel), weighed.detect_languages(mel)
+    (encoded,) = weighed.encode([audio_window(mel[0])])
+    detected, found = (decoder.language_probabilities(encoded) for decoder in (alone, weighed))
     (first, second, *others), logprobs = detected, []
     for code in (first, second):
-        (encoded,) = weighed.encode([audio_window(mel[0])])
         request = DecodeRequest(encoded=encoded, language=code, prompt=weighed.build_prompt(code, ()))
         ((result,), _) = weighed.decode([request], [Callbacks()])
         logprobs.append(result.decoded.hypothesis.avg_logprob)
@@ -113,23 +113,12 @@ def window(**named: float) -> dict[str, float]:
 def test_language_of_a_recording_is_voted_on(
     windows: list[dict[str, float]], result: tuple[str, float]
 ) -> None:
-    voted = LanguageVote(0.5, 3)
-    for probabilities in windows:
-        assert voted.wants_more
-        voted = voted.update(probabilities)
-        assert list(voted.probabilities.values()) == sorted(voted.probabilities.values(), reverse=True)
-        assert sum(voted.probabilities.values()) == pytest.approx(1)
-    assert not voted.wants_more
-    assert voted.result == result == next(iter(voted.probabilities.items()))
-
-
-def test_vote_options_outside_their_range_are_refused() -> None:
-    for name, options in (
-        *(("language_threshold", (threshold,)) for threshold in (-0.1, 1.1, float("nan"))),
-        ("language_windows", (0.5, 0)),
-    ):
-        with pytest.raises(OptionError, match=name):
-            LanguageVote(*options)
+    following = iter([*windows, window(fr=1.0)])
+    voted = vote_on_language(following, 0.5, 3)
+    assert next(iter(voted.items())) == result
+    assert list(voted.values()) == sorted(voted.values(), reverse=True)
+    assert sum(voted.values()) == pytest.approx(1)
+    assert [*following] == [window(fr=1.0)], "no more windows are read than decide"
 
 
 # --- the filter ---------------------------------------------------------------------------------------------
@@ -160,9 +149,9 @@ WEAK, FAIR = window(fr=0.55, de=0.35), window(fr=0.8, de=0.1)
 )
 def test_language_changes_only_with_enough_evidence(windows: list[Any], languages: str) -> None:
     """Each is given by its first letter."""
-    language_filter = LanguageFilter()
+    posterior: dict[str, float] = {}
     for observed, language in zip(windows, languages, strict=True):
-        arguments = observed if isinstance(observed, tuple) else (observed,)
-        language_filter = language_filter.update(*arguments)
-        assert sum(language_filter.posterior.values()) == pytest.approx(1)
-        assert language_filter.result[0][0] == language
+        probabilities, speech_s = observed if isinstance(observed, tuple) else (observed, FULL_EVIDENCE_S)
+        posterior = next_posterior(posterior, probabilities, speech_s)
+        assert sum(posterior.values()) == pytest.approx(1)
+        assert max(posterior, key=posterior.__getitem__)[0] == language

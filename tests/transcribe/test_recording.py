@@ -372,7 +372,7 @@ def test_best_attempt_is_accepted_if_all_fail(lines: tuple[WindowText, ...], bes
     assert stats.windows == 4
 
 
-def test_samples_depend_on_the_attempt_and_the_position_of_the_window_only() -> None:
+def test_samples_depend_on_the_seed_the_attempt_and_the_position_of_the_window_only() -> None:
     options = {"temperatures": (1.0, 1.0, 1.0), "logprob_threshold": 0.0, "best_of": 2}
     once, again = ([each.avg_logprob for each in attempt(MORE_IMPROBABLE, **options)[1]] for _ in range(2))
     assert len(set(once)) == 3
@@ -386,6 +386,7 @@ def test_samples_depend_on_the_attempt_and_the_position_of_the_window_only() -> 
     first, second = tokens()
     assert first != second
     assert tokens(clip_timestamps=(WINDOW_S,)) == [second]
+    assert tokens(seed=1)[0] not in (first, second)
 
 
 @pytest.mark.parametrize(

@@ -144,14 +144,13 @@ def timed(
 ) -> tuple[list[list[WordTiming]], float | None]:
     """Return the words of segments, and their median duration; by default every token is one position long."""
     segments = [MULTILINGUAL.encode(text) for text in texts]
-    tokens = tuple(token for segment in segments for token in segment)
-    positions = np.array(bounds or range(len(tokens) + 1), float)
+    n_tokens = sum(map(len, segments))
+    positions = np.array(bounds or range(n_tokens + 1), float)
     alignment = Alignment(
-        tokens=tokens,
         starts=positions[:-1],
         ends=positions[1:],
         precise=False,
-        probabilities=np.array(probabilities or [0.5] * len(tokens), np.float32),
+        probabilities=np.array(probabilities or [0.5] * n_tokens, np.float32),
     )
     return words_by_segment(segments, alignment, MULTILINGUAL, language=language, **marks)
 

@@ -6,21 +6,12 @@ Source: openai/whisper, decoding.py, BeamSearchDecoder; Kasai et al. 2022, "A Ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from harken.contract import Logits, Session
-from harken.decoding.generate import LoopRule
+from harken.decoding.generate import LoopRule, Row
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.types import (
-    NO_ATTENTION,
-    AttentionCapture,
-    Beam,
-    CapturedAttention,
-    Hypothesis,
-    Observer,
-    Step,
-    no_attention,
-)
+from harken.decoding.types import AttentionCapture, Beam, Hypothesis, Observer, Step, no_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +22,6 @@ class _BeamHypothesis:
     logprobs: tuple[float, ...]
     sum_logprob: float
     parent_row: int
-    attention: CapturedAttention = NO_ATTENTION
 
     def extend(self, token: int, logprob: float, parent_row: int) -> _BeamHypothesis:
         return _BeamHypothesis(
@@ -50,7 +40,7 @@ class _BeamState:
     loop_rule: LoopRule | None
     loops: bool = False
     unfinished: list[_BeamHypothesis] = field(default_factory=lambda: [_BeamHypothesis((), (), 0.0, 0)])
-    finished: list[_BeamHypothesis] = field(default_factory=list)
+    finished: list[Hypothesis] = field(default_factory=list)
 
     @property
     def max_finished(self) -> int:
@@ -68,7 +58,8 @@ class _BeamState:
     def advance(self, candidates: list[_BeamHypothesis]) -> None:
         """Keep the best candidates, and set those aside that have ended, until there are enough of them.
 
-        The attention of a hypothesis is captured when it is set aside, since its row is gone at the next step.
+        When the search is done, the best unfinished ones make the others up to the width. The attention of a hypothesis
+        is captured when it is set aside, since its row is gone at the next step.
         """
         ended: list[_BeamHypothesis] = []
         self.unfinished = []
@@ -85,17 +76,10 @@ class _BeamState:
         if self.done:
             self._finish(self.unfinished[: max(0, self.beam.width - len(self.finished))])
 
-    def results(self) -> list[Hypothesis]:
-        """Return the finished hypotheses, made up to the width with the best unfinished ones."""
-        return [
-            Hypothesis.from_picked(path.tokens, path.logprobs, self.eot, path.attention)
-            for path in self.finished
-        ]
-
-    def _finish(self, paths: list[_BeamHypothesis]) -> None:
-        self.finished += [
-            replace(path, attention=self.capture(path.parent_row, len(path.tokens))) for path in paths
-        ]
+    def _finish(self, paths: Sequence[_BeamHypothesis]) -> None:
+        for path in paths:
+            attention = self.capture(path.parent_row, len(path.tokens))
+            self.finished.append(Hypothesis.from_picked(path.tokens, path.logprobs, self.eot, attention))
 
 
 def beam_search(
@@ -103,11 +87,10 @@ def beam_search(
     logits: Logits,
     logit_rules: LogitRules,
     beam: Beam,
-    limits: Sequence[int],
+    rows: Sequence[Row],
     observe: Observer,
     capture: AttentionCapture = no_attention,
     *,
-    speech_ends: Sequence[int | None] | None = None,
     loop_rule: LoopRule | None = None,
 ) -> tuple[list[list[Hypothesis]], int]:
     """Search every row of a session that has read its prompts.
@@ -118,16 +101,12 @@ def beam_search(
         One row a window; becomes one row a hypothesis.
     logits : Logits
         Behind the last token of each prompt.
-    logit_rules : LogitRules
-    beam : Beam
-    limits : sequence of int
-        Most tokens to pick in each window.
-    observe : callable
-        Called with every `Step`.
+    logit_rules, beam, observe
+        As for `harken.decoding.decode_windows.decode`.
+    rows : sequence of Row
+        One a window, which say how many tokens may be picked, and where its speech ends.
     capture : callable
         Called for the attention of every hypothesis that is set aside.
-    speech_ends : sequence of int or None, optional
-        Timestamp in each window before which no segment may be empty (see `LogitRules.banned`).
     loop_rule : LoopRule or None
         Ends a search whose best hypothesis is in a loop.
 
@@ -138,15 +117,14 @@ def beam_search(
     forwards : int
         Number of forward passes.
     """
-    states = [_BeamState(beam, logit_rules.eot, limit, capture, loop_rule) for limit in limits]
+    states = [_BeamState(beam, logit_rules.eot, each.limit, capture, loop_rule) for each in rows]
     active = list(enumerate(states))
-    speech_ends = speech_ends or [None] * len(limits)
     forwards = 0
     while True:
         logit_rules.apply(
             logits,
             [path.tokens for _, state in active for path in state.unfinished],
-            [speech_ends[window] for window, state in active for _ in state.unfinished],
+            [rows[window].speech_end for window, state in active for _ in state.unfinished],
         )
         ids, logprobs = logits.top(beam.width + 1)
         row = 0
@@ -162,7 +140,7 @@ def beam_search(
             observe(Step(row=window, index=index, token=best.tokens[-1], logprob=best.logprobs[-1]))
         active = [(window, state) for window, state in active if not state.done]
         if not active:
-            return [state.results() for state in states], forwards
+            return [state.finished for state in states], forwards
         paths = [path for _, state in active for path in state.unfinished]
         session.reorder([path.parent_row for path in paths])
         logits = session.extend([path.tokens[-1:] for path in paths])

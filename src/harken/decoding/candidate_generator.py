@@ -141,9 +141,8 @@ class PromptLookup:
 
     def _propose(self, request: DraftRequest) -> DraftTokens:
         joint_prob, tokens = 1.0, list[int]()
-        for token in self._continuation(request.row, request.prefix)[
-            : min(request.max_tokens, MAX_CONTINUATION_TOKENS)
-        ]:
+        continuation = self._continuation(request.row, request.prefix)
+        for token in continuation[: min(request.max_tokens, MAX_CONTINUATION_TOKENS)]:
             joint_prob *= request.acceptance_prob(self.confidence)
             if joint_prob <= request.verify_threshold or not self.allows((*request.prefix, *tokens), token):
                 break
@@ -260,7 +259,9 @@ class AssistedCandidateGenerator:
         """Return draft tokens for each request."""
         if not any(request.max_tokens for request in requests):
             return [DraftTokens() for _ in requests]
-        session = self._open_session()
+        session = self._session = self._session or self._backend.open_session(
+            self._features(), self._row_windows, self._backend.dims.n_text_ctx
+        )
         self._drop_finished_rows(session, [request.row for request in requests])
         builders = [_DraftBuilder(request) for request in requests]
         unread = self._rewind_to_accepted(session, requests)
@@ -300,13 +301,6 @@ class AssistedCandidateGenerator:
         for token, logprob in zip(ids[:, 0].tolist(), logprobs[:, 0].tolist(), strict=True):
             builder.add(token, math.exp(logprob), self._logit_rules.eot)
         self._rows[request.row].seen_tokens += ids[:-1, 0].tolist()
-
-    def _open_session(self) -> Session:
-        if self._session is None:
-            self._session = self._backend.open_session(
-                self._features(), self._row_windows, self._backend.dims.n_text_ctx
-            )
-        return self._session
 
     def _drop_finished_rows(self, session: Session, rows: Sequence[int]) -> None:
         """Drop the rows that have ended."""

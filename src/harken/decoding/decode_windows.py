@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harken.contract import Backend, Features, Logits
+from harken.contract import Backend, Features
 from harken.decoding.beam import beam_search
 from harken.decoding.generate import (
     LoopRule,
-    Pick,
     Row,
     WindowEnd,
     compression_ratio,
@@ -24,6 +23,7 @@ from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import DraftContext, DraftSession
 from harken.decoding.types import (
     Beam,
+    CapturedAttention,
     DecodeStats,
     Greedy,
     Hypothesis,
@@ -31,7 +31,7 @@ from harken.decoding.types import (
     Sample,
     Step,
     Strategy,
-    capture_attention,
+    copy_attention,
     no_attention,
 )
 from harken.text import Tokenizer
@@ -175,26 +175,33 @@ def decode(
     )
     prompts = [window.prompt for window in windows]
     n_ctx = backend.dims.n_text_ctx
-    limits = [min(n_ctx // 2, n_ctx + 1 - len(prompt)) for prompt in prompts]
-    speech_ends = [window.speech_end for window in windows]
     session = backend.open_session(
         features, [window.window_index for window in windows], n_ctx, attention=attention
     )
     n_word_heads = len(backend.word_heads) if word_attention else 0
-    capture = capture_attention(session, n_word_heads) if attention else no_attention
+
+    def copy_last(row: int, n_tokens: int) -> CapturedAttention:
+        return copy_attention(session, row, slice(-n_tokens, None), n_word_heads)
+
+    capture = copy_last if attention else no_attention
     sot_offsets = [len(prompt) - 1 - prompt.index(tokenizer.sot) for prompt in prompts]
     n_samples = strategy.best_of if isinstance(strategy, Sample) else 1
-    window_of_row = [i for i in range(len(windows)) for _ in range(n_samples)]
+    row_windows = [window for window in windows for _ in range(n_samples)]
     rows = [
-        Row(len(prompts[i]), limits[i], WindowEnd(logit_rules.eot, loop_rule), speech_end=speech_ends[i])
-        for i in window_of_row
+        Row(
+            len(window.prompt),
+            min(n_ctx // 2, n_ctx + 1 - len(window.prompt)),
+            WindowEnd(logit_rules.eot, loop_rule),
+            speech_end=window.speech_end,
+        )
+        for window in row_windows
     ]
     draft_session: DraftSession | None = None
     if draft_context is not None and not isinstance(strategy, Beam):
         draft_session = draft_context.open_draft_session(
-            [windows[i].window_index for i in window_of_row],
-            [windows[i].prompt for i in window_of_row],
-            [windows[i].draft_tokens for i in window_of_row],
+            [window.window_index for window in row_windows],
+            [window.prompt for window in row_windows],
+            [window.draft_tokens for window in row_windows],
             logit_rules,
             sampling=isinstance(strategy, Sample),
         )
@@ -205,7 +212,7 @@ def decode(
     logits, no_speech_probs = prefill(
         session,
         prompts,
-        [rows[i * n_samples].draft for i in range(len(windows))],
+        [row.draft for row in rows[::n_samples]],
         tokenizer.no_speech,
         sot_offsets,
     )
@@ -217,44 +224,37 @@ def decode(
         n_sampled += 1
         observe(replace(step, strategy=strategy))
 
-    def generate_hypotheses(logits: Logits, pick: Pick) -> tuple[list[Hypothesis], int]:
-        in_one_call = pick is pick_best and backend.capabilities.picks_best
+    if isinstance(strategy, Beam):
+        found, forwards = beam_search(
+            session, logits, logit_rules, strategy, rows, count, capture, loop_rule=loop_rule
+        )
+    else:
+        if isinstance(strategy, Sample):
+            seeds = [(*window.seed, sample) for window in windows for sample in range(n_samples)]
+            pick, greedy = (
+                pick_sample(strategy.temperature, [np.random.default_rng(seed) for seed in seeds]),
+                None,
+            )
+            window_of_row = [i for i in range(len(windows)) for _ in range(n_samples)]
+            session.reorder(window_of_row)
+            logits = logits.select_positions(window_of_row)
+        else:
+            pick, greedy = pick_best, logit_rules.greedy if backend.capabilities.picks_best else None
         forwards = generate(
             session,
             rows,
             logits,
             logit_rules,
             pick,
-            greedy=logit_rules.greedy if in_one_call else None,
+            greedy=greedy,
             observe=count,
             capture=capture,
             draft_session=draft_session,
         )
-        return [row.hypothesis(logit_rules.eot) for row in rows], forwards
-
-    match strategy:
-        case Greedy():
-            best, forwards = generate_hypotheses(logits, pick_best)
-        case Sample(temperature=temperature, best_of=n):
-            generators = [np.random.default_rng((*w.seed, sample)) for w in windows for sample in range(n)]
-            session.reorder(window_of_row)
-            samples, forwards = generate_hypotheses(
-                logits.select_positions(window_of_row), pick_sample(temperature, generators)
-            )
-            best = [_best(samples[i : i + n], strategy.length_penalty) for i in range(0, len(samples), n)]
-        case Beam():
-            found, forwards = beam_search(
-                session,
-                logits,
-                logit_rules,
-                strategy,
-                limits,
-                count,
-                capture,
-                speech_ends=speech_ends,
-                loop_rule=loop_rule,
-            )
-            best = [_best(hypotheses, strategy.length_penalty) for hypotheses in found]
+        hypotheses = [row.hypothesis(logit_rules.eot) for row in rows]
+        found = [hypotheses[i : i + n_samples] for i in range(0, len(rows), n_samples)]
+    length_penalty = None if isinstance(strategy, Greedy) else strategy.length_penalty
+    best = [max(candidates, key=lambda hypothesis: hypothesis.score(length_penalty)) for candidates in found]
     stats = DecodeStats(
         windows=len(windows),
         forwards=1 + forwards,
@@ -271,10 +271,6 @@ def decode(
         for hypothesis, probability in zip(best, no_speech_probs, strict=True)
     ]
     return results, stats
-
-
-def _best(hypotheses: Sequence[Hypothesis], length_penalty: float | None) -> Hypothesis:
-    return max(hypotheses, key=lambda hypothesis: hypothesis.score(length_penalty))
 
 
 def _make_result(

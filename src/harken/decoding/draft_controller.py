@@ -67,15 +67,7 @@ class LinearCost:
         self._xx = self.decay * self._xx + tokens * tokens
         self._xy = self.decay * self._xy + tokens * cost
         self.measurements += 1
-        self._fit()
-        return cost
-
-    def predict(self, tokens: float) -> float:
-        """Return the cost of so many tokens."""
-        return max(self._mean_cost + self.slope * (tokens - self._mean_tokens), 1e-9)
-
-    def _fit(self) -> None:
-        """Fit the line: it is read several times between measurements."""
+        # The line is fitted here, since it is read several times between measurements.
         x, y = self._x / self._weight, self._y / self._weight
         self._mean_tokens, self._mean_cost = x, y
         variance = self._xx / self._weight - x * x
@@ -83,6 +75,11 @@ class LinearCost:
             self.slope = PRIOR_SLOPE * y / (1 + PRIOR_SLOPE * (x - 1))
         else:
             self.slope = max((self._xy / self._weight - x * y) / variance, 0.0)
+        return cost
+
+    def predict(self, tokens: float) -> float:
+        """Return the cost of so many tokens."""
+        return max(self._mean_cost + self.slope * (tokens - self._mean_tokens), 1e-9)
 
 
 @dataclass(slots=True)
@@ -224,7 +221,7 @@ class DraftController:
         else:
             gain = BUDGET_REFILL_RATE * plain
         self._setup_in_step = 0.0
-        self.budget = min(self.budget + gain - drafting, self._max_budget)
+        self.budget = min(self.budget + gain - drafting, max(BUDGET_STEPS, 2 * self.setup_cost))
 
     def record_draft(self, forwards: int, seconds: float, n_rows: int) -> None:
         """Record the cost of one draft for some rows together: forward passes of the generator, and seconds."""
@@ -253,7 +250,3 @@ class DraftController:
     def _plain_step_cost(self, n_rows: int) -> float:
         """Return the cost of a step of some rows without a draft."""
         return 1.0 if n_rows == 1 else self._in_plain_steps(self.plain_cost.predict(n_rows))
-
-    @property
-    def _max_budget(self) -> float:
-        return max(BUDGET_STEPS, 2 * self.setup_cost)

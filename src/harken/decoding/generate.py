@@ -19,7 +19,6 @@ from harken.decoding.candidate_generator import common_prefix_length
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import DraftSession
 from harken.decoding.types import (
-    NO_ATTENTION,
     AttentionCapture,
     CapturedAttention,
     Hypothesis,
@@ -228,7 +227,7 @@ class Row:
     stop : Stop or None
         None until the row has ended.
     attention : tuple of ndarray or None
-        Cross-attention that picked each token, if it was captured.
+        Cross-attention that picked each token, of the alignment heads and of the word heads, if it was captured.
     """
 
     prompt_length: int
@@ -241,7 +240,7 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     n_matched: int = 0
     stop: Stop | None = None
-    attention: CapturedAttention = NO_ATTENTION
+    attention: CapturedAttention = (None, None)
 
     @property
     def max_draft(self) -> int:

@@ -99,17 +99,9 @@ class HotwordBias:
 
 
 def make_hotword_bias(tokenizer: Tokenizer, hotwords: Iterable[str]) -> HotwordBias | None:
-    """Make the bias towards some words; None for no words.
+    """Make the bias towards words, names and phrases as they are to be spelled; None for none.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-    hotwords : iterable of str
-        Words, names and phrases as they are to be spelled. Each counts with a capital first letter too.
-
-    Returns
-    -------
-    HotwordBias or None
+    Each counts with a capital first letter too.
 
     Raises
     ------
@@ -243,17 +235,14 @@ class LogitRules:
 
         Source: openai/whisper, decoding.py, ApplyTimestampRules.
         """
-        begin, id_limit = self.timestamp_begin, _ID_LIMIT
+        begin, last_initial = self.timestamp_begin, self.max_initial_timestamp
         if not prefix:
-            after_max_initial = (
-                [] if self.max_initial_timestamp is None else [(self.max_initial_timestamp + 1, id_limit)]
-            )
-            return [(0, begin), *after_max_initial]
+            return [(0, begin)] if last_initial is None else [(0, begin), (last_initial + 1, _ID_LIMIT)]
         last_was_timestamp = prefix[-1] >= begin
         segment_opened = last_was_timestamp and (len(prefix) < 2 or prefix[-2] >= begin)
         spans: list[TokenRange] = []
         if segment_opened:
-            spans.append((begin, id_limit))
+            spans.append((begin, _ID_LIMIT))
             # The model learned to leave a segment empty that a later window completes. Here none follows.
             if len(prefix) > 1 and speech_end is not None and prefix[-1] < speech_end:
                 spans.append((self.eot, self.eot + 1))

@@ -287,7 +287,8 @@ class AlignAttStop:
             stop = Stop(reason, include_token=False)
         n_tokens = max(0, len(row.tokens) - n_repeated)
         attention = attention[:, : row.prompt_length + n_tokens]
-        self.attended_positions = np.maximum.accumulate(self._attended(attention, n_tokens + 1))
+        attended = alignment_matrix(attention, self.window.n_positions, n_tokens + 1).argmax(axis=1)
+        self.attended_positions = np.maximum.accumulate(attended)
         self.attention = attention[:, -(n_tokens + 1) :].copy()
         return stop
 
@@ -299,8 +300,3 @@ class AlignAttStop:
         if position < self._max_attended - REWIND_THRESHOLD:
             return "rewind"
         return "limit" if len(row.tokens) == row.limit else None
-
-    def _attended(self, attention: Floats, last_n: int) -> Ints:
-        """Return the position that each of the last tokens attends to."""
-        positions: Ints = alignment_matrix(attention, self.window.n_positions, last_n).argmax(axis=1)
-        return positions

@@ -8,7 +8,7 @@ for drafts.
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -140,7 +140,7 @@ class DraftContext:
         """
         decoder = self.speculative_decoder
         statistics = decoder.sampling if sampling else decoder.greedy
-        n_rows, generators = len(row_windows), list[_CalibratedGenerator]()
+        generators: list[_CalibratedGenerator] = []
         if any(previous_hypotheses):
             lookup = PromptLookup(
                 previous_hypotheses,
@@ -150,16 +150,15 @@ class DraftContext:
                 allows=logit_rules.allows,
                 timestamp_begin=logit_rules.timestamp_begin,
             )
-            counter = statistics.previous_hypothesis
-            generators.append(_CalibratedGenerator(lookup, counter, n_rows, needs_setup=False))
+            generators.append(_CalibratedGenerator(lookup, statistics.previous_hypothesis))
         if decoder.ngram:
             lookup = PromptLookup(prompts, allows=logit_rules.allows)
-            generators.append(_CalibratedGenerator(lookup, statistics.ngram, n_rows, needs_setup=False))
+            generators.append(_CalibratedGenerator(lookup, statistics.ngram))
         if decoder.assistant:
             assisted = AssistedCandidateGenerator(
                 decoder.assistant.backend, lambda: self.assistant_features, row_windows, prompts, logit_rules
             )
-            generators.append(_CalibratedGenerator(assisted, statistics.assistant, n_rows))
+            generators.append(_CalibratedGenerator(assisted, statistics.assistant, needs_setup=True))
         if not generators:
             return None
         setup_s = self.encode_s * decoder.assistant.setup_ratio if decoder.assistant else 0.0
@@ -167,21 +166,16 @@ class DraftContext:
         return DraftSession(statistics.controller, generators, statistics.speech, window_s, setup_s)
 
 
+@dataclass(slots=True, eq=False)
 class _CalibratedGenerator:
-    """A candidate generator, the calibration of its confidences in each row, and whether it encodes first."""
+    """A candidate generator, the calibration of its confidences over all rows and in each, and if it encodes first."""
 
-    def __init__(
-        self,
-        generator: CandidateGenerator,
-        counter: AcceptanceCounter,
-        n_rows: int,
-        *,
-        max_tokens: int = MAX_DRAFT_TOKENS,
-        needs_setup: bool = True,
-    ) -> None:
-        self.generator, self.counter, self.max_tokens = generator, counter, max_tokens
-        self.needs_setup = needs_setup
-        self.row_counters = [AcceptanceCounter() for _ in range(n_rows)]
+    generator: CandidateGenerator
+    counter: AcceptanceCounter
+    needs_setup: bool = False
+    row_counters: defaultdict[int, AcceptanceCounter] = field(
+        default_factory=lambda: defaultdict(AcceptanceCounter)
+    )
 
     def calibration(self, row: int) -> float:
         return self.row_counters[row].calibration(self.counter.calibration())
@@ -300,12 +294,12 @@ class DraftSession:
         self.speech.accepted += n_new_tokens / len(new_tokens)
         self._tokens_expected -= n_new_tokens / len(new_tokens)
         self._near_ties += [margin for margin in margins if margin < NEAR_TIE]
-        if (
-            self._verify_start_s is None
-        ):  # the time of a prompt is no cost of its draft: what such a step takes counts
-            verify_s = self.controller.verify_s(len(new_tokens) * width)
-        else:
-            verify_s = self.controller.clock() - self._verify_start_s
+        # The time of a prompt is no cost of its draft: what such a step takes counts.
+        verify_s = (
+            self.controller.verify_s(len(new_tokens) * width)
+            if self._verify_start_s is None
+            else self.controller.clock() - self._verify_start_s
+        )
         for _ in range(n_steps):
             self.controller.record_step(
                 n_rows=len(new_tokens),
@@ -336,7 +330,7 @@ class DraftSession:
                 DraftRequest(
                     row=row,
                     prefix=prefix,
-                    max_tokens=0 if row in self._row_drafts else min(generator.max_tokens, max_tokens[row]),
+                    max_tokens=0 if row in self._row_drafts else min(MAX_DRAFT_TOKENS, max_tokens[row]),
                     calibration=generator.calibration(row),
                     draft_threshold=draft_threshold,
                     verify_threshold=verify_threshold,

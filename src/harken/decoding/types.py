@@ -75,7 +75,6 @@ Strategy = Greedy | Sample | Beam
 
 CapturedAttention = tuple[Floats | None, Floats | None]
 """Attention of the alignment heads and of the word heads."""
-NO_ATTENTION: CapturedAttention = (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,24 +103,19 @@ class Hypothesis:
         cls, tokens: Sequence[int], logprobs: Sequence[float], eot: int, captured: CapturedAttention
     ) -> Hypothesis:
         """Make a hypothesis of the tokens that were picked, of which the last may be the end of text."""
-        text_tokens = tokens[:-1] if tokens[-1] == eot else tokens
+        text_tokens = tuple(tokens[:-1] if tokens[-1] == eot else tokens)
         attention, word_attention = captured
         return cls(
-            tokens=tuple(text_tokens),
-            logprobs=tuple(logprobs),
-            attention=attention,
-            word_attention=word_attention,
+            tokens=text_tokens, logprobs=tuple(logprobs), attention=attention, word_attention=word_attention
         )
 
     def first(self, n_tokens: int) -> Hypothesis:
         """Return the first tokens of it, as if it had run out of tokens there."""
-        captured = (self.attention, self.word_attention)
-        attention, word_attention = (each if each is None else each[:, :n_tokens] for each in captured)
         return Hypothesis(
             tokens=self.tokens[:n_tokens],
             logprobs=self.logprobs[:n_tokens],
-            attention=attention,
-            word_attention=word_attention,
+            attention=None if self.attention is None else self.attention[:, :n_tokens],
+            word_attention=None if self.word_attention is None else self.word_attention[:, :n_tokens],
         )
 
     @property
@@ -147,16 +141,7 @@ AttentionCapture = Callable[[int, int], CapturedAttention]
 
 def no_attention(row: int, n_tokens: int) -> CapturedAttention:
     """Return no attention: an `AttentionCapture` for sessions that keep none."""
-    return NO_ATTENTION
-
-
-def capture_attention(session: Session, n_word_heads: int) -> AttentionCapture:
-    """Return a function that copies the attention out of a session, while the session still holds the row."""
-
-    def capture(row: int, n_tokens: int) -> CapturedAttention:
-        return copy_attention(session, row, slice(-n_tokens, None), n_word_heads)
-
-    return capture
+    return None, None
 
 
 def copy_attention(

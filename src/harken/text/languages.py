@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from harken.errors import OptionError
 
@@ -23,56 +24,19 @@ class _Names(dict[str, str]):
         return code
 
 
+_DATA = Path(__file__).parent / "data"
+_, *_ROWS = (row.split(",") for row in (_DATA / "languages.csv").read_text(encoding="utf-8").splitlines())
+
 #: Code to name, in vocabulary order (openai-whisper tokenizer.py, `LANGUAGES`). Models before large-v3
 #: have the first 99; large-v3 added Cantonese.
-LANGUAGES = _Names({
-    "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian", "ko": "korean",
-    "fr": "french", "ja": "japanese", "pt": "portuguese", "tr": "turkish", "pl": "polish", "ca": "catalan",
-    "nl": "dutch", "ar": "arabic", "sv": "swedish", "it": "italian", "id": "indonesian", "hi": "hindi",
-    "fi": "finnish", "vi": "vietnamese", "he": "hebrew", "uk": "ukrainian", "el": "greek", "ms": "malay",
-    "cs": "czech", "ro": "romanian", "da": "danish", "hu": "hungarian", "ta": "tamil", "no": "norwegian",
-    "th": "thai", "ur": "urdu", "hr": "croatian", "bg": "bulgarian", "lt": "lithuanian", "la": "latin",
-    "mi": "maori", "ml": "malayalam", "cy": "welsh", "sk": "slovak", "te": "telugu", "fa": "persian",
-    "lv": "latvian", "bn": "bengali", "sr": "serbian", "az": "azerbaijani", "sl": "slovenian",
-    "kn": "kannada", "et": "estonian", "mk": "macedonian", "br": "breton", "eu": "basque",
-    "is": "icelandic", "hy": "armenian", "ne": "nepali", "mn": "mongolian", "bs": "bosnian",
-    "kk": "kazakh", "sq": "albanian", "sw": "swahili", "gl": "galician", "mr": "marathi", "pa": "punjabi",
-    "si": "sinhala", "km": "khmer", "sn": "shona", "yo": "yoruba", "so": "somali", "af": "afrikaans",
-    "oc": "occitan", "ka": "georgian", "be": "belarusian", "tg": "tajik", "sd": "sindhi", "gu": "gujarati",
-    "am": "amharic", "yi": "yiddish", "lo": "lao", "uz": "uzbek", "fo": "faroese", "ht": "haitian creole",
-    "ps": "pashto", "tk": "turkmen", "nn": "nynorsk", "mt": "maltese", "sa": "sanskrit",
-    "lb": "luxembourgish", "my": "myanmar", "bo": "tibetan", "tl": "tagalog", "mg": "malagasy",
-    "as": "assamese", "tt": "tatar", "haw": "hawaiian", "ln": "lingala", "ha": "hausa", "ba": "bashkir",
-    "jw": "javanese", "su": "sundanese", "yue": "cantonese",
-})  # fmt: skip
+LANGUAGES = _Names((code, name) for code, name, _, _ in _ROWS)
 
 #: Other names of some languages (openai-whisper tokenizer.py, `TO_LANGUAGE_CODE`); `jv` is the ISO 639
 #: code of the vocabulary's `jw`.
-ALIASES = {
-    "burmese": "my", "valencian": "ca", "flemish": "nl", "haitian": "ht", "letzeburgesch": "lb",
-    "pushto": "ps", "panjabi": "pa", "moldavian": "ro", "moldovan": "ro", "sinhalese": "si",
-    "castilian": "es", "mandarin": "zh", "jv": "jw",
-}  # fmt: skip
+ALIASES = {alias: code for code, _, aliases, _ in _ROWS for alias in aliases.split()}
 
 #: Codes of ISO 639 that locales, media files and other programs write, beside those of the vocabulary.
-TAGS = {
-    "afr": "af", "alb": "sq", "amh": "am", "ara": "ar", "arm": "hy", "asm": "as", "aze": "az", "bak": "ba",
-    "baq": "eu", "bel": "be", "ben": "bn", "bod": "bo", "bos": "bs", "bre": "br", "bul": "bg", "bur": "my",
-    "cat": "ca", "ces": "cs", "chi": "zh", "cmn": "zh", "cym": "cy", "cze": "cs", "dan": "da", "deu": "de",
-    "dut": "nl", "ell": "el", "eng": "en", "est": "et", "eus": "eu", "fao": "fo", "fas": "fa", "fil": "tl",
-    "fin": "fi", "fra": "fr", "fre": "fr", "geo": "ka", "ger": "de", "glg": "gl", "gre": "el", "guj": "gu",
-    "hat": "ht", "hau": "ha", "heb": "he", "hin": "hi", "hrv": "hr", "hun": "hu", "hye": "hy", "ice": "is",
-    "in": "id", "ind": "id", "isl": "is", "ita": "it", "iw": "he", "jav": "jw", "ji": "yi", "jpn": "ja",
-    "kan": "kn", "kat": "ka", "kaz": "kk", "khm": "km", "kor": "ko", "lao": "lo", "lat": "la", "lav": "lv",
-    "lin": "ln", "lit": "lt", "ltz": "lb", "mac": "mk", "mal": "ml", "mao": "mi", "mar": "mr", "may": "ms",
-    "mkd": "mk", "mlg": "mg", "mlt": "mt", "mo": "ro", "mon": "mn", "mri": "mi", "msa": "ms", "mya": "my",
-    "nb": "no", "nep": "ne", "nld": "nl", "nno": "nn", "nob": "no", "nor": "no", "oci": "oc", "pan": "pa",
-    "per": "fa", "pol": "pl", "por": "pt", "prs": "fa", "pus": "ps", "ron": "ro", "rum": "ro", "rus": "ru",
-    "san": "sa", "sin": "si", "slk": "sk", "slo": "sk", "slv": "sl", "sna": "sn", "snd": "sd", "som": "so",
-    "spa": "es", "sqi": "sq", "srp": "sr", "sun": "su", "swa": "sw", "swe": "sv", "tam": "ta", "tat": "tt",
-    "tel": "te", "tgk": "tg", "tgl": "tl", "tha": "th", "tib": "bo", "tuk": "tk", "tur": "tr", "ukr": "uk",
-    "urd": "ur", "uzb": "uz", "vie": "vi", "wel": "cy", "yid": "yi", "yor": "yo", "zho": "zh",
-}  # fmt: skip
+TAGS = {tag: code for code, _, _, tags in _ROWS for tag in tags.split()}
 
 _CHINESE = dict.fromkeys(("hans", "cn", "sg"), "Hans") | dict.fromkeys(("hant", "tw", "hk", "mo"), "Hant")
 
@@ -201,7 +165,6 @@ def _allowed_languages(language: str) -> str:
 
 # --- scripts -----------------------------------------------------------------------------------------------
 
-_DATA = Path(__file__).parent / "data"
 _CYRILLIC = dict(zip("абвгдђежзијклмнопрстћуфхцчш", "abvgdđežzijklmnoprstćufhcčš", strict=True)) | {
     **{"љ": "lj", "њ": "nj", "џ": "dž"}
 }
@@ -210,6 +173,14 @@ _NO_DIGRAPHS = (
     *("nadživ", "odžal", "odživ", "podžanr"),
 )
 """Parts of Serbian words in which ``nj`` and ``dž`` are two letters."""
+
+
+class Change(NamedTuple):
+    """A part of a text, and what stands for it."""
+
+    start: int
+    end: int
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +201,8 @@ class Script:
     phrases: Mapping[str, str] = field(default_factory=dict)
     foreign: re.Pattern[str] | None = None
 
-    def changes(self, text: str, *, unfinished: bool = False) -> Iterator[tuple[int, int, str]]:
-        """Yield start and end of each part that is written otherwise, and what for; each is within a word.
+    def changes(self, text: str, *, unfinished: bool = False) -> Iterator[Change]:
+        """Yield the parts that are written otherwise; each is within a word.
 
         Parameters
         ----------
@@ -255,9 +226,9 @@ class Script:
             if len(written) == end - start:
                 for i, letter in enumerate(written, start):
                     if letter != text[i]:
-                        yield i, i + 1, letter
+                        yield Change(i, i + 1, letter)
             else:
-                yield start, end, written
+                yield Change(start, end, written)
             start = end
 
     @cached_property

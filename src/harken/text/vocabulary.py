@@ -72,18 +72,10 @@ _DATA = Path(__file__).parent / "data"
 
 
 def read_tokens(path: Path) -> list[str]:
-    """Read the text tokens of a vocabulary file.
+    """Read the text tokens of a vocabulary file, those before ``<|endoftext|>``, in order of id, in GPT-2's alphabet.
 
-    Parameters
-    ----------
-    path : Path
-        ``tokenizer.json`` or ``vocab.json`` (Hugging Face), ``vocabulary.txt`` or ``vocabulary.json``
-        (CTranslate2).
-
-    Returns
-    -------
-    list of str
-        The tokens before ``<|endoftext|>``, in order of id, in GPT-2's alphabet.
+    It is a ``tokenizer.json`` or ``vocab.json`` (Hugging Face), or a ``vocabulary.txt`` or ``vocabulary.json``
+    (CTranslate2).
 
     Raises
     ------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -48,40 +48,6 @@ def speech_in_window(spans: FrameSpans, regions: Sequence[FrameSpan]) -> list[Fr
         for start, end in regions
         if max(start, first) < min(end, last)
     ]
-
-
-class TimeMap:
-    """Map between the frames of a packed window and those of the recording.
-
-    Parameters
-    ----------
-    spans : tuple of (int, int)
-        Spans of the recording that the window consists of, at least one.
-    """
-
-    def __init__(self, spans: FrameSpans) -> None:
-        self._spans = spans
-        self._span_offsets = [0, *accumulate(end - start for start, end in spans)][:-1]
-
-    def to_recording_start(self, window_frame: float) -> float:
-        """Return the recording frame of something that starts at a window frame; at a seam, in the later span."""
-        return self._to_recording(window_frame, bisect_right(self._span_offsets, window_frame) - 1)
-
-    def to_recording_end(self, window_frame: float) -> float:
-        """Return the recording frame of something that ends at a window frame; at a seam, in the earlier span."""
-        return self._to_recording(window_frame, bisect_left(self._span_offsets, window_frame) - 1)
-
-    def recording_spans(self, start: int, end: int) -> FrameSpans:
-        """Return the spans of the recording between two window frames."""
-        inside = (
-            (max(first, first + start - span_offset), min(last, first + end - span_offset))
-            for span_offset, (first, last) in zip(self._span_offsets, self._spans, strict=True)
-        )
-        return tuple((first, last) for first, last in inside if first < last)
-
-    def _to_recording(self, window_frame: float, span_index: int) -> float:
-        start, end = self._spans[max(0, span_index)]
-        return min(max(start, start + window_frame - self._span_offsets[max(0, span_index)]), end)
 
 
 class FrameSource(Protocol):
@@ -140,30 +106,42 @@ class ClipSource:
 
 
 class PackedSpeech:
-    """Spans of speech put end to end, at most one window long."""
+    """Spans of speech put end to end, at least one, and at most a window long in all."""
 
     self_contained = True
 
     def __init__(self, windows: MelWindows, spans: FrameSpans) -> None:
-        self._windows = windows
+        self._windows, self._spans = windows, spans
+        self._offsets = [0, *accumulate(end - start for start, end in spans)][:-1]
         windows.discard_before(spans[0][0])
         self._frames, self._ceiling = windows.read_spans(spans)
-        self._time_map = TimeMap(spans)
 
     def window(self, offset: int, end: int | None = None) -> tuple[Floats, int]:
         remaining = self._frames[:, offset:end]
         return self._windows.pad_and_normalize(remaining, self._ceiling), remaining.shape[1]
 
     def start_s(self, offset: float) -> float:
-        return self._time_map.to_recording_start(offset) / FRAMES_PER_SECOND
+        """Return the time of something that starts at a frame; at a seam, in the later span."""
+        return self._time_s(offset, bisect_right(self._offsets, offset) - 1)
 
     def end_s(self, offset: float) -> float:
-        return self._time_map.to_recording_end(offset) / FRAMES_PER_SECOND
+        """Return the time of something that ends at a frame; at a seam, in the earlier span."""
+        return self._time_s(offset, bisect_left(self._offsets, offset) - 1)
 
     def spans(self, start: int, end: int) -> FrameSpans:
-        return self._time_map.recording_spans(start, end)
+        inside = (
+            (max(first, first + start - offset), min(last, first + end - offset))
+            for offset, (first, last) in zip(self._offsets, self._spans, strict=True)
+        )
+        return tuple((first, last) for first, last in inside if first < last)
+
+    def _time_s(self, frame: float, index: int) -> float:
+        """Return the time of a frame that is in one of the spans, or beside it."""
+        (start, end), offset = self._spans[max(0, index)], self._offsets[max(0, index)]
+        return min(max(start, start + frame - offset), end) / FRAMES_PER_SECOND
 
 
+@dataclass(slots=True, eq=False)
 class SpeechPacker:
     """Packer of speech regions into windows, each with as many whole regions as fit, given out as soon as complete.
 
@@ -177,17 +155,10 @@ class SpeechPacker:
         A longer silence ends a window, so that the window does not wait for more speech.
     """
 
-    def __init__(
-        self,
-        window_frames: int = WINDOW_FRAMES,
-        *,
-        max_gap_frames: int = MAX_GAP_FRAMES,
-        flush_silence_frames: int = FLUSH_SILENCE_FRAMES,
-    ) -> None:
-        self._window_frames = window_frames
-        self._max_gap_frames = max_gap_frames
-        self._flush_silence_frames = flush_silence_frames
-        self._spans: list[FrameSpan] = []
+    window_frames: int
+    max_gap_frames: int = MAX_GAP_FRAMES
+    flush_silence_frames: int = FLUSH_SILENCE_FRAMES
+    _spans: list[FrameSpan] = field(init=False, default_factory=list)
 
     @property
     def start_frame(self) -> int | None:
@@ -198,13 +169,13 @@ class SpeechPacker:
         """Add the next region, and return the windows that are now complete."""
         start, end = region
         windows = self.advance_to(start)
-        for chunk_start in range(start, end, self._window_frames):
-            windows += self._append(chunk_start, min(end, chunk_start + self._window_frames))
+        for chunk_start in range(start, end, self.window_frames):
+            windows += self._append(chunk_start, min(end, chunk_start + self.window_frames))
         return windows
 
     def advance_to(self, frame: int) -> list[FrameSpans]:
         """Note that no further region starts before a frame, and return the window that is now complete."""
-        may_grow = self._spans and frame - self._spans[-1][1] <= self._flush_silence_frames
+        may_grow = self._spans and frame - self._spans[-1][1] <= self.flush_silence_frames
         return [] if may_grow else self.flush()
 
     def flush(self) -> list[FrameSpans]:
@@ -213,9 +184,9 @@ class SpeechPacker:
         return [filled] if filled else []
 
     def _append(self, start: int, end: int) -> list[FrameSpans]:
-        joins = bool(self._spans) and start - self._spans[-1][1] <= self._max_gap_frames
+        joins = bool(self._spans) and start - self._spans[-1][1] <= self.max_gap_frames
         joined_start = self._spans[-1][1] if joins else start
-        windows = self.flush() if total_frames(self._spans) + end - joined_start > self._window_frames else []
+        windows = self.flush() if total_frames(self._spans) + end - joined_start > self.window_frames else []
         if windows or not joins:
             self._spans.append((start, end))
         else:
@@ -284,17 +255,8 @@ class SpeechSegmenter:
         """Yield the spans of speech within some clips, one window of them at a time, as soon as they are certain.
 
         An empty tuple follows every block that was read: a caller with other work is not kept by hours of silence.
-
-        Parameters
-        ----------
-        windows : MelWindows
-            Reader of `blocks`; frames that no window can need any more are discarded from it.
-        clips : iterable of (start, end)
-            In frames; an end of None is that of the recording.
-        window_frames : int
-            Most frames of a window.
-        apart : bool
-            Whether each region has windows of its own.
+        `windows` reads from `blocks`; frames that no window can need any more are discarded from it. If regions are
+        `apart`, each has windows of its own.
         """
         flush_silence_frames = 0 if apart else FLUSH_SILENCE_FRAMES
         for start, end in clips:

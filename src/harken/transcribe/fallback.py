@@ -28,6 +28,8 @@ MOST_LAYERS_IN_DOUBT = 6
 
 FallbackResult = tuple[DecodingResult, tuple[Attempt, ...]]
 """The result of a window, and all attempts at it, the accepted one last."""
+_Judged = tuple[DecodingResult, str | None]
+"""The result of an attempt, and the reason if it is rejected."""
 
 
 def decode_with_fallback(
@@ -39,8 +41,7 @@ def decode_with_fallback(
     rules: LogitRules,
     options: TranscribeOptions,
     observe: Observer,
-    attention: bool = False,
-    draft_context: DraftContext | None = None,
+    draft_context: DraftContext | None,
 ) -> tuple[list[FallbackResult], DecodeStats]:
     """Decode windows at rising temperatures until their results pass the thresholds.
 
@@ -60,40 +61,40 @@ def decode_with_fallback(
     Source: openai/whisper, transcribe.py, decode_with_fallback, which accepts the last attempt if all fail: a sample at
     temperature 1. Accepting the best is faster-whisper's rule (transcribe.py, generate_with_fallback).
     """
-    attempts: list[list[tuple[DecodingResult, str | None]]] = [[] for _ in windows]
+    attempts: list[list[_Judged]] = [[] for _ in windows]
     total = DecodeStats()
 
     def attempt(
-        indices: Sequence[int], strategy: Strategy, seed: int, drafts: DraftContext | None
-    ) -> list[DecodingResult]:
+        indices: Sequence[int], strategy: Strategy, number: int, drafts: DraftContext | None
+    ) -> list[_Judged]:
         nonlocal total
         results, stats = decode(
             backend,
             features,
-            [_window_for_attempt(windows[i], seed, attempts[i]) for i in indices],
+            [_window_for_attempt(windows[i], number, attempts[i]) for i in indices],
             tokenizer=tokenizer,
             logit_rules=rules,
             strategy=strategy,
             observe=observe,
-            attention=attention,
+            attention=options.needs_attention,
             word_attention=options.word_timestamps,
             draft_context=drafts,
             max_compression_ratio=options.compression_ratio_threshold,
         )
         total += stats
-        return results
+        return [(decoded, options.rejection_reason(decoded)) for decoded in results]
 
     gains = tokenizer.multilingual and backend.dims.n_audio_layer <= MOST_LAYERS_IN_DOUBT
     second_look = options.second_look if gains else None
     failing = list(range(len(windows)))
     for number, strategy in enumerate(options.strategies()):
-        for i, decoded in zip(failing, attempt(failing, strategy, number, draft_context), strict=True):
-            attempts[i].append((decoded, options.rejection_reason(decoded)))
+        for i, judged in zip(failing, attempt(failing, strategy, number, draft_context), strict=True):
+            attempts[i].append(judged)
         if isinstance(strategy, Greedy) and second_look:
             unsure = [i for i in failing if _is_unsure(*attempts[i][-1], options)]
             looks = attempt(unsure, second_look, number, None) if unsure else []
-            for i, decoded in zip(unsure, looks, strict=True):
-                attempts[i][-1:] = _surer_last(attempts[i][-1], (decoded, options.rejection_reason(decoded)))
+            for i, judged in zip(unsure, looks, strict=True):
+                attempts[i][-1:] = _surer_last(attempts[i][-1], judged)
         failing = [i for i in failing if attempts[i][-1][1] is not None]
         if not failing:
             break
@@ -105,9 +106,7 @@ def _is_unsure(decoded: DecodingResult, rejection: str | None, options: Transcri
     return rejection is not None or not (_logprob(decoded) >= SURE_LOGPROB or options.is_silence(decoded))
 
 
-def _surer_last(
-    greedy: tuple[DecodingResult, str | None], beams: tuple[DecodingResult, str | None]
-) -> list[tuple[DecodingResult, str | None]]:
+def _surer_last(greedy: _Judged, beams: _Judged) -> list[_Judged]:
     """Return both attempts: last the one that passed, of two that did the more probable one."""
     surer, other = beams, greedy
     if greedy[1] is None and (beams[1] is not None or _logprob(greedy[0]) >= _logprob(beams[0])):
@@ -122,23 +121,19 @@ def _logprob(decoded: DecodingResult) -> float:
     return round(decoded.hypothesis.avg_logprob, 4)
 
 
-def _window_for_attempt(
-    window: Window, attempt_index: int, attempts: list[tuple[DecodingResult, str | None]]
-) -> Window:
+def _window_for_attempt(window: Window, number: int, attempts: Sequence[_Judged]) -> Window:
     """Return a window with the random seed of an attempt, and the tokens of the attempt before as its draft."""
     previous = attempts[-1][0].hypothesis.tokens if attempts else window.draft_tokens
-    return replace(window, seed=(*window.seed, attempt_index), draft_tokens=previous)
+    return replace(window, seed=(*window.seed, number), draft_tokens=previous)
 
 
-def _select_attempt(
-    attempts: list[tuple[DecodingResult, str | None]], options: TranscribeOptions
-) -> FallbackResult:
+def _select_attempt(attempts: Sequence[_Judged], options: TranscribeOptions) -> FallbackResult:
     """Return the last attempt if it passed, else the best of the failures."""
-    best = attempts[-1]
-    if best[1] is not None:
-        best = max(attempts, key=lambda rejected: _failure_rank(rejected[0], options))
-    others = [_to_attempt(decoded, reason) for decoded, reason in attempts if decoded is not best[0]]
-    return best[0], (*others, _to_attempt(best[0], None))
+    best, rejection = attempts[-1]
+    if rejection is not None:
+        best = max((decoded for decoded, _ in attempts), key=lambda decoded: _failure_rank(decoded, options))
+    others = [_to_attempt(decoded, reason) for decoded, reason in attempts if decoded is not best]
+    return best, (*others, _to_attempt(best, None))
 
 
 def _failure_rank(decoded: DecodingResult, options: TranscribeOptions) -> tuple[bool, float]:

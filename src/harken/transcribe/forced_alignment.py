@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from harken.transcribe.hallucination import normalize_phrase
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.recording import RecordingTranscriber
 from harken.transcribe.scheduler import Scheduler
-from harken.transcribe.window_decoder import WindowDecoder, frames_to_encode
+from harken.transcribe.window_decoder import AudioWindow, WindowDecoder
 from harken.transcribe.word_boundaries import fit_to_speech
 from harken.transcribe.word_timestamps import align_tokens, words_by_segment
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
@@ -81,8 +82,9 @@ def _align_window(
     segmenter = SpeechSegmenter(iter([samples]), options.vad_options(), window_decoder.speech_detector)
     windows = MelWindows(segmenter.blocks(), backend.dims.n_mels, window_decoder.window_frames)
     mel, frames = windows.window(0, None)
-    positions = window_decoder.positions_to_encode(frames)
-    features = backend.encode(frames_to_encode(mel, positions), positions)
+    window = AudioWindow(mel=mel, content_frames=frames, seek=0, is_first=True)
+    (encoded,) = window_decoder.encode([window])
+    features = encoded.batch.features
     if language is None:
         (probabilities,) = window_decoder.languages_of(features)
         language = next(iter(probabilities))
@@ -104,8 +106,7 @@ def _align_window(
     return fit_to_speech(words, speech) if options.vad and speech else words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextChunk:
+class TextChunk(NamedTuple):
     """A part of a text and the time span in which it is spoken."""
 
     text: str
@@ -113,8 +114,7 @@ class TextChunk:
     end_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Anchor:
+class _Anchor(NamedTuple):
     """A position in text and recording between two recognized words that also follow each other in the text."""
 
     text_index: int
@@ -127,20 +127,8 @@ def split_text(
 ) -> Iterator[TextChunk]:
     """Yield the chunks of a text in order; joined they are the text, and together they cover the recording.
 
-    Each chunk ends in the longest pause in the second half of the time it may have, if there is one.
-
-    Parameters
-    ----------
-    text : str
-        Text that is spoken in the recording.
-    recognized : sequence of Word
-        Words of a transcription of the recording.
-    duration_s : float
-        Length of the recording.
-    max_chunk_s : float
-        Longest duration of a chunk.
-    language : str
-        Code of the language, which decides whether words are separated by spaces.
+    Each chunk ends in the longest pause between recognized words in the second half of the time it may have, if there
+    is one. The language decides whether words are separated by spaces.
 
     Raises
     ------
@@ -151,20 +139,18 @@ def split_text(
     start, start_s = 0, 0.0
     while duration_s - start_s > max_chunk_s:
         in_reach = [
-            anchor
-            for anchor in anchors
-            if start_s < anchor.time_s <= start_s + max_chunk_s and anchor.text_index > start
+            at for at in anchors if start_s < at.time_s <= start_s + max_chunk_s and at.text_index > start
         ]
-        in_second_half = [anchor for anchor in in_reach if anchor.time_s > start_s + max_chunk_s / 2]
+        in_second_half = [at for at in in_reach if at.time_s > start_s + max_chunk_s / 2]
         if not in_reach:
             raise AudioError(
                 f"the recording does not match the text from {start_s:.2f} s on; "
                 f"allowed are at most {max_chunk_s:g} s without a matching word"
             )
-        anchor = max(in_second_half or in_reach, key=lambda anchor: (anchor.pause_s, anchor.time_s))
-        yield TextChunk(text=text[start : anchor.text_index], start_s=start_s, end_s=anchor.time_s)
+        anchor = max(in_second_half or in_reach, key=lambda at: (at.pause_s, at.time_s))
+        yield TextChunk(text[start : anchor.text_index], start_s, anchor.time_s)
         start, start_s = anchor.text_index, anchor.time_s
-    yield TextChunk(text=text[start:], start_s=start_s, end_s=duration_s)
+    yield TextChunk(text[start:], start_s, duration_s)
 
 
 def _anchors(text: str, recognized: Sequence[Word], language: str) -> Iterator[_Anchor]:

@@ -62,19 +62,9 @@ class SpeechGap:
 def token_peaks(
     hypothesis: Hypothesis, indices: Iterable[int], tokenizer: Tokenizer, n_positions: int
 ) -> list[TokenPeak]:
-    """Return where some tokens of a text attend to, as far as they are of words.
+    """Return where some tokens of a text attend to, as far as they are of words, within the positions that hold audio.
 
     Punctuation is left out: it attends to the pause behind a word, or to the next word.
-
-    Parameters
-    ----------
-    hypothesis : Hypothesis
-        Decoded with `attention`.
-    indices : iterable of int
-        Indices of the tokens.
-    tokenizer : Tokenizer
-    n_positions : int
-        Number of positions of the window that hold audio.
     """
     assert hypothesis.attention is not None, "the hypothesis was decoded with attention"
     of_words = [index for index in indices if _is_of_word(hypothesis.tokens[index], tokenizer)]
@@ -83,30 +73,13 @@ def token_peaks(
     return [TokenPeak(index, int(frame)) for index, frame in zip(of_words, frames, strict=True)]
 
 
-def span_peaks(token_index: int, span: FrameSpan) -> list[TokenPeak]:
-    """Return peaks of one token all over a stretch, which it covers then."""
-    return [TokenPeak(token_index, frame) for frame in range(*span, WORD_REACH_FRAMES)]
-
-
 def uncovered_spans(
     peaks: Iterable[TokenPeak], speech: Sequence[FrameSpan], end: int, min_frames: int = MIN_SPEECH_FRAMES
 ) -> list[FrameSpan]:
-    """Return the stretches of a window with enough speech that no word covers.
+    """Return the stretches of a window with enough speech that no word covers, in frames.
 
-    Parameters
-    ----------
-    peaks : iterable of TokenPeak
-    speech : sequence of (int, int)
-        Speech in frames of the window, in order and without overlap.
-    end : int
-        Frame behind the last one that the window's text is about.
-    min_frames : int
-        Frames of speech that are enough.
-
-    Returns
-    -------
-    list of (int, int)
-        In order. Each begins and ends at a silence if there is one between it and the peak of the word beside it.
+    The text of the window is about all before `end`. Each stretch begins and ends at a silence if there is one between
+    it and the peak of the word beside it.
     """
     reach = WORD_REACH_FRAMES
     speech = [(first, min(last, end)) for first, last in speech if first < end]
@@ -119,7 +92,7 @@ def uncovered_spans(
     ]
 
 
-def divide_at(
+def _divide_at(
     spans: Iterable[FrameSpan],
     peaks: Sequence[TokenPeak],
     token_segments: Sequence[TokenSegment],
@@ -128,18 +101,9 @@ def divide_at(
 ) -> list[SpeechGap]:
     """Return uncovered stretches with the place of each in the text: where fewest words are on its wrong side.
 
-    Parameters
-    ----------
-    spans : iterable of (int, int)
-        From `uncovered_spans`.
-    peaks : sequence of TokenPeak
-    token_segments : sequence of TokenSegment
-        Segments of the same tokens. If a place between two of them is as good as any, it is taken.
-    tokenizer : Tokenizer
-    language : str
-        Code of the language of the text, which decides where words begin.
+    It is where a word begins in that language. If a place between two segments is as good as any, it is taken.
     """
-    bounds = [*accumulate((len(segment.tokens) for segment in token_segments), initial=0)]
+    bounds = {0, *(segment.behind for segment in token_segments)}
     places = {*bounds, *_word_starts(token_segments, tokenizer, language)}
     gaps: list[SpeechGap] = []
     for start, end in spans:
@@ -152,34 +116,6 @@ def divide_at(
         earliest = gaps[-1].next_token if gaps else 0
         gaps.append(SpeechGap(start, end, min((p for p in places if p >= earliest), key=badness)))
     return gaps
-
-
-def split_at_gaps(
-    segments: Sequence[ScoredText], gaps: Sequence[SpeechGap], end: int, tokenizer: Tokenizer
-) -> list[list[ScoredText]]:
-    """Return the segments before the first gap, those between each two gaps, and those behind the last one.
-
-    A segment that goes on behind a gap is divided, and its score holds for each part. None reaches into a gap.
-
-    Parameters
-    ----------
-    segments : sequence of ScoredText
-    gaps : sequence of SpeechGap
-        In order.
-    end : int
-        Frame behind the last one of the window.
-    tokenizer : Tokenizer
-    """
-    n_tokens = sum(len(segment.tokens) for segment in segments)
-    token_bounds = pairwise([0, *(gap.next_token for gap in gaps), n_tokens])
-    frame_bounds = zip([0, *(gap.end for gap in gaps)], [*(gap.start for gap in gaps), end], strict=True)
-    return [
-        [
-            _clipped(part, -(-first_frame // FRAMES_PER_POSITION), last_frame // FRAMES_PER_POSITION)
-            for part in _parts(segments, first_token, last_token, tokenizer)
-        ]
-        for (first_token, last_token), (first_frame, last_frame) in zip(token_bounds, frame_bounds, strict=True)
-    ]
 
 
 def _is_of_word(token: int, tokenizer: Tokenizer) -> bool:
@@ -209,25 +145,22 @@ def _overlap(span: FrameSpan, speech: Iterable[FrameSpan]) -> int:
 
 def _word_starts(token_segments: Iterable[TokenSegment], tokenizer: Tokenizer, language: str) -> Iterator[int]:
     """Yield the index of the first token of every word."""
-    offset = 0
     for segment in token_segments:
-        rows = [offset + i for i, token in enumerate(segment.tokens) if token < tokenizer.eot]
-        offset += len(segment.tokens)
+        indices = segment.text_indices(tokenizer.eot)
         _, groups = tokenizer.split_words([t for t in segment.tokens if t < tokenizer.eot], language)
         starts = accumulate((len(group) for group in groups), initial=0)
         for start, group in zip(starts, groups, strict=False):
             if any(_is_of_word(token, tokenizer) for token in group):
-                yield rows[start]
+                yield indices[start]
 
 
 def _parts(segments: Iterable[ScoredText], first: int, last: int, tokenizer: Tokenizer) -> Iterator[ScoredText]:
     """Yield the segments between two tokens, cut where they reach beyond."""
-    offset = 0
     for segment in segments:
-        tokens = segment.tokens[max(0, first - offset) : max(0, last - offset)]
-        offset += len(segment.tokens)
-        if tokens:
-            yield replace(segment, tokens=tokens, text=tokenizer.decode(tokens))
+        begin, end = max(first, segment.first), min(last, segment.behind)
+        if begin < end:
+            tokens = segment.tokens[begin - segment.first : end - segment.first]
+            yield replace(segment, tokens=tokens, text=tokenizer.decode(tokens), first=begin)
 
 
 def _clipped(segment: ScoredText, first: int, last: int) -> ScoredText:
@@ -245,8 +178,6 @@ class GapFilling:
     ----------
     maker : SegmentMaker
     window : WindowText
-    end : int
-        Frame of the window up to which speech should have words.
     depth : int
         0 for a window of the chain, 1 for one of its gaps.
 
@@ -255,7 +186,7 @@ class GapFilling:
     window : WindowText
     """
 
-    def __init__(self, maker: SegmentMaker, window: WindowText, end: int, depth: int = 0) -> None:
+    def __init__(self, maker: SegmentMaker, window: WindowText, depth: int = 0) -> None:
         self._maker, self._depth, self.window = maker, depth, window
         self._options = maker.decoder.options
         self._pending: deque[SpeechGap] = deque()
@@ -264,13 +195,15 @@ class GapFilling:
         if not maker.segmenter or not self._options.fill_gaps:
             return
         peaks = self._peaks() if window.scored else []
+        # The next window decodes what is behind this one's text.
+        end = window.n_frames if depth else window.end_frame
         # Of a window without any text, even the shortest speech is told.
         min_frames = MIN_SPEECH_FRAMES if peaks or window.has_words else 1
         spans = uncovered_spans(peaks, maker.speech(window.offset, window.n_frames), end, min_frames)
         # Without words it would be the same window once more.
         if window.has_words and depth < MAX_DEPTH:
             language, tokenizer = window.result.language, maker.decoder.tokenizer
-            self._pending.extend(divide_at(spans, peaks, window.scored, tokenizer, language))
+            self._pending.extend(_divide_at(spans, peaks, window.scored, tokenizer, language))
         else:
             self._report(spans, self._rejection_reason(window.result) or "no words")
 
@@ -301,7 +234,7 @@ class GapFilling:
         if reason or not any(scored.is_segment for scored in text.scored):
             self._report([(gap.start, gap.end)], reason or "no words")
         else:
-            self._filled.append((gap, GapFilling(self._maker, text, n_frames, self._depth + 1)))
+            self._filled.append((gap, GapFilling(self._maker, text, self._depth + 1)))
 
     def segments(self) -> tuple[list[ScoredSegment], float | None]:
         """Return the segments of the window and of its gaps in order, and the median duration of the window's words."""
@@ -309,19 +242,34 @@ class GapFilling:
         if not gaps:
             segments, median_duration = self._maker.segments(window)
             return list(zip(window.scored, segments, strict=True)), median_duration
-        groups = split_at_gaps(window.scored, gaps, window.n_frames, self._maker.decoder.tokenizer)
+        spans = list(
+            zip([0, *(gap.end for gap in gaps)], [*(gap.start for gap in gaps), window.n_frames], strict=True)
+        )
+        groups = self._split_at(gaps, spans)
         scored = [part for group in groups for part in group]
         segments, median_duration = self._maker.segments(replace(window, scored=tuple(scored)))
         own = iter(zip(scored, segments, strict=True))
-        bounds = zip(
-            [0, *(gap.end for gap in gaps)], [*(gap.start for gap in gaps), window.n_frames], strict=True
-        )
         merged: list[ScoredSegment] = []
-        for group, span, filled in zip_longest(groups, bounds, self._filled):
+        for group, span, filled in zip_longest(groups, spans, self._filled):
             times_s = self._times_s(span)
             merged += [(text, _within(segment, *times_s)) for text, segment in islice(own, len(group))]
             merged += filled[1].segments()[0] if filled else []
         return merged, median_duration
+
+    def _split_at(self, gaps: Sequence[SpeechGap], spans: Sequence[FrameSpan]) -> list[list[ScoredText]]:
+        """Return the window's segments in each span before, between and behind the gaps; none reaches into a gap.
+
+        A segment that goes on behind a gap is divided, and its score holds for each part.
+        """
+        scored, tokenizer = self.window.scored, self._maker.decoder.tokenizer
+        token_bounds = pairwise([0, *(gap.next_token for gap in gaps), scored[-1].behind])
+        return [
+            [
+                _clipped(part, -(-start // FRAMES_PER_POSITION), end // FRAMES_PER_POSITION)
+                for part in _parts(scored, *tokens, tokenizer)
+            ]
+            for tokens, (start, end) in zip(token_bounds, spans, strict=True)
+        ]
 
     def _peaks(self) -> list[TokenPeak]:
         """Return where the tokens of the window's segments attend to.
@@ -329,14 +277,13 @@ class GapFilling:
         What is left out as a hallucination is reported as that, so it covers its time; what is no segment covers none.
         """
         window, tokenizer = self.window, self._maker.decoder.tokenizer
-        bounds = pairwise(accumulate((len(scored.tokens) for scored in window.scored), initial=0))
-        segments = [pair for pair in zip(window.scored, bounds, strict=True) if pair[0].is_segment]
-        indices = [index for _, (first, last) in segments for index in range(first, last)]
+        segments = [scored for scored in window.scored if scored.is_segment]
+        indices = [index for scored in segments for index in scored.text_indices(tokenizer.eot)]
         peaks = token_peaks(window.result.decoded.hypothesis, indices, tokenizer, window.n_positions)
-        for scored, (first, _) in segments:
+        for scored in segments:
             if scored.drop_reason is not None:
                 start, end = (round(FRAMES_PER_POSITION * time) for time in (scored.start, scored.end))
-                peaks += span_peaks(first, (start, end))
+                peaks += [TokenPeak(scored.first, frame) for frame in range(start, end, WORD_REACH_FRAMES)]
         return peaks
 
     def _rejection_reason(self, result: WindowResult) -> str | None:

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,66 +20,6 @@ from numpy.typing import NDArray
 from harken.audio.vad import CHUNK_SAMPLES
 from harken.transcribe.chunking import FrameSpans
 from harken.types import HOP_SAMPLES
-
-SILENCE_PHRASES = {
-    "en": (
-        "Thank you", "Thank you very much", "Thank you so much", "Thank you for watching",
-        "Thanks for watching", "Thank you so much for watching", "Thanks for listening",
-        "Thank you for listening", "Please subscribe", "Please subscribe to my channel",
-        "Like and subscribe", "See you next time", "See you in the next video",
-        "I'll see you in the next video", "We'll be right back", "You", "Bye", "Bye bye", "Goodbye",
-        "The end", "Silence", "Music", "Applause", "Laughter", "Foreign",
-    ),
-    "de": (
-        "Vielen Dank", "Vielen Dank fürs Zuschauen", "Danke fürs Zuschauen", "Bis zum nächsten Mal",
-        "Tschüss", "Danke",
-    ),
-    "fr": (
-        "Merci", "Merci d'avoir regardé", "Merci d'avoir regardé cette vidéo",
-        "Merci d'avoir regardé la vidéo", "Abonnez-vous", "À bientôt", "Au revoir", "Musique",
-    ),
-    "es": (
-        "Gracias", "Muchas gracias", "Gracias por ver el video", "Gracias por ver", "Suscríbete",
-        "Suscríbete al canal",
-    ),
-    "it": ("Grazie", "Grazie a tutti", "Grazie per aver guardato il video", "Grazie per la visione"),
-    "pt": ("Obrigado", "Obrigada", "Obrigado por assistir", "Inscreva-se no canal", "Tchau"),
-    "nl": ("Bedankt voor het kijken", "Dank u wel", "Dank je wel", "Tot de volgende keer"),
-    "sv": ("Tack", "Tack för att du tittade", "Tack för att ni tittade"),
-    "no": ("Takk for at du så på",),
-    "da": ("Tak", "Tak for at I så med"),
-    "fi": ("Kiitos", "Kiitos katsomisesta"),
-    "pl": ("Dziękuję", "Dziękuję za uwagę", "Dzięki za obejrzenie", "Dziękuję za obejrzenie"),
-    "cs": ("Děkuji", "Děkujeme za pozornost"),
-    "hu": ("Köszönöm", "Köszönöm szépen", "Köszönöm, hogy megnézted"),
-    "ro": ("Mulțumesc", "Vă mulțumim pentru vizionare"),
-    "tr": ("Teşekkürler", "İzlediğiniz için teşekkür ederim", "Abone olmayı unutmayın"),
-    "el": ("Ευχαριστώ", "Σας ευχαριστώ"),
-    "ru": (
-        "Спасибо", "Спасибо за просмотр", "Спасибо за внимание", "До новых встреч",
-        "Подписывайтесь на канал",
-    ),
-    "uk": ("Дякую", "Дякую за перегляд", "Дякую за увагу"),
-    "ar": ("شكرا", "شكرا للمشاهدة", "شكرا على المشاهدة", "اشتركوا في القناة"),
-    "ja": (
-        "ご視聴ありがとうございました", "ご視聴いただきありがとうございます",
-        "ご視聴いただきありがとうございました", "最後までご視聴いただきありがとうございます",
-        "ありがとうございました", "ありがとうございます", "おやすみなさい", "チャンネル登録お願いします",
-        "チャンネル登録よろしくお願いします", "次の動画でお会いしましょう", "またね",
-    ),
-    "zh": (
-        "谢谢", "谢谢大家", "谢谢观看", "感谢观看", "感谢收看", "谢谢收看", "多谢您收看", "謝謝",
-        "謝謝大家", "謝謝觀看", "多謝您收看", "請不吝點贊訂閱轉發打賞支持明鏡與點點欄目",
-        "请不吝点赞订阅转发打赏支持明镜与点点栏目", "下期再见", "我们下期再见",
-    ),
-    "ko": (
-        "감사합니다", "시청해주셔서 감사합니다", "시청해 주셔서 감사합니다", "구독과 좋아요 부탁드립니다",
-        "다음 영상에서 만나요",
-    ),
-    "vi": ("Cảm ơn các bạn đã theo dõi", "Hẹn gặp lại các bạn trong những video tiếp theo"),
-    "id": ("Terima kasih", "Terima kasih telah menonton"),
-}  # fmt: skip
-"""Phrases, by language, that Whisper often writes for silence. They may also have been spoken."""
 
 _SUBTITLE_CREDITS = re.compile(
     r"""amara\ org | dimatorzok | castingwords | zeoranger | btistudios | authorwave | jesper\ buhl | nicolai\ winther
@@ -205,7 +146,7 @@ def _longest_run(words: Sequence[str], distance: int) -> int:
 
 def is_silence_phrase(text: str) -> bool:
     """Return whether the whole text is a phrase that Whisper often writes for silence."""
-    return normalize_phrase(text) in _silence_phrases()
+    return normalize_phrase(text) in silence_phrases()
 
 
 def is_subtitle_credit(text: str) -> bool:
@@ -222,19 +163,17 @@ def normalize_phrase(text: str) -> str:
 
 
 @cache
-def _silence_phrases() -> frozenset[str]:
-    return frozenset(normalize_phrase(phrase) for phrases in SILENCE_PHRASES.values() for phrase in phrases)
+def silence_phrases() -> frozenset[str]:
+    """Read the phrases that Whisper often writes for silence, a line for each language; they may also be spoken."""
+    lines = (Path(__file__).parent / "data" / "silence_phrases.txt").read_text(encoding="utf-8").splitlines()
+    phrases = (phrase for line in lines for phrase in line.partition(": ")[2].split(" | "))
+    return frozenset(map(normalize_phrase, phrases))
 
 
 def mean_speech_probability(probabilities: NDArray[np.float32], spans: FrameSpans) -> float:
     """Return the mean probability of speech in some spans of the recording, 0 without any.
 
-    Parameters
-    ----------
-    probabilities : ndarray of shape (chunks,), float32
-        From `harken.audio.vad.SpeechDetector`, from the start of the recording.
-    spans : tuple of (int, int)
-        In mel frames; `FrameSource.spans` gives those of a segment.
+    The probabilities are those of all chunks of a `harken.audio.vad.SpeechDetector`, the spans in mel frames.
     """
     frames_per_chunk = CHUNK_SAMPLES / HOP_SAMPLES
     span_probabilities = [
@@ -247,14 +186,8 @@ def mean_speech_probability(probabilities: NDArray[np.float32], spans: FrameSpan
 def attended_stretch(attention: NDArray[np.float32], n_positions: int) -> tuple[int, int]:
     """Return the positions from the first to behind the last that the tokens of a segment attend to most.
 
-    A little before and behind them belongs to the stretch: a token attends to the middle of what it stands for.
-
-    Parameters
-    ----------
-    attention : ndarray of shape (heads, tokens, positions), float32
-        As for `attention_concentration`, with a token at least.
-    n_positions : int
-        Number of positions that hold audio.
+    A little before and behind them belongs to the stretch: a token attends to the middle of what it stands for. The
+    arguments are those of `attention_concentration`, with a token at least.
     """
     peaks = attention.mean(axis=0)[:, : max(1, n_positions)].argmax(axis=1)
     return max(0, int(peaks.min()) - _PEAK_RADIUS_POSITIONS), int(peaks.max()) + _PEAK_RADIUS_POSITIONS + 1
@@ -263,7 +196,8 @@ def attended_stretch(attention: NDArray[np.float32], n_positions: int) -> tuple[
 def attention_concentration(attention: NDArray[np.float32], n_positions: int) -> float:
     """Return the mean share of attention that the tokens of a segment have near their most attended position.
 
-    For a token that was spoken, the decoder attends to the position where it was; otherwise it attends everywhere.
+    For a token that was spoken, the decoder attends to the position where it was; otherwise it attends everywhere. The
+    share is that within 0.2 s of the most attended position, 0 to 1; it is 0 where there are no tokens.
 
     Parameters
     ----------
@@ -271,11 +205,6 @@ def attention_concentration(attention: NDArray[np.float32], n_positions: int) ->
         Softmax weights of the alignment heads for the text tokens of a segment (`harken.contract.Session.attention`).
     n_positions : int
         Number of positions that hold audio.
-
-    Returns
-    -------
-    float
-        Share within 0.2 s of the most attended position, 0 to 1; 0 where there are no tokens.
     """
     weights = attention.mean(axis=0)
     if not len(weights):

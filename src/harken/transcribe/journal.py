@@ -108,7 +108,6 @@ class Journal:
 
 
 def _to_json(outcome: WindowOutcome) -> dict[str, Any]:
-    language = outcome.language
     return {
         "chain": outcome.chain,
         "offset": outcome.offset,
@@ -119,11 +118,7 @@ def _to_json(outcome: WindowOutcome) -> dict[str, Any]:
         "last_speech_s": outcome.last_speech_s,
         "draft_tokens": outcome.draft_tokens,
         "unwritten": [asdict(speech) for speech in outcome.unwritten],
-        "language": {
-            "code": language.code,
-            "probability": language.probability,
-            "posterior": {**language.posterior},
-        },
+        "language": asdict(outcome.language),
     }
 
 

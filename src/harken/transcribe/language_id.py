@@ -3,8 +3,8 @@ or of each of its windows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 
 import numpy as np
 
@@ -28,21 +28,8 @@ def language_probabilities(
 ) -> list[dict[str, float]]:
     """Return the probability of each language in each window, most probable first.
 
-    Opens a session of its own, so no other KV cache is touched. An English-only model returns {"en": 1.0}.
-
-    Parameters
-    ----------
-    backend : Backend
-    features : Features
-        From `backend.encode`, one window or many.
-    tokenizer : Tokenizer
-    languages : collection of str
-        Codes or names of the languages that are possible, among which the probabilities are normalized; empty for all.
-
-    Returns
-    -------
-    list of dict of str to float
-        One a window, code to probability; each sums to 1.
+    They sum to 1 over the languages that are possible, of which codes or names are given; none allow all. It opens a
+    session of its own, so no other KV cache is touched. An English-only model returns {"en": 1.0}.
 
     Raises
     ------
@@ -86,67 +73,28 @@ def allowed_languages(tokenizer: Tokenizer, languages: Collection[str]) -> tuple
     return codes or known
 
 
-@dataclass(frozen=True, slots=True)
-class LanguageVote:
-    """The language of a whole recording, from its first windows.
+def vote_on_language(
+    windows: Iterable[LanguageProbabilities], threshold: float, max_windows: int
+) -> dict[str, float]:
+    """Return the probability of each language in a whole recording, most probable first, from its first windows.
 
-    The first window whose most probable language reaches the threshold decides. If no window reaches it, the mean of
-    their probabilities decides.
-
-    Parameters
-    ----------
-    threshold : float
-        Probability at which one window decides, 0 to 1.
-    max_windows : int
-        Most windows to take into account, 1 or more.
-    observed : tuple of mapping
-        Probabilities of the windows so far.
-
-    Raises
-    ------
-    OptionError
-        If `threshold` or `max_windows` is outside what is allowed.
+    The first window whose most probable language reaches the threshold decides, and no further one is read. If none of
+    `max_windows` reaches it, the mean of their probabilities decides. There is at least one window.
     """
-
-    threshold: float = 0.5
-    max_windows: int = 4
-    observed: tuple[LanguageProbabilities, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.threshold <= 1:
-            raise OptionError("language_threshold", self.threshold, "a probability from 0 to 1")
-        if not 1 <= self.max_windows <= 1000:
-            raise OptionError("language_windows", self.max_windows, "an integer from 1 to 1000")
-
-    def update(self, probabilities: LanguageProbabilities) -> LanguageVote:
-        """Return the vote after one more window; this one is unchanged."""
-        return LanguageVote(self.threshold, self.max_windows, (*self.observed, probabilities))
-
-    @property
-    def wants_more(self) -> bool:
-        """True if another window may change the result."""
-        return len(self.observed) < self.max_windows and self._decisive is None
-
-    @property
-    def result(self) -> tuple[str, float]:
-        """Code of the language and its probability; at least one window must have been observed."""
-        return most_probable(self.probabilities)
-
-    @property
-    def probabilities(self) -> dict[str, float]:
-        """Probability of each language, most probable first: those of the window that decided, or the mean of all."""
-        assert self.observed, "no window has been observed"
-        probabilities = mean_probabilities(self.observed) if self._decisive is None else self._decisive
-        return dict(sorted(probabilities.items(), key=lambda item: -item[1]))
-
-    @property
-    def _decisive(self) -> LanguageProbabilities | None:
-        return next((window for window in self.observed if most_probable(window)[1] >= self.threshold), None)
+    observed: list[LanguageProbabilities] = []
+    for window in islice(windows, max_windows):
+        observed.append(window)
+        if max(window.values()) >= threshold:
+            observed = [window]
+            break
+    means = {code: sum(each[code] for each in observed) / len(observed) for code in observed[0]}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
-@dataclass(frozen=True, slots=True)
-class LanguageFilter:
-    """The language of each window of a recording in which the language may change.
+def next_posterior(
+    posterior: LanguageProbabilities, probabilities: LanguageProbabilities, speech_s: float
+) -> dict[str, float]:
+    """Return the probability of each language in the next window of a recording in which the language may change.
 
     It is the forward filter of a hidden Markov model with one state per language; a change to any other language is
     equally likely. One window with weak evidence never changes the language; one with strong evidence does, or two in
@@ -155,53 +103,28 @@ class LanguageFilter:
     Parameters
     ----------
     posterior : mapping
-        Probability of each language after the windows so far; empty before the first.
+        What was returned for the window before; empty before the first.
+    probabilities : mapping
+        Probabilities of the window alone; the same languages in every window.
+    speech_s : float
+        Seconds of speech in the window; less speech has less weight, and no speech never changes the language.
 
     Notes
     -----
     The choice of the two constants is documented in docs/decisions/languages.md. Source of the filter: Rabiner 1989,
     "A Tutorial on Hidden Markov Models", section III.A.
     """
+    weight = min(speech_s / FULL_EVIDENCE_S, 1.0)
 
-    posterior: LanguageProbabilities = field(default_factory=dict)
-
-    def update(self, probabilities: LanguageProbabilities, speech_s: float = FULL_EVIDENCE_S) -> LanguageFilter:
-        """Return the filter after one more window; this one is unchanged.
-
-        Parameters
-        ----------
-        probabilities : mapping
-            Probabilities of the window; the same languages in every window.
-        speech_s : float
-            Seconds of speech in the window; less speech has less weight, and no speech never changes the language.
-        """
-        weight = min(speech_s / FULL_EVIDENCE_S, 1.0)
-        unnormalized = {
-            code: self._prior(code) * max(probability, MIN_PROBABILITY) ** weight
-            for code, probability in probabilities.items()
-        }
-        total = sum(unnormalized.values())
-        return LanguageFilter({code: value / total for code, value in unnormalized.items()})
-
-    @property
-    def result(self) -> tuple[str, float]:
-        """Code of the last window's language and its probability; at least one window must have been observed."""
-        assert self.posterior, "no window has been observed"
-        return most_probable(self.posterior)
-
-    def _prior(self, code: str) -> float:
-        """Return the prior probability of a language for the next window, not normalised."""
-        if not self.posterior:
+    def prior(code: str) -> float:
+        if not posterior:
             return 1.0
-        stay_probability = self.posterior.get(code, 0.0)
+        stay_probability = posterior.get(code, 0.0)
         return stay_probability + SWITCH_ODDS * (1 - stay_probability)
 
-
-def most_probable(probabilities: LanguageProbabilities) -> tuple[str, float]:
-    """Return the most probable language and its probability."""
-    return max(probabilities.items(), key=lambda item: item[1])
-
-
-def mean_probabilities(windows: Sequence[LanguageProbabilities]) -> dict[str, float]:
-    """Return the mean probability of each language over windows with the same languages."""
-    return {code: sum(window[code] for window in windows) / len(windows) for code in windows[0]}
+    unnormalized = {
+        code: prior(code) * max(probability, MIN_PROBABILITY) ** weight
+        for code, probability in probabilities.items()
+    }
+    total = sum(unnormalized.values())
+    return {code: value / total for code, value in unnormalized.items()}

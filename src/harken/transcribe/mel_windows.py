@@ -57,40 +57,18 @@ class MelWindows:
         self.failure: AudioError | None = None
 
     def window(self, seek: int, end: int | None) -> tuple[Floats, int]:
-        """Return the window from a frame on, and the number of its frames that are of the recording.
+        """Return the window from a frame on, shape (1, n_mels, window_frames), and how many frames the recording fills.
 
-        Parameters
-        ----------
-        seek : int
-            First frame; earlier frames are discarded.
-        end : int or None
-            Frame behind the last; None for the end of the recording.
-
-        Returns
-        -------
-        mel : ndarray of shape (1, n_mels, window_frames), float32
-            Padded behind the recording's frames with zeros.
-        frames : int
-            Frames of the recording, 0 to window_frames.
+        Zeros follow behind these, and behind `end`; what is before the window is discarded.
         """
         self.discard_before(seek)
         frames, ceiling = self.read_spans([(seek, min(end or sys.maxsize, seek + self._window_frames))])
         return self.pad_and_normalize(frames, ceiling), frames.shape[1]
 
     def read_spans(self, spans: Sequence[tuple[int, int]]) -> tuple[Floats, float]:
-        """Return the frames of some spans of the recording, end to end, and the peak to normalise them with.
+        """Return the frames of some spans, in order of time, end to end, and the peak for `pad_and_normalize`.
 
-        Parameters
-        ----------
-        spans : sequence of (int, int)
-            First frame of each span and the one behind its last, in order of time.
-
-        Returns
-        -------
-        frames : ndarray of shape (n_mels, frames), float32
-            Not normalised; fewer than asked for where the recording ends before a span does.
-        ceiling : float
-            Peak for `pad_and_normalize`.
+        They have the shape (n_mels, frames), and are fewer than asked for where the recording ends before a span does.
         """
         look_ahead_end = spans[0][0] + self._window_frames + self._look_ahead_frames
         while self._buffer.end < look_ahead_end and self.read_block():

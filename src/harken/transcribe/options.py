@@ -248,9 +248,7 @@ class TranscribeOptions:
 
         Source: openai/whisper, transcribe.py, decode_with_fallback.
         """
-        beam = self._beam(
-            self.beam_size or SECOND_LOOK_BEAMS
-        )  # it checks its options even where it is not used
+        beam = self._beam(self.beam_size or SECOND_LOOK_BEAMS)  # it checks its options even if it is not used
         first = Greedy() if self.beam_size in (None, 1) else beam
         return tuple(
             Sample(temperature=t, best_of=self.best_of, length_penalty=self.length_penalty) if t else first

@@ -15,7 +15,7 @@ from harken.errors import AudioError, Cancelled, HarkenError, OutputError
 from harken.results import DroppedSegment, Segment, UnwrittenSpeech
 from harken.transcribe.chunking import ClipSource, FrameSource, PackedSpeech, SpeechSegmenter
 from harken.transcribe.journal import Journal
-from harken.transcribe.language_id import LanguageFilter, LanguageProbabilities, LanguageVote
+from harken.transcribe.language_id import LanguageProbabilities, next_posterior, vote_on_language
 from harken.transcribe.mel_windows import MelWindows
 from harken.transcribe.options import Callbacks
 from harken.transcribe.window_chain import ChainContext, KnownText, LanguageState, WindowChain
@@ -92,7 +92,7 @@ class RecordingTranscriber:
         self.language = self.options.language_code
         self.language_probability: float | None = None
         self.stats = DecodeStats()
-        self._language_filter = LanguageFilter()
+        self._language_posterior: LanguageProbabilities = {}
         self._segmenter = (
             SpeechSegmenter(blocks, self.options.vad_options(), window_decoder.speech_detector)
             if self.options.vad
@@ -105,7 +105,9 @@ class RecordingTranscriber:
             self._window_frames,
         )
         self._frame_sources: Iterator[FrameSource | None] = (
-            self._packed_sources(self._segmenter) if self._segmenter else self._clip_sources()
+            self._packed_sources(self._segmenter)
+            if self._segmenter
+            else (ClipSource(self._windows, *clip) for clip in self.options.clips(FRAMES_PER_SECOND))
         )
         # Clips share what they have read; windows that are conditioned on one another wait for one another.
         self.parallel = self._segmenter is not None and not self.options.condition_on_previous_text
@@ -117,7 +119,7 @@ class RecordingTranscriber:
         self._n_chains_opened = 0
         self._exhausted = self.reads_on = False
         self._context = ChainContext(
-            [] if self.options.carry_initial_prompt else list(window_decoder.initial_prompt_tokens)
+            () if self.options.carry_initial_prompt else tuple(window_decoder.initial_prompt_tokens)
         )
         self._n_segments = 0
         self._replacements = self.options.replacements()
@@ -138,7 +140,7 @@ class RecordingTranscriber:
         """Speech regions found so far, start and end in seconds; None without voice activity detection."""
         if self._segmenter is None:
             return None
-        return tuple(_to_seconds(region) for region in self._segmenter.regions)
+        return tuple((a / FRAMES_PER_SECOND, b / FRAMES_PER_SECOND) for a, b in self._segmenter.regions)
 
     @property
     def peak(self) -> float | None:
@@ -184,7 +186,7 @@ class RecordingTranscriber:
                 outcome = self._journal and self._journal.take(chain.index, chain.offset)
                 if not outcome:
                     return window
-                chain.restore(outcome)
+                chain.take(outcome)
                 self._restore_language(outcome.language)
                 self._forget_language_of_window(chain)
         except AudioError as failure:
@@ -221,14 +223,15 @@ class RecordingTranscriber:
         """Collect the segments of its chains, in the order of the recording."""
         while self._chains:
             chain = self._chains[0]
-            for segment, reason in chain.pop_segments():
-                numbered = replace(segment, index=self._n_segments)
-                if reason is not None:
-                    self.dropped.append(DroppedSegment(segment=numbered, reason=reason))
-                    continue
-                self.ready_segments.append(self._replacements.apply(numbered))
-                self._n_segments += 1
-            self.unwritten += chain.pop_unwritten()
+            for outcome in chain.pop_outcomes():
+                self.unwritten += outcome.unwritten
+                for segment, reason in outcome.segments:
+                    numbered = replace(segment, index=self._n_segments)
+                    if reason is not None:
+                        self.dropped.append(DroppedSegment(segment=numbered, reason=reason))
+                        continue
+                    self.ready_segments.append(self._replacements.apply(numbered))
+                    self._n_segments += 1
             self._decoded_until_s = max(self._decoded_until_s, chain.decoded_until_s)
             if not chain.ended:
                 return
@@ -254,9 +257,8 @@ class RecordingTranscriber:
             raise self.failure
         if not window:
             return {}
-        positions = self.window_decoder.positions_to_encode(window.content_frames)
-        (probabilities,) = self.window_decoder.detect_languages(window.mel, positions)
-        return dict(self._vote_on_language(window.seek, probabilities).probabilities)
+        (encoded,) = self.window_decoder.encode([window])
+        return self._vote_on_language(encoded)
 
     def _end_with(self, failure: OutputError) -> None:
         """End the recording, as its journal cannot be kept."""
@@ -295,10 +297,6 @@ class RecordingTranscriber:
             self.reads_on = True
         return None
 
-    def _clip_sources(self) -> Iterator[FrameSource]:
-        for start, end in self.options.clips(FRAMES_PER_SECOND):
-            yield ClipSource(self._windows, start, end)
-
     def _packed_sources(self, segmenter: SpeechSegmenter) -> Iterator[FrameSource | None]:
         """Yield packed speech, and None wherever none is complete after another block."""
         clips = self.options.clips(FRAMES_PER_SECOND)
@@ -310,7 +308,7 @@ class RecordingTranscriber:
     def _restore_language(self, language: LanguageState) -> None:
         """Set the language to that of a window of the journal."""
         self.language, self.language_probability = language.code, language.probability
-        self._language_filter = LanguageFilter(language.posterior)
+        self._language_posterior = language.posterior
 
     def _forget_language_of_window(self, chain: WindowChain) -> None:
         if not self.parallel:  # else other chains may have gone on, and changed the language of the recording
@@ -318,39 +316,38 @@ class RecordingTranscriber:
 
     def _resolve_language(self, encoded: EncodedWindow) -> LanguageState:
         """Return the language of a window: that of the recording, or its own if languages may be mixed."""
-        window = encoded.window
         if self.options.multilingual:
-            self._language_filter = self._language_filter.update(
-                self.window_decoder.language_probabilities(encoded), window.content_frames / FRAMES_PER_SECOND
+            self._language_posterior = next_posterior(
+                self._language_posterior,
+                self.window_decoder.language_probabilities(encoded),
+                encoded.window.content_frames / FRAMES_PER_SECOND,
             )
-            self.language, self.language_probability = self._language_filter.result
+            likeliest = max(self._language_posterior.items(), key=lambda item: item[1])
+            self.language, self.language_probability = likeliest
         elif self.language is None:
-            probabilities = self.window_decoder.language_probabilities(encoded)
-            self.language, probability = self._vote_on_language(window.seek, probabilities).result
+            self.language, probability = next(iter(self._vote_on_language(encoded).items()))
             if self.window_decoder.tokenizer.multilingual:
                 self.language_probability = probability
         return LanguageState(
             code=self.language,
             probability=self.language_probability,
-            posterior=self._language_filter.posterior,
+            posterior=self._language_posterior,
         )
 
-    def _vote_on_language(self, seek: int, probabilities: LanguageProbabilities) -> LanguageVote:
-        """Vote on the language, by one window and as many of those behind it as needed."""
-        vote = LanguageVote(self.options.language_threshold, self.options.language_windows).update(
-            probabilities
-        )
-        while vote.wants_more:
+    def _vote_on_language(self, encoded: EncodedWindow) -> dict[str, float]:
+        """Return the probability of each language, from one window and as many of those behind it as needed."""
+        windows = map(self.window_decoder.language_probabilities, self._encoded_from(encoded))
+        return vote_on_language(windows, self.options.language_threshold, self.options.language_windows)
+
+    def _encoded_from(self, encoded: EncodedWindow) -> Iterator[EncodedWindow]:
+        """Yield an encoded window, and those behind it in the recording, whole and as they are."""
+        yield encoded
+        seek = encoded.window.seek
+        while True:
             seek += self._window_frames
             frames, ceiling = self._windows.read_spans([(seek, seek + self._window_frames)])
-            if not frames.shape[1]:
-                break
-            (window_probabilities,) = self.window_decoder.detect_languages(
-                self._windows.pad_and_normalize(frames, ceiling)
-            )
-            vote = vote.update(window_probabilities)
-        return vote
-
-
-def _to_seconds(region: tuple[int, int]) -> tuple[float, float]:
-    return region[0] / FRAMES_PER_SECOND, region[1] / FRAMES_PER_SECOND
+            if not (n_frames := frames.shape[1]):
+                return
+            mel = self._windows.pad_and_normalize(frames, ceiling)
+            window = AudioWindow(mel=mel, content_frames=n_frames, seek=seek, is_first=False)
+            yield from self.window_decoder.encode([window], whole=True)

@@ -6,20 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
-from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from harken.errors import OptionError
 from harken.results import Segment, Word
 from harken.text import Script
-
-
-class _Change(NamedTuple):
-    """A part of a text, and what stands for it."""
-
-    start: int
-    end: int
-    text: str
+from harken.text.languages import Change
 
 
 class Replacements:
@@ -61,24 +53,21 @@ class Replacements:
         Words that stand for others have their times. A streamed segment is written as `in_script` writes its text.
         """
         if script := self._scripts.get(segment.language or ""):
-            changes = script.changes(segment.text, unfinished=streamed)
-            segment = _rewritten_segment(segment, (_Change(*change) for change in changes))
+            segment = _rewritten_segment(segment, script.changes(segment.text, unfinished=streamed))
         return _rewritten_segment(segment, self._changes(segment.text))
 
     def in_script(self, text: str, language: str | None) -> str:
         """Return the text of a live utterance in the script of its language; a longer one begins with it."""
         script = self._scripts.get(language or "")
-        if not script:
-            return text
-        return _changed(text, [_Change(*change) for change in script.changes(text, unfinished=True)])
+        return _changed(text, script.changes(text, unfinished=True)) if script else text
 
-    def _changes(self, text: str) -> Iterator[_Change]:
+    def _changes(self, text: str) -> Iterator[Change]:
         for found in self._pattern.finditer(text):
             assert found.lastindex, "each alternative is a group"
-            yield _Change(found.start(), found.end(), _in_case_of(found[0], *self._pairs[found.lastindex - 1]))
+            yield Change(found.start(), found.end(), _in_case_of(found[0], *self._pairs[found.lastindex - 1]))
 
 
-def _rewritten_segment(segment: Segment, changes: Iterable[_Change]) -> Segment:
+def _rewritten_segment(segment: Segment, changes: Iterable[Change]) -> Segment:
     if not (changes := [*changes]):
         return segment
     words = segment.words
@@ -103,7 +92,7 @@ def _in_case_of(found: str, wrong: str, right: str) -> str:
     return right[0].upper() + right[1:] if found[0].isupper() and right.islower() else right
 
 
-def _changed(text: str, changes: Sequence[_Change]) -> str:
+def _changed(text: str, changes: Iterable[Change]) -> str:
     parts, end = [], 0
     for change in changes:
         parts += [text[end : change.start], change.text]
@@ -111,7 +100,7 @@ def _changed(text: str, changes: Sequence[_Change]) -> str:
     return "".join([*parts, text[end:]])
 
 
-def _changed_words(words: Sequence[Word], changes: Sequence[_Change]) -> Iterator[Word]:
+def _changed_words(words: Sequence[Word], changes: Sequence[Change]) -> Iterator[Word]:
     """Yield the words of a text after changes to it; together they are the new text."""
     waiting = [*changes]
     starts = [0, *accumulate(len(word.text) for word in words)]
@@ -120,13 +109,12 @@ def _changed_words(words: Sequence[Word], changes: Sequence[_Change]) -> Iterato
         behind, inside = first + 1, []
         while waiting and waiting[0].start < starts[behind]:
             change = waiting.pop(0)
-            inside.append(_Change(change.start - starts[first], change.end - starts[first], change.text))
+            inside.append(Change(change.start - starts[first], change.end - starts[first], change.text))
             while starts[behind] < change.end:
                 behind += 1
         group = words[first:behind]
-        yield from (
-            _rewritten(group, _changed("".join(word.text for word in group), inside)) if inside else group
-        )
+        text = "".join(word.text for word in group)
+        yield from _rewritten(group, _changed(text, inside)) if inside else group
         first = behind
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from harken.results import Segment, UnwrittenSpeech
 from harken.transcribe.chunking import FrameSource, SpeechSegmenter, total_frames
@@ -44,13 +44,13 @@ class ChainContext:
 
     Attributes
     ----------
-    previous_tokens : list of int
+    previous_tokens : tuple of int
         Text tokens before the window, for its prompt.
     last_speech_s : float
         End of the last word, in seconds of the recording.
     """
 
-    previous_tokens: list[int] = field(default_factory=list)
+    previous_tokens: tuple[int, ...] = ()
     last_speech_s: float = 0.0
 
 
@@ -64,7 +64,7 @@ class LanguageState:
     probability : float or None
         Probability of a language that was detected.
     posterior : mapping
-        State of the `harken.transcribe.language_id.LanguageFilter` of a recording whose language may change.
+        From `harken.transcribe.language_id.next_posterior`, of a recording whose language may change.
     """
 
     code: str
@@ -74,7 +74,7 @@ class LanguageState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOutcome:
-    """Everything that the result of a window changes in its chain, so that it can be restored without decoding.
+    """Everything that the result of a window changes in its chain, which can take it without decoding, too.
 
     Attributes
     ----------
@@ -146,23 +146,13 @@ class WindowChain:
 
     Speech of a window that no word covers is decoded again, as windows of its own, before the next one.
 
-    Parameters
-    ----------
-    window_decoder : WindowDecoder
-    frame_source : FrameSource
-        The frames that the windows are read from.
-    segmenter : SpeechSegmenter or None
-        Speech of the recording, for the times of words and the hallucination score.
-    context : ChainContext
-    index : int
-        Its place in the recording, from 0.
-    draft_tokens : tuple of int
-        Tokens expected in its first window.
-    known_text : KnownText or None
-        Text that the recording is expected to have.
+    Its windows are read from a frame source; the segmenter knows the speech of the recording, for the times of words
+    and the hallucination score. The draft tokens are expected in its first window, a known text in the whole recording.
 
     Attributes
     ----------
+    index : int
+        Its place in the recording, from 0.
     offset : int
         Frame of the source at which the next window begins.
     language : LanguageState or None
@@ -190,8 +180,7 @@ class WindowChain:
         self.index, self._draft_tokens, self._known_text = index, draft_tokens, known_text
         self.offset, self._content_frames = 0, 0
         self._filling: GapFilling | None = None
-        self._segments: list[tuple[Segment, str | None]] = []
-        self._unwritten: list[UnwrittenSpeech] = []
+        self._outcomes: list[WindowOutcome] = []
         self.language: LanguageState | None = None
         self.ended = False
         self.decoded_until_s = 0.0
@@ -220,11 +209,12 @@ class WindowChain:
 
     def request(self, encoded: EncodedWindow, language: str) -> DecodeRequest:
         """Return the request to decode the window that was read last."""
+        expected = self._known_text.ahead() if self._known_text else self._draft_tokens
         return DecodeRequest(
             encoded=encoded,
             language=language,
             prompt=self._decoder.build_prompt(language, self._context.previous_tokens),
-            draft_tokens=() if self._filling else self._expected_tokens(),
+            draft_tokens=() if self._filling else expected,
         )
 
     def add_result(self, result: WindowResult) -> WindowOutcome | None:
@@ -239,83 +229,105 @@ class WindowChain:
             self._filling.add_result(result, self._content_frames)
         else:
             window = self._maker.read(result, self.offset, self._content_frames)
-            self._filling = GapFilling(self._maker, window, window.end_frame)
+            self._filling = GapFilling(self._maker, window)
         if self._filling.next_span:
             return None
         filling, self._filling = self._filling, None
-        return self._finish_window(filling)
+        outcome = self._make_outcome(filling)
+        self.take(outcome)
+        return outcome
 
-    def _finish_window(self, filling: GapFilling) -> WindowOutcome:
-        """Add the segments of a window and its gaps, and go on behind them."""
+    def take(self, outcome: WindowOutcome) -> None:
+        """Take the outcome of the window that was read last, and go on behind it."""
+        self._outcomes.append(outcome)
+        self.language = outcome.language
+        self._context.previous_tokens = outcome.previous_tokens
+        self._context.last_speech_s = outcome.last_speech_s
+        self._draft_tokens = outcome.draft_tokens
+        if self._known_text:
+            first = self._maker.timestamp_begin
+            self._known_text.advance(
+                [t for segment, _ in outcome.segments for t in segment.tokens if t < first]
+            )
+        self.offset = outcome.next_offset
+        self.decoded_until_s = self._frame_source.end_s(self.offset)
+
+    def pop_outcomes(self) -> list[WindowOutcome]:
+        """Return the outcomes since the last call."""
+        popped, self._outcomes = self._outcomes, []
+        return popped
+
+    def _make_outcome(self, filling: GapFilling) -> WindowOutcome:
+        """Return the outcome of a window and its gaps."""
         assert self.language, "the language is resolved with the request"
-        window, n_segments = filling.window, len(self._segments)
-        advance = window.advance
-        self._draft_tokens = ()
+        window, advance = filling.window, filling.window.advance
+        previous_tokens, last_speech_s = self._context.previous_tokens, self._context.last_speech_s
+        segments: list[tuple[Segment, str | None]] = []
+        draft_tokens: tuple[int, ...] = ()
         if window.scored:
-            tokens, timestamp_begin = window.result.decoded.hypothesis.tokens, self._maker.timestamp_begin
-            last_word_s = self._add_segments(filling)
-            # Source: openai/whisper, transcribe.py: with words, the next window begins behind the last of them.
-            if last_word_s is not None and not (
-                self._frame_source.self_contained or single_timestamp_ending(tokens, timestamp_begin)
-            ):
-                last_word_frame = last_word_s * FRAMES_PER_SECOND - self._seek(window.offset)
-                if round(last_word_frame) >= _LEAST_ADVANCE_FRAMES:
-                    advance = last_word_frame / FRAMES_PER_POSITION
-            self._draft_tokens = shift_timestamps(
-                tokens[sum(len(segment.tokens) for segment in window.scored) :],
-                timestamp_begin,
+            scored_segments, median_duration = filling.segments()
+            refined = [segment for _, segment in scored_segments]
+            if self._options.word_timestamps:
+                refined, last_speech_s = refine_word_boundaries(
+                    refined,
+                    median_duration_s=None if median_duration is None else median_duration * TIMESTAMP_STEP_S,
+                    last_speech_s=last_speech_s,
+                    speech=self._word_regions_s(window),
+                )
+                advance = self._advance_behind_words(window, refined)
+            segments = [
+                (segment, scored.drop_reason)
+                for (scored, _), segment in zip(scored_segments, refined, strict=True)
+                if scored.is_segment
+            ]
+            decoded = window.result.decoded
+            previous_tokens = self._text_before_next(decoded.temperature, segments)
+            draft_tokens = shift_timestamps(
+                decoded.hypothesis.tokens[window.scored[-1].behind :],
+                self._maker.timestamp_begin,
                 round(advance),
             )
-        self._note_spoken(self._segments[n_segments:])
-        unwritten = filling.unwritten
-        self._unwritten += unwritten
         # Not into the padding.
         advance_frames = min(round(advance * FRAMES_PER_POSITION), window.n_frames)
         if not self._needs_words(self.offset + advance_frames, window.n_frames - advance_frames):
             advance_frames = window.n_frames
-        self._advance_to(self.offset + advance_frames)
         return WindowOutcome(
             chain=self.index,
             offset=window.offset,
             language=self.language,
-            segments=tuple(self._segments[n_segments:]),
-            next_offset=self.offset,
-            previous_tokens=tuple(self._context.previous_tokens),
-            last_speech_s=self._context.last_speech_s,
-            draft_tokens=tuple(self._draft_tokens),
-            unwritten=tuple(unwritten),
+            segments=tuple(segments),
+            next_offset=self.offset + advance_frames,
+            previous_tokens=previous_tokens,
+            last_speech_s=last_speech_s,
+            draft_tokens=draft_tokens,
+            unwritten=tuple(filling.unwritten),
         )
 
-    def restore(self, outcome: WindowOutcome) -> None:
-        """Take the outcome of the window that was read last, instead of a result."""
-        self.language = outcome.language
-        self._segments += outcome.segments
-        self._note_spoken(outcome.segments)
-        self._unwritten += outcome.unwritten
-        self._context.previous_tokens[:] = outcome.previous_tokens
-        self._context.last_speech_s = outcome.last_speech_s
-        self._draft_tokens = outcome.draft_tokens
-        self._advance_to(outcome.next_offset)
+    def _text_before_next(
+        self, temperature: float, segments: Sequence[tuple[Segment, str | None]]
+    ) -> tuple[int, ...]:
+        """Return the text tokens before the next window; none if they are to be forgotten."""
+        options = self._options
+        if temperature > options.prompt_reset_temperature or not options.condition_on_previous_text:
+            return ()
+        kept = [token for segment, reason in segments if reason is None for token in segment.tokens]
+        most = self._decoder.backend.dims.n_text_ctx  # a prompt takes no more
+        return (*self._context.previous_tokens, *kept)[-most:]
 
-    def pop_segments(self) -> list[tuple[Segment, str | None]]:
-        """Return the segments since the last call, each with the reason if it was taken for a hallucination."""
-        popped, self._segments = self._segments, []
-        return popped
+    def _advance_behind_words(self, window: WindowText, segments: Sequence[Segment]) -> float:
+        """Return the position at which the next window begins: behind the last word, unless that ends its window.
 
-    def pop_unwritten(self) -> list[UnwrittenSpeech]:
-        """Return the speech without words since the last call."""
-        popped, self._unwritten = self._unwritten, []
-        return popped
-
-    def _expected_tokens(self) -> tuple[int, ...]:
-        """Return what the window is expected to begin with."""
-        return self._known_text.ahead() if self._known_text else self._draft_tokens
-
-    def _note_spoken(self, segments: Sequence[tuple[Segment, str | None]]) -> None:
-        """Note how far the known text has been spoken."""
-        if self._known_text:
-            first = self._maker.timestamp_begin
-            self._known_text.advance([t for segment, _ in segments for t in segment.tokens if t < first])
+        Source: openai/whisper, transcribe.py.
+        """
+        tokens, timestamp_begin = window.result.decoded.hypothesis.tokens, self._maker.timestamp_begin
+        last_word_s = next((segment.words[-1].end_s for segment in reversed(segments) if segment.words), None)
+        ends = self._frame_source.self_contained or single_timestamp_ending(tokens, timestamp_begin)
+        if last_word_s is None or ends:
+            return window.advance
+        last_word_frame = last_word_s * FRAMES_PER_SECOND - self._seek(window.offset)
+        if round(last_word_frame) < _LEAST_ADVANCE_FRAMES:
+            return window.advance
+        return last_word_frame / FRAMES_PER_POSITION
 
     def _speech_end(self, start: int) -> int | None:
         """Return the timestamp of the end of the speech in the window that was read last."""
@@ -336,47 +348,9 @@ class WindowChain:
         """Most speech that needs no words: voice activity detection would ignore such a bit on its own."""
         return round(self._options.vad_min_speech_s * FRAMES_PER_SECOND)
 
-    def _advance_to(self, offset: int) -> None:
-        self.offset = offset
-        self.decoded_until_s = self._frame_source.end_s(offset)
-
     def _seek(self, offset: int) -> int:
         """Return the frame of the recording at which a window begins."""
         return round(self._frame_source.start_s(offset) * FRAMES_PER_SECOND)
-
-    def _add_segments(self, filling: GapFilling) -> float | None:
-        """Add the segments that have text; their tokens are the previous text of the next window.
-
-        Returns
-        -------
-        float or None
-            End of the last word in seconds, if words were asked for.
-        """
-        scored_segments, median_duration = filling.segments()
-        segments, last_word_s = [segment for _, segment in scored_segments], None
-        if self._options.word_timestamps:
-            segments, self._context.last_speech_s = refine_word_boundaries(
-                segments,
-                median_duration_s=None if median_duration is None else median_duration * TIMESTAMP_STEP_S,
-                last_speech_s=self._context.last_speech_s,
-                speech=self._word_regions_s(filling.window),
-            )
-            last_word_s = next(
-                (segment.words[-1].end_s for segment in reversed(segments) if segment.words), None
-            )
-        for (scored, _), segment in zip(scored_segments, segments, strict=True):
-            if scored.is_segment:
-                self._segments.append((segment, scored.drop_reason))
-                if scored.drop_reason is None:
-                    self._context.previous_tokens += segment.tokens
-        del self._context.previous_tokens[: -self._decoder.backend.dims.n_text_ctx]  # a prompt takes no more
-        options = self._options
-        if (
-            filling.window.result.decoded.temperature > options.prompt_reset_temperature
-            or not options.condition_on_previous_text
-        ):
-            self._context.previous_tokens.clear()
-        return last_word_s
 
     def _word_regions_s(self, window: WindowText) -> list[tuple[float, float]] | None:
         """Return speech in the window in seconds, without the silences between words.

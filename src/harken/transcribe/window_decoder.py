@@ -8,7 +8,7 @@ is not encoded, and some positions of a window that was encoded once stand for i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -170,15 +170,12 @@ class PaddingSample:
         """Return the positions of a window that holds so many frames of audio; None if all are to be encoded."""
         content_positions = -(-content_frames // FRAMES_PER_POSITION)
         encoded = -(-(content_positions + self.min_dense) // self.dense_step) * self.dense_step
-        positions = SparsePositions(encoded, self._sample(window_positions), window_positions)
-        return positions if encoded <= self.max_share * window_positions and positions.frozen else None
-
-    def _sample(self, window_positions: int) -> tuple[int, ...]:
-        before = (self.period - self.block) // 2
-        blocks = range(before, window_positions, self.period)
-        return tuple(
-            number for first in blocks for number in range(first, min(first + self.block, window_positions))
-        )
+        if encoded > self.max_share * window_positions:
+            return None
+        first = (self.period - self.block) // 2
+        sample = tuple(n for n in range(window_positions) if first <= n % self.period < first + self.block)
+        positions = SparsePositions(encoded, sample, window_positions)
+        return positions if positions.frozen else None
 
 
 @dataclass(slots=True)
@@ -268,9 +265,23 @@ class WindowDecoder:
             previous_tokens=previous_tokens,
         )
 
-    def encode(self, windows: Sequence[AudioWindow]) -> list[EncodedWindow]:
-        """Encode windows without their padding, unless windows are exact."""
-        return self._encode(windows, [self.positions_to_encode(window.content_frames) for window in windows])
+    def encode(self, windows: Sequence[AudioWindow], *, whole: bool = False) -> list[EncodedWindow]:
+        """Encode windows, those of equal positions together: without their padding, unless all are exact or whole."""
+        groups: dict[tuple[SparsePositions | None, bool, bool], list[int]] = {}
+        for i, window in enumerate(windows):
+            positions = None if whole else self.positions_to_encode(window.content_frames)
+            groups.setdefault((positions, window.is_first, window.is_gap), []).append(i)
+        encoded: dict[int, EncodedWindow] = {}
+        for (positions, _, _), indices in groups.items():
+            mel = frames_to_encode(np.concatenate([windows[i].mel for i in indices]), positions)
+            began_s = self._now_s()
+            features = self.backend.encode(mel, positions)
+            encode_s = self._now_s() - began_s
+            batch = EncodedBatch(features, positions is not None, encode_s)
+            if self.speculator:
+                batch.draft_context = DraftContext(self.speculator, mel, features, encode_s, positions)
+            encoded.update({i: EncodedWindow(windows[i], batch, index) for index, i in enumerate(indices)})
+        return [encoded[i] for i in range(len(windows))]
 
     def positions_to_encode(self, content_frames: int) -> SparsePositions | None:
         """Choose the positions to encode of a window with so many frames of audio; None is all."""
@@ -283,16 +294,36 @@ class WindowDecoder:
         return language_probabilities(self.backend, features, self.tokenizer, self.options.languages)
 
     def language_probabilities(self, encoded: EncodedWindow) -> LanguageProbabilities:
-        """Return the probability of each allowed language in a window, weighed by its text where that decides."""
+        """Return the probability of each allowed language in a window.
+
+        The two likeliest are weighed by their texts where neither is sure: the text in the language that was spoken is
+        more probable (docs/decisions/languages.md).
+        """
         batch = encoded.batch
         batch.probabilities = batch.probabilities or self.languages_of(batch.features)
-        return self._weighed_by_text(batch.features, encoded.index, batch.probabilities[encoded.index])
-
-    def detect_languages(self, mel: Floats, positions: SparsePositions | None = None) -> list[dict[str, float]]:
-        """Return the probability of each allowed language in each whole window of shape (n_mels, frames)."""
-        features = self.backend.encode(frames_to_encode(mel, positions), positions)
-        detected = self.languages_of(features)
-        return [self._weighed_by_text(features, i, found) for i, found in enumerate(detected)]
+        probabilities = batch.probabilities[encoded.index]
+        likeliest = sorted(probabilities, key=lambda code: -probabilities[code])[:2]
+        if len(likeliest) < 2 or probabilities[likeliest[0]] >= self.options.language_threshold:
+            return probabilities
+        results, stats = decode(
+            self.backend,
+            batch.features,
+            [Window(window_index=encoded.index, prompt=self.build_prompt(code, ())) for code in likeliest],
+            tokenizer=self.tokenizer,
+            logit_rules=self._rules,
+            strategy=Greedy(),
+            max_compression_ratio=self.options.compression_ratio_threshold,
+        )
+        self.stats += stats
+        weights = {
+            code: probabilities[code] * math.exp(TEXT_WEIGHT * result.hypothesis.avg_logprob)
+            for code, result in zip(likeliest, results, strict=True)
+        }
+        scale = sum(probabilities[code] for code in likeliest) / sum(weights.values())
+        likelier = sorted(likeliest, key=lambda code: -weights[code])
+        return {code: weights[code] * scale for code in likelier} | {
+            code: probability for code, probability in probabilities.items() if code not in weights
+        }
 
     def decode(
         self, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
@@ -319,56 +350,34 @@ class WindowDecoder:
         Cancelled
             As soon as a callback asks for it.
         """
-        results, passes = self._decode(requests, callbacks)
+        results, passes = self._decode(dict(enumerate(requests)), callbacks)
         rejections = {
             i: reason
-            for i, result in enumerate(results)
+            for i, result in results.items()
             if result.encoded.batch.partial and (reason := self._rejection_of_partial(result.decoded))
         }
         if rejections:
             windows = [requests[i].encoded.window for i in rejections]
-            retries = [
-                replace(requests[i], encoded=encoded, draft_tokens=results[i].decoded.hypothesis.tokens)
-                for i, encoded in zip(rejections, self._encode(windows, [None] * len(windows)), strict=True)
-            ]
-            retried, retry_passes = self._decode(retries, [callbacks[i] for i in rejections])
-            for (i, rejection), result in zip(rejections.items(), retried, strict=True):
-                reason = f"{rejection}, in the encoded part of the window"
+            retries = {
+                i: replace(requests[i], encoded=encoded, draft_tokens=results[i].decoded.hypothesis.tokens)
+                for i, encoded in zip(rejections, self.encode(windows, whole=True), strict=True)
+            }
+            retried, retry_passes = self._decode(retries, callbacks)
+            for i, result in retried.items():
+                reason = f"{rejections[i]}, in the encoded part of the window"
                 rejected = replace(results[i].attempts[0], reason=reason)
                 results[i] = replace(result, attempts=(rejected, *result.attempts))
-            indices = list(rejections)
-            passes += [
-                DecodePass(tuple(indices[i] for i in retry.requests), retry.stats) for retry in retry_passes
-            ]
-        for request, result, callback in zip(requests, results, callbacks, strict=True):
-            callback.on_window_end(request.encoded.window.start_s, result.decoded, result.attempts)
-        return results, passes
-
-    def _encode(
-        self, windows: Sequence[AudioWindow], positions_of_windows: Sequence[SparsePositions | None]
-    ) -> list[EncodedWindow]:
-        """Encode the first positions of each window, or all where it has None; those of equal positions together."""
-        groups: dict[tuple[SparsePositions | None, bool, bool], list[int]] = {}
-        for i, (window, positions) in enumerate(zip(windows, positions_of_windows, strict=True)):
-            groups.setdefault((positions, window.is_first, window.is_gap), []).append(i)
-        encoded: dict[int, EncodedWindow] = {}
-        for (positions, _, _), indices in groups.items():
-            mel = frames_to_encode(np.concatenate([windows[i].mel for i in indices]), positions)
-            began_s = self._now_s()
-            features = self.backend.encode(mel, positions)
-            encode_s = self._now_s() - began_s
-            batch = EncodedBatch(features, positions is not None, encode_s)
-            if self.speculator:
-                batch.draft_context = DraftContext(self.speculator, mel, features, encode_s, positions)
-            encoded.update({i: EncodedWindow(windows[i], batch, index) for index, i in enumerate(indices)})
-        return [encoded[i] for i in range(len(windows))]
+            passes += retry_passes
+        for result, callback in zip(results.values(), callbacks, strict=True):
+            callback.on_window_end(result.encoded.window.start_s, result.decoded, result.attempts)
+        return [*results.values()], passes
 
     def _decode(
-        self, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
-    ) -> tuple[list[WindowResult], list[DecodePass]]:
-        """Decode the windows of each batch together."""
+        self, requests: Mapping[int, DecodeRequest], callbacks: Sequence[Callbacks]
+    ) -> tuple[dict[int, WindowResult], list[DecodePass]]:
+        """Decode the windows of each batch together; return the results by number, in the order of the requests."""
         batches: dict[EncodedBatch, list[int]] = {}
-        for i, request in enumerate(requests):
+        for i, request in requests.items():
             batches.setdefault(request.encoded.batch, []).append(i)
         results: dict[int, WindowResult] = {}
         passes = []
@@ -378,7 +387,7 @@ class WindowDecoder:
             )
             results.update(zip(indices, batch_results, strict=True))
             passes.append(DecodePass(tuple(indices), stats))
-        return [results[i] for i in range(len(requests))], passes
+        return {i: results[i] for i in requests}, passes
 
     def _decode_batch(
         self, batch: EncodedBatch, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
@@ -414,7 +423,6 @@ class WindowDecoder:
             rules=self._first_window_rules if any_window.is_first else self._rules,
             options=options,
             observe=observe,
-            attention=options.needs_attention,
             draft_context=batch.draft_context,
         )
         stats += DecodeStats(encode_s=batch.encode_s, decode_s=self._now_s() - began_s)
@@ -436,36 +444,6 @@ class WindowDecoder:
         if is_tiny and avg_logprob < MIN_SPARSE_LOGPROB:
             return f"average log-probability {avg_logprob:.2f} below {MIN_SPARSE_LOGPROB}"
         return None
-
-    def _weighed_by_text(
-        self, features: Features, index: int, probabilities: dict[str, float]
-    ) -> dict[str, float]:
-        """Return the probabilities of a window, the two likeliest weighed by their texts where neither is sure.
-
-        The text in the language that was spoken is more probable (docs/decisions/languages.md).
-        """
-        likeliest = sorted(probabilities, key=lambda code: -probabilities[code])[:2]
-        if len(likeliest) < 2 or probabilities[likeliest[0]] >= self.options.language_threshold:
-            return probabilities
-        results, stats = decode(
-            self.backend,
-            features,
-            [Window(window_index=index, prompt=self.build_prompt(code, ())) for code in likeliest],
-            tokenizer=self.tokenizer,
-            logit_rules=self._rules,
-            strategy=Greedy(),
-            max_compression_ratio=self.options.compression_ratio_threshold,
-        )
-        self.stats += stats
-        weights = {
-            code: probabilities[code] * math.exp(TEXT_WEIGHT * result.hypothesis.avg_logprob)
-            for code, result in zip(likeliest, results, strict=True)
-        }
-        scale = sum(probabilities[code] for code in likeliest) / sum(weights.values())
-        likelier = sorted(likeliest, key=lambda code: -weights[code])
-        return {code: weights[code] * scale for code in likelier} | {
-            code: probability for code, probability in probabilities.items() if code not in weights
-        }
 
     def encode_text(self, text: str | None) -> list[int]:
         """Return the tokens of a text that follows other text; none without a text."""

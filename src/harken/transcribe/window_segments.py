@@ -31,17 +31,33 @@ from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSegment:
-    """One segment of a window, with its tokens; times in positions of 0.02 s from the start of the window."""
+    """One segment of a window, with its tokens, of which the first has an index in the text of the window.
+
+    Times are in positions of 0.02 s from the start of the window.
+    """
 
     start: float
     end: float
     tokens: tuple[int, ...]
+    first: int = 0
+
+    @property
+    def behind(self) -> int:
+        """Index of the token behind it in the text of the window."""
+        return self.first + len(self.tokens)
+
+    def text_indices(self, eot: int) -> list[int]:
+        """Return the indices of its text tokens in the text of the window."""
+        return [index for index, token in enumerate(self.tokens, self.first) if token < eot]
 
 
 def split_at_timestamps(
     tokens: Sequence[int], timestamp_begin: int, window_positions: float, *, self_contained: bool = False
 ) -> tuple[list[TokenSegment], float]:
-    """Split the tokens of a window into segments at pairs of timestamps.
+    """Split the tokens of a window into segments at pairs of timestamps, and return where the next window begins.
+
+    An unfinished segment behind a pair of timestamps is left to the next window, which begins at the pair; in a
+    self-contained window it ends with the window. A window that ends with a single timestamp has no unfinished segment.
 
     Parameters
     ----------
@@ -59,11 +75,6 @@ def split_at_timestamps(
     token_segments : list of TokenSegment
     advance : float
         Positions from the start of this window to that of the next; above 0.
-
-    Notes
-    -----
-    An unfinished segment behind a pair of timestamps is left to the next window, which begins at the pair; in a
-    self-contained window it ends with the window. A window that ends with a single timestamp has no unfinished segment.
     """
     is_timestamp = [token >= timestamp_begin for token in tokens]
     slice_ends = [i + 1 for i, (a, b) in enumerate(pairwise(is_timestamp)) if a and b]
@@ -73,17 +84,25 @@ def split_at_timestamps(
     ends_with_single = single_timestamp_ending(tokens, timestamp_begin)
     if ends_with_single:
         slice_ends.append(len(tokens))
-    token_slices = [tuple(tokens[a:b]) for a, b in pairwise([0, *slice_ends])]
     token_segments = [
-        TokenSegment(start=part[0] - timestamp_begin, end=part[-1] - timestamp_begin, tokens=part)
-        for part in token_slices
+        TokenSegment(
+            start=tokens[a] - timestamp_begin,
+            end=tokens[b - 1] - timestamp_begin,
+            tokens=tuple(tokens[a:b]),
+            first=a,
+        )
+        for a, b in pairwise([0, *slice_ends])
     ]
-    remaining_tokens = tuple(tokens[slice_ends[-1] :])
-    if self_contained and any(token < timestamp_begin for token in remaining_tokens):
-        start = remaining_tokens[0] - timestamp_begin
-        rest = TokenSegment(start=start, end=max(window_positions, start + 1), tokens=remaining_tokens)
-        return [*token_segments, rest], window_positions
-    advance = 0 if ends_with_single else tokens[slice_ends[-1] - 1] - timestamp_begin
+    behind = slice_ends[-1]
+    rest = tuple(tokens[behind:])
+    if self_contained and any(token < timestamp_begin for token in rest):
+        start = rest[0] - timestamp_begin
+        end = max(window_positions, start + 1)
+        return [
+            *token_segments,
+            TokenSegment(start=start, end=end, tokens=rest, first=behind),
+        ], window_positions
+    advance = 0 if ends_with_single else tokens[behind - 1] - timestamp_begin
     return token_segments, advance or window_positions
 
 
@@ -168,18 +187,7 @@ class WindowText:
 class SegmentMaker:
     """Maker of the segments of a chain of windows.
 
-    Parameters
-    ----------
-    window_decoder : WindowDecoder
-    frame_source : FrameSource
-        The frames that the windows were read from.
-    segmenter : SpeechSegmenter or None
-        Speech of the recording, for the hallucination score.
-
-    Attributes
-    ----------
-    decoder, frame_source, segmenter
-        As given.
+    It has the source of frames that the windows were read from, and the speech of the recording for their scores.
     """
 
     def __init__(
@@ -222,20 +230,18 @@ class SegmentMaker:
     def _score(self, token_segments: Iterable[TokenSegment], window: WindowText) -> Iterator[ScoredText]:
         """Yield the segments of a window, each with the probability that it is a hallucination."""
         decoded, attention = window.result.decoded, window.result.decoded.hypothesis.attention
-        tokenizer, limit, first_row = self.decoder.tokenizer, self._options.hallucination_threshold, 0
+        tokenizer, limit = self.decoder.tokenizer, self._options.hallucination_threshold
         for segment in token_segments:
-            text = tokenizer.decode(segment.tokens)
-            rows = [first_row + i for i, token in enumerate(segment.tokens) if token < tokenizer.eot]
-            first_row += len(segment.tokens)
+            text, rows = tokenizer.decode(segment.tokens), segment.text_indices(tokenizer.eot)
             start, end = segment.start, segment.end
-            if attention is not None and rows:  # timestamps may leave out the words
-                start, end = attended_stretch(attention[:, rows], window.n_positions)
-            spans = self.frame_source.spans(round(window.source_frame(start)), round(window.source_frame(end)))
             speech_prob = concentration = None
-            if self.segmenter is not None:
-                speech_prob = mean_speech_probability(self.segmenter.probabilities, spans)
             if attention is not None:
                 concentration = attention_concentration(attention[:, rows], window.n_positions)
+                if rows:  # timestamps may leave out the words
+                    start, end = attended_stretch(attention[:, rows], window.n_positions)
+            spans = self.frame_source.spans(round(window.source_frame(start)), round(window.source_frame(end)))
+            if self.segmenter is not None:
+                speech_prob = mean_speech_probability(self.segmenter.probabilities, spans)
             features = HallucinationFeatures(
                 text=text,
                 n_tokens=len(rows),
@@ -252,6 +258,7 @@ class SegmentMaker:
                 start=segment.start,
                 end=segment.end,
                 tokens=segment.tokens,
+                first=segment.first,
                 text=text,
                 score=verdict.score,
                 drop_reason=(verdict.reason or f"score {verdict.score:.2f}") if dropped else None,

@@ -35,14 +35,12 @@ def refine_word_boundaries(
     Parameters
     ----------
     segments : sequence of Segment
-        Segments of one window with their words, in order, all times in seconds of the recording.
     median_duration_s : float or None
-        Median duration of the window's words, in seconds (from `words_by_segment`); None leaves their lengths as they
-        are, but for silence.
+        Median duration of the window's words (from `words_by_segment`); None leaves their lengths as they are, but for
+        silence.
     last_speech_s : float
         End of the last word before this window, as returned for the window before; 0 for the first window.
     speech : sequence of (float, float), optional
-        Speech regions in seconds, in order and without overlap.
 
     Returns
     -------
@@ -70,13 +68,12 @@ def refine_word_boundaries(
         if regions
         else partial(_without_overlaps, not_before_s=last_speech_s)
     )
-    if median_duration_s is None:
-        fitted = _replace_words(segments, fit(words))
-        return [_fit_to_words(segment) for segment in fitted], _words(fitted)[-1].end_s
-    # Silence is cut out first: a word that is still too long then is so for another reason.
-    corrected = list(_correct_segments(_replace_words(segments, fit(words)), median_duration_s, last_speech_s))
-    words = fit(_words(corrected))
-    return [_fit_to_words(segment) for segment in _replace_words(corrected, words)], words[-1].end_s
+    fitted = _replace_words(segments, fit(words))
+    if median_duration_s is not None:
+        # Silence has been cut out first: a word that is still too long is so for another reason.
+        corrected = list(_correct_segments(fitted, median_duration_s, last_speech_s))
+        fitted = _replace_words(corrected, fit(_words(corrected)))
+    return [_fit_to_words(segment) for segment in fitted], _words(fitted)[-1].end_s
 
 
 def _words(segments: Iterable[Segment]) -> list[Word]:

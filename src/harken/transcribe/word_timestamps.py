@@ -8,9 +8,9 @@ Source: openai/whisper, timing.py, merge_punctuations and the first half of add_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,18 +42,15 @@ class Alignment:
 
     Parameters
     ----------
-    tokens : tuple of int
-        Text tokens only.
-    starts, ends : ndarray of shape (len(tokens),), float64
+    starts, ends : ndarray of shape (tokens,), float64
         Positions of 0.02 s from the start of the window, at which each token begins and ends; in order, no token
         begins before the end of the one before.
     precise : bool
         True if word heads gave them, which leave pauses out; else every position belongs to some token.
-    probabilities : ndarray of shape (len(tokens),), float32
+    probabilities : ndarray of shape (tokens,), float32
         Probability of each token, 0 to 1.
     """
 
-    tokens: tuple[int, ...]
     starts: NDArray[np.float64]
     ends: NDArray[np.float64]
     precise: bool
@@ -61,7 +58,7 @@ class Alignment:
 
 
 _NO_TOKENS = Alignment(
-    tokens=(), starts=np.zeros(0), ends=np.zeros(0), precise=False, probabilities=np.zeros(0, np.float32)
+    starts=np.zeros(0), ends=np.zeros(0), precise=False, probabilities=np.zeros(0, np.float32)
 )
 
 
@@ -94,18 +91,13 @@ def token_spans(attention: Floats, word_heads: Sequence[WordHead]) -> tuple[NDAr
     """Return where each token begins and ends, by heads that attend to just these places.
 
     Starts and ends are found together, as the rising sequence of positions with the highest attention; each is then
-    the centre of the attention around it.
+    the centre of the attention around it. So a token ends before the next one begins, or where it does.
 
     Parameters
     ----------
     attention : ndarray of shape (word heads, tokens + 1, positions), float32
         Softmax weights with which each token was picked, and the one behind them.
     word_heads : sequence of WordHead
-
-    Returns
-    -------
-    starts, ends : ndarray of shape (tokens,), float64
-        Positions, rising: a token ends before the next one begins, or where it does.
     """
     shifted = [_shifted(weights, head.lag) for weights, head in zip(attention, word_heads, strict=True)]
     at_start = np.add.reduce([weights[:-1] for weights in shifted])
@@ -156,17 +148,8 @@ def _centres(weights: Floats, peaks: Ints) -> NDArray[np.float64]:
 def token_starts(attention: Floats) -> Ints:
     """Return the position at which each token begins, on the monotonic path with the highest attention.
 
-    The path leads from the first token and position to the last, by one token, one position or both at a time.
-
-    Parameters
-    ----------
-    attention : ndarray of shape (tokens, positions), float32
-        From `harken.decoding.alignment_matrix`.
-
-    Returns
-    -------
-    ndarray of shape (tokens,), int64
-        In rising order, from 0.
+    The attention is that of `harken.decoding.alignment_matrix`, shape (tokens, positions). The path leads from the
+    first token and position to the last, by one token, one position or both at a time.
     """
     entered, diagonal = _dtw_trace(-attention.astype(np.float64))
     starts = np.zeros(len(attention), np.int64)
@@ -213,31 +196,12 @@ def align_decoded(
     n_positions: int,
     word_heads: Sequence[WordHead],
 ) -> Alignment:
-    """Align the text of a window with the attention kept while decoding it, without another pass of the model.
+    """Align the text tokens of a window's segments with the attention kept while decoding, without another pass.
 
-    The path covers all text tokens, and the one token right behind the text of the segments, which takes the audio
-    after it. Text behind the last segment is included, so that no word of a segment is stretched over it.
-
-    Parameters
-    ----------
-    hypothesis : Hypothesis
-        Decoded with `attention`.
-    n_segment_tokens : int
-        Number of its first tokens, which are those of the window's segments.
-    tokenizer : Tokenizer
-    n_positions : int
-        Number of positions of the window that hold audio.
-    word_heads : sequence of WordHead
-        Those of the backend.
-
-    Returns
-    -------
-    Alignment
-        Of the text tokens of the segments.
-
-    Notes
-    -----
-    The difference from `align_tokens` is measured in docs/decisions/words.md.
+    The segments have the first tokens of the hypothesis, and `n_positions` of the window hold audio. The path covers
+    all text tokens, and the one token right behind the text of the segments, which takes the audio after it. Text
+    behind the last segment is included, so that no word of a segment is stretched over it. The difference from
+    `align_tokens` is measured in docs/decisions/words.md.
     """
     assert hypothesis.attention is not None, "the hypothesis was decoded with attention"
     text_rows = [i for i, token in enumerate(hypothesis.tokens) if token < tokenizer.eot]
@@ -255,7 +219,6 @@ def align_decoded(
     )
     n_tokens = len(segment_rows)
     return Alignment(
-        tokens=tuple(hypothesis.tokens[i] for i in segment_rows),
         starts=starts[:n_tokens],
         ends=ends[:n_tokens],
         precise=bool(word_heads),
@@ -298,23 +261,9 @@ def align_tokens(
     language: str,
     task: str = "transcribe",
 ) -> Alignment:
-    """Align a text with a window as the reference does, with one pass of the decoder over the whole text.
+    """Align text tokens with a window as the reference does, with one pass of the decoder over all of them.
 
-    Parameters
-    ----------
-    backend : Backend
-    features : Features
-        From `backend.encode`.
-    audio_index : int
-        Index of the window in `features`.
-    tokens : sequence of int
-        Text tokens.
-    tokenizer : Tokenizer
-    n_positions : int
-        Number of positions of the window that hold audio.
-    language : str
-        Code of the spoken language.
-    task : {"transcribe", "translate"}
+    The window is that with the index `audio_index` in the features, and `n_positions` of it hold audio.
 
     Raises
     ------
@@ -338,7 +287,6 @@ def align_tokens(
     attention, word_attention = copy_attention(session, 0, rows, len(word_heads))
     starts, ends = _spans(attention, word_attention, word_heads, n_positions, complete=True)
     return Alignment(
-        tokens=tuple(tokens),
         starts=starts,
         ends=ends,
         precise=bool(word_heads),
@@ -355,19 +303,9 @@ def words_by_segment(
     prepend_punctuations: str = PREPEND_PUNCTUATIONS,
     append_punctuations: str = APPEND_PUNCTUATIONS,
 ) -> tuple[list[list[WordTiming]], float | None]:
-    """Return the words of every segment of a window, and their median duration.
+    """Return the words of every segment of a window, given the tokens of each, and their median duration.
 
-    Parameters
-    ----------
-    segments : sequence of sequence of int
-        Tokens of each segment, in the order of the window.
-    alignment : Alignment
-        Alignment of the text tokens of these segments, one segment after the other.
-    tokenizer : Tokenizer
-    language : str
-        Code of the language of the text, which decides where words end; ``"en"`` for a translation.
-    prepend_punctuations, append_punctuations : str
-        Marks that are merged into the word after them, and into the word before them.
+    Where words end is decided by the language of the text, which is ``"en"`` for a translation.
 
     Returns
     -------
@@ -382,36 +320,32 @@ def words_by_segment(
     The reference splits all text of a window into words at once and merges punctuation across segments; here a word
     never extends over two segments.
     """
-    texts, words_per_segment, tokens_per_word = [], [], []
+    words: list[WordTiming] = []
+    word_bounds, first = [0], 0
     for tokens in segments:
-        segment_texts, groups = tokenizer.split_words([t for t in tokens if t < tokenizer.eot], language)
-        texts += segment_texts
-        words_per_segment.append(len(segment_texts))
-        tokens_per_word += [len(group) for group in groups]
-    assert sum(tokens_per_word) == len(alignment.tokens), "the alignment is of these segments"
-    spans = list(pairwise(accumulate(tokens_per_word, initial=0)))
-    words = [
-        WordTiming(
-            text=text,
-            start=float(alignment.starts[first]),
-            end=float(alignment.ends[last - 1]),
-            probability=float(np.mean(alignment.probabilities[first:last])),
-        )
-        for text, (first, last) in zip(texts, spans, strict=True)
-    ]
-    median_duration = None if alignment.precise else _median_duration(words)
-    if median_duration is not None:
+        texts, groups = tokenizer.split_words([t for t in tokens if t < tokenizer.eot], language)
+        for text, group in zip(texts, groups, strict=True):
+            last = first + len(group)
+            words.append(
+                WordTiming(
+                    text=text,
+                    start=float(alignment.starts[first]),
+                    end=float(alignment.ends[last - 1]),
+                    probability=float(np.mean(alignment.probabilities[first:last])),
+                )
+            )
+            first = last
+        word_bounds.append(len(words))
+    assert first == len(alignment.starts), "the alignment is of these segments"
+    median_duration = None
+    if not alignment.precise:
+        durations = [word.duration for word in words if word.duration]
+        median_duration = min(MAX_MEDIAN_DURATION_POSITIONS, float(np.median(durations))) if durations else 0.0
         words = _shorten_at_sentence_ends(words, 2 * median_duration)
-    word_bounds = list(accumulate(words_per_segment, initial=0))
     return [
         _merge_punctuations(words[a:b], prepend_punctuations, append_punctuations)
         for a, b in pairwise(word_bounds)
     ], median_duration
-
-
-def _median_duration(words: Sequence[WordTiming]) -> float:
-    durations = [word.duration for word in words if word.duration]
-    return min(MAX_MEDIAN_DURATION_POSITIONS, float(np.median(durations))) if durations else 0.0
 
 
 def _shorten_at_sentence_ends(words: Sequence[WordTiming], max_duration: float) -> list[WordTiming]:
@@ -437,17 +371,10 @@ def _merge_punctuations(
             reversed_words[-1] = replace(reversed_words[-1], text=word.text + reversed_words[-1].text)
         else:
             reversed_words.append(word)
-    return list(_merge_appended(reversed(reversed_words), append_punctuations))
-
-
-def _merge_appended(words: Iterator[WordTiming], append_punctuations: str) -> Iterator[WordTiming]:
-    last: WordTiming | None = None
-    for word in words:
-        if last and not last.text.endswith(" ") and word.text in append_punctuations:
-            last = replace(last, text=last.text + word.text)
+    merged: list[WordTiming] = []
+    for word in reversed(reversed_words):
+        if merged and not merged[-1].text.endswith(" ") and word.text in append_punctuations:
+            merged[-1] = replace(merged[-1], text=merged[-1].text + word.text)
         else:
-            if last:
-                yield last
-            last = word
-    if last:
-        yield last
+            merged.append(word)
+    return merged
