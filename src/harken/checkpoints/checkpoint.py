@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads, word_heads
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, check_text_size, watch
-from harken.checkpoints.weight_shapes import check_shapes, infer_dims
+from harken.checkpoints.weight_shapes import Declared, check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.store import FileStore, default_store_directory
 from harken.text.vocabulary import Arrangement, arrange
@@ -224,7 +224,7 @@ def assemble(
     path: Path,
     format: Format,
     tensors: Mapping[str, LazyTensor],
-    declared: Mapping[str, object],
+    declared: Mapping[str, Declared],
     vocabulary: Vocabulary,
     *,
     files: Sequence[WatchedFile],
@@ -240,8 +240,8 @@ def assemble(
         Name of the reader.
     tensors : mapping of str to LazyTensor
         Every weight of the file under OpenAI's names.
-    declared : mapping of str to object
-        Dimensions that the file declares, including the numbers of heads.
+    declared : mapping of str to Declared
+        Dimensions that files declare, including the numbers of heads.
     vocabulary : Vocabulary
         The source of the vocabulary.
     files : sequence of WatchedFile

@@ -28,6 +28,7 @@ from harken.checkpoints.model_files import (
     read_object,
     watch,
 )
+from harken.checkpoints.weight_shapes import declared_by
 from harken.errors import CheckpointError
 from harken.types import Dims
 
@@ -114,7 +115,7 @@ def read(path: Path) -> Checkpoint:
         path,
         "ctranslate2",
         dict(_tensors(path, variables)),
-        declared,
+        declared_by(path, declared),
         find_vocabulary(path.parent),
         files=[file],
         alignment_heads=config.get("alignment_heads"),

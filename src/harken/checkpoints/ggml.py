@@ -20,7 +20,7 @@ from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble, find
 from harken.checkpoints.ggml_types import shape_and_type, weight_at
 from harken.checkpoints.huggingface import dims_beside, openai_name_of
 from harken.checkpoints.model_files import Array, Cursor, LazyTensor, StorageDtype, half, open_cursor, watch
-from harken.checkpoints.weight_shapes import usual_heads
+from harken.checkpoints.weight_shapes import declared_by, usual_heads
 from harken.types import Dims
 
 GGML_MAGIC = b"lmgg"
@@ -66,7 +66,8 @@ def read_ggml(path: Path) -> Checkpoint:
             if dtype.block_items > 1 and version != _QUANTISATION_VERSION:
                 raise cursor.error(f"quantisation version {version}, allowed is {_QUANTISATION_VERSION}")
             tensors[name] = tensor
-    return assemble(path, "ggml", tensors, declared, Vocabulary(tokens=tokens), files=[file])
+    dims = declared_by(path, declared)
+    return assemble(path, "ggml", tensors, dims, Vocabulary(tokens=tokens), files=[file])
 
 
 def serialize(
@@ -132,7 +133,6 @@ _HEADS = {
     "n_text_head": ("n_text_head", "decoder.attention.head_count", "attention.head_count"),
 }
 """How the keys end that say how many heads there are."""
-_OTHER_MODELS = ("general.architecture", "whisper")
 
 
 def read_gguf(path: Path) -> Checkpoint:
@@ -151,9 +151,10 @@ def read_gguf(path: Path) -> Checkpoint:
             raise cursor.error(f"GGUF version {version}, allowed is 2 or 3")
         n_tensors, n_entries = cursor.read_numbers("2Q")
         metadata = dict(_read_entry(cursor) for _ in range(n_entries))
-        key, allowed = _OTHER_MODELS
-        if (kind := metadata.get(key, allowed)) != allowed:
-            raise cursor.error(f"not a Whisper model: {key} is {str(kind)[:80]!r}, allowed is {allowed!r}")
+        if (kind := metadata.get("general.architecture", "whisper")) != "whisper":
+            raise cursor.error(
+                f"not a Whisper model: general.architecture is {str(kind)[:80]!r}, allowed is 'whisper'"
+            )
         infos = [_read_info(cursor) for _ in range(n_tensors)]
         start = cursor.position + -cursor.position % _alignment(cursor, metadata)
         tensors: dict[str, LazyTensor] = {}
@@ -169,7 +170,7 @@ def read_gguf(path: Path) -> Checkpoint:
         for name, value in metadata.items()
         if name.endswith(endings) and type(value) is int
     }
-    dims = usual_heads(tensors) | config | declared
+    dims = usual_heads(path, tensors) | config | declared_by(path, declared)
     return assemble(path, "gguf", tensors, dims, find_vocabulary(path.parent), files=files)
 
 

@@ -36,7 +36,7 @@ from harken.checkpoints.model_files import (
 )
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.checkpoints.torch_file import TorchFile
-from harken.checkpoints.weight_shapes import expected_shapes
+from harken.checkpoints.weight_shapes import Declared, declared_by, expected_shapes
 from harken.errors import CheckpointError
 from harken.files import write_atomic
 from harken.text import Tokenizer
@@ -133,7 +133,7 @@ def read(path: Path) -> Checkpoint:
         path,
         "huggingface",
         dict(_with_products(path, tensors)),
-        declared_dims(config),
+        declared_dims(config_path, config),
         find_vocabulary(path.parent),
         files=[config_file, *shards],
         alignment_heads=generation.get("alignment_heads"),
@@ -220,15 +220,16 @@ def _product(path: Path, layer: str, first: LazyTensor, second: LazyTensor) -> L
     return replace(b.times(a), factors=(a, b))
 
 
-def declared_dims(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the dimensions that a config.json declares, under the names of transformers or OpenAI's."""
-    return {ours: config[name] for ours, theirs in _DIMS.items() for name in (ours, theirs) if name in config}
+def declared_dims(file: Path, config: Mapping[str, object]) -> dict[str, Declared]:
+    """Return the dimensions that a configuration declares, under the names of transformers or OpenAI's."""
+    names = ((ours, name) for ours, theirs in _DIMS.items() for name in (ours, theirs))
+    return declared_by(file, {ours: config[name] for ours, name in names if name in config})
 
 
-def dims_beside(folder: Path) -> tuple[dict[str, object], list[WatchedFile]]:
+def dims_beside(folder: Path) -> tuple[dict[str, Declared], list[WatchedFile]]:
     """Return the dimensions that a config.json in a folder declares, and that file; nothing if it declares none."""
     file = watch(folder / "config.json")
-    declared = declared_dims(read_object(file.path, optional=True))
+    declared = declared_dims(file.path, read_object(file.path, optional=True))
     return declared, [file] if declared else []
 
 

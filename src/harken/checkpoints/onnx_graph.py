@@ -26,7 +26,7 @@ from harken.checkpoints.model_files import (
     lazy_tensor,
     watch,
 )
-from harken.checkpoints.weight_shapes import usual_heads
+from harken.checkpoints.weight_shapes import Declared, usual_heads
 from harken.errors import BackendUnavailable, CheckpointError, install_hint
 
 _DTYPE_NAMES = {1: "float32", 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 10: "float16", 16: "bfloat16"}
@@ -52,19 +52,17 @@ def read(path: Path) -> Checkpoint:
     config, config_files = dims_beside(folder)
     files = [watch(encoder), watch(decoder), *config_files]
     tensors: dict[str, LazyTensor] = {}
-    metadata: dict[str, object] = {}
+    declared: dict[str, Declared] = {}
     for file, side in ((encoder, "encoder"), (decoder, "decoder")):
         model = _load(file)
         constants: dict[str, Constant] = {}
         nodes = [*_nodes(file, model.graph, constants, files)]
         tensors |= weights_of_graph(nodes, constants, side)
-        metadata |= {
-            _text(entry.key): int(entry.value)
-            for entry in model.metadata_props
-            if _is_number(_text(entry.value))
-        }
-    declared = usual_heads(tensors) | declared_dims(metadata) | config
-    return assemble(encoder, "onnx", tensors, declared, find_vocabulary(folder), files=files)
+        metadata = {_text(entry.key): _text(entry.value) for entry in model.metadata_props}
+        numbers = {name: int(value) for name, value in metadata.items() if _is_number(value)}
+        declared |= declared_dims(file, numbers)
+    dims = usual_heads(encoder, tensors) | declared | config
+    return assemble(encoder, "onnx", tensors, dims, find_vocabulary(folder), files=files)
 
 
 def _both(path: Path) -> tuple[Path, Path]:

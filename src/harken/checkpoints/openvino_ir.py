@@ -70,9 +70,8 @@ def read(path: Path) -> Checkpoint:
     for side, graph in graphs.items():
         nodes, constants = _read_graph(graph)
         tensors |= weights_of_graph(nodes, constants, side)
-    return assemble(
-        path, "openvino", tensors, usual_heads(tensors) | config, find_vocabulary(path.parent), files=files
-    )
+    dims = usual_heads(path, tensors) | config
+    return assemble(path, "openvino", tensors, dims, find_vocabulary(path.parent), files=files)
 
 
 def _read_graph(path: Path) -> tuple[list[Node], dict[str, Constant]]:

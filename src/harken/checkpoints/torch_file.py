@@ -27,6 +27,7 @@ from harken.checkpoints.model_files import (
     read_error,
     watch,
 )
+from harken.checkpoints.weight_shapes import declared_by
 from harken.errors import CheckpointError
 
 
@@ -198,7 +199,8 @@ def read_openai(path: Path) -> Checkpoint:
     file = TorchFile(path)
     match file.content:
         case {"dims": dict(dims), "model_state_dict": state}:
-            return assemble(path, "openai", file.tensors(state), dims, Vocabulary(), files=[watched])
+            declared = declared_by(path, dims)
+            return assemble(path, "openai", file.tensors(state), declared, Vocabulary(), files=[watched])
     raise CheckpointError(f"{path}: holds no dict with dims and model_state_dict, as OpenAI's checkpoints do")
 
 
@@ -227,10 +229,9 @@ class TorchFile:
         self._folder = pickles[0].removesuffix("data.pkl")
         if self._members[pickles[0]].file_size > _MAX_PICKLE_BYTES:
             raise CheckpointError(f"{path}: data.pkl has more than {_MAX_PICKLE_BYTES} bytes")
+        data = read_member(path, self._members[pickles[0]]).tobytes()
         try:
-            self.content: Any = parse_pickle(read_member(path, self._members[pickles[0]]).tobytes())
-        except CheckpointError:
-            raise
+            self.content: Any = parse_pickle(data)
         except ValueError as error:
             raise CheckpointError(f"{path}: data.pkl is refused: {error}") from error
 
