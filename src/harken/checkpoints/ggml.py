@@ -150,7 +150,10 @@ def read_gguf(path: Path) -> Checkpoint:
         if (version := cursor.read_number("I")) not in _VERSIONS:
             raise cursor.error(f"GGUF version {version}, allowed is 2 or 3")
         n_tensors, n_entries = cursor.read_numbers("2Q")
-        metadata = dict(_read_entry(cursor) for _ in range(n_entries))
+        metadata: dict[str, Any] = {}
+        for _ in range(n_entries):
+            key = _read_text(cursor)
+            metadata[key] = _read_value(cursor, cursor.read_number("I"))
         if (kind := metadata.get("general.architecture", "whisper")) != "whisper":
             raise cursor.error(
                 f"not a Whisper model: general.architecture is {str(kind)[:80]!r}, allowed is 'whisper'"
@@ -172,10 +175,6 @@ def read_gguf(path: Path) -> Checkpoint:
     }
     dims = usual_heads(path, tensors) | config | declared_by(path, declared)
     return assemble(path, "gguf", tensors, dims, find_vocabulary(path.parent), files=files)
-
-
-def _read_entry(cursor: Cursor) -> tuple[str, Any]:
-    return _read_text(cursor), _read_value(cursor, cursor.read_number("I"))
 
 
 def _read_value(cursor: Cursor, kind: int) -> Any:

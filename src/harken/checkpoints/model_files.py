@@ -233,13 +233,7 @@ def watch(path: Path) -> WatchedFile:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hex; an unchanged file is hashed once, small ones in each process.
-
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be read.
-    """
+    """Return the SHA-256 of the bytes that a file has now, in hex (see `WatchedFile.sha256`)."""
     return watch(path).sha256()
 
 

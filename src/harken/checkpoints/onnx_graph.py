@@ -168,21 +168,15 @@ def _nodes(
         match node.op_type, inputs:
             case (("Identity" | "Cast"), [Constant() as same, *_]):
                 constants[output] = same
-            case "DequantizeLinear", [Constant() as values, Constant() as scale, *zero]:
+            case "DequantizeLinear", [Constant() as values, Constant() as scale, *rest]:
                 axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-                tensor = _dequantised(
-                    path, values.tensor, scale.tensor, zero[0].tensor if zero and zero[0] else None, axis=axis
-                )
+                zero = [constant.tensor for constant in rest[:1] if constant]
+                tensor = _dequantised(path, values.tensor, scale.tensor, *zero, axis=axis)
                 constants[output] = Constant(values.label.replace(_QUANTISED, ""), tensor)
-            case "MatMulNBits", [_, Constant() as values, Constant() as scales, *zeros]:
+            case "MatMulNBits", [_, Constant() as values, Constant() as scales, *rest]:
                 attributes = {a.name: a.i for a in node.attribute}
-                tensor = _of_blocks(
-                    path,
-                    attributes,
-                    values.tensor,
-                    scales.tensor,
-                    zeros[0].tensor if zeros and zeros[0] else None,
-                )
+                zeros = [constant.tensor for constant in rest[:1] if constant]
+                tensor = _of_blocks(path, attributes, values.tensor, scales.tensor, *zeros)
                 constants[names[1]] = Constant(values.label, tensor)
         for attribute in node.attribute:
             if attribute.HasField("g"):
@@ -190,17 +184,15 @@ def _nodes(
         yield Node(".".join(_text(node.name).strip("/").split("/")[:-1]), _text(node.op_type), names)
 
 
-def _dequantised(
-    path: Path, values: LazyTensor, scale: LazyTensor, zero: LazyTensor | None, axis: int
-) -> LazyTensor:
+def _dequantised(path: Path, values: LazyTensor, scale: LazyTensor, *zero: LazyTensor, axis: int) -> LazyTensor:
     """Return (values - zero) scale, with one scale for all or for each index of an axis."""
     rank = len(values.shape)
-    sizes = {math.prod(scale.shape), *([math.prod(zero.shape)] if zero else [])}
+    sizes = {math.prod(factor.shape) for factor in (scale, *zero)}
     if sizes != {1} and not (-rank <= axis < rank and sizes <= {1, values.shape[axis]}):
         raise CheckpointError(
             f"{path}: scales of shape {scale.shape} do not fit weights of shape {values.shape}"
         )
-    return values.combined(partial(_scaled, axis), scale, *([zero] if zero else []))
+    return values.combined(partial(_scaled, axis), scale, *zero)
 
 
 def _scaled(axis: int, values: Array, scale: Array, zero: Array | None = None) -> Array:
@@ -213,11 +205,7 @@ def _scaled(axis: int, values: Array, scale: Array, zero: Array | None = None) -
 
 
 def _of_blocks(
-    path: Path,
-    attributes: Mapping[str, int],
-    values: LazyTensor,
-    scales: LazyTensor,
-    zeros: LazyTensor | None,
+    path: Path, attributes: Mapping[str, int], values: LazyTensor, scales: LazyTensor, *zeros: LazyTensor
 ) -> LazyTensor:
     """Return the matrix of a `MatMulNBits` (onnxruntime, contrib operators): rows in blocks of columns."""
     rows, columns = attributes.get("N", 0), attributes.get("K", 0)
@@ -229,7 +217,7 @@ def _of_blocks(
         or min(rows, columns, n_blocks) < 1
         or math.prod(values.shape) * 8 != rows * n_blocks * size * bits
         or math.prod(scales.shape) != rows * n_blocks
-        or (zeros and (zeros.stored_dtype != "uint8" or math.prod(zeros.shape) != rows * zero_bytes))
+        or any(zero.stored_dtype != "uint8" or math.prod(zero.shape) != rows * zero_bytes for zero in zeros)
     ):
         raise CheckpointError(f"{path}: a matrix of {rows} rows of {columns} in blocks is damaged")
 
@@ -241,7 +229,7 @@ def _of_blocks(
         matrix: Array = (codes - middles) * scales.astype(np.float32).reshape(rows, n_blocks, 1)
         return np.ascontiguousarray(matrix.reshape(rows, -1)[:, :columns])
 
-    return values.combined(decode, scales, *([zeros] if zeros else []), shape=(rows, columns))
+    return values.combined(decode, scales, *zeros, shape=(rows, columns))
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
