@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from harken.checkpoints.checkpoint import EMBEDDING, Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.model_files import (
     Array,
+    DerivedWeights,
     LazyTensor,
     WatchedFile,
     half,
@@ -259,36 +260,27 @@ def hf_name_of(openai_name: str) -> str:
     return f"{_THEIRS.get(module, module)}.{leaf}"
 
 
-class _Rows(Mapping[str, Array]):
-    """Weights whose token embedding has its rows where the model has them; those of no token are zero."""
-
-    def __init__(self, weights: Mapping[str, Array], ids: Array, n_vocab: int) -> None:
-        self._weights, self._ids, self._n_vocab = weights, ids, n_vocab
-
-    def __getitem__(self, name: str) -> Array:
-        values = self._weights[name]
-        if name != EMBEDDING:
-            return values
-        embedding = np.zeros((self._n_vocab, *values.shape[1:]), values.dtype)
-        embedding[self._ids] = values
-        return embedding
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
-
-
 def in_model_order(
     dims: Dims, weights: Mapping[str, Array], tokenizer: Tokenizer
 ) -> tuple[Dims, Mapping[str, Array]]:
-    """Return dimensions and weights with the tokens where the model's own files have them."""
+    """Return dimensions and weights with the tokens where the model's own files have them.
+
+    Rows of the token embedding that belong to no token are zero.
+    """
     ids = np.array(tokenizer.model_ids)
     n_vocab = int(ids.max()) + 1
     if n_vocab == len(ids) and (np.diff(ids) == 1).all():
         return dims, weights
-    return replace(dims, n_vocab=n_vocab), _Rows(weights, ids, n_vocab)
+
+    def read(name: str) -> Array:
+        values = weights[name]
+        if name != EMBEDDING:
+            return values
+        embedding = np.zeros((n_vocab, *values.shape[1:]), values.dtype)
+        embedding[ids] = values
+        return embedding
+
+    return replace(dims, n_vocab=n_vocab), DerivedWeights(weights, read)
 
 
 COPIED_FILES = (

@@ -9,7 +9,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -354,6 +354,25 @@ class LazyTensor:
             other,
             shape=(self.shape[0], other.shape[1]),
         )
+
+
+class DerivedWeights(Mapping[str, Array]):
+    """Weights of some names, which a function reads or computes at each access."""
+
+    def __init__(self, names: Collection[str], read: Callable[[str], Array]) -> None:
+        self._names, self._read = names, read
+
+    def __getitem__(self, name: str) -> Array:
+        return self._read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def lazy_tensor(path: Path, offset: int, dtype: StorageDtype, shape: tuple[int, ...]) -> LazyTensor:

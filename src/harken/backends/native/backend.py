@@ -59,14 +59,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
         Directory of packed weights; by default in the user's cache directory.
-    alignment_heads : tuple of (layer, head), or None
-        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
-    word_heads : tuple of WordHead
-        Its other heads.
-    shares_encoder : bool
-        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
-    vocab_subset : ndarray of int64, or None
-        Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
+    alignment_heads, word_heads, shares_encoder, vocab_subset
+        As for `harken.backends.numpy.NumpyBackend`.
     factors : Weights, or None
         Factors of weights of low rank (see `harken.checkpoints.Weights.factors`); the encoder multiplies with both.
     check_unchanged : callable

@@ -73,14 +73,10 @@ class NativeFeatures(EncodedWindows):
 
     Parameters
     ----------
-    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
-        Kept for decoders that reuse it.
+    encoder_output, lengths, sparse_positions
+        As for `EncodedWindows`.
     windows : sequence of PackedWindow
         Packed keys and values of each window.
-    lengths : sequence of int, or None
-        Number of positions of each window, where they differ.
-    sparse_positions : SparsePositions, optional
-        Those of all windows.
     """
 
     def __init__(
@@ -106,9 +102,8 @@ class NativeDecoder:
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        Packed weights.
+        Packed weights, with these `contents`.
     contents : DecoderWeights
-        Their contents.
     heads : KeptHeads
     window_bits : {8, 16, 32}
         Bits of the keys and values of the cross-attention.

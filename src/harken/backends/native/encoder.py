@@ -149,11 +149,9 @@ class PaddingContents:
 
     @property
     def key(self) -> str:
-        """The name of these contents among all those of the same weights."""
         return f"padding-{self.bits}-{zlib.crc32(repr((self.encoder.dims, self.sample)).encode()):08x}"
 
     def arrays(self) -> Iterator[ArrayShape]:
-        """Yield every array, in the order of the file."""
         dims, positions = self.encoder.dims, len(self.sample)
         yield "keys_values", np.float32, (dims.n_audio_layer, positions, 2 * dims.n_audio_state)
         yield "encoder_output", np.float32, (positions, dims.n_audio_state)

@@ -36,14 +36,8 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
         Directory of stored graphs; by default in the user's cache directory.
-    alignment_heads : tuple of (layer, head), or None
-        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
-    word_heads : tuple of WordHead
-        Its other heads.
-    shares_encoder : bool
-        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
-    vocab_subset : ndarray of int64, or None
-        Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
+    alignment_heads, word_heads, shares_encoder, vocab_subset
+        As for `harken.backends.numpy.NumpyBackend`.
     check_unchanged : callable
         Called when a graph was built and before it is stored; raises an error if the weights may not be those of
         `digest` any more.

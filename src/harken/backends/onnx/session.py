@@ -56,14 +56,10 @@ class OnnxFeatures(EncodedWindows):
 
     Parameters
     ----------
-    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
-        Kept for decoders that reuse it.
+    encoder_output, lengths, sparse_positions
+        As for `EncodedWindows`.
     cross_kv : dict of str to ndarray
         One array for each input of the decoder graph, with the windows along axis 0.
-    lengths : sequence of int, or None
-        Number of positions of each window, where they differ; behind them the arrays hold any finite values.
-    sparse_positions : SparsePositions, optional
-        Those of all windows.
     """
 
     def __init__(
@@ -93,19 +89,8 @@ class OnnxFeatures(EncodedWindows):
 class OnnxSession:
     """`harken.contract.Session` over a decoder graph (see `harken.backends.onnx.graphs.decoder`).
 
-    Parameters
-    ----------
-    graph : BindableGraph
-    dims : Dims
-    features : OnnxFeatures
-    row_windows : sequence of int
-        Window of each row.
-    capacity : int
-        Most tokens of a row.
-    heads : KeptHeads or None
-        Those of the graph, if their cross-attention is to be cached.
-    vocab_subset : ndarray of int64, or None
-        Ids of the tokens that the graph computes logits of; None is all.
+    The `heads` are those of the graph, if their cross-attention is to be cached; `vocab_subset` are the ids that it
+    computes logits of, None for all.
     """
 
     def __init__(
@@ -140,14 +125,10 @@ class OnnxSession:
         return tuple(map(len, self._row_slots))
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
-        rows_by_window = [
-            [
-                row
-                for row, row_window in enumerate(self._cache_windows)
-                if row_window == window and len(tokens[row])
-            ]
-            for window in range(len(self._windows))
-        ]
+        rows_by_window: list[list[int]] = [[] for _ in self._windows]
+        for row, window in enumerate(self._cache_windows):
+            if len(tokens[row]):
+                rows_by_window[window].append(row)
         columns = self._dims.n_vocab if self._vocab_subset is None else len(self._vocab_subset)
         if not any(rows_by_window):
             return HostLogits(np.empty((0, columns), np.float32), self._vocab_subset)
@@ -303,11 +284,8 @@ class OnnxSession:
             if copies > 1:
                 only_row = self._cache_windows.count(self._cache_windows[row]) == 1
                 first_slot = int(self._visible_slots[row].nonzero()[0].max(initial=-1)) + 1
-                layout = (
-                    SlotLayout(len(self._row_slots[row]), first_slot + rows[:new_row].count(row), copies)
-                    if only_row
-                    else None
-                )
+                first_slot += rows[:new_row].count(row)
+                layout = SlotLayout(len(self._row_slots[row]), first_slot, copies) if only_row else None
             layouts.append(layout)
         return layouts
 

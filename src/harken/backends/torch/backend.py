@@ -59,14 +59,8 @@ class TorchBackend:
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; ``"auto"`` is the first available of cuda, mps, cpu.
     precision : {"auto", "fp32", "fp16", "bf16"}
         "auto" is fp16, on the CPU fp32.
-    shares_encoder : bool
-        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
-    vocab_subset : ndarray of int64, or None
-        Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
-    alignment_heads : tuple of (layer, head), or None
-        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
-    word_heads : tuple of WordHead
-        Its other heads.
+    alignment_heads, word_heads, shares_encoder, vocab_subset
+        As for `harken.backends.numpy.NumpyBackend`.
     threads : int, optional
         Threads of PyTorch on the CPU, in the whole process; by default PyTorch's own choice.
     graph_capture : callable, "auto" or None

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harken.backends.encoding import grammar_state
 from harken.backends.torch.device import upload
 from harken.backends.torch.logits import (
     STATE_COLUMNS,
     LogitVocabulary,
     TorchLogits,
-    initial_state,
     steps_until_all_ended,
 )
 from harken.backends.torch.static_cache import CacheShape, StaticCache, StaticCachePool
@@ -125,7 +125,7 @@ class TorchSession:
         step_tokens = cache.padded_step_tokens(max(map(len, unread)))
         inputs = np.zeros((cache.cache_rows, STATE_COLUMNS + step_tokens), np.int64)
         for row, own, new in zip(before, picked, unread, strict=True):
-            state = initial_state(row.length, own, len(new), rules.timestamp_begin)
+            state = row.length, len(new) - 1, *grammar_state(own, rules.timestamp_begin)
             inputs[row.cache_row, : STATE_COLUMNS + len(new)] = *state, *new
         n_steps = min(most, max(row.left for row in picked))
         longest = max(row.length + len(new) for row, new in zip(before, unread, strict=True))
