@@ -355,18 +355,9 @@ def low_rank_changes(weights: dict[str, Tensor], rank: int, seed: int) -> dict[s
 
 
 def small_model_labeller(recognizer: Recognizer, weights: Weights, store: ExampleStore) -> Labeller:
-    """Return a labeller that runs the smaller model, with its own encoder, over the texts of the main model.
+    """Return a labeller that runs the smaller model, with its own encoder, over the texts of the main model's examples.
 
     Its states are the targets of the stitched decoder.
-
-    Parameters
-    ----------
-    recognizer : Recognizer
-        The smaller model on the CPU engine.
-    weights : Weights
-        Weights of the same model.
-    store : ExampleStore
-        Examples of the main model.
     """
     backend, dims = recognizer.backend, recognizer.backend.dims
     decoder_weights = as_tensors(weights, "decoder.")
@@ -378,10 +369,9 @@ def small_model_labeller(recognizer: Recognizer, weights: Weights, store: Exampl
         for sequence in store.get(window).sequences:
             with torch.inference_mode():
                 tokens = torch.from_numpy(sequence.tokens[None, :-1])
-                states = run_decoder(decoder_weights, dims, tokens, torch.from_numpy(encoder_output))[
-                    0, sequence.text_start - 1 :
-                ]
-            sequences.append(replace(sequence, teacher_states=states.half().numpy()))
+                states = run_decoder(decoder_weights, dims, tokens, torch.from_numpy(encoder_output))[0]
+            behind_prompt = states[sequence.text_start - 1 :].half().numpy()
+            sequences.append(replace(sequence, teacher_states=behind_prompt))
         return Example(audio_features=encoder_output.astype(np.float16), sequences=tuple(sequences))
 
     return label

@@ -102,7 +102,7 @@ class NativeDecoder:
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        Packed weights, with these `contents`.
+        Packed weights, which these are the contents of.
     contents : DecoderWeights
     heads : KeptHeads
     window_bits : {8, 16, 32}
@@ -163,18 +163,9 @@ class NativeDecoder:
         return result
 
     def project_window(self, encoder_output: Floats, n_frozen: int = 0) -> PackedWindow:
-        """Make packed keys and values of the cross-attention of one window.
+        """Make packed keys and values of the cross-attention of one window, shape (positions, n_audio_state).
 
-        Parameters
-        ----------
-        encoder_output : ndarray of shape (positions, n_audio_state), float32
-        n_frozen : int
-            Number of frozen positions, the last ones. They are the same in most windows, and projected once.
-
-        Raises
-        ------
-        OutOfMemory
-            If there is no memory for it.
+        The last `n_frozen` positions are the same in most windows, and projected once.
         """
         positions = len(encoder_output)
         keys_values = self._project_frozen(encoder_output[positions - n_frozen :])
@@ -199,20 +190,9 @@ class NativeDecoder:
     def project_stream(
         self, encoder_output: Floats, unchanged: int = 0, earlier: PackedWindow | None = None
     ) -> PackedWindow:
-        """Make packed keys and values of a stream so far, in the memory of those of before if it suffices.
+        """Make packed keys and values of a stream so far, of which some positions are unchanged since the earlier ones.
 
-        Parameters
-        ----------
-        encoder_output : ndarray of shape (positions, n_audio_state), float32
-        unchanged : int
-            Number of positions that have not changed since those of before were made.
-        earlier : PackedWindow, optional
-            Those of before. They must not be used any more.
-
-        Raises
-        ------
-        OutOfMemory
-            If there is no memory for it.
+        They are in the memory of these if it suffices; so these must not be used any more.
         """
         positions = len(encoder_output)
         if earlier is None or positions > earlier.capacity:

@@ -29,9 +29,8 @@ class NativeEncoder:
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        Packed weights.
+        Packed weights, which these are the contents of.
     contents : EncoderWeights
-        Their contents.
     decoder : NativeDecoder
         The decoder on whose threads it runs; the two never run at the same time.
     load_padding : callable
@@ -210,13 +209,8 @@ class NativeEncoderState(StreamState):
     def next_chunk(self, mel: Floats) -> tuple[Chunk, Floats, Floats]:
         """Prepare the next chunk of frames, shape (n_mels, 2 W + 1), or 2 W at the end of a stream.
 
-        Returns
-        -------
-        chunk : Chunk
-        mel : ndarray of shape (n_mels, 2 W + 3)
-            The frames, with those around them.
-        encoder_output : ndarray of shape (W, n_audio_state)
-            Where its output is to be written.
+        Returns it with its frames and those around them, shape (n_mels, 2 W + 3), and with the array that its output is
+        to be written to, shape (W, n_audio_state).
         """
         positions = mel.shape[1] // FRAMES_PER_POSITION
         self._keys_values = with_room(self._keys_values, self._n_history, self._n_history + positions)
@@ -230,16 +224,7 @@ class NativeEncoderState(StreamState):
         return chunk, self.with_context(mel), encoder_output
 
     def append_chunk(self, mel: Floats, encoder_output: Floats, final_positions: int) -> None:
-        """Append an encoded chunk, and keep the history that later chunks attend to.
-
-        Parameters
-        ----------
-        mel : ndarray
-            As `next_chunk` returned it.
-        encoder_output : ndarray of shape (W, n_audio_state)
-        final_positions : int
-            Number of positions of the chunk that become final.
-        """
+        """Append the encoded `next_chunk`, of which some positions become final; keep the history for later ones."""
         end = self._n_history + final_positions
         self._n_history = min(end, self._history_positions)
         if end > self._n_history:

@@ -16,16 +16,7 @@ from harken.types import FRAMES_PER_POSITION, Dims
 
 
 class EncoderGraphs:
-    """The graphs before the decoder (see `harken.backends.encoding.Encoder`).
-
-    Parameters
-    ----------
-    dims : Dims
-    loader : GraphLoader
-        Loads a graph when it is first used.
-    loaded : mapping of str to Graph
-        Those that are loaded already.
-    """
+    """The graphs before the decoder (see `harken.backends.encoding.Encoder`), loaded now or when first used."""
 
     def __init__(self, dims: Dims, loader: GraphLoader, loaded: Mapping[str, Graph]) -> None:
         self._dims, self._loader, self._loaded = dims, loader, dict(loaded)
@@ -158,16 +149,9 @@ class OnnxEncoderState(StreamState):
         return inputs, outputs
 
     def append_chunk(self, mel: Floats, outputs: Arrays, final_positions: int) -> None:
-        """Append an encoded chunk, and keep the history that later chunks attend to.
+        """Append a chunk, shape (n_mels, 2 W + 3) with the frames around it, of which some positions become final.
 
-        Parameters
-        ----------
-        mel : ndarray of shape (n_mels, 2 W + 3), float32
-            Frames of the chunk, with those around it.
-        outputs : dict of str to ndarray
-            Outputs for this stream of the graphs `streaming_encoder` and `cross_kv`.
-        final_positions : int
-            Number of positions of the chunk that become final.
+        The outputs are those of the graphs `streaming_encoder` and `cross_kv`; the history is kept for later chunks.
         """
         for i in range(self._dims.n_audio_layer):
             self._append_history(f"past_k.{i}", outputs[f"key.{i}"][:, :, :final_positions], axis=2)
