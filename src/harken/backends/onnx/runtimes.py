@@ -284,19 +284,11 @@ def bfloat16_is_faster(processor_description: Path = PROCESSOR_DESCRIPTION) -> b
     measurement would decide for any processor, but a busy one could decide otherwise the next time, and with it the
     text.
     """
-    return has_amx(processor_description) or "GenuineIntel" not in _read(processor_description)
-
-
-def has_amx(processor_description: Path = PROCESSOR_DESCRIPTION) -> bool:
-    """Return whether the processor has Intel's matrix units for bfloat16, as far as Linux says so."""
-    return "amx_bf16" in _read(processor_description).split()
-
-
-def _read(processor_description: Path) -> str:
     try:
-        return processor_description.read_text(errors="replace")
+        description = processor_description.read_text(errors="replace")
     except OSError:
-        return ""
+        return True
+    return "amx_bf16" in description.split() or "GenuineIntel" not in description
 
 
 def openvino_capabilities() -> frozenset[str]:
