@@ -13,12 +13,7 @@ import harken
 from checkpoint_files import huggingface_name, raises_checkpoint_error, random_weights, write_peft
 from harken.backend_factory import BackendFactory
 from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapters
-from harken.checkpoints.adapter import (
-    ADAPTER_FILE,
-    PEFT_CONFIG,
-    adapted_names,
-    serialize_adapter,
-)
+from harken.checkpoints.adapter import ADAPTER_FILE, PEFT_CONFIG, adapted_names, serialize_adapter
 from harken.checkpoints.huggingface import export
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.contract import Floats

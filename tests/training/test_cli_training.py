@@ -21,10 +21,7 @@ from fakes.measured import signal_at
 from harken.checkpoints import encoder_digest, open_checkpoint
 from harken.checkpoints.huggingface import export
 from harken.training import run
-from harken.training.examples import (
-    ExampleStore,
-    Teacher,
-)
+from harken.training.examples import ExampleStore, Teacher
 from tiny_models import DIMS, TOKENIZER
 from training_data import write_model, write_speech
 

@@ -18,15 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
-from harken.checkpoints.model_files import (
-    DTYPES,
-    Array,
-    ByteArray,
-    LazyTensor,
-    read_bytes,
-    read_error,
-    watch,
-)
+from harken.checkpoints.model_files import DTYPES, Array, ByteArray, LazyTensor, read_bytes, read_error, watch
 from harken.checkpoints.weight_shapes import declared_by
 from harken.errors import CheckpointError
 

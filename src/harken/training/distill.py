@@ -36,13 +36,7 @@ from harken.training.examples import (
     label_windows,
     window_log_mel,
 )
-from harken.training.network import (
-    TOKEN_EMBEDDING,
-    as_arrays,
-    as_tensors,
-    initial_factors,
-    run_decoder,
-)
+from harken.training.network import TOKEN_EMBEDDING, as_arrays, as_tensors, initial_factors, run_decoder
 from harken.training.objective import Distillation, scored_token_ids
 from harken.training.options import MAX_DECODER_LAYERS, DistillOptions
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train

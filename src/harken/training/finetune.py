@@ -24,13 +24,7 @@ from harken.training.examples import (
     timestamped_tokens,
     window_log_mel,
 )
-from harken.training.network import (
-    TOKEN_EMBEDDING,
-    as_arrays,
-    as_tensors,
-    run_decoder,
-    run_encoder,
-)
+from harken.training.network import TOKEN_EMBEDDING, as_arrays, as_tensors, run_decoder, run_encoder
 from harken.training.objective import Acceptance, SequenceBatch, autocast, mask_time, score_predictions
 from harken.training.options import FineTuneOptions
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train

@@ -22,12 +22,7 @@ from harken.backends.torch.device import DTYPES, choose_device, describe_device,
 from harken.backends.torch.logits import LogitVocabulary
 from harken.backends.torch.model import AttentionFunction, WhisperModel, attend
 from harken.backends.torch.session import TorchFeatures, TorchSession
-from harken.backends.torch.static_cache import (
-    CudaGraphCache,
-    CudaGraphCapture,
-    GraphCapture,
-    StaticCachePool,
-)
+from harken.backends.torch.static_cache import CudaGraphCache, CudaGraphCapture, GraphCapture, StaticCachePool
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims, WordHead

@@ -15,12 +15,7 @@ from torch import Tensor
 
 from harken.backends.encoding import grammar_state
 from harken.backends.torch.device import upload
-from harken.backends.torch.logits import (
-    STATE_COLUMNS,
-    LogitVocabulary,
-    TorchLogits,
-    steps_until_all_ended,
-)
+from harken.backends.torch.logits import STATE_COLUMNS, LogitVocabulary, TorchLogits, steps_until_all_ended
 from harken.backends.torch.static_cache import CacheShape, StaticCache, StaticCachePool
 from harken.contract import Floats, GreedyRules, Ints, PickedSoFar
 
