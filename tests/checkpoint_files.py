@@ -112,7 +112,7 @@ class TorchTensor:
     strides: tuple[int, ...]
 
 
-def write_torch(path: Path, content: object, *, compression: int = zipfile.ZIP_STORED) -> Path:
+def write_torch(path: Path, content: object) -> Path:
     """Write a `torch.save` archive of dicts, tuples, numbers, text, arrays and `TorchTensor` (protocol 2)."""
     storages: list[Array] = []
     data = b"\x80\x02" + b"".join(_opcodes(content, storages)) + b"."
@@ -120,7 +120,7 @@ def write_torch(path: Path, content: object, *, compression: int = zipfile.ZIP_S
     members |= {f"data/{key}": values.tobytes() for key, values in enumerate(storages)}
     with zipfile.ZipFile(path, "w") as archive:
         for name, member in members.items():
-            archive.writestr(zipfile.ZipInfo(f"archive/{name}"), member, compression)
+            archive.writestr(zipfile.ZipInfo(f"archive/{name}"), member)
     return path
 
 

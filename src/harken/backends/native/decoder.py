@@ -162,7 +162,7 @@ class NativeDecoder:
             raise OutOfMemory(f"not enough memory {purpose}")
         return result
 
-    def project_window(self, encoder_output: Floats, n_frozen: int = 0) -> PackedWindow:
+    def project_window(self, encoder_output: Floats, n_frozen: int) -> PackedWindow:
         """Make packed keys and values of the cross-attention of one window, shape (positions, n_audio_state).
 
         The last `n_frozen` positions are the same in most windows, and projected once.
@@ -188,7 +188,7 @@ class NativeDecoder:
         return keys_values[:, -n:]
 
     def project_stream(
-        self, encoder_output: Floats, unchanged: int = 0, earlier: PackedWindow | None = None
+        self, encoder_output: Floats, unchanged: int, earlier: PackedWindow | None
     ) -> PackedWindow:
         """Make packed keys and values of a stream so far, of which some positions are unchanged since the earlier ones.
 

@@ -30,7 +30,7 @@ class NativeSession:
         row_windows: Sequence[int],
         capacity: int,
         *,
-        attention: bool = False,
+        attention: bool,
     ) -> None:
         assert capacity <= decoder.dims.n_text_ctx, "the library has room for the model's context"
         self._decoder, self._features, self._capacity, self._attention = decoder, features, capacity, attention
@@ -69,22 +69,19 @@ class NativeSession:
         suppressed = columns_of(rules.suppressed, decoder.vocab_subset)
         begin = NO_TOKEN if rules.timestamp_begin is None else rules.timestamp_begin
         unread = [array("i", row.unread or row.tokens[-1:]) for row in picked]
+        rows = [
+            Picked(
+                first.buffer_info()[0],
+                len(first),
+                *grammar_state(row, rules.timestamp_begin),
+                *(row.left, row.calibration, row.least_prob),
+            )
+            for row, first in zip(picked, unread, strict=True)
+        ]
         steps = self._call(
             decoder.library.harken_session_pick_best,
             Rules(suppressed.ctypes.data, len(suppressed), rules.eot, begin),
-            (Picked * n_rows)(
-                *(
-                    Picked(
-                        new.buffer_info()[0],
-                        len(new),
-                        *grammar_state(row, rules.timestamp_begin),
-                        row.left,
-                        row.calibration,
-                        row.least_prob,
-                    )
-                    for row, new in zip(picked, unread, strict=True)
-                )
-            ),
+            (Picked * n_rows)(*rows),
             most,
             logits.ctypes.data,
             decoder.stride,

@@ -101,8 +101,8 @@ class OnnxSession:
         row_windows: Sequence[int],
         capacity: int,
         *,
-        heads: KeptHeads | None = None,
-        vocab_subset: Ints | None = None,
+        heads: KeptHeads | None,
+        vocab_subset: Ints | None,
     ) -> None:
         self._graph, self._dims, self._features, self._capacity = graph, dims, features, capacity
         self._heads, self._vocab_subset = heads, vocab_subset

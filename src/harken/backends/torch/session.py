@@ -205,22 +205,15 @@ class TorchSession:
 
     def _reorder_in_place(self, parents: Sequence[_Row]) -> None:
         """Leave the first continuation of each row in place, and copy it to free cache rows for the others."""
-        used_cache_rows, rows_per_window = {row.cache_row for row in parents}, self._cache.shape.rows_per_window
-        free_cache_rows = {
-            cache_window: iter(
-                [
-                    cache_row
-                    for cache_row in range(cache_window * rows_per_window, (cache_window + 1) * rows_per_window)
-                    if cache_row not in used_cache_rows
-                ]
-            )
-            for cache_window in map(self._cache_window, parents)
-        }
+        rows_per_window = self._cache.shape.rows_per_window
+        free_cache_rows = sorted({*range(self._cache.cache_rows)} - {row.cache_row for row in parents})
         cache_rows: list[int] = []
         for row in parents:
-            cache_rows.append(
-                next(free_cache_rows[self._cache_window(row)]) if row.cache_row in cache_rows else row.cache_row
-            )
+            cache_row, window = row.cache_row, self._cache_window(row)
+            if cache_row in cache_rows:
+                cache_row = next(free for free in free_cache_rows if free // rows_per_window == window)
+                free_cache_rows.remove(cache_row)
+            cache_rows.append(cache_row)
         self._copy_rows(self._cache, parents, cache_rows)
 
     def _move_to_new_cache(self, parents: Sequence[_Row], shape: CacheShape) -> None:
