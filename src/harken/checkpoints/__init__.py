@@ -24,7 +24,7 @@ from harken.checkpoints.checkpoint import (
     shares_encoder,
 )
 from harken.checkpoints.hub import SHORT_NAMES, check_model_name, resolve_model
-from harken.checkpoints.model_files import read_error, read_object
+from harken.checkpoints.model_files import read_object, reading
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError, CheckpointNotFound
 
@@ -147,11 +147,8 @@ def _weight_file(path: Path) -> Path:
 
 def _detect_format(path: Path) -> Format:
     """Detect the format of a file from its first bytes; those of ONNX say nothing."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(512)
-    except OSError as error:
-        raise read_error(path, error) from error
+    with reading(path), open(path, "rb") as file:
+        head = file.read(512)
     if head[:4] == ggml.GGML_MAGIC:
         return "ggml"
     if head[:4] == ggml.GGUF_MAGIC:

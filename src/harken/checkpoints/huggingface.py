@@ -31,8 +31,8 @@ from harken.checkpoints.model_files import (
     WatchedFile,
     half,
     is_file_name,
-    read_error,
     read_object,
+    reading,
     watch,
 )
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
@@ -183,11 +183,8 @@ def _shards(index: Path) -> tuple[Path, ...]:
 
 def read_shard(path: Path) -> dict[str, LazyTensor]:
     """Return the tensors of a file of safetensors or of `torch.save`, not read yet."""
-    try:
-        with open(path, "rb") as file:
-            is_zip = file.read(2) == b"PK"
-    except OSError as error:
-        raise read_error(path, error) from error
+    with reading(path), open(path, "rb") as file:
+        is_zip = file.read(2) == b"PK"
     if not is_zip:
         return read_tensors(path)
     saved = TorchFile(path)

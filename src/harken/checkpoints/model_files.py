@@ -30,9 +30,13 @@ _LEAST_STORED_BYTES = 1 << 26
 """Of a file whose hash is kept: a smaller one is hashed in a twentieth of a second."""
 
 
-def read_error(path: Path, error: OSError) -> CheckpointError:
-    """Return the error for a file that the operating system cannot read."""
-    return CheckpointError(f"{path}: cannot be read: {error.strerror or error}")
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system in a block that reads a file into a `CheckpointError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
@@ -43,10 +47,8 @@ def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
     CheckpointError
         If the file cannot be read, or is shorter than when it was opened.
     """
-    try:
+    with reading(path):
         data = np.fromfile(path, np.uint8, size, offset=offset)
-    except OSError as error:
-        raise read_error(path, error) from error
     if data.size != size:
         raise CheckpointError(f"{path}: has {data.size} of the {size} bytes expected at byte {offset}")
     return data
@@ -87,15 +89,14 @@ def parse_object(path: Path, text: str | bytes) -> dict[str, object]:
 
 def read_object(path: Path, *, optional: bool = False) -> dict[str, object]:
     """Read a file that contains a JSON object; return an empty one if an `optional` file does not exist."""
-    try:
-        check_text_size(path)
-        return parse_object(path, path.read_bytes())
-    except FileNotFoundError:
-        if optional:
-            return {}
-        raise CheckpointError(f"{path}: is missing") from None
-    except OSError as error:
-        raise read_error(path, error) from error
+    with reading(path):
+        try:
+            check_text_size(path)
+            return parse_object(path, path.read_bytes())
+        except FileNotFoundError:
+            if optional:
+                return {}
+            raise CheckpointError(f"{path}: is missing") from None
 
 
 class Cursor:
@@ -151,13 +152,11 @@ class Cursor:
 @contextmanager
 def open_cursor(path: Path) -> Iterator[Cursor]:
     """Memory-map a file while its headers are parsed; skipped bytes are never read."""
-    try:
+    with reading(path):
         if not path.stat().st_size:
             raise CheckpointError(f"{path}: is empty, or no regular file")
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield Cursor(path, data)
-    except OSError as error:
-        raise read_error(path, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +212,8 @@ class WatchedFile:
         return FileStore(default_store_directory()).get_text(key, self._hash)
 
     def _hash(self) -> str:
-        try:
-            with open(self.path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise read_error(self.path, error) from error
+        with reading(self.path), open(self.path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         self.check_unchanged()
         return digest
 

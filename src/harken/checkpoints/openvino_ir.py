@@ -26,7 +26,7 @@ from harken.checkpoints.model_files import (
     LazyTensor,
     StorageDtype,
     lazy_tensor,
-    read_error,
+    reading,
     watch,
 )
 from harken.checkpoints.weight_shapes import usual_heads
@@ -105,10 +105,8 @@ def _read_graph(path: Path) -> tuple[list[Node], dict[str, Constant]]:
 
 
 def _parse(path: Path) -> ElementTree.Element:
-    try:
+    with reading(path):
         data = path.read_bytes() if path.stat().st_size <= _MAX_XML_BYTES else b""
-    except OSError as error:
-        raise read_error(path, error) from error
     if not data or b"<!" in data:
         raise CheckpointError(
             f"{path}: more than {_MAX_XML_BYTES} bytes, or declarations, which OpenVINO has not"

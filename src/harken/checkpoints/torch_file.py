@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
-from harken.checkpoints.model_files import DTYPES, Array, ByteArray, LazyTensor, read_bytes, read_error, watch
+from harken.checkpoints.model_files import DTYPES, Array, ByteArray, LazyTensor, read_bytes, reading, watch
 from harken.checkpoints.weight_shapes import declared_by
 from harken.errors import CheckpointError
 
@@ -280,13 +280,12 @@ def _fits(offset: Any, shape: Any, strides: Any, items: int) -> bool:
 
 def zip_members(path: Path) -> dict[str, zipfile.ZipInfo]:
     """List a zip archive, whose members must all be uncompressed."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-    except OSError as error:
-        raise read_error(path, error) from error
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
-        raise CheckpointError(f"{path}: not a zip archive of weights: {error}") from error
+    with reading(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = {info.filename: info for info in archive.infolist()}
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+            raise CheckpointError(f"{path}: not a zip archive of weights: {error}") from error
     size = path.stat().st_size
     for name, info in members.items():
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
