@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harken.backends.encoding import StreamState, own_states, short_speech_window, with_room, write_at
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
 from harken.backends.native.library import Chunk, Encoder, EncoderLayer, Linear
-from harken.backends.native.packed_file import ArrayShape, PackedContents, Put, Weights
+from harken.backends.native.packed_file import ArrayShape, Put, Weights
 from harken.backends.native.weights import EncoderWeights
 from harken.contract import Floats, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
@@ -34,7 +34,7 @@ class NativeEncoder:
     decoder : NativeDecoder
         The decoder on whose threads it runs; the two never run at the same time.
     load_padding : callable
-        Maps packed contents; packs them first if they are not in the store.
+        `load_packed` of whatever contents.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class NativeEncoder:
         arrays: Mapping[str, NDArray[Any]],
         contents: EncoderWeights,
         decoder: NativeDecoder,
-        load_padding: Callable[[PackedContents], Mapping[str, NDArray[Any]]],
+        load_padding: Callable[..., Mapping[str, NDArray[Any]]],
     ) -> None:
         self._arrays = arrays  # the model points to them
         self.dims = contents.dims
@@ -83,7 +83,7 @@ class NativeEncoder:
     def _frozen(self, sample: tuple[int, ...], frozen: tuple[int, ...]) -> FrozenPositions:
         """Return the last positions of a sample of the padding, which is stored beside the packed weights."""
         if sample not in self._padding:
-            self._padding[sample] = self._load_padding(PaddingContents(self, sample, self._bits))
+            self._padding[sample] = self._load_padding(contents=PaddingContents(self, sample, self._bits))
         arrays, first = self._padding[sample], len(sample) - len(frozen)
         return FrozenPositions(arrays["keys_values"][:, first:], arrays["encoder_output"][first:])
 

@@ -71,7 +71,7 @@ class GraphLoader:
         Returns
         -------
         list of Graph
-            "decoder" is a `BindableGraph`.
+            "decoder" is an `OnnxRuntimeGraph`.
         """
         self.plan  # noqa: B018 - an unknown precision is refused before anything is built
         loading = [partial(self._load_graph, name) for name in names]

@@ -108,17 +108,6 @@ class Graph(Protocol):
     def __call__(self, inputs: Arrays, outputs: Arrays) -> None: ...
 
 
-class BindableGraph(Graph, Protocol):
-    """A compiled graph that can bind arrays which stay at the same address."""
-
-    def bind(self, inputs: Arrays, outputs: Arrays) -> BoundGraph:
-        """Bind some inputs and outputs, and return a function that takes all others.
-
-        An array may be bound as an input and as an output if the graph reads nothing of it after writing to it.
-        """
-        ...
-
-
 class OnnxRuntimeGraph:
     """A graph in ONNX Runtime on the CPU.
 
@@ -146,6 +135,10 @@ class OnnxRuntimeGraph:
         self.bind({}, {})(inputs, outputs)
 
     def bind(self, inputs: Arrays, outputs: Arrays) -> BoundGraph:
+        """Bind arrays that stay at the same address, and return a function that takes all other inputs and outputs.
+
+        An array may be bound as an input and as an output if the graph reads nothing of it after writing to it.
+        """
         binding = self._session.io_binding()
         bound = inputs, outputs  # `run` keeps them alive; the binding does not
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from harken.backends.encoding import EncodedWindows
 from harken.backends.host_logits import HostLogits
-from harken.backends.onnx.runtimes import BindableGraph, BoundGraph
+from harken.backends.onnx.runtimes import BoundGraph, OnnxRuntimeGraph
 from harken.checkpoints.alignment_heads import KeptHeads
 from harken.contract import Floats, Ints, SparsePositions
 from harken.types import Dims
@@ -95,7 +95,7 @@ class OnnxSession:
 
     def __init__(
         self,
-        graph: BindableGraph,
+        graph: OnnxRuntimeGraph,
         dims: Dims,
         features: OnnxFeatures,
         row_windows: Sequence[int],
