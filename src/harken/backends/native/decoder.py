@@ -259,11 +259,11 @@ def close_when_collected(
 
     At the end of the process nothing is closed: threads may still be in the middle of a call.
     """
-    weakref.finalize(owner, _close, close, handle, kept_until_then).atexit = False
 
+    def close_handle(*_: Any) -> None:
+        close(handle)
 
-def _close(close: Callable[[Any], None], handle: int, kept_until_then: Any) -> None:
-    close(handle)
+    weakref.finalize(owner, close_handle, *kept_until_then).atexit = False
 
 
 def _close_sessions(library: Any, handles: deque[int]) -> None:
