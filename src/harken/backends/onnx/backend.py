@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from harken.backends.encoding import EncodingBackend, own_features, own_states
+from harken.backends.encoding import EncodingBackend, own_features, own_states, stack_padded
 from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
@@ -103,7 +103,12 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
         )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> OnnxFeatures:
-        return OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState))
+        own = own_states(states, OnnxEncoderState)
+        arrays = {
+            name: stack_padded([state.outputs[name][..., : state.positions, :] for state in own])
+            for name in own[0].outputs
+        }
+        return OnnxFeatures(arrays.pop("encoder_output"), arrays, [state.positions for state in own])
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False

@@ -7,10 +7,10 @@ from threading import Lock
 
 import numpy as np
 
-from harken.backends.encoding import StreamState, own_states, short_speech_window, stack_padded, write_at
+from harken.backends.encoding import StreamState, own_states, short_speech_window, write_at
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.runtimes import Arrays, Graph
-from harken.backends.onnx.session import MASKED, OnnxFeatures
+from harken.backends.onnx.session import MASKED
 from harken.contract import Floats, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 
@@ -121,7 +121,8 @@ class OnnxEncoderState(StreamState):
             for i in range(dims.n_audio_layer)
             for part, shape in shapes.items()
         }
-        self._outputs: dict[str, Floats] = {}
+        self.outputs: dict[str, Floats] = {}
+        """Output of the encoder and what is projected of it, by the names of the graphs' outputs."""
 
     @staticmethod
     def chunk_inputs(states: Sequence[OnnxEncoderState], mel: Floats) -> tuple[Arrays, Arrays]:
@@ -157,24 +158,14 @@ class OnnxEncoderState(StreamState):
             self._append_history(f"past_k.{i}", outputs[f"key.{i}"][:, :, :final_positions], axis=2)
             self._append_history(f"past_v.{i}", outputs[f"value.{i}"][:, :final_positions], axis=1)
         names = [name for name in outputs if name == "encoder_output" or name.startswith("cross")]
-        if not self._outputs:
-            self._outputs = {
+        if not self.outputs:
+            self.outputs = {
                 name: np.empty((*outputs[name].shape[:-2], 0, outputs[name].shape[-1]), np.float32)
                 for name in names
             }
         for name in names:
-            self._outputs[name] = write_at(self._outputs[name], self.final_positions, outputs[name])
+            self.outputs[name] = write_at(self.outputs[name], self.final_positions, outputs[name])
         self.advance(mel, final_positions)
-
-    @staticmethod
-    def stream_features(states: Sequence[OnnxEncoderState]) -> OnnxFeatures:
-        """Make features with one window a stream."""
-        lengths = [state.positions for state in states]
-        stacked = {
-            name: stack_padded([state._outputs[name][..., : state.positions, :] for state in states])
-            for name in states[0]._outputs
-        }
-        return OnnxFeatures(stacked.pop("encoder_output"), stacked, lengths)
 
     def _append_history(self, name: str, new: Floats, axis: int) -> None:
         joined = np.concatenate([self._past_kv[name], new], axis)
