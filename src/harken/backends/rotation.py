@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ WRITERS = ("attn.out", "cross_attn.out", "mlp.2")
 DEVIATIONS = 3
 """Standard deviations above its mean at which the input of a hidden unit counts, to rank the units."""
 ROWS_AT_ONCE = 4096
-NO_FACTORS: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
 class RotatedWeights(DerivedWeights):
@@ -57,7 +55,7 @@ class RotatedWeights(DerivedWeights):
     part : {"decoder", "encoder"}
     rotates : bool
         False folds the normalisations and rotates nothing: what is not quantised gains nothing by it.
-    factors : mapping of str to ndarray
+    factors : mapping of str to ndarray, optional
         Factors of weights that are products B A, as ``NAME.A`` and ``NAME.B``; changed as the weights are.
     """
 
@@ -68,9 +66,9 @@ class RotatedWeights(DerivedWeights):
         part: str = "decoder",
         *,
         rotates: bool = True,
-        factors: Mapping[str, NDArray[Any]] = NO_FACTORS,
+        factors: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        self._weights, self._factors = weights, factors
+        self._weights, self._factors = weights, factors or {}
         self._state = dims.n_text_state if part == "decoder" else dims.n_audio_state
         self._rotation = make_rotation(self._state) if rotates else None
         self._compute: dict[str, Callable[[], NDArray[Any]]] = {}

@@ -332,9 +332,8 @@ def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:
     if not assistant.has_encoder:
         _check_encoder_matches(assistant, model)
         return True
-    return _encoder_dims(assistant) == _encoder_dims(model) and encoder_digest(assistant) == encoder_digest(
-        model
-    )
+    have_one_size = _encoder_dims(assistant) == _encoder_dims(model)
+    return have_one_size and encoder_digest(assistant) == encoder_digest(model)
 
 
 def _check_encoder_matches(decoder: Checkpoint, model: Checkpoint) -> None:

@@ -130,9 +130,8 @@ def serialize(dims: Dims, weights: Mapping[str, Array]) -> Iterator[bytes]:
         **{"decoder/alignment_layer": np.int16(-1), "decoder/alignment_heads": np.int16(1)},
     }
     sources = dict(_sources(dims))
-    yield (
-        struct.pack("<I", _VERSION) + _name(_SPEC) + struct.pack("<2I", _REVISION, len(sources) + len(scalars))
-    )
+    n_variables = len(sources) + len(scalars)
+    yield struct.pack("<I", _VERSION) + _name(_SPEC) + struct.pack("<2I", _REVISION, n_variables)
     for name in sorted((*sources, *scalars)):
         values = np.asarray(scalars[name]) if name in scalars else _stacked(weights, sources[name])
         code = _DTYPE_NAMES.index(values.dtype.name)
@@ -225,10 +224,8 @@ def _tensors(path: Path, variables: dict[str, _Variable]) -> Iterator[tuple[str,
             if scale is None:
                 yield openai_name, rows.tensor(path)
             else:
-                yield (
-                    openai_name,
-                    _dequantised_tensor(path, rows, scale.rows(part, len(names)) if scale.shape else scale),
-                )
+                own_scale = scale.rows(part, len(names)) if scale.shape else scale
+                yield openai_name, _dequantised_tensor(path, rows, own_scale)
 
 
 def _openai_names(name: str) -> tuple[str, ...]:

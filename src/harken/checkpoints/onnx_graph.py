@@ -139,9 +139,8 @@ def _tensor(path: Path, stored: Any, files: list[WatchedFile]) -> LazyTensor | N
         from onnx import numpy_helper
 
         if stored.raw_data:
-            return dtype.decode(
-                np.frombuffer(stored.raw_data, np.uint8).reshape(-1, dtype.block_bytes)
-            ).reshape(shape)
+            blocks = np.frombuffer(stored.raw_data, np.uint8).reshape(-1, dtype.block_bytes)
+            return dtype.decode(blocks).reshape(shape)
         try:
             values: Array = numpy_helper.to_array(stored)
         except ValueError as error:

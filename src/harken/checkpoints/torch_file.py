@@ -255,9 +255,8 @@ class TorchFile:
             raise CheckpointError(f"{self.path}: {name!r} reaches outside its storage")
 
         def read() -> Array:
-            values = dtype.decode(read_member(self.path, member).reshape(-1, dtype.block_bytes)).ravel()[
-                offset:
-            ]
+            blocks = read_member(self.path, member).reshape(-1, dtype.block_bytes)
+            values = dtype.decode(blocks).ravel()[offset:]
             steps = [stride * values.itemsize for stride in strides]
             return np.ascontiguousarray(np.lib.stride_tricks.as_strided(values, shape, steps))
 

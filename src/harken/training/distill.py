@@ -104,9 +104,8 @@ def distill(
     layer_indices = evenly_spaced_layers(layers, main_checkpoint.dims.n_text_layer)
     if initial_model:
         check_stitchable(initial_model.checkpoint, main_checkpoint)
-    task.create_or_resume(
-        task="distill", layers=layers, start=initial_model.checkpoint.weights.digest if initial_model else None
-    )
+    start = initial_model.checkpoint.weights.digest if initial_model else None
+    task.create_or_resume(task="distill", layers=layers, start=start)
     dtype = task.run_directory.matmul_dtype()
     windows, held_out = prepare_examples(
         task, find_speech, lambda: Teacher(load_recognizer(), main_checkpoint, dtype), callbacks
@@ -197,11 +196,9 @@ def evenly_spaced_layers(layers: int, n_layers: int) -> tuple[int, ...]:
     max_layers = min(MAX_DECODER_LAYERS, n_layers)
     if not 1 <= layers <= max_layers:
         raise OptionError("layers", layers, f"1 to {max_layers}, of a decoder with {n_layers}")
-    return (
-        tuple(np.linspace(0, n_layers - 1, layers).round().astype(int).tolist())
-        if layers > 1
-        else (n_layers - 1,)
-    )
+    if layers == 1:
+        return (n_layers - 1,)
+    return tuple(np.linspace(0, n_layers - 1, layers).round().astype(int).tolist())
 
 
 def student_dims(dims: Dims, layers: int) -> Dims:
@@ -388,7 +385,6 @@ def fit_stitching_map(
         source = np.pad(main_output.astype(np.float32), ((0, 0), (0, 1)), constant_values=1.0)
         gram += source.T @ source
         cross_products += source.T @ small_output
-    solution: StitchingMap = np.linalg.solve(gram + RIDGE_PENALTY * np.eye(len(gram)), cross_products).astype(
-        np.float64
-    )
+    gram += RIDGE_PENALTY * np.eye(rows)
+    solution: StitchingMap = np.linalg.solve(gram, cross_products).astype(np.float64)
     return solution

@@ -104,11 +104,8 @@ class NativeEncoder:
         positions, frames_around = len(encoder_output), LEFT_CONTEXT_FRAMES + RIGHT_CONTEXT_FRAMES
         assert mel.shape == (self.dims.n_mels, FRAMES_PER_POSITION * positions + frames_around)
         assert 0 < chunk.first_position + positions <= self.dims.n_audio_ctx
-        chunk.positions, chunk.mel, chunk.encoder_output = (
-            positions,
-            mel.ctypes.data,
-            encoder_output.ctypes.data,
-        )
+        chunk.positions, chunk.mel = positions, mel.ctypes.data
+        chunk.encoder_output = encoder_output.ctypes.data
         encode = self._decoder.library.harken_encode
         self._decoder.compute("to encode", encode, self._decoder.handle, byref(self._model), byref(chunk))
 

@@ -158,10 +158,8 @@ class NativeLogits(HostLogits):
         for position, ranges in zip(range(len(self)), token_ranges, strict=True):
             for start, stop in ranges:
                 columns = self._columns(start, stop)
-                self._ranges += (
-                    position,
-                    *(min(end, self._n_columns) for end in (columns.start, columns.stop)),
-                )
+                edges = (min(edge, self._n_columns) for edge in (columns.start, columns.stop))
+                self._ranges += position, *edges
 
     def suppress_tokens(self, tokens: Ints) -> None:
         self._apply_preference()

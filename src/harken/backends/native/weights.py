@@ -11,7 +11,7 @@ import numpy as np
 
 from harken.backends.native.matrices import BLOCK, GROUP, LinearMatrix, make_matrix, padded_rows
 from harken.backends.native.packed_file import ArrayShape, Put, Weights
-from harken.backends.rotation import LM_HEAD, NO_FACTORS, READERS, RotatedWeights, make_rotation
+from harken.backends.rotation import LM_HEAD, READERS, RotatedWeights, make_rotation
 from harken.checkpoints import Weights as StoredWeights
 from harken.contract import Floats, Ints
 from harken.types import Dims
@@ -126,9 +126,8 @@ class EncoderWeights:
             turn = make_rotation(self.dims.n_audio_state)
             rotations[0].write(put, np.ascontiguousarray(turn.T), None)
             rotations[1].write(put, gain[:, None] * turn, bias)
-        folded = RotatedWeights(
-            weights, self.dims, "encoder", rotates=bool(rotations), factors=self.factors or NO_FACTORS
-        )
+        is_rotated = bool(rotations)
+        folded = RotatedWeights(weights, self.dims, "encoder", rotates=is_rotated, factors=self.factors)
         head_size = self.dims.n_audio_state // self.dims.n_audio_head
         for layer in range(self.dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"

@@ -86,9 +86,7 @@ class EncoderGraphs:
     def _short_speech_outputs(self) -> Arrays:
         """Return the outputs of the graph of streams for the window whose padding is frozen."""
         if not self._short_speech:
-            state = OnnxEncoderState(
-                self._dims, history_positions=1
-            )  # masked; the runtimes take no empty history
+            state = OnnxEncoderState(self._dims, 1)  # masked; the runtimes take no empty history
             inputs, outputs = OnnxEncoderState.chunk_inputs([state], short_speech_window(self._dims)[None])
             self._graph("streaming_encoder")(inputs, outputs)
             self._short_speech = outputs

@@ -71,9 +71,7 @@ class OnnxFeatures(EncodedWindows):
     ) -> None:
         super().__init__(encoder_output, lengths, sparse_positions)
         self.cross_kv = cross_kv
-        self._cross_attention_mask = np.zeros(
-            (len(encoder_output), 1, 1, 1, encoder_output.shape[1]), np.float32
-        )
+        self._cross_attention_mask = np.zeros((self.n_windows, 1, 1, 1, self.positions), np.float32)
         if sparse_positions:
             self._cross_attention_mask += sparse_positions.key_bias
         for window, length in enumerate(lengths or ()):
@@ -136,12 +134,8 @@ class OnnxSession:
         inputs = self._decoder_inputs(rows_by_window, tokens, last_n, new_slots)
         outputs = {"logits": np.empty((len(inputs["logit_positions"]), columns), np.float32)}
         if self._heads:
-            shape = (
-                len(rows_by_window),
-                len(self._heads.all),
-                *inputs["self_attention_mask"].shape[2:4],
-                self._features.positions,
-            )
+            queries = inputs["self_attention_mask"].shape[2:4]
+            shape = (len(rows_by_window), len(self._heads.all), *queries, self._features.positions)
             outputs["alignment_weights"] = np.empty(shape, np.float32)
         self._run_graph = self._run_graph or self._bind()
         self._run_graph(inputs, outputs)
@@ -213,9 +207,8 @@ class OnnxSession:
 
     def attention(self, row: int, *, words: bool = False) -> Floats:
         assert self._heads, "attention is kept in sessions that were opened with attention=True"
-        weights: Floats = self._kv_cache[ATTENTION_CACHE][
-            self._cache_windows[row], :, 0, self._row_slots[row]
-        ].transpose(1, 0, 2)
+        window, slots = self._cache_windows[row], self._row_slots[row]
+        weights: Floats = self._kv_cache[ATTENTION_CACHE][window, :, 0, slots].transpose(1, 0, 2)
         return self._heads.select(weights, words=words)
 
     @property

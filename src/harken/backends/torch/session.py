@@ -173,16 +173,12 @@ class TorchSession:
     def attention(self, row: int, *, words: bool = False) -> Floats:
         cached_row, model, shape = self._rows[row], self._cache.model, self._cache.shape
         assert shape.attention, "attention is kept in sessions that were opened with attention=True"
-        queries = self._cache.kv_cache.kv[
-            2 * model.dims.n_text_layer :, cached_row.cache_row, : cached_row.length
-        ]
+        kept_queries = self._cache.kv_cache.kv[2 * model.dims.n_text_layer :]
+        queries = kept_queries[:, cached_row.cache_row, : cached_row.length]
         cache_window, longest_window = self._cache_window(cached_row), self._longest_window
+        keys = self._cross_kv[:, 0, cache_window, :longest_window]
         padding_mask = self._padding_mask[cache_window, :longest_window] if self._ragged else None
-        weights: Floats = (
-            model.alignment_weights(queries, self._cross_kv[:, 0, cache_window, :longest_window], padding_mask)
-            .cpu()
-            .numpy()
-        )
+        weights: Floats = model.alignment_weights(queries, keys, padding_mask).cpu().numpy()
         return model.heads.select(weights, words=words)
 
     @property
