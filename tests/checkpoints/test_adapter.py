@@ -188,12 +188,9 @@ def peft(stock: Checkpoint, tmp_path: Path) -> Path:
     arrays[peft_name(QUERY, "base_layer.bias")] = rng.random(len(stock.weights[f"{QUERY}.bias"]), np.float32)
     # peft takes the first pattern that fits, and repeats the embedding's factors at the output that is tied to it.
     arrays["base_model.model.proj_out.base_layer.weight"] = np.zeros((tokens, state), np.float32)
-    arrays["base_model.model.proj_out.lora_A.weight"] = arrays[
-        peft_name(EMBEDDING, "lora_embedding_B")
-    ].T.copy()
-    arrays["base_model.model.proj_out.lora_B.weight"] = arrays[
-        peft_name(EMBEDDING, "lora_embedding_A")
-    ].T.copy()
+    for output, embedding in ("AB", "BA"):
+        factor = arrays[peft_name(EMBEDDING, f"lora_embedding_{embedding}")].T.copy()
+        arrays[f"base_model.model.proj_out.lora_{output}.weight"] = factor
     alphas = {"self_attn.q_proj": 2, "q_proj": 16}
     return write_peft(tmp_path / "peft", arrays, alpha_pattern=alphas, use_dora=True)
 

@@ -252,21 +252,12 @@ def make_runtime_plan(precision: str) -> RuntimePlan:
     encoder = ("openvino", "f32") if cpu_capabilities else ("onnxruntime", "fp32")
     if "BF16" in cpu_capabilities and (precision == "bf16" or (precision != "fp32" and bfloat16_is_faster())):
         encoder = ("openvino", "bf16")
-    match precision:
-        case "fp32":
-            return RuntimePlan(precision="fp32", encoder=encoder, decoder=("onnxruntime", "fp32"))
-        case "bf16" if encoder[1] == "bf16":
-            return RuntimePlan(precision="bf16", encoder=encoder, decoder=("onnxruntime", "fp32"))
-        case "bf16":
-            raise OptionError(
-                "precision",
-                precision,
-                "fp32 or int8: bf16 takes OpenVINO and a processor with bfloat16 arithmetic",
-            )
-        case "int4":
-            return RuntimePlan(precision="int4", encoder=encoder, decoder=("onnxruntime", "int4"))
-        case _:
-            return RuntimePlan(precision="int8", encoder=encoder, decoder=("onnxruntime", "int8"))
+    if precision == "bf16" and encoder[1] != "bf16":
+        allowed = "fp32 or int8: bf16 takes OpenVINO and a processor with bfloat16 arithmetic"
+        raise OptionError("precision", precision, allowed)
+    precision = "int8" if precision == "auto" else precision
+    decoder = "onnxruntime", "fp32" if precision == "bf16" else precision
+    return RuntimePlan(precision=precision, encoder=encoder, decoder=decoder)
 
 
 def bfloat16_is_faster(processor_description: Path = PROCESSOR_DESCRIPTION) -> bool:
