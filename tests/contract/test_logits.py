@@ -214,9 +214,8 @@ def test_rules_in_any_order_are_those_of_plain_numpy_over_the_whole_vocabulary(
             return
         if name in ("probability", "top"):  # which may compute something in advance
             getattr(own, name)(argument)
-        elif (
-            name != "prefer_timestamps" or min(map(abs, plain.advantages(argument))) > 1e-5
-        ):  # else rounding decides
+        elif name != "prefer_timestamps" or min(map(abs, plain.advantages(argument))) > 1e-5:
+            # Else rounding would decide.
             getattr(own, name)(argument)
             getattr(plain, name)(argument)
 

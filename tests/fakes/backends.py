@@ -260,9 +260,8 @@ class TranscriptSession(FakeSession):
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         self._backend.steps += 1
-        if (
-            not self._prompt_tokens
-        ):  # the first tokens are those of the prompt, whose last is special, and of a draft
+        if not self._prompt_tokens:
+            # The first tokens are those of the prompt, whose last is special, and of a draft.
             special = range(TOKENIZER.eot + 1, TOKENIZER.timestamp_begin)
             self._prompt_tokens = max(i for i, token in enumerate(tokens[0], 1) if token in special)
             self._backend.prompts.append(tuple(tokens[0][: self._prompt_tokens]))
