@@ -55,6 +55,7 @@ _READERS = {
     "onnx": onnx_graph.read,
     "openvino": openvino_ir.read,
 }
+"""Each opens a file with those beside it; what is damaged, missing or not of Whisper is a `CheckpointError`."""
 _ALLOWED_FORMATS = (
     "allowed are a CTranslate2 directory (model.bin), a Hugging Face directory (config.json with "
     "model.safetensors or pytorch_model.bin), one of MLX (weights.npz), ONNX or OpenVINO, an OpenAI .pt file, a ggml "

@@ -254,13 +254,7 @@ def _own_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change],
 
 
 def _metadata_of(file: Path, kind: str, format: str, others: str = "") -> dict[str, Any]:
-    """Return the metadata of a file of harken.
-
-    Raises
-    ------
-    CheckpointError
-        If it has another format.
-    """
+    """Return the metadata of a file of harken; refuse one of another format."""
     metadata = read_metadata(file)
     if metadata.get("format") != format:
         found = json.dumps(metadata.get("format"))[:80]
@@ -335,13 +329,7 @@ def _low_rank(
     b: LazyTensor | None,
     is_embedding: bool = False,
 ) -> _LowRank:
-    """Return the change of a weight.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no such weight, or a factor is missing or has another shape.
-    """
+    """Return the change of a weight; refuse one of no weight, or whose factors are missing or of other shapes."""
     if name not in checkpoint.weights:
         raise _no_such_weight(file, checkpoint, name)
     shape = checkpoint.weights.shape(name)

@@ -92,13 +92,7 @@ class _Variable:
 
 
 def read(path: Path) -> Checkpoint:
-    """Open a ``model.bin`` with the files beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged, of another version of the format, or not a Whisper model.
-    """
+    """Open a ``model.bin`` with the files beside it."""
     file = watch(path)
     with open_cursor(path) as cursor:
         variables, scalars = _read_variables(cursor)

@@ -43,13 +43,7 @@ _QUANTISATION_VERSION = 2  # GGML_QNT_VERSION; older blocks have float32 scales
 
 
 def read_ggml(path: Path) -> Checkpoint:
-    """Open a ggml file.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged, not a Whisper model, or of an unsupported quantisation.
-    """
+    """Open a ggml file."""
     file = watch(path)
     with open_cursor(path) as cursor:
         cursor.skip(len(GGML_MAGIC))
@@ -136,13 +130,7 @@ _HEADS = {
 
 
 def read_gguf(path: Path) -> Checkpoint:
-    """Open a GGUF file with the files beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged, not a Whisper model, or of an unsupported quantisation.
-    """
+    """Open a GGUF file with the files beside it."""
     config, config_files = dims_beside(path.parent)
     files = [watch(path), *config_files]
     with open_cursor(path) as cursor:

@@ -99,13 +99,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def read(path: Path) -> Checkpoint:
-    """Open a weights file, or the index of a sharded one, with the files beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is damaged or missing, or the model is not a Whisper model.
-    """
+    """Open a weights file, or the index of a sharded one, with the files beside it."""
     config_path = path.with_name("config.json")
     if not config_path.is_file():
         raise CheckpointError(

@@ -29,13 +29,7 @@ _POSITIONS = "encoder.positional_embedding"
 
 
 def read(path: Path) -> Checkpoint:
-    """Open a weights file with the configuration beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is damaged or missing, or the model is not a Whisper model.
-    """
+    """Open a weights file with the configuration beside it."""
     config_path = path.with_name("config.json")
     files = [watch(path), watch(config_path)]
     config = read_object(config_path)

@@ -1,4 +1,7 @@
-"""Reading of the files of a model: within bounds, as JSON, lazily as tensors, and watched for changes meanwhile."""
+"""Reading of the files of a model: within bounds, as JSON, lazily as tensors, and watched for changes meanwhile.
+
+What is wrong with a file is a `CheckpointError` of one line that names it.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
-    """Read exactly `size` bytes at `offset`.
-
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be read, or is shorter than when it was opened.
-    """
+    """Read exactly `size` bytes at `offset`; a file that is shorter now than when it was opened is refused."""
     with reading(path):
         data = np.fromfile(path, np.uint8, size, offset=offset)
     if data.size != size:
@@ -181,25 +178,14 @@ class WatchedFile:
         """Check that the file is still the one that was there when `watch` was called.
 
         A hard link or other permissions change only the last time, as does a writer that sets the time of content
-        back: if the hash is known, it decides.
-
-        Raises
-        ------
-        CheckpointError
-            If it was replaced, written to or removed.
+        back: if the hash is known, it decides. A file that was replaced, written to or removed is refused.
         """
         now = watch(self.path)
         if now.identity != self.identity and not self._has_content_of(now):
             raise CheckpointError(f"{self.path}: changed while it was read; load the model again")
 
     def sha256(self) -> str:
-        """Return the SHA-256 of the file's bytes, in hex; an unchanged file is hashed once, small ones in each process.
-
-        Raises
-        ------
-        CheckpointError
-            If the file cannot be read, or changed since `watch` was called.
-        """
+        """Return the SHA-256 of the file's bytes, in hex, computed once while it is unchanged: see `_stored_hash`."""
         self.check_unchanged()
         if self not in _digests:
             is_large = bool(self.identity) and self.identity[2] >= _LEAST_STORED_BYTES
@@ -275,13 +261,7 @@ def _decode_bfloat16(blocks: ByteArray) -> Array:
 
 
 def half(name: str, values: Array) -> Array:
-    """Return the values of a weight as little-endian float16.
-
-    Raises
-    ------
-    CheckpointError
-        If one is too large for that.
-    """
+    """Return the values of a weight as little-endian float16; those that are too large for that are refused."""
     with np.errstate(over="ignore"):
         halves = np.ascontiguousarray(values, "<f2")
     if not np.isfinite(halves).all():

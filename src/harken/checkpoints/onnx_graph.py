@@ -38,15 +38,7 @@ _MAX_DEPTH = 8
 
 
 def read(path: Path) -> Checkpoint:
-    """Open an encoder with the decoder beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is damaged or missing, or the model is not a Whisper model.
-    BackendUnavailable
-        If the package onnx is not installed.
-    """
+    """Open an encoder with the decoder beside it, by the package onnx."""
     encoder, decoder = _both(path)
     folder = encoder.parent.parent if encoder.parent.name == "onnx" else encoder.parent
     config, config_files = dims_beside(folder)

@@ -53,13 +53,7 @@ _ARITHMETIC: dict[str, Callable[[Array, Array], Array]] = {"Subtract": np.subtra
 
 
 def read(path: Path) -> Checkpoint:
-    """Open an encoder with the decoder beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is damaged or missing, or the model is not a Whisper model.
-    """
+    """Open an encoder with the decoder beside it."""
     graphs = {"encoder": path.with_name(ENCODER), "decoder": path.with_name(DECODER)}
     if path not in graphs.values() or not all(map(Path.is_file, graphs.values())):
         raise CheckpointError(f"{path}: allowed are {ENCODER} and {DECODER} in one directory")

@@ -180,13 +180,7 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature ... lengths of the name a
 
 
 def read_openai(path: Path) -> Checkpoint:
-    """Open a ``.pt`` file, a dict of dimensions and weights (whisper/__init__.py `load_model`).
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged, contains more than data, or is not a Whisper model.
-    """
+    """Open a ``.pt`` file, a dict of dimensions and weights (whisper/__init__.py `load_model`)."""
     watched = watch(path)
     file = TorchFile(path)
     match file.content:

@@ -181,13 +181,7 @@ def _make_windows(
 def _split(
     task: TrainingTask[Any], windows: Sequence[TrainingWindow]
 ) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
-    """Return the windows to learn from, and the held-out ones.
-
-    Raises
-    ------
-    ManifestError
-        If there are none.
-    """
+    """Return the windows to learn from, and the held-out ones; raise a `ManifestError` if there are none."""
     splits = (
         [window for window in windows if not window.held_out],
         [window for window in windows if window.held_out],
