@@ -196,13 +196,7 @@ def _count_layers(shapes: Shapes, side: str) -> int:
 
 
 def check_shapes(path: Path, shapes: Shapes, dims: Dims) -> None:
-    """Check that the weights are exactly those of a model of these dimensions.
-
-    Raises
-    ------
-    CheckpointError
-        If a weight is missing, unknown, or of another shape.
-    """
+    """Refuse weights of which one is missing, unknown, or not of the shape that it has with these dimensions."""
     expected = expected_shapes(dims)
     missing, unknown = expected.keys() - shapes.keys(), shapes.keys() - expected.keys()
     for problem, names in (("misses", missing), ("has unknown", unknown)):

@@ -66,13 +66,7 @@ class BuiltGraph:
 
 
 def stored_graph(store: FileStore, key: str, build: Callable[[], BuiltGraph]) -> Path:
-    """Return the path of the ONNX file under `key`; build it first if it is missing or damaged.
-
-    Raises
-    ------
-    OutputError
-        If it has to be built and cannot be written anywhere.
-    """
+    """Return the path of the ONNX file under `key`; build it first if it is missing or damaged."""
     folder = store.get_or_write(key, (MODEL_FILE, DATA_FILE), lambda: partial(write_graph, build()))
     return folder / MODEL_FILE
 
