@@ -104,8 +104,8 @@ def with_escapes_in_configuration() -> Path:
     return Path("model")
 
 
-def huge_configuration() -> Path:
-    with open(good_model() / "config.json", "wb") as file:
+def huge(name: str) -> Path:
+    with open(good_model() / name, "wb") as file:
         file.truncate(1 << 31)
     return Path("model")
 
@@ -131,7 +131,8 @@ HOSTILE: dict[str, Callable[[], Path]] = {
     "zip bomb": zip_bomb,
     "data of ONNX outside of its folder": onnx_data_outside,
     "XML bomb": xml_bomb,
-    "huge configuration": huge_configuration,
+    "huge configuration": partial(huge, "config.json"),
+    "huge added tokens": partial(huge, "added_tokens.json"),
     "empty weights": empty_weights,
     "a pipe in place of weights": partial(pipe, "model.bin"),
     "a pipe in place of the configuration": partial(pipe, "config.json"),

@@ -286,8 +286,9 @@ def find_vocabulary(directory: Path) -> Vocabulary:
     """Find the vocabulary file in the directory of a model."""
     files = (directory / name for name in ("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt"))
     path = next(filter(Path.is_file, files), None)
-    if path is not None:
-        check_text_size(path)
+    for file in (path, directory / "added_tokens.json"):  # which is read with a vocab.json
+        if file and file.is_file():
+            check_text_size(file)
     return Vocabulary(path=path)
 
 
