@@ -29,6 +29,7 @@ from harken.checkpoints.model_files import (
     DerivedWeights,
     LazyTensor,
     WatchedFile,
+    check_text_size,
     half,
     is_file_name,
     read_object,
@@ -334,4 +335,5 @@ def export(
     write_atomic(folder / "config.json", [json.dumps(config, indent=1) + "\n"])
     for file in (source_folder / name for name in COPIED_FILES) if source_folder else ():
         if file.is_file():
+            check_text_size(file)
             write_atomic(folder / file.name, [file.read_bytes()])
