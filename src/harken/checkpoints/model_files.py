@@ -206,7 +206,13 @@ class WatchedFile:
     def _has_content_of(self, now: WatchedFile) -> bool:
         """Return whether the same file, with other attributes, has the hash that it had before."""
         is_same_file = bool(now.identity) and now.identity[:-1] == self.identity[:-1]
-        return is_same_file and self in _digests and now.sha256() == _digests[self]
+        if not is_same_file or self not in _digests:
+            return False
+        try:
+            return now.sha256() == _digests[self]
+        except CheckpointError:  # perhaps as its attributes changed again meanwhile
+            later = watch(self.path)
+            return later.identity != now.identity and self._has_content_of(later)
 
 
 def watch(path: Path) -> WatchedFile:
