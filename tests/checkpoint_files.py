@@ -112,7 +112,7 @@ class TorchTensor:
     strides: tuple[int, ...]
 
 
-def write_torch(path: Path, content: object, *, compression: int = zipfile.ZIP_STORED) -> Path:
+def write_torch(path: Path, content: object) -> Path:
     """Write a `torch.save` archive of dicts, tuples, numbers, text, arrays and `TorchTensor` (protocol 2)."""
     storages: list[Array] = []
     data = b"\x80\x02" + b"".join(_opcodes(content, storages)) + b"."
@@ -120,7 +120,7 @@ def write_torch(path: Path, content: object, *, compression: int = zipfile.ZIP_S
     members |= {f"data/{key}": values.tobytes() for key, values in enumerate(storages)}
     with zipfile.ZipFile(path, "w") as archive:
         for name, member in members.items():
-            archive.writestr(zipfile.ZipInfo(f"archive/{name}"), member, compression)
+            archive.writestr(zipfile.ZipInfo(f"archive/{name}"), member)
     return path
 
 
@@ -293,10 +293,8 @@ def _ctranslate2_arrays(dims: Dims, weights: Arrays) -> dict[str, Array]:
         arrays[f"{target}/bias"] = np.concatenate([weights.get(f"{source}.bias", zeros) for source in sources])
 
     def norm(target: str, source: str) -> None:
-        arrays[f"{target}/gamma"], arrays[f"{target}/beta"] = (
-            weights[f"{source}.weight"],
-            weights[f"{source}.bias"],
-        )
+        arrays[f"{target}/gamma"] = weights[f"{source}.weight"]
+        arrays[f"{target}/beta"] = weights[f"{source}.bias"]
 
     arrays = {
         "encoder/position_encodings/encodings": weights["encoder.positional_embedding"],
@@ -525,18 +523,13 @@ def _openvino_graph(weights: Arrays, side: str, quantised: bool) -> tuple[str, b
             module, _, leaf = name.rpartition(".")
             constant = add("Const", f"Constant_{len(layers)}", values=values.reshape(1, 1, -1))
             add({"weight": "Multiply", "bias": "Add"}[leaf], f"__module.{module}/aten::layer_norm/x", constant)
-        elif side == "encoder" and name.endswith(
-            "q_proj.bias"
-        ):  # of queries that are scaled before it is added
-            product = add("MatMul", f"__module.{name.removesuffix('.bias')}/aten::linear/MatMul")
+        elif side == "encoder" and name.endswith("q_proj.bias"):
+            module = name.removesuffix(".q_proj.bias")  # whose queries are scaled before the bias is added
+            product = add("MatMul", f"__module.{module}.q_proj/aten::linear/MatMul")
             factor = add("Const", f"Constant_{len(layers)}", values=np.full((1, 1, 1), 0.5, values.dtype))
             half = add("Const", f"Constant_{len(layers)}", values=values.reshape(1, 1, -1) / 2)
-            add(
-                "Add",
-                f"__module.{name.removesuffix('.q_proj.bias')}/aten::mul/Multiply",
-                add("Multiply", "m", product, factor),
-                half,
-            )
+            scaled = add("Multiply", "m", product, factor)
+            add("Add", f"__module.{module}/aten::mul/Multiply", scaled, half)
         elif side == "encoder" and "embed" in name:
             add("Add", "aten::add/Add", add("Const", f"Constant_{len(layers)}", values=values[None]))
         elif operation == "MatMul" and quantised:

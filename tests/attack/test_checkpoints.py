@@ -72,19 +72,6 @@ def good_model(folder: str = "model") -> Path:
     return Path(folder)
 
 
-def weights_of(model: Path) -> Path:
-    (weights,) = model.glob("*.safetensors")
-    return weights
-
-
-def with_index_outside() -> Path:
-    secret = files.write_safetensors(Path("secret"), {})
-    model = files.write_huggingface(Path("model"), DIMS, WEIGHTS, shards=2)
-    index = {"weight_map": {"a": f"../{secret.name}"}}
-    (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    return model
-
-
 def onnx_data_outside() -> Path:
     import onnx
 
@@ -106,7 +93,8 @@ def xml_bomb() -> Path:
 
 def with_escapes_in_names() -> Path:
     """Names of tensors come into messages."""
-    files.write_safetensors(weights_of(good_model()), {"\x1b]0;title\x07\x9b\0": np.zeros(3, np.float32)})
+    (weights,) = good_model().glob("*.safetensors")
+    files.write_safetensors(weights, {"\x1b]0;title\x07\x9b\0": np.zeros(3, np.float32)})
     return Path("model")
 
 
@@ -116,16 +104,8 @@ def with_escapes_in_configuration() -> Path:
     return Path("model")
 
 
-def huge_header() -> Path:
-    """Parsed, it would take 27 times its size."""
-    model = good_model()
-    size = 1 << 25
-    weights_of(model).write_bytes(size.to_bytes(8, "little") + b"{" + b"{},".ljust(size - 1, b" "))
-    return model
-
-
-def huge_configuration() -> Path:
-    with open(good_model() / "config.json", "wb") as file:
+def huge(name: str) -> Path:
+    with open(good_model() / name, "wb") as file:
         file.truncate(1 << 31)
     return Path("model")
 
@@ -149,11 +129,10 @@ def pipe(name: str) -> Path:
 
 HOSTILE: dict[str, Callable[[], Path]] = {
     "zip bomb": zip_bomb,
-    "index outside of its folder": with_index_outside,
     "data of ONNX outside of its folder": onnx_data_outside,
     "XML bomb": xml_bomb,
-    "huge header": huge_header,
-    "huge configuration": huge_configuration,
+    "huge configuration": partial(huge, "config.json"),
+    "huge added tokens": partial(huge, "added_tokens.json"),
     "empty weights": empty_weights,
     "a pipe in place of weights": partial(pipe, "model.bin"),
     "a pipe in place of the configuration": partial(pipe, "config.json"),

@@ -201,7 +201,7 @@ def encode_chunks(
 
 def test_history_of_a_stream_stops_growing_at_its_length() -> None:
     state = (backend := make_backend()).open_encoder(12)
-    lengths = [state._past_kv.shape[1] for _ in encode_chunks(backend, state, 12, 4)]
+    lengths = [state.past_kv.shape[1] for _ in encode_chunks(backend, state, 12, 4)]
     assert lengths == [2, 4, 6, 6, 6, 6, 6, 6, 6]
 
 

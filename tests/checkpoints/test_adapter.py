@@ -13,12 +13,7 @@ import harken
 from checkpoint_files import huggingface_name, raises_checkpoint_error, random_weights, write_peft
 from harken.backend_factory import BackendFactory
 from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint, with_adapters
-from harken.checkpoints.adapter import (
-    ADAPTER_FILE,
-    PEFT_CONFIG,
-    adapted_names,
-    serialize_adapter,
-)
+from harken.checkpoints.adapter import ADAPTER_FILE, PEFT_CONFIG, adapted_names, serialize_adapter
 from harken.checkpoints.huggingface import export
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.contract import Floats
@@ -31,9 +26,9 @@ BACKENDS = ("numpy", "native-int8", "onnx-fp32", "torch-fp32")
 Factors = dict[str, Floats]
 
 
-def make_factors(names: list[str], seed: int = 5) -> Factors:
+def make_factors(names: list[str]) -> Factors:
     """Draw the factors of a change to some matrices of the tiny model."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(5)
     shapes = {"A": (RANK, DIMS.n_audio_state), "B": (DIMS.n_audio_state, RANK)}
     return {
         f"{name}.{factor}": 0.1 * rng.standard_normal(shape, np.float32)
@@ -193,12 +188,9 @@ def peft(stock: Checkpoint, tmp_path: Path) -> Path:
     arrays[peft_name(QUERY, "base_layer.bias")] = rng.random(len(stock.weights[f"{QUERY}.bias"]), np.float32)
     # peft takes the first pattern that fits, and repeats the embedding's factors at the output that is tied to it.
     arrays["base_model.model.proj_out.base_layer.weight"] = np.zeros((tokens, state), np.float32)
-    arrays["base_model.model.proj_out.lora_A.weight"] = arrays[
-        peft_name(EMBEDDING, "lora_embedding_B")
-    ].T.copy()
-    arrays["base_model.model.proj_out.lora_B.weight"] = arrays[
-        peft_name(EMBEDDING, "lora_embedding_A")
-    ].T.copy()
+    for output, embedding in ("AB", "BA"):
+        factor = arrays[peft_name(EMBEDDING, f"lora_embedding_{embedding}")].T.copy()
+        arrays[f"base_model.model.proj_out.lora_{output}.weight"] = factor
     alphas = {"self_attn.q_proj": 2, "q_proj": 16}
     return write_peft(tmp_path / "peft", arrays, alpha_pattern=alphas, use_dora=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -161,6 +162,26 @@ def test_model_of_which_only_attributes_change_is_unchanged(
     overwrite(model)
     with pytest.raises(CheckpointError, match="changed while it was read"):
         backend.encode_chunk([backend.open_encoder(8)], MEL[:, :, :12], 8)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the file system does not tell when attributes were set")
+def test_attributes_may_change_again_while_the_file_is_hashed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, hash_file, modes = open_checkpoint(model).weights, hashlib.file_digest, [0o600, 0o640]
+
+    def hash_and_change(*given: Any) -> Any:
+        done = hash_file(*given)
+        if modes:
+            time.sleep(0.02)  # so that the file system tells the times apart
+            model.chmod(modes.pop())
+        return done
+
+    _ = weights.digest
+    model.chmod(0o400)
+    monkeypatch.setattr(hashlib, "file_digest", hash_and_change)
+    weights.check_unchanged()
+    assert not modes
 
 
 @pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])

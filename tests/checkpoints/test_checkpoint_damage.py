@@ -22,7 +22,7 @@ from checkpoint_files import raises_checkpoint_error
 from damage import damaged
 from harken.checkpoints import open_checkpoint
 from harken.checkpoints.torch_file import Global, PickledTensor, parse_pickle
-from harken.checkpoints.weight_shapes import expected_shapes, infer_dims
+from harken.checkpoints.weight_shapes import Declared, expected_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.types import Dims
 
@@ -201,10 +201,10 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
     "configurations that contradict the weights": [
         (config(model_type="wav2vec2"), 'json: not a Whisper model: model_type is "wav2vec2", allowed is'),
         (config(tie_word_embeddings=None), "tie_word_embeddings is null, allowed is true or false"),
-        (config(vocab_size=97), "declares n_vocab=97, its weights have n_vocab=96"),
+        (config(vocab_size=97), "config.json: declares n_vocab=97, its weights have n_vocab=96"),
         (config(encoder_layers=10**9), "declares n_audio_layer=1000000000, its weights have n_audio_layer=2"),
-        (config(encoder_attention_heads=5), "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
-        (config(encoder_attention_heads="2"), "dimension 'n_audio_head' is unknown or not an integer"),
+        (config(encoder_attention_heads=5), "config.json: n_audio_head=5: allowed is a divisor of n_audio_st"),
+        (config(encoder_attention_heads="2"), "config.json: dimension 'n_audio_head' is unknown or not an int"),
     ],
     "configurations of a decoder": [
         (decoder(encoder_attention_heads=5), "n_audio_head=5: allowed is a divisor of n_audio_state=32"),
@@ -332,7 +332,7 @@ def test_dimension_with_exponential_print_time_is_refused(tmp_path: Path) -> Non
     for _ in range(200):
         deep = (deep, deep)
     with raises_checkpoint_error("is unknown or not an integer"):
-        infer_dims(tmp_path, files.weight_shapes(files.TINY), {"n_mels": deep})
+        infer_dims(tmp_path, files.weight_shapes(files.TINY), {"n_mels": Declared(deep, tmp_path)})
 
 
 # --- any damage --------------------------------------------------------------------------------------------

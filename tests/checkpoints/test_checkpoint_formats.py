@@ -171,6 +171,17 @@ def test_format_is_detected_by_content_and_the_only_weight_file_of_a_directory_i
         open_checkpoint(os.devnull)
 
 
+@pytest.mark.parametrize("writer", ["safetensors", "gguf", "mlx", "onnx", "openvino"])
+def test_a_wrong_dimension_is_blamed_on_the_configuration_that_declares_it(tmp_path: Path, writer: str) -> None:
+    path, config = files.FORMATS[writer](tmp_path, files.TINY, HALF), tmp_path / "config.json"
+    declared = json.loads(config.read_text()) if config.exists() else {}
+    config.write_text(json.dumps(declared | {"n_vocab" if writer == "mlx" else "vocab_size": 97}))
+    with pytest.raises(
+        CheckpointError, match=r"config\.json: declares n_vocab=97, its weights have n_vocab=96"
+    ):
+        open_checkpoint(path)
+
+
 # --- quantised ---------------------------------------------------------------------------------------------
 
 

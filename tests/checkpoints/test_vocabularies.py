@@ -223,3 +223,11 @@ def test_values_that_do_not_fit_float16_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="values above 65504, which do not fit into float16"):
         converted(source, tmp_path / "to")
     assert not (tmp_path / "to" / "model.safetensors").exists()
+
+
+def test_a_huge_file_beside_the_weights_is_not_copied(tmp_path: Path) -> None:
+    checkpoint = open_with(tmp_path, WITH_ADDED)
+    with open(checkpoint.path.with_name("preprocessor_config.json"), "wb") as file:
+        file.truncate(1 << 31)
+    with files.raises_checkpoint_error("preprocessor_config.json: has 2147483648 bytes", 1 << 26):
+        converted(checkpoint, tmp_path / "to")

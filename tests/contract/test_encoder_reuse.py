@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from pairs import PROMPT, BackendPair, decode
 
+from checkpoint_files import decoder_of
 from tiny_models import DIMS, N_WINDOWS, make_assistant_weights, make_backend, make_mel
 
 ALL = range(N_WINDOWS)
-WITHOUT_ENCODER = {
-    name: values for name, values in make_assistant_weights().items() if name.startswith("decoder.")
-}
+WITHOUT_ENCODER = decoder_of(make_assistant_weights())
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ MAX_STREAMS = 3
 """Most streams of a program."""
 
 
-def make_mels(streams: int, seed: int = 5) -> Floats:
+def make_mels(streams: int) -> Floats:
     """Draw log-mel, different in each stream, of one frame more than there are positions for."""
     frames = 2 * DIMS.n_audio_ctx + 1
-    return np.random.default_rng(seed).standard_normal((streams, DIMS.n_mels, frames), np.float32)
+    return np.random.default_rng(5).standard_normal((streams, DIMS.n_mels, frames), np.float32)
 
 
 class Streams:

@@ -165,12 +165,14 @@ def logits_of_texts(texts: Sequence[Sequence[int]], prompt: int = 1, n_vocab: in
     return next_logits
 
 
-def random_logits(share: float = 0.0, *, n_vocab: int = DIMS.n_vocab) -> LogitsFunction:
+def random_logits(share: float = 0.0) -> LogitsFunction:
     """Make random logits that depend on the window, the last two tokens and the length.
 
     The share is the weight of a second random table: a draft model with another share agrees in part.
     """
-    one, other = (np.random.default_rng(seed).standard_normal((3, 64, n_vocab), np.float32) for seed in (0, 5))
+    one, other = (
+        np.random.default_rng(seed).standard_normal((3, 64, DIMS.n_vocab), np.float32) for seed in (0, 5)
+    )
     tables = np.float32(3 * (1 - share)) * one + np.float32(3 * share) * other
 
     def next_logits(window: int, seen: tuple[int, ...]) -> Floats:
@@ -258,9 +260,8 @@ class TranscriptSession(FakeSession):
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
         self._backend.steps += 1
-        if (
-            not self._prompt_tokens
-        ):  # the first tokens are those of the prompt, whose last is special, and of a draft
+        if not self._prompt_tokens:
+            # The first tokens are those of the prompt, whose last is special, and of a draft.
             special = range(TOKENIZER.eot + 1, TOKENIZER.timestamp_begin)
             self._prompt_tokens = max(i for i, token in enumerate(tokens[0], 1) if token in special)
             self._backend.prompts.append(tuple(tokens[0][: self._prompt_tokens]))

@@ -29,9 +29,8 @@ class FakeGraphCapture:
     ) -> tuple[Callable[[], None], Tensor]:
         with _Recording() as recording:
             output = step(static_input)
-        output.fill_(
-            torch.nan if output.is_floating_point() else -1
-        )  # a graph computes nothing until it is replayed
+        # A graph computes nothing until it is replayed.
+        output.fill_(torch.nan if output.is_floating_point() else -1)
         FakeGraphCapture.made += 1
         return recording.replay, output
 

@@ -17,31 +17,31 @@ from harken.decoding.logit_rules import LogitRules
 from harken.decoding.speculation import DraftSession, _CalibratedGenerator
 
 
-def unrestricted_rules(suppressed: Sequence[int] = ()) -> LogitRules:
-    """Make rules over the vocabulary of `N_VOCAB` tokens that forbid nothing but `suppressed`."""
+def unrestricted_rules() -> LogitRules:
+    """Make rules over the vocabulary of `N_VOCAB` tokens that forbid nothing."""
     return LogitRules(
         eot=EOT,
         timestamp_begin=N_VOCAB,
-        suppressed=np.array(suppressed, np.int64),
+        suppressed=np.array([], np.int64),
         first_banned=(),
         timestamps=False,
         max_initial_timestamp=None,
     )
 
 
-def measured_controller(clock: Callable[[], float] = float) -> DraftController:
-    """Make a controller that has all its measurements; on a clock that stands still it always drafts."""
-    controller = DraftController(clock)
+def measured_controller() -> DraftController:
+    """Make a controller that has all its measurements, on a clock that stands still: it always drafts."""
+    controller = DraftController(float)
     for _ in range(MIN_MEASUREMENTS):
         controller.record_step(n_rows=1, width=1, n_new_tokens=1, verify_s=0.0, draft_s=0.0)
     return controller
 
 
-def eager_decoder(clock: Callable[[], float] = float, **sources: Any) -> SpeculativeDecoder:
+def eager_decoder(**sources: Any) -> SpeculativeDecoder:
     """Make a decoder that drafts whenever it can, on a clock that stands still."""
-    decoder = SpeculativeDecoder(clock, **sources)
+    decoder = SpeculativeDecoder(float, **sources)
     for statistics in (decoder.greedy, decoder.sampling):
-        statistics.controller = measured_controller(clock)
+        statistics.controller = measured_controller()
     return decoder
 
 

@@ -66,11 +66,11 @@ def silence(seconds: float) -> ToneSpeech:
     return ToneSpeech(np.zeros(round(seconds * SAMPLE_RATE), np.float32), ())
 
 
-def speak_words(*words: int, word_s: float = WORD_S, gap_s: float = GAP_S) -> ToneSpeech:
+def speak_words(*words: int, gap_s: float = GAP_S) -> ToneSpeech:
     """Speak some of `WORDS`, each followed by a short silence; no word may follow itself."""
     speech = silence(0)
     for word in words:
-        speech = speech + ToneSpeech(_tone(word, word_s), ((WORDS[word], 0.0, word_s),)) + silence(gap_s)
+        speech = speech + ToneSpeech(_tone(word), ((WORDS[word], 0.0, WORD_S),)) + silence(gap_s)
     return speech
 
 
@@ -82,9 +82,9 @@ def speak_random_words(count: int, *, seed: int = 0, gap_s: float = GAP_S) -> To
     return speak_words(*(words[index] for index in indices), gap_s=gap_s)
 
 
-def _tone(word: int, seconds: float) -> Floats:
+def _tone(word: int) -> Floats:
     hertz = float(mel_filters(N_MELS)[_FIRST_BAND + _BAND_SPACING * word].argmax()) * 40
-    times_s = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    times_s = np.arange(round(WORD_S * SAMPLE_RATE)) / SAMPLE_RATE
     fade = np.clip(np.minimum(times_s, times_s[::-1]) / 0.01, 0, 1)
     tone: Floats = (0.3 * fade * np.sin(2 * np.pi * hertz * times_s)).astype(np.float32)
     return tone

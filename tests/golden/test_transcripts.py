@@ -41,7 +41,11 @@ def test_recordings_are_those_of_the_reference(recording: str) -> None:
 )
 def test_float32_gives_the_tokens_times_and_probabilities_of_the_reference(name: str) -> None:
     transcript, golden = transcribe(name), GOLDEN["transcripts"][name]
-    segments, expected = transcript.segments, golden["segments"]
+    segments, expected = list(transcript.segments), golden["segments"]
+    if CASES[name].options.get("word_timestamps"):
+        # The next window begins behind the last word, and times of words differ on purpose (docs/decisions/words.md).
+        segments = [segment for segment in segments if segment.seek_s == 0]
+        expected = [recorded for recorded in expected if recorded["seek"] == 0]
     assert transcript.language == golden["language"]
     assert [list(segment.tokens) for segment in segments] == [recorded["tokens"] for recorded in expected]
     assert [segment.text for segment in segments] == [recorded["text"] for recorded in expected]

@@ -171,8 +171,6 @@ class AdapterTraining(SmallTraining):
 
     def objective(self) -> Adaptation:
         return Adaptation(
-            dims=SHORT_DIMS,
-            weights=self.weights,
             trainable=initial_factors(self.weights, adapted_names(self.weights), self.options.rank, 0),
             distillation=Distillation(
                 dims=SHORT_DIMS,

@@ -16,7 +16,6 @@ from harken.training.options import DataOptions
 from harken.training.windows import (
     MAX_PAUSE_S,
     MAX_SPEECH_S,
-    SpeechSegment,
     SpeechSpan,
     TrainingRecording,
     TrainingWindow,
@@ -32,11 +31,9 @@ def recording(
     name: str, *spans: tuple[float, float], group: str = "g", held_out: bool = False
 ) -> TrainingRecording:
     return TrainingRecording(
-        path=Path(name),
-        group=group,
-        language="en",
+        entry=Entry(name=f"{group}/{name}", path=Path(name), text="", language="en"),
         held_out=held_out,
-        segments=tuple(SpeechSegment(start_s=a, end_s=b) for a, b in spans),
+        spans=tuple(SpeechSpan(path=name, start_s=a, end_s=b) for a, b in spans),
         duration_s=spans[-1][1] if spans else 40.0,
     )
 
@@ -47,7 +44,7 @@ SHORT = [recording(f"{i}.wav", (0.0, 4.0 + i % 3)) for i in range(30)]
 def test_short_recordings_fill_windows_without_loss() -> None:
     windows = [*make_windows(SHORT, OPTIONS)]
     assert Counter(span.path for window in windows for span in window.spans) == Counter(
-        str(r.path) for r in SHORT
+        r.entry.path.name for r in SHORT
     )
     assert all(window.duration_s <= MAX_SPEECH_S for window in windows)
     longest_add_s = 6.0 + MAX_PAUSE_S
@@ -62,8 +59,8 @@ def test_segments_of_one_recording_are_in_order_without_pauses() -> None:
 
 
 def test_groups_and_held_out_recordings_are_not_mixed() -> None:
-    other_group = [replace(r, group="h", path=Path(f"h{r.path}")) for r in SHORT[:9]]
-    measured = [replace(r, held_out=True, path=Path(f"m{r.path}")) for r in SHORT[:9]]
+    other_group = [recording(f"h{i}.wav", (0.0, 4.0 + i % 3), group="h") for i in range(9)]
+    measured = [recording(f"m{i}.wav", (0.0, 4.0 + i % 3), held_out=True) for i in range(9)]
     for window in make_windows([*SHORT, *other_group, *measured], OPTIONS):
         assert {span.path[0] in "hm" and span.path[0] for span in window.spans} == {
             "m" if window.held_out else window.group == "h" and "h"
@@ -153,9 +150,11 @@ def test_long_recordings_are_split_at_pauses() -> None:
 
     starts = np.cumsum([1.0 if i % 7 else 2.5 for i in range(60)])
     words = [Word(start_s=s, end_s=s + 0.8, text=f" w{i}", probability=1.0) for i, s in enumerate(starts)]
-    windows = [*split_at_pauses(words, 200.0)]
+    windows = [*split_at_pauses("a.wav", words, 200.0)]
     assert " ".join(window.text or "" for window in windows) == " ".join(f"w{i}" for i in range(60))
     assert all(window.end_s - window.start_s <= MAX_SPEECH_S for window in windows)
     assert all(b.start_s - a.end_s == pytest.approx(1.7 - 2 * SPEECH_PAD_S) for a, b in pairwise(windows))
     close = [Word(start_s=i / 2, end_s=i / 2 + 0.5, text=f" w{i}", probability=1.0) for i in range(100)]
-    assert max(window.end_s - window.start_s for window in split_at_pauses(close, 50.0)) <= MAX_SPEECH_S
+    assert (
+        max(window.end_s - window.start_s for window in split_at_pauses("a.wav", close, 50.0)) <= MAX_SPEECH_S
+    )

@@ -12,11 +12,13 @@ import numpy as np
 
 from harken import audio
 from harken.audio.mel import log_mel, normalize, pad_or_trim
-from harken.contract import Features, Floats, SparsePositions, StreamingEncoderState
+from harken.contract import Features, Floats, PickedSoFar, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 SHORT_SPEECH = Path(audio.__file__).parent / "data" / "short_speech.npz"
 NO_ENCODER = "this backend has no encoder: use reuse_encoder_output"
+NO_TOKEN = -1
+"""In place of a token or timestamp that there is not."""
 
 OwnState = TypeVar("OwnState")
 OwnFeatures = TypeVar("OwnFeatures")
@@ -35,6 +37,15 @@ def own_states(states: Sequence[StreamingEncoderState], state_type: type[OwnStat
         assert isinstance(state, state_type), "encoder states come from this backend's own open_encoder"
         own.append(state)
     return own
+
+
+def grammar_state(row: PickedSoFar, timestamp_begin: int | None) -> tuple[int, int, int]:
+    """Return what the grammar of timestamps asks of a row: the last token but one, the last timestamp, `speech_end`."""
+    timestamps = (
+        token for token in reversed(row.tokens) if timestamp_begin is not None and token >= timestamp_begin
+    )
+    speech_end = NO_TOKEN if row.speech_end is None else row.speech_end
+    return (NO_TOKEN, *row.tokens)[-2], next(timestamps, NO_TOKEN), speech_end
 
 
 @cache

@@ -18,6 +18,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from harken.checkpoints.model_files import DerivedWeights
 from harken.errors import HarkenError, OutOfMemory
 
 POLL_S = 0.1
@@ -51,12 +52,17 @@ def load_parts(weights: Weights, *load: Callable[[Weights], Any]) -> list[Any]:
         The first error of a function, at once.
     """
     abandoned = Event()
-    watched = _AbandonableWeights(weights, abandoned)
+
+    def read(name: str) -> NDArray[Any]:
+        if abandoned.is_set():
+            raise Abandoned
+        return weights[name]
+
     futures: list[Future[Any]] = []
     try:
         for function in load:
             futures.append(Future())
-            _start(partial(function, watched), futures[-1])
+            _start(partial(function, DerivedWeights(weights, read)), futures[-1])
         pending = set(futures)
         while pending:
             done, pending = wait(pending, POLL_S, FIRST_EXCEPTION)
@@ -66,27 +72,6 @@ def load_parts(weights: Weights, *load: Callable[[Weights], Any]) -> list[Any]:
         abandoned.set()
         raise
     return [future.result() for future in futures]
-
-
-class _AbandonableWeights(Weights):
-    """Weights that are read until loading is abandoned."""
-
-    def __init__(self, weights: Weights, abandoned: Event) -> None:
-        self._weights, self._abandoned = weights, abandoned
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if self._abandoned.is_set():
-            raise Abandoned
-        return self._weights[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._weights
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
 
 
 def _start(function: Callable[[], Any], future: Future[Any]) -> None:

@@ -15,14 +15,14 @@ for rotating before quantising.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.checkpoints.model_files import DerivedWeights
 from harken.contract import Floats
 from harken.types import Dims
 
@@ -40,10 +40,9 @@ WRITERS = ("attn.out", "cross_attn.out", "mlp.2")
 DEVIATIONS = 3
 """Standard deviations above its mean at which the input of a hidden unit counts, to rank the units."""
 ROWS_AT_ONCE = 4096
-NO_FACTORS: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
-class RotatedWeights(Mapping[str, NDArray[Any]]):
+class RotatedWeights(DerivedWeights):
     """The weights of the decoder, or of the encoder's blocks, with their residual stream rotated; computed when read.
 
     The decoder's projection to the vocabulary no longer shares its weight with the embedding: it is "decoder.head".
@@ -56,7 +55,7 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
     part : {"decoder", "encoder"}
     rotates : bool
         False folds the normalisations and rotates nothing: what is not quantised gains nothing by it.
-    factors : mapping of str to ndarray
+    factors : mapping of str to ndarray, optional
         Factors of weights that are products B A, as ``NAME.A`` and ``NAME.B``; changed as the weights are.
     """
 
@@ -67,12 +66,13 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
         part: str = "decoder",
         *,
         rotates: bool = True,
-        factors: Mapping[str, NDArray[Any]] = NO_FACTORS,
+        factors: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        self._weights, self._factors = weights, factors
+        self._weights, self._factors = weights, factors or {}
         self._state = dims.n_text_state if part == "decoder" else dims.n_audio_state
         self._rotation = make_rotation(self._state) if rotates else None
         self._compute: dict[str, Callable[[], NDArray[Any]]] = {}
+        super().__init__(self._compute, lambda name: self._compute[name]())
         for layer in range(dims.n_text_layer if part == "decoder" else dims.n_audio_layer):
             self._add_block(f"{part}.blocks.{layer}")
         if part == "decoder":
@@ -83,18 +83,6 @@ class RotatedWeights(Mapping[str, NDArray[Any]]):
                 ),
             }
             self._add_reader(LM_HEAD, "decoder.token_embedding", "decoder.ln")
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._compute[name]()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._compute
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._compute)
-
-    def __len__(self) -> int:
-        return len(self._compute)
 
     def _add_block(self, block: str) -> None:
         for name, norm in READERS.items():

@@ -24,7 +24,7 @@ from harken.checkpoints.checkpoint import (
     shares_encoder,
 )
 from harken.checkpoints.hub import SHORT_NAMES, check_model_name, resolve_model
-from harken.checkpoints.model_files import read_error, read_object
+from harken.checkpoints.model_files import read_object, reading
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError, CheckpointNotFound
 
@@ -55,6 +55,7 @@ _READERS = {
     "onnx": onnx_graph.read,
     "openvino": openvino_ir.read,
 }
+"""Each opens a file with those beside it; what is damaged, missing or not of Whisper is a `CheckpointError`."""
 _ALLOWED_FORMATS = (
     "allowed are a CTranslate2 directory (model.bin), a Hugging Face directory (config.json with "
     "model.safetensors or pytorch_model.bin), one of MLX (weights.npz), ONNX or OpenVINO, an OpenAI .pt file, a ggml "
@@ -147,11 +148,8 @@ def _weight_file(path: Path) -> Path:
 
 def _detect_format(path: Path) -> Format:
     """Detect the format of a file from its first bytes; those of ONNX say nothing."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(512)
-    except OSError as error:
-        raise read_error(path, error) from error
+    with reading(path), open(path, "rb") as file:
+        head = file.read(512)
     if head[:4] == ggml.GGML_MAGIC:
         return "ggml"
     if head[:4] == ggml.GGUF_MAGIC:

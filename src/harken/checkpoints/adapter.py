@@ -1,8 +1,8 @@
 """Changes of low rank to a model's weights, in files of their own: adapters of harken and of peft, and assistants.
 
-A file of harken is in the safetensors format. For each changed matrix W of an encoder's attention, under the name of
-its weight, it holds the factors ``A`` (rank, columns) and ``B`` (rows, rank); the matrix becomes W + B A. Its metadata
-name what it belongs to::
+A file of harken is in the safetensors format. For each changed matrix W of an encoder's attention it holds, behind the
+name of its weight, the factors ``.A`` (rank, columns) and ``.B`` (rows, rank); the matrix becomes W + B A. Its metadata
+name what it belongs to, and the windows that it was trained for::
 
     {"format": "harken-adapter-1", "encoder_sha256": "...", "hears": "live"}
 
@@ -73,17 +73,7 @@ def adapted_names(names: Iterable[str]) -> list[str]:
 
 
 def serialize_adapter(factors: Mapping[str, Array], encoder_sha256: str, *, hears: str) -> Iterator[bytes]:
-    """Yield the content of the file of an adapter.
-
-    Parameters
-    ----------
-    factors : mapping of str to ndarray
-        By the name of the matrix with ``.A`` or ``.B`` behind it; written as float16.
-    encoder_sha256 : str
-        Digest of the encoder that it belongs to.
-    hears : str
-        Windows that it was trained for.
-    """
+    """Yield the content of the file of an adapter; factors are written as float16."""
     yield from serialize_tensors(factors, {"format": FORMAT, "encoder_sha256": encoder_sha256, "hears": hears})
 
 
@@ -93,17 +83,7 @@ def is_stitched_weight(name: str) -> bool:
 
 
 def serialize_assistant(changes: Mapping[str, Array], encoder_sha256: str, decoder: str) -> Iterator[bytes]:
-    """Yield the content of the file of an assistant.
-
-    Parameters
-    ----------
-    changes : mapping of str to ndarray
-        Factors, by the name of the matrix with ``.A`` or ``.B`` behind it, and vectors; written as float16.
-    encoder_sha256 : str
-        Digest of the encoder whose output it attends to.
-    decoder : str
-        Name or path of the small model.
-    """
+    """Yield the content of the file of an assistant; factors and vectors are written as float16."""
     metadata = {"format": ASSISTANT_FORMAT, "encoder_sha256": encoder_sha256, "decoder": decoder}
     yield from serialize_tensors(changes, metadata)
 
@@ -274,13 +254,7 @@ def _own_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change],
 
 
 def _metadata_of(file: Path, kind: str, format: str, others: str = "") -> dict[str, Any]:
-    """Return the metadata of a file of harken.
-
-    Raises
-    ------
-    CheckpointError
-        If it has another format.
-    """
+    """Return the metadata of a file of harken; refuse one of another format."""
     metadata = read_metadata(file)
     if metadata.get("format") != format:
         found = json.dumps(metadata.get("format"))[:80]
@@ -355,13 +329,7 @@ def _low_rank(
     b: LazyTensor | None,
     is_embedding: bool = False,
 ) -> _LowRank:
-    """Return the change of a weight.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no such weight, or a factor is missing or has another shape.
-    """
+    """Return the change of a weight; refuse one of no weight, or whose factors are missing or of other shapes."""
     if name not in checkpoint.weights:
         raise _no_such_weight(file, checkpoint, name)
     shape = checkpoint.weights.shape(name)

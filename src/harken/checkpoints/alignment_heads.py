@@ -5,6 +5,7 @@ and word heads, each of which attends to one place: just behind the start of a t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,15 +67,6 @@ def _key(dims: Dims) -> tuple[int, int, int, int]:
     return dims.n_vocab, dims.n_text_state, dims.n_audio_layer, dims.n_text_layer
 
 
-def default_heads(dims: Dims) -> AlignmentHeads:
-    """Return every head of the upper half of the decoder (openai/whisper, model.py, Whisper.__init__)."""
-    return tuple(
-        (layer, head)
-        for layer in range(dims.n_text_layer // 2, dims.n_text_layer)
-        for head in range(dims.n_text_head)
-    )
-
-
 def declared_heads(value: object, dims: Dims) -> AlignmentHeads | None:
     """Check the `alignment_heads` of a configuration file.
 
@@ -84,7 +76,7 @@ def declared_heads(value: object, dims: Dims) -> AlignmentHeads | None:
         None if the value is not a list of pairs, or names a layer or head that the decoder does not have: distilled
         models are published with the heads of their teacher.
     """
-    heads = [(layer, head) for layer in range(dims.n_text_layer) for head in range(dims.n_text_head)]
+    heads = [*product(range(dims.n_text_layer), range(dims.n_text_head))]
     if not isinstance(value, list) or not 0 < len(value) <= len(heads):
         return None
     chosen = tuple(head for head in heads if list(head) in value)
@@ -106,8 +98,12 @@ class KeptHeads:
 
     @classmethod
     def of(cls, alignment: AlignmentHeads | None, words: tuple[WordHead, ...], dims: Dims) -> KeptHeads:
-        """Return the heads of a model of these dimensions; without alignment heads they are the default ones."""
-        return cls(tuple(sorted(alignment or default_heads(dims))), words)
+        """Return the heads of a model of these dimensions; by default the alignment heads are those of the upper half.
+
+        Source: openai/whisper, model.py, Whisper.__init__.
+        """
+        upper_half = range(dims.n_text_layer // 2, dims.n_text_layer)
+        return cls(tuple(sorted(alignment or product(upper_half, range(dims.n_text_head)))), words)
 
     @property
     def all(self) -> AlignmentHeads:

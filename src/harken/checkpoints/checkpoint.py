@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads, word_heads
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, check_text_size, watch
-from harken.checkpoints.weight_shapes import check_shapes, infer_dims
+from harken.checkpoints.weight_shapes import Declared, check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.store import FileStore, default_store_directory
 from harken.text.vocabulary import Arrangement, arrange
@@ -224,7 +224,7 @@ def assemble(
     path: Path,
     format: Format,
     tensors: Mapping[str, LazyTensor],
-    declared: Mapping[str, object],
+    declared: Mapping[str, Declared],
     vocabulary: Vocabulary,
     *,
     files: Sequence[WatchedFile],
@@ -240,8 +240,8 @@ def assemble(
         Name of the reader.
     tensors : mapping of str to LazyTensor
         Every weight of the file under OpenAI's names.
-    declared : mapping of str to object
-        Dimensions that the file declares, including the numbers of heads.
+    declared : mapping of str to Declared
+        Dimensions that files declare, including the numbers of heads.
     vocabulary : Vocabulary
         The source of the vocabulary.
     files : sequence of WatchedFile
@@ -286,8 +286,9 @@ def find_vocabulary(directory: Path) -> Vocabulary:
     """Find the vocabulary file in the directory of a model."""
     files = (directory / name for name in ("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt"))
     path = next(filter(Path.is_file, files), None)
-    if path is not None:
-        check_text_size(path)
+    for file in (path, directory / "added_tokens.json"):  # which is read with a vocab.json
+        if file and file.is_file():
+            check_text_size(file)
     return Vocabulary(path=path)
 
 
@@ -332,9 +333,8 @@ def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:
     if not assistant.has_encoder:
         _check_encoder_matches(assistant, model)
         return True
-    return _encoder_dims(assistant) == _encoder_dims(model) and encoder_digest(assistant) == encoder_digest(
-        model
-    )
+    have_one_size = _encoder_dims(assistant) == _encoder_dims(model)
+    return have_one_size and encoder_digest(assistant) == encoder_digest(model)
 
 
 def _check_encoder_matches(decoder: Checkpoint, model: Checkpoint) -> None:

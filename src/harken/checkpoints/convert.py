@@ -13,7 +13,7 @@ from typing import Any
 from harken.checkpoints import ctranslate2, ggml
 from harken.checkpoints.checkpoint import Checkpoint
 from harken.checkpoints.huggingface import COPIED_FILES, export, in_model_order
-from harken.checkpoints.model_files import Array
+from harken.checkpoints.model_files import Array, check_text_size
 from harken.errors import CheckpointError
 from harken.files import wrap_os_errors, write_atomic
 from harken.text import LANGUAGES, Tokenizer
@@ -73,7 +73,8 @@ def convert(checkpoint: Checkpoint, folder: Path, target: str, mel_filters: Arra
         }
     for name, content in files.items():
         own = checkpoint.path.with_name(name)
-        is_own = name in COPIED_FILES and own.is_file()
+        if is_own := name in COPIED_FILES and own.is_file():
+            check_text_size(own)
         write_atomic(folder / name, [own.read_bytes() if is_own else content])
     return folder
 

@@ -28,6 +28,7 @@ from harken.checkpoints.model_files import (
     read_object,
     watch,
 )
+from harken.checkpoints.weight_shapes import declared_by
 from harken.errors import CheckpointError
 from harken.types import Dims
 
@@ -91,13 +92,7 @@ class _Variable:
 
 
 def read(path: Path) -> Checkpoint:
-    """Open a ``model.bin`` with the files beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged, of another version of the format, or not a Whisper model.
-    """
+    """Open a ``model.bin`` with the files beside it."""
     file = watch(path)
     with open_cursor(path) as cursor:
         variables, scalars = _read_variables(cursor)
@@ -114,7 +109,7 @@ def read(path: Path) -> Checkpoint:
         path,
         "ctranslate2",
         dict(_tensors(path, variables)),
-        declared,
+        declared_by(path, declared),
         find_vocabulary(path.parent),
         files=[file],
         alignment_heads=config.get("alignment_heads"),
@@ -129,9 +124,8 @@ def serialize(dims: Dims, weights: Mapping[str, Array]) -> Iterator[bytes]:
         **{"decoder/alignment_layer": np.int16(-1), "decoder/alignment_heads": np.int16(1)},
     }
     sources = dict(_sources(dims))
-    yield (
-        struct.pack("<I", _VERSION) + _name(_SPEC) + struct.pack("<2I", _REVISION, len(sources) + len(scalars))
-    )
+    n_variables = len(sources) + len(scalars)
+    yield struct.pack("<I", _VERSION) + _name(_SPEC) + struct.pack("<2I", _REVISION, n_variables)
     for name in sorted((*sources, *scalars)):
         values = np.asarray(scalars[name]) if name in scalars else _stacked(weights, sources[name])
         code = _DTYPE_NAMES.index(values.dtype.name)
@@ -224,10 +218,8 @@ def _tensors(path: Path, variables: dict[str, _Variable]) -> Iterator[tuple[str,
             if scale is None:
                 yield openai_name, rows.tensor(path)
             else:
-                yield (
-                    openai_name,
-                    _dequantised_tensor(path, rows, scale.rows(part, len(names)) if scale.shape else scale),
-                )
+                own_scale = scale.rows(part, len(names)) if scale.shape else scale
+                yield openai_name, _dequantised_tensor(path, rows, own_scale)
 
 
 def _openai_names(name: str) -> tuple[str, ...]:

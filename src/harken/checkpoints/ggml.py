@@ -20,7 +20,7 @@ from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble, find
 from harken.checkpoints.ggml_types import shape_and_type, weight_at
 from harken.checkpoints.huggingface import dims_beside, openai_name_of
 from harken.checkpoints.model_files import Array, Cursor, LazyTensor, StorageDtype, half, open_cursor, watch
-from harken.checkpoints.weight_shapes import usual_heads
+from harken.checkpoints.weight_shapes import declared_by, usual_heads
 from harken.types import Dims
 
 GGML_MAGIC = b"lmgg"
@@ -43,13 +43,7 @@ _QUANTISATION_VERSION = 2  # GGML_QNT_VERSION; older blocks have float32 scales
 
 
 def read_ggml(path: Path) -> Checkpoint:
-    """Open a ggml file.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged, not a Whisper model, or of an unsupported quantisation.
-    """
+    """Open a ggml file."""
     file = watch(path)
     with open_cursor(path) as cursor:
         cursor.skip(len(GGML_MAGIC))
@@ -66,7 +60,8 @@ def read_ggml(path: Path) -> Checkpoint:
             if dtype.block_items > 1 and version != _QUANTISATION_VERSION:
                 raise cursor.error(f"quantisation version {version}, allowed is {_QUANTISATION_VERSION}")
             tensors[name] = tensor
-    return assemble(path, "ggml", tensors, declared, Vocabulary(tokens=tokens), files=[file])
+    dims = declared_by(path, declared)
+    return assemble(path, "ggml", tensors, dims, Vocabulary(tokens=tokens), files=[file])
 
 
 def serialize(
@@ -132,17 +127,10 @@ _HEADS = {
     "n_text_head": ("n_text_head", "decoder.attention.head_count", "attention.head_count"),
 }
 """How the keys end that say how many heads there are."""
-_OTHER_MODELS = ("general.architecture", "whisper")
 
 
 def read_gguf(path: Path) -> Checkpoint:
-    """Open a GGUF file with the files beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged, not a Whisper model, or of an unsupported quantisation.
-    """
+    """Open a GGUF file with the files beside it."""
     config, config_files = dims_beside(path.parent)
     files = [watch(path), *config_files]
     with open_cursor(path) as cursor:
@@ -150,10 +138,14 @@ def read_gguf(path: Path) -> Checkpoint:
         if (version := cursor.read_number("I")) not in _VERSIONS:
             raise cursor.error(f"GGUF version {version}, allowed is 2 or 3")
         n_tensors, n_entries = cursor.read_numbers("2Q")
-        metadata = dict(_read_entry(cursor) for _ in range(n_entries))
-        key, allowed = _OTHER_MODELS
-        if (kind := metadata.get(key, allowed)) != allowed:
-            raise cursor.error(f"not a Whisper model: {key} is {str(kind)[:80]!r}, allowed is {allowed!r}")
+        metadata: dict[str, Any] = {}
+        for _ in range(n_entries):
+            key = _read_text(cursor)
+            metadata[key] = _read_value(cursor, cursor.read_number("I"))
+        if (kind := metadata.get("general.architecture", "whisper")) != "whisper":
+            raise cursor.error(
+                f"not a Whisper model: general.architecture is {str(kind)[:80]!r}, allowed is 'whisper'"
+            )
         infos = [_read_info(cursor) for _ in range(n_tensors)]
         start = cursor.position + -cursor.position % _alignment(cursor, metadata)
         tensors: dict[str, LazyTensor] = {}
@@ -169,12 +161,8 @@ def read_gguf(path: Path) -> Checkpoint:
         for name, value in metadata.items()
         if name.endswith(endings) and type(value) is int
     }
-    dims = usual_heads(tensors) | config | declared
+    dims = usual_heads(path, tensors) | config | declared_by(path, declared)
     return assemble(path, "gguf", tensors, dims, find_vocabulary(path.parent), files=files)
-
-
-def _read_entry(cursor: Cursor) -> tuple[str, Any]:
-    return _read_text(cursor), _read_value(cursor, cursor.read_number("I"))
 
 
 def _read_value(cursor: Cursor, kind: int) -> Any:

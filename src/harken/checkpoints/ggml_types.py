@@ -105,13 +105,7 @@ def _decode_by_gguf(name: str, blocks: ByteArray) -> Array:
 
 
 def shape_and_type(cursor: Cursor, name: str, axes: Sequence[int], code: int) -> tuple[Shape, StorageDtype]:
-    """Return the shape and the data type of a weight; ggml lists the fastest axis first.
-
-    Raises
-    ------
-    CheckpointError
-        If the type is none of `DTYPES`, or rows are no whole blocks.
-    """
+    """Return the shape and the data type of a weight; ggml lists the fastest axis first."""
     shape = tuple(axes[::-1])
     dtype = DTYPES.get(code)
     if dtype is None:

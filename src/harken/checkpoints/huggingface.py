@@ -26,17 +26,19 @@ from numpy.typing import NDArray
 from harken.checkpoints.checkpoint import EMBEDDING, Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.model_files import (
     Array,
+    DerivedWeights,
     LazyTensor,
     WatchedFile,
+    check_text_size,
     half,
     is_file_name,
-    read_error,
     read_object,
+    reading,
     watch,
 )
 from harken.checkpoints.safetensors import read_tensors, serialize_tensors
 from harken.checkpoints.torch_file import TorchFile
-from harken.checkpoints.weight_shapes import expected_shapes
+from harken.checkpoints.weight_shapes import Declared, declared_by, expected_shapes
 from harken.errors import CheckpointError
 from harken.files import write_atomic
 from harken.text import Tokenizer
@@ -98,13 +100,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def read(path: Path) -> Checkpoint:
-    """Open a weights file, or the index of a sharded one, with the files beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is damaged or missing, or the model is not a Whisper model.
-    """
+    """Open a weights file, or the index of a sharded one, with the files beside it."""
     config_path = path.with_name("config.json")
     if not config_path.is_file():
         raise CheckpointError(
@@ -133,7 +129,7 @@ def read(path: Path) -> Checkpoint:
         path,
         "huggingface",
         dict(_with_products(path, tensors)),
-        declared_dims(config),
+        declared_dims(config_path, config),
         find_vocabulary(path.parent),
         files=[config_file, *shards],
         alignment_heads=generation.get("alignment_heads"),
@@ -182,11 +178,8 @@ def _shards(index: Path) -> tuple[Path, ...]:
 
 def read_shard(path: Path) -> dict[str, LazyTensor]:
     """Return the tensors of a file of safetensors or of `torch.save`, not read yet."""
-    try:
-        with open(path, "rb") as file:
-            is_zip = file.read(2) == b"PK"
-    except OSError as error:
-        raise read_error(path, error) from error
+    with reading(path), open(path, "rb") as file:
+        is_zip = file.read(2) == b"PK"
     if not is_zip:
         return read_tensors(path)
     saved = TorchFile(path)
@@ -220,15 +213,16 @@ def _product(path: Path, layer: str, first: LazyTensor, second: LazyTensor) -> L
     return replace(b.times(a), factors=(a, b))
 
 
-def declared_dims(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the dimensions that a config.json declares, under the names of transformers or OpenAI's."""
-    return {ours: config[name] for ours, theirs in _DIMS.items() for name in (ours, theirs) if name in config}
+def declared_dims(file: Path, config: Mapping[str, object]) -> dict[str, Declared]:
+    """Return the dimensions that a configuration declares, under the names of transformers or OpenAI's."""
+    names = ((ours, name) for ours, theirs in _DIMS.items() for name in (ours, theirs))
+    return declared_by(file, {ours: config[name] for ours, name in names if name in config})
 
 
-def dims_beside(folder: Path) -> tuple[dict[str, object], list[WatchedFile]]:
+def dims_beside(folder: Path) -> tuple[dict[str, Declared], list[WatchedFile]]:
     """Return the dimensions that a config.json in a folder declares, and that file; nothing if it declares none."""
     file = watch(folder / "config.json")
-    declared = declared_dims(read_object(file.path, optional=True))
+    declared = declared_dims(file.path, read_object(file.path, optional=True))
     return declared, [file] if declared else []
 
 
@@ -258,36 +252,27 @@ def hf_name_of(openai_name: str) -> str:
     return f"{_THEIRS.get(module, module)}.{leaf}"
 
 
-class _Rows(Mapping[str, Array]):
-    """Weights whose token embedding has its rows where the model has them; those of no token are zero."""
-
-    def __init__(self, weights: Mapping[str, Array], ids: Array, n_vocab: int) -> None:
-        self._weights, self._ids, self._n_vocab = weights, ids, n_vocab
-
-    def __getitem__(self, name: str) -> Array:
-        values = self._weights[name]
-        if name != EMBEDDING:
-            return values
-        embedding = np.zeros((self._n_vocab, *values.shape[1:]), values.dtype)
-        embedding[self._ids] = values
-        return embedding
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
-
-
 def in_model_order(
     dims: Dims, weights: Mapping[str, Array], tokenizer: Tokenizer
 ) -> tuple[Dims, Mapping[str, Array]]:
-    """Return dimensions and weights with the tokens where the model's own files have them."""
+    """Return dimensions and weights with the tokens where the model's own files have them.
+
+    Rows of the token embedding that belong to no token are zero.
+    """
     ids = np.array(tokenizer.model_ids)
     n_vocab = int(ids.max()) + 1
     if n_vocab == len(ids) and (np.diff(ids) == 1).all():
         return dims, weights
-    return replace(dims, n_vocab=n_vocab), _Rows(weights, ids, n_vocab)
+
+    def read(name: str) -> Array:
+        values = weights[name]
+        if name != EMBEDDING:
+            return values
+        embedding = np.zeros((n_vocab, *values.shape[1:]), values.dtype)
+        embedding[ids] = values
+        return embedding
+
+    return replace(dims, n_vocab=n_vocab), DerivedWeights(weights, read)
 
 
 COPIED_FILES = (
@@ -350,4 +335,5 @@ def export(
     write_atomic(folder / "config.json", [json.dumps(config, indent=1) + "\n"])
     for file in (source_folder / name for name in COPIED_FILES) if source_folder else ():
         if file.is_file():
+            check_text_size(file)
             write_atomic(folder / file.name, [file.read_bytes()])

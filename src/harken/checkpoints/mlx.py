@@ -29,13 +29,7 @@ _POSITIONS = "encoder.positional_embedding"
 
 
 def read(path: Path) -> Checkpoint:
-    """Open a weights file with the configuration beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is damaged or missing, or the model is not a Whisper model.
-    """
+    """Open a weights file with the configuration beside it."""
     config_path = path.with_name("config.json")
     files = [watch(path), watch(config_path)]
     config = read_object(config_path)
@@ -59,7 +53,8 @@ def read(path: Path) -> Checkpoint:
     if _POSITIONS not in tensors and norm and norm.shape and type(length) is int and 0 < length < 1 << 20:
         shape = (length, *norm.shape[:1])
         tensors[_POSITIONS] = LazyTensor(shape, "float32", partial(_sinusoids, *shape))
-    return assemble(path, "mlx", tensors, declared_dims(config), find_vocabulary(path.parent), files=files)
+    declared = declared_dims(config_path, config)
+    return assemble(path, "mlx", tensors, declared, find_vocabulary(path.parent), files=files)
 
 
 def _sinusoids(length: int, channels: int) -> Array:

@@ -1,4 +1,7 @@
-"""Reading of the files of a model: within bounds, as JSON, lazily as tensors, and watched for changes meanwhile."""
+"""Reading of the files of a model: within bounds, as JSON, lazily as tensors, and watched for changes meanwhile.
+
+What is wrong with a file is a `CheckpointError` of one line that names it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,23 +33,19 @@ _LEAST_STORED_BYTES = 1 << 26
 """Of a file whose hash is kept: a smaller one is hashed in a twentieth of a second."""
 
 
-def read_error(path: Path, error: OSError) -> CheckpointError:
-    """Return the error for a file that the operating system cannot read."""
-    return CheckpointError(f"{path}: cannot be read: {error.strerror or error}")
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system in a block that reads a file into a `CheckpointError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def read_bytes(path: Path, offset: int, size: int) -> ByteArray:
-    """Read exactly `size` bytes at `offset`.
-
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be read, or is shorter than when it was opened.
-    """
-    try:
+    """Read exactly `size` bytes at `offset`; a file that is shorter now than when it was opened is refused."""
+    with reading(path):
         data = np.fromfile(path, np.uint8, size, offset=offset)
-    except OSError as error:
-        raise read_error(path, error) from error
     if data.size != size:
         raise CheckpointError(f"{path}: has {data.size} of the {size} bytes expected at byte {offset}")
     return data
@@ -87,15 +86,14 @@ def parse_object(path: Path, text: str | bytes) -> dict[str, object]:
 
 def read_object(path: Path, *, optional: bool = False) -> dict[str, object]:
     """Read a file that contains a JSON object; return an empty one if an `optional` file does not exist."""
-    try:
-        check_text_size(path)
-        return parse_object(path, path.read_bytes())
-    except FileNotFoundError:
-        if optional:
-            return {}
-        raise CheckpointError(f"{path}: is missing") from None
-    except OSError as error:
-        raise read_error(path, error) from error
+    with reading(path):
+        try:
+            check_text_size(path)
+            return parse_object(path, path.read_bytes())
+        except FileNotFoundError:
+            if optional:
+                return {}
+            raise CheckpointError(f"{path}: is missing") from None
 
 
 class Cursor:
@@ -151,13 +149,11 @@ class Cursor:
 @contextmanager
 def open_cursor(path: Path) -> Iterator[Cursor]:
     """Memory-map a file while its headers are parsed; skipped bytes are never read."""
-    try:
+    with reading(path):
         if not path.stat().st_size:
             raise CheckpointError(f"{path}: is empty, or no regular file")
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield Cursor(path, data)
-    except OSError as error:
-        raise read_error(path, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,25 +178,14 @@ class WatchedFile:
         """Check that the file is still the one that was there when `watch` was called.
 
         A hard link or other permissions change only the last time, as does a writer that sets the time of content
-        back: if the hash is known, it decides.
-
-        Raises
-        ------
-        CheckpointError
-            If it was replaced, written to or removed.
+        back: if the hash is known, it decides. A file that was replaced, written to or removed is refused.
         """
         now = watch(self.path)
         if now.identity != self.identity and not self._has_content_of(now):
             raise CheckpointError(f"{self.path}: changed while it was read; load the model again")
 
     def sha256(self) -> str:
-        """Return the SHA-256 of the file's bytes, in hex; an unchanged file is hashed once, small ones in each process.
-
-        Raises
-        ------
-        CheckpointError
-            If the file cannot be read, or changed since `watch` was called.
-        """
+        """Return the SHA-256 of the file's bytes, in hex, computed once while it is unchanged: see `_stored_hash`."""
         self.check_unchanged()
         if self not in _digests:
             is_large = bool(self.identity) and self.identity[2] >= _LEAST_STORED_BYTES
@@ -213,18 +198,21 @@ class WatchedFile:
         return FileStore(default_store_directory()).get_text(key, self._hash)
 
     def _hash(self) -> str:
-        try:
-            with open(self.path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise read_error(self.path, error) from error
+        with reading(self.path), open(self.path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         self.check_unchanged()
         return digest
 
     def _has_content_of(self, now: WatchedFile) -> bool:
         """Return whether the same file, with other attributes, has the hash that it had before."""
         is_same_file = bool(now.identity) and now.identity[:-1] == self.identity[:-1]
-        return is_same_file and self in _digests and now.sha256() == _digests[self]
+        if not is_same_file or self not in _digests:
+            return False
+        try:
+            return now.sha256() == _digests[self]
+        except CheckpointError:  # perhaps as its attributes changed again meanwhile
+            later = watch(self.path)
+            return later.identity != now.identity and self._has_content_of(later)
 
 
 def watch(path: Path) -> WatchedFile:
@@ -233,13 +221,7 @@ def watch(path: Path) -> WatchedFile:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hex; an unchanged file is hashed once, small ones in each process.
-
-    Raises
-    ------
-    CheckpointError
-        If the file cannot be read.
-    """
+    """Return the SHA-256 of the bytes that a file has now, in hex (see `WatchedFile.sha256`)."""
     return watch(path).sha256()
 
 
@@ -285,13 +267,7 @@ def _decode_bfloat16(blocks: ByteArray) -> Array:
 
 
 def half(name: str, values: Array) -> Array:
-    """Return the values of a weight as little-endian float16.
-
-    Raises
-    ------
-    CheckpointError
-        If one is too large for that.
-    """
+    """Return the values of a weight as little-endian float16; those that are too large for that are refused."""
     with np.errstate(over="ignore"):
         halves = np.ascontiguousarray(values, "<f2")
     if not np.isfinite(halves).all():
@@ -360,6 +336,25 @@ class LazyTensor:
             other,
             shape=(self.shape[0], other.shape[1]),
         )
+
+
+class DerivedWeights(Mapping[str, Array]):
+    """Weights of some names, which a function reads or computes at each access."""
+
+    def __init__(self, names: Collection[str], read: Callable[[str], Array]) -> None:
+        self._names, self._read = names, read
+
+    def __getitem__(self, name: str) -> Array:
+        return self._read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def lazy_tensor(path: Path, offset: int, dtype: StorageDtype, shape: tuple[int, ...]) -> LazyTensor:

@@ -26,7 +26,7 @@ from harken.checkpoints.model_files import (
     lazy_tensor,
     watch,
 )
-from harken.checkpoints.weight_shapes import usual_heads
+from harken.checkpoints.weight_shapes import Declared, usual_heads
 from harken.errors import BackendUnavailable, CheckpointError, install_hint
 
 _DTYPE_NAMES = {1: "float32", 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 10: "float16", 16: "bfloat16"}
@@ -38,33 +38,23 @@ _MAX_DEPTH = 8
 
 
 def read(path: Path) -> Checkpoint:
-    """Open an encoder with the decoder beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is damaged or missing, or the model is not a Whisper model.
-    BackendUnavailable
-        If the package onnx is not installed.
-    """
+    """Open an encoder with the decoder beside it, by the package onnx."""
     encoder, decoder = _both(path)
     folder = encoder.parent.parent if encoder.parent.name == "onnx" else encoder.parent
     config, config_files = dims_beside(folder)
     files = [watch(encoder), watch(decoder), *config_files]
     tensors: dict[str, LazyTensor] = {}
-    metadata: dict[str, object] = {}
+    declared: dict[str, Declared] = {}
     for file, side in ((encoder, "encoder"), (decoder, "decoder")):
         model = _load(file)
         constants: dict[str, Constant] = {}
         nodes = [*_nodes(file, model.graph, constants, files)]
         tensors |= weights_of_graph(nodes, constants, side)
-        metadata |= {
-            _text(entry.key): int(entry.value)
-            for entry in model.metadata_props
-            if _is_number(_text(entry.value))
-        }
-    declared = usual_heads(tensors) | declared_dims(metadata) | config
-    return assemble(encoder, "onnx", tensors, declared, find_vocabulary(folder), files=files)
+        metadata = {_text(entry.key): _text(entry.value) for entry in model.metadata_props}
+        numbers = {name: int(value) for name, value in metadata.items() if _is_number(value)}
+        declared |= declared_dims(file, numbers)
+    dims = usual_heads(encoder, tensors) | declared | config
+    return assemble(encoder, "onnx", tensors, dims, find_vocabulary(folder), files=files)
 
 
 def _both(path: Path) -> tuple[Path, Path]:
@@ -141,9 +131,8 @@ def _tensor(path: Path, stored: Any, files: list[WatchedFile]) -> LazyTensor | N
         from onnx import numpy_helper
 
         if stored.raw_data:
-            return dtype.decode(
-                np.frombuffer(stored.raw_data, np.uint8).reshape(-1, dtype.block_bytes)
-            ).reshape(shape)
+            blocks = np.frombuffer(stored.raw_data, np.uint8).reshape(-1, dtype.block_bytes)
+            return dtype.decode(blocks).reshape(shape)
         try:
             values: Array = numpy_helper.to_array(stored)
         except ValueError as error:
@@ -170,21 +159,15 @@ def _nodes(
         match node.op_type, inputs:
             case (("Identity" | "Cast"), [Constant() as same, *_]):
                 constants[output] = same
-            case "DequantizeLinear", [Constant() as values, Constant() as scale, *zero]:
+            case "DequantizeLinear", [Constant() as values, Constant() as scale, *rest]:
                 axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-                tensor = _dequantised(
-                    path, values.tensor, scale.tensor, zero[0].tensor if zero and zero[0] else None, axis=axis
-                )
+                zero = [constant.tensor for constant in rest[:1] if constant]
+                tensor = _dequantised(path, values.tensor, scale.tensor, *zero, axis=axis)
                 constants[output] = Constant(values.label.replace(_QUANTISED, ""), tensor)
-            case "MatMulNBits", [_, Constant() as values, Constant() as scales, *zeros]:
+            case "MatMulNBits", [_, Constant() as values, Constant() as scales, *rest]:
                 attributes = {a.name: a.i for a in node.attribute}
-                tensor = _of_blocks(
-                    path,
-                    attributes,
-                    values.tensor,
-                    scales.tensor,
-                    zeros[0].tensor if zeros and zeros[0] else None,
-                )
+                zeros = [constant.tensor for constant in rest[:1] if constant]
+                tensor = _of_blocks(path, attributes, values.tensor, scales.tensor, *zeros)
                 constants[names[1]] = Constant(values.label, tensor)
         for attribute in node.attribute:
             if attribute.HasField("g"):
@@ -192,17 +175,15 @@ def _nodes(
         yield Node(".".join(_text(node.name).strip("/").split("/")[:-1]), _text(node.op_type), names)
 
 
-def _dequantised(
-    path: Path, values: LazyTensor, scale: LazyTensor, zero: LazyTensor | None, axis: int
-) -> LazyTensor:
+def _dequantised(path: Path, values: LazyTensor, scale: LazyTensor, *zero: LazyTensor, axis: int) -> LazyTensor:
     """Return (values - zero) scale, with one scale for all or for each index of an axis."""
     rank = len(values.shape)
-    sizes = {math.prod(scale.shape), *([math.prod(zero.shape)] if zero else [])}
+    sizes = {math.prod(factor.shape) for factor in (scale, *zero)}
     if sizes != {1} and not (-rank <= axis < rank and sizes <= {1, values.shape[axis]}):
         raise CheckpointError(
             f"{path}: scales of shape {scale.shape} do not fit weights of shape {values.shape}"
         )
-    return values.combined(partial(_scaled, axis), scale, *([zero] if zero else []))
+    return values.combined(partial(_scaled, axis), scale, *zero)
 
 
 def _scaled(axis: int, values: Array, scale: Array, zero: Array | None = None) -> Array:
@@ -215,11 +196,7 @@ def _scaled(axis: int, values: Array, scale: Array, zero: Array | None = None) -
 
 
 def _of_blocks(
-    path: Path,
-    attributes: Mapping[str, int],
-    values: LazyTensor,
-    scales: LazyTensor,
-    zeros: LazyTensor | None,
+    path: Path, attributes: Mapping[str, int], values: LazyTensor, scales: LazyTensor, *zeros: LazyTensor
 ) -> LazyTensor:
     """Return the matrix of a `MatMulNBits` (onnxruntime, contrib operators): rows in blocks of columns."""
     rows, columns = attributes.get("N", 0), attributes.get("K", 0)
@@ -231,7 +208,7 @@ def _of_blocks(
         or min(rows, columns, n_blocks) < 1
         or math.prod(values.shape) * 8 != rows * n_blocks * size * bits
         or math.prod(scales.shape) != rows * n_blocks
-        or (zeros and (zeros.stored_dtype != "uint8" or math.prod(zeros.shape) != rows * zero_bytes))
+        or any(zero.stored_dtype != "uint8" or math.prod(zero.shape) != rows * zero_bytes for zero in zeros)
     ):
         raise CheckpointError(f"{path}: a matrix of {rows} rows of {columns} in blocks is damaged")
 
@@ -243,7 +220,7 @@ def _of_blocks(
         matrix: Array = (codes - middles) * scales.astype(np.float32).reshape(rows, n_blocks, 1)
         return np.ascontiguousarray(matrix.reshape(rows, -1)[:, :columns])
 
-    return values.combined(decode, scales, *([zeros] if zeros else []), shape=(rows, columns))
+    return values.combined(decode, scales, *zeros, shape=(rows, columns))
 
 
 def _unpacked(packed: Array, bits: int) -> Array:

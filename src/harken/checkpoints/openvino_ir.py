@@ -26,7 +26,7 @@ from harken.checkpoints.model_files import (
     LazyTensor,
     StorageDtype,
     lazy_tensor,
-    read_error,
+    reading,
     watch,
 )
 from harken.checkpoints.weight_shapes import usual_heads
@@ -53,13 +53,7 @@ _ARITHMETIC: dict[str, Callable[[Array, Array], Array]] = {"Subtract": np.subtra
 
 
 def read(path: Path) -> Checkpoint:
-    """Open an encoder with the decoder beside it.
-
-    Raises
-    ------
-    CheckpointError
-        If a file is damaged or missing, or the model is not a Whisper model.
-    """
+    """Open an encoder with the decoder beside it."""
     graphs = {"encoder": path.with_name(ENCODER), "decoder": path.with_name(DECODER)}
     if path not in graphs.values() or not all(map(Path.is_file, graphs.values())):
         raise CheckpointError(f"{path}: allowed are {ENCODER} and {DECODER} in one directory")
@@ -70,9 +64,8 @@ def read(path: Path) -> Checkpoint:
     for side, graph in graphs.items():
         nodes, constants = _read_graph(graph)
         tensors |= weights_of_graph(nodes, constants, side)
-    return assemble(
-        path, "openvino", tensors, usual_heads(tensors) | config, find_vocabulary(path.parent), files=files
-    )
+    dims = usual_heads(path, tensors) | config
+    return assemble(path, "openvino", tensors, dims, find_vocabulary(path.parent), files=files)
 
 
 def _read_graph(path: Path) -> tuple[list[Node], dict[str, Constant]]:
@@ -106,10 +99,8 @@ def _read_graph(path: Path) -> tuple[list[Node], dict[str, Constant]]:
 
 
 def _parse(path: Path) -> ElementTree.Element:
-    try:
+    with reading(path):
         data = path.read_bytes() if path.stat().st_size <= _MAX_XML_BYTES else b""
-    except OSError as error:
-        raise read_error(path, error) from error
     if not data or b"<!" in data:
         raise CheckpointError(
             f"{path}: more than {_MAX_XML_BYTES} bytes, or declarations, which OpenVINO has not"

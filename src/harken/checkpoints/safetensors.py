@@ -62,13 +62,7 @@ def read_tensors(path: Path, allowed: Mapping[str, str] = FLOATS) -> dict[str, L
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Return the metadata of a safetensors file; empty if it has none.
-
-    Raises
-    ------
-    CheckpointError
-        If the header is damaged.
-    """
+    """Return the metadata of a safetensors file; empty if it has none."""
     metadata = _read_header(path)[0].get("__metadata__", {})
     return metadata if isinstance(metadata, dict) else {}
 

@@ -18,15 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
-from harken.checkpoints.model_files import (
-    DTYPES,
-    Array,
-    ByteArray,
-    LazyTensor,
-    read_bytes,
-    read_error,
-    watch,
-)
+from harken.checkpoints.model_files import DTYPES, Array, ByteArray, LazyTensor, read_bytes, reading, watch
+from harken.checkpoints.weight_shapes import declared_by
 from harken.errors import CheckpointError
 
 
@@ -187,18 +180,13 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature ... lengths of the name a
 
 
 def read_openai(path: Path) -> Checkpoint:
-    """Open a ``.pt`` file, a dict of dimensions and weights (whisper/__init__.py `load_model`).
-
-    Raises
-    ------
-    CheckpointError
-        If the file is damaged, contains more than data, or is not a Whisper model.
-    """
+    """Open a ``.pt`` file, a dict of dimensions and weights (whisper/__init__.py `load_model`)."""
     watched = watch(path)
     file = TorchFile(path)
     match file.content:
         case {"dims": dict(dims), "model_state_dict": state}:
-            return assemble(path, "openai", file.tensors(state), dims, Vocabulary(), files=[watched])
+            declared = declared_by(path, dims)
+            return assemble(path, "openai", file.tensors(state), declared, Vocabulary(), files=[watched])
     raise CheckpointError(f"{path}: holds no dict with dims and model_state_dict, as OpenAI's checkpoints do")
 
 
@@ -227,10 +215,9 @@ class TorchFile:
         self._folder = pickles[0].removesuffix("data.pkl")
         if self._members[pickles[0]].file_size > _MAX_PICKLE_BYTES:
             raise CheckpointError(f"{path}: data.pkl has more than {_MAX_PICKLE_BYTES} bytes")
+        data = read_member(path, self._members[pickles[0]]).tobytes()
         try:
-            self.content: Any = parse_pickle(read_member(path, self._members[pickles[0]]).tobytes())
-        except CheckpointError:
-            raise
+            self.content: Any = parse_pickle(data)
         except ValueError as error:
             raise CheckpointError(f"{path}: data.pkl is refused: {error}") from error
 
@@ -262,9 +249,8 @@ class TorchFile:
             raise CheckpointError(f"{self.path}: {name!r} reaches outside its storage")
 
         def read() -> Array:
-            values = dtype.decode(read_member(self.path, member).reshape(-1, dtype.block_bytes)).ravel()[
-                offset:
-            ]
+            blocks = read_member(self.path, member).reshape(-1, dtype.block_bytes)
+            values = dtype.decode(blocks).ravel()[offset:]
             steps = [stride * values.itemsize for stride in strides]
             return np.ascontiguousarray(np.lib.stride_tricks.as_strided(values, shape, steps))
 
@@ -287,13 +273,12 @@ def _fits(offset: Any, shape: Any, strides: Any, items: int) -> bool:
 
 def zip_members(path: Path) -> dict[str, zipfile.ZipInfo]:
     """List a zip archive, whose members must all be uncompressed."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-    except OSError as error:
-        raise read_error(path, error) from error
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
-        raise CheckpointError(f"{path}: not a zip archive of weights: {error}") from error
+    with reading(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = {info.filename: info for info in archive.infolist()}
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+            raise CheckpointError(f"{path}: not a zip archive of weights: {error}") from error
     size = path.stat().st_size
     for name, info in members.items():
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:

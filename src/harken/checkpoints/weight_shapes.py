@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from harken.checkpoints.model_files import LazyTensor
 from harken.errors import CheckpointError, OptionError
@@ -15,6 +16,15 @@ Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 
 USUAL_HEAD_SIZE = 64
+
+
+class Declared(NamedTuple):
+    """A value that a file declares for a dimension, and that file."""
+
+    value: object
+    file: Path
+
+
 _LAYER = re.compile(r"\.blocks\.\d+\.")
 
 _DIMS_FIELDS = tuple(Dims.__dataclass_fields__)
@@ -84,7 +94,7 @@ def _affine_shapes(name: str, shape: Shape) -> Iterator[tuple[str, Shape]]:
     yield f"{name}.bias", shape[:1]
 
 
-def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Dims:
+def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, Declared]) -> Dims:
     """Infer the dimensions of a model from the shapes of its weights.
 
     Weights without any of an encoder are those of a decoder alone. The declared dimensions of its encoder are used,
@@ -94,12 +104,12 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
     Parameters
     ----------
     path : Path
-        The file, for messages.
+        The file of the weights, for messages.
     shapes : mapping of str to tuple of int
         Shape of each weight under OpenAI's names.
-    declared : mapping of str to object
-        Dimensions that the file declares, as fields of `Dims`. The numbers of heads are required, as no shape depends
-        on them; all others must agree with the shapes.
+    declared : mapping of str to Declared
+        Dimensions that files declare, as fields of `Dims`. The numbers of heads are required, as no shape depends on
+        them; all others must agree with the shapes.
 
     Raises
     ------
@@ -111,11 +121,11 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
         declared = {
             name: value for name, value in declared.items() if name not in ("n_audio_layer", "n_audio_state")
         }
-    for field, value in declared.items():
+    for field, (value, file) in declared.items():
         if field not in _DIMS_FIELDS or type(value) is not int:
-            raise CheckpointError(f"{path}: dimension {field!r} is unknown or not an integer; {_KNOWN_FIELDS}")
+            raise CheckpointError(f"{file}: dimension {field!r} is unknown or not an integer; {_KNOWN_FIELDS}")
         if found.setdefault(field, value) != value:
-            raise CheckpointError(f"{path}: declares {field}={value}, its weights have {field}={found[field]}")
+            raise CheckpointError(f"{file}: declares {field}={value}, its weights have {field}={found[field]}")
     if missing := [field for field in _DIMS_FIELDS if field not in found]:
         raise CheckpointError(f"{path}: does not declare {', '.join(missing)}")
     audio_state, text_state = found["n_audio_state"], found["n_text_state"]
@@ -126,14 +136,20 @@ def infer_dims(path: Path, shapes: Shapes, declared: Mapping[str, object]) -> Di
     try:
         return Dims(**found)
     except OptionError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        file = declared[error.field].file if error.field in declared else path
+        raise CheckpointError(f"{file}: {error}") from error
 
 
-def usual_heads(tensors: Mapping[str, LazyTensor]) -> dict[str, object]:
+def declared_by(file: Path, dims: Mapping[str, object]) -> dict[str, Declared]:
+    """Return dimensions as what a file declares."""
+    return {name: Declared(value, file) for name, value in dims.items()}
+
+
+def usual_heads(path: Path, tensors: Mapping[str, LazyTensor]) -> dict[str, Declared]:
     """Return the numbers of heads of a model that does not say: those of every published one have 64 channels."""
     norms = {"n_audio_head": "encoder.ln_post.weight", "n_text_head": "decoder.ln.weight"}
     return {
-        heads: max(tensors[norm].shape[0] // USUAL_HEAD_SIZE, 1)
+        heads: Declared(max(tensors[norm].shape[0] // USUAL_HEAD_SIZE, 1), path)
         for heads, norm in norms.items()
         if norm in tensors and tensors[norm].shape
     }
@@ -180,13 +196,7 @@ def _count_layers(shapes: Shapes, side: str) -> int:
 
 
 def check_shapes(path: Path, shapes: Shapes, dims: Dims) -> None:
-    """Check that the weights are exactly those of a model of these dimensions.
-
-    Raises
-    ------
-    CheckpointError
-        If a weight is missing, unknown, or of another shape.
-    """
+    """Refuse weights of which one is missing, unknown, or not of the shape that it has with these dimensions."""
     expected = expected_shapes(dims)
     missing, unknown = expected.keys() - shapes.keys(), shapes.keys() - expected.keys()
     for problem, names in (("misses", missing), ("has unknown", unknown)):

@@ -95,8 +95,6 @@ def adapt(
     store = task.run_directory.examples
     weights = as_tensors(checkpoint.weights)
     objective = Adaptation(
-        dims=checkpoint.dims,
-        weights=weights,
         trainable=initial_factors(weights, adapted_names(weights), options.rank, task.data.seed),
         distillation=Distillation(
             dims=checkpoint.dims,
@@ -151,18 +149,13 @@ class Adaptation:
 
     Parameters
     ----------
-    dims : Dims
-    weights : dict of str to Tensor
-        All weights of the model, none of which is trained.
     trainable : dict of str to Tensor
         Factors A and B of the change to each matrix, which is their product B A.
     distillation : Distillation
-        The loss of the decoder's states and distribution, given the output of the encoder.
+        The loss of the decoder's states and distribution, given the output of the encoder; all weights of the model.
     options : AdaptOptions
     """
 
-    dims: Dims
-    weights: dict[str, Tensor]
     trainable: dict[str, Tensor]
     distillation: Distillation
     options: AdaptOptions
@@ -179,19 +172,15 @@ class Adaptation:
     def encode(self, example: Example, choice: int) -> Tensor:
         """Return the output of the adapted encoder for what it hears of an example, float32.
 
-        Parameters
-        ----------
-        example : Example
-        choice : int
-            Chooses one of the ways of hearing.
+        The choice is that of one of the ways of hearing.
         """
         hearings = [hearing for name in self.options.hears for hearing in HEARINGS[name]]
-        hearing = hearings[choice % len(hearings)]
-        chunks = hearing(np.asarray(example.audio_features, np.float32), self.dims, self.options)
+        hearing, dims = hearings[choice % len(hearings)], self.distillation.dims
+        chunks = hearing(np.asarray(example.audio_features, np.float32), dims, self.options)
         history_frames = PRESETS[self.options.delay].history_frames
         with autocast(self.distillation.dtype):
-            weights = with_changes(self.weights, self.trainable)
-            encoded = run_streaming_encoder(weights, self.dims, chunks, history_frames)
+            weights = with_changes(self.distillation.weights, self.trainable)
+            encoded = run_streaming_encoder(weights, dims, chunks, history_frames)
         return encoded.float()
 
 

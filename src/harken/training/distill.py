@@ -36,13 +36,7 @@ from harken.training.examples import (
     label_windows,
     window_log_mel,
 )
-from harken.training.network import (
-    TOKEN_EMBEDDING,
-    as_arrays,
-    as_tensors,
-    initial_factors,
-    run_decoder,
-)
+from harken.training.network import TOKEN_EMBEDDING, as_arrays, as_tensors, initial_factors, run_decoder
 from harken.training.objective import Distillation, scored_token_ids
 from harken.training.options import MAX_DECODER_LAYERS, DistillOptions
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train
@@ -110,9 +104,8 @@ def distill(
     layer_indices = evenly_spaced_layers(layers, main_checkpoint.dims.n_text_layer)
     if initial_model:
         check_stitchable(initial_model.checkpoint, main_checkpoint)
-    task.create_or_resume(
-        task="distill", layers=layers, start=initial_model.checkpoint.weights.digest if initial_model else None
-    )
+    start = initial_model.checkpoint.weights.digest if initial_model else None
+    task.create_or_resume(task="distill", layers=layers, start=start)
     dtype = task.run_directory.matmul_dtype()
     windows, held_out = prepare_examples(
         task, find_speech, lambda: Teacher(load_recognizer(), main_checkpoint, dtype), callbacks
@@ -203,11 +196,9 @@ def evenly_spaced_layers(layers: int, n_layers: int) -> tuple[int, ...]:
     max_layers = min(MAX_DECODER_LAYERS, n_layers)
     if not 1 <= layers <= max_layers:
         raise OptionError("layers", layers, f"1 to {max_layers}, of a decoder with {n_layers}")
-    return (
-        tuple(np.linspace(0, n_layers - 1, layers).round().astype(int).tolist())
-        if layers > 1
-        else (n_layers - 1,)
-    )
+    if layers == 1:
+        return (n_layers - 1,)
+    return tuple(np.linspace(0, n_layers - 1, layers).round().astype(int).tolist())
 
 
 def student_dims(dims: Dims, layers: int) -> Dims:
@@ -355,18 +346,9 @@ def low_rank_changes(weights: dict[str, Tensor], rank: int, seed: int) -> dict[s
 
 
 def small_model_labeller(recognizer: Recognizer, weights: Weights, store: ExampleStore) -> Labeller:
-    """Return a labeller that runs the smaller model, with its own encoder, over the texts of the main model.
+    """Return a labeller that runs the smaller model, with its own encoder, over the texts of the main model's examples.
 
     Its states are the targets of the stitched decoder.
-
-    Parameters
-    ----------
-    recognizer : Recognizer
-        The smaller model on the CPU engine.
-    weights : Weights
-        Weights of the same model.
-    store : ExampleStore
-        Examples of the main model.
     """
     backend, dims = recognizer.backend, recognizer.backend.dims
     decoder_weights = as_tensors(weights, "decoder.")
@@ -378,10 +360,9 @@ def small_model_labeller(recognizer: Recognizer, weights: Weights, store: Exampl
         for sequence in store.get(window).sequences:
             with torch.inference_mode():
                 tokens = torch.from_numpy(sequence.tokens[None, :-1])
-                states = run_decoder(decoder_weights, dims, tokens, torch.from_numpy(encoder_output))[
-                    0, sequence.text_start - 1 :
-                ]
-            sequences.append(replace(sequence, teacher_states=states.half().numpy()))
+                states = run_decoder(decoder_weights, dims, tokens, torch.from_numpy(encoder_output))[0]
+            behind_prompt = states[sequence.text_start - 1 :].half().numpy()
+            sequences.append(replace(sequence, teacher_states=behind_prompt))
         return Example(audio_features=encoder_output.astype(np.float16), sequences=tuple(sequences))
 
     return label
@@ -404,7 +385,6 @@ def fit_stitching_map(
         source = np.pad(main_output.astype(np.float32), ((0, 0), (0, 1)), constant_values=1.0)
         gram += source.T @ source
         cross_products += source.T @ small_output
-    solution: StitchingMap = np.linalg.solve(gram + RIDGE_PENALTY * np.eye(len(gram)), cross_products).astype(
-        np.float64
-    )
+    gram += RIDGE_PENALTY * np.eye(rows)
+    solution: StitchingMap = np.linalg.solve(gram, cross_products).astype(np.float64)
     return solution

@@ -93,13 +93,7 @@ class ExampleStore:
 
     @contextmanager
     def _open(self, window: TrainingWindow) -> Iterator[Any]:
-        """Open the file of an example.
-
-        Raises
-        ------
-        OutputError
-            If it cannot be read.
-        """
+        """Open the file of an example; raise an `OutputError` if it cannot be read."""
         path = self.path(window)
         try:
             with path.open("rb") as raw, np.load(raw) as file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -24,17 +24,11 @@ from harken.training.examples import (
     timestamped_tokens,
     window_log_mel,
 )
-from harken.training.network import (
-    TOKEN_EMBEDDING,
-    as_arrays,
-    as_tensors,
-    run_decoder,
-    run_encoder,
-)
+from harken.training.network import TOKEN_EMBEDDING, as_arrays, as_tensors, run_decoder, run_encoder
 from harken.training.objective import Acceptance, SequenceBatch, autocast, mask_time, score_predictions
 from harken.training.options import FineTuneOptions
 from harken.training.run import TrainingCallbacks, TrainingTask, prepare_examples, train
-from harken.training.windows import MAX_SPEECH_S, SpeechFinder, SpeechSegment, TrainingWindow, find_speech
+from harken.training.windows import MAX_SPEECH_S, SpeechFinder, SpeechSpan, TrainingWindow, find_speech
 from harken.types import Dims
 
 SPEECH_PAD_S = 0.1
@@ -133,23 +127,23 @@ def _speech_aligner(load_recognizer: Callable[[], Recognizer]) -> SpeechFinder:
     """Return a speech finder that aligns recordings longer than a window with their text and splits them."""
     recognizer = cache(load_recognizer)
 
-    def align(entry: Entry) -> tuple[tuple[SpeechSegment, ...], float]:
+    def align(entry: Entry) -> tuple[tuple[SpeechSpan, ...], float]:
         regions, duration_s = find_speech(entry, SPEECH_PAD_S)
         if not entry.text.strip() or not regions:
             return (), duration_s
         start_s, end_s = regions[0].start_s, regions[-1].end_s
         if end_s - start_s <= MAX_SPEECH_S:
-            return (SpeechSegment(start_s=start_s, end_s=end_s, text=entry.text),), duration_s
+            return (replace(regions[0], end_s=end_s, text=entry.text),), duration_s
         words = recognizer().align(entry.path, entry.text, language=entry.language)
-        return tuple(split_at_pauses(words, duration_s)), duration_s
+        return tuple(split_at_pauses(str(entry.path), words, duration_s)), duration_s
 
     return align
 
 
-def split_at_pauses(words: Sequence[Word], duration_s: float) -> Iterator[SpeechSegment]:
-    """Split aligned words into segments that fit a window, each at its longest pause, the last of several.
+def split_at_pauses(path: str, words: Sequence[Word], duration_s: float) -> Iterator[SpeechSpan]:
+    """Split aligned words into spans that fit a window, each at its longest pause, the last of several.
 
-    Pauses in the second half of what fits are preferred, so that no segment is short.
+    Pauses in the second half of what fits are preferred, so that no span is short.
     """
     remaining = list(words)
     while remaining:
@@ -158,11 +152,12 @@ def split_at_pauses(words: Sequence[Word], duration_s: float) -> Iterator[Speech
         if n_fitting < len(remaining):
             candidates = range(-(-n_fitting // 2), n_fitting + 1)
             n_fitting = max(candidates, key=lambda i: (remaining[i].start_s - remaining[i - 1].end_s, i))
-        segment, remaining = remaining[:n_fitting], remaining[n_fitting:]
-        yield SpeechSegment(
-            start_s=max(0.0, segment[0].start_s - SPEECH_PAD_S),
-            end_s=min(duration_s, segment[-1].end_s + SPEECH_PAD_S),
-            text="".join(word.text for word in segment).strip(),
+        fitting, remaining = remaining[:n_fitting], remaining[n_fitting:]
+        yield SpeechSpan(
+            path=path,
+            start_s=max(0.0, fitting[0].start_s - SPEECH_PAD_S),
+            end_s=min(duration_s, fitting[-1].end_s + SPEECH_PAD_S),
+            text="".join(word.text for word in fitting).strip(),
         )
 
 

@@ -8,7 +8,7 @@ checkpoints, the optimiser and exports need no translation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -178,7 +178,6 @@ MIN_SPEEDUP = 1.2
 """Least speed-up by bfloat16 that is worth its lower precision."""
 
 
-@cache
 def fastest_matmul_dtype() -> torch.dtype:
     """Return bfloat16 where the processor multiplies it in hardware, else float32; takes some 20 ms."""
     use_bfloat16 = _matmul_seconds(torch.float32) > MIN_SPEEDUP * _matmul_seconds(torch.bfloat16)

@@ -78,8 +78,7 @@ class TrainingTask(Generic[TrainOptionsT]):
     @property
     def source_folder(self) -> Path | None:
         """Folder of the files that go with the model, in the format of an export."""
-        path = self.checkpoint.path
-        return (path if path.is_dir() else path.parent) if self.checkpoint.format == "huggingface" else None
+        return self.checkpoint.path.parent if self.checkpoint.format == "huggingface" else None
 
     def create_or_resume(self, **extra: Any) -> None:
         """Create the folder, or check that it holds this training (see `RunDirectory.create_or_resume`)."""
@@ -182,13 +181,7 @@ def _make_windows(
 def _split(
     task: TrainingTask[Any], windows: Sequence[TrainingWindow]
 ) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
-    """Return the windows to learn from, and the held-out ones.
-
-    Raises
-    ------
-    ManifestError
-        If there are none.
-    """
+    """Return the windows to learn from, and the held-out ones; raise a `ManifestError` if there are none."""
     splits = (
         [window for window in windows if not window.held_out],
         [window for window in windows if window.held_out],

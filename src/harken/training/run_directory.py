@@ -184,12 +184,9 @@ def _is_empty_folder(path: Path) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Turn any error in reading a file of a training to one that names the file.
+    """Turn any error in reading a file of a training to an `OutputError` that names the file.
 
-    Raises
-    ------
-    OutputError
-        If it cannot be read; all these files are written whole, so something else has changed it.
+    All these files are written whole, so something else has changed it.
     """
     try:
         yield

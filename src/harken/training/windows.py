@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
@@ -25,53 +24,43 @@ from harken.training.options import DataOptions
 from harken.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_S
 
 MAX_SPEECH_S = WINDOW_S - 1.0
+MAX_PAUSE_S = 0.5
+"""Longest silence that is inserted between two recordings, in seconds."""
 Progress = Callable[[int, int], None]
 """Called with the number of items done, and their total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeechSegment:
-    """A segment of speech in a recording, at most `MAX_SPEECH_S` long.
+class SpeechSpan:
+    """A segment of speech in a recording, its reference text if known, and the silence inserted before it."""
 
-    Attributes
-    ----------
-    start_s, end_s : float
-    text : str or None
-        Reference text, where it is known.
-    """
-
+    path: str
     start_s: float
     end_s: float
+    pause_s: float = 0.0
     text: str | None = None
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds, with the silence before it."""
+        return self.pause_s + self.end_s - self.start_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRecording:
-    """A recording and its segments of speech.
+    """A recording, and the speech in it in spans of at most `MAX_SPEECH_S`.
 
-    Attributes
-    ----------
-    path : Path
-    group : str
-        Only recordings of one group are joined.
-    language : str or None
-        None where it is to be detected.
-    held_out : bool
-        True if it is only measured with.
-    segments : tuple of SpeechSegment
-    duration_s : float
+    One that is held out is only measured with.
     """
 
-    path: Path
-    group: str
-    language: str | None
+    entry: Entry
     held_out: bool
-    segments: tuple[SpeechSegment, ...]
+    spans: tuple[SpeechSpan, ...]
     duration_s: float
 
 
-SpeechFinder = Callable[[Entry], tuple[tuple[SpeechSegment, ...], float]]
-"""Returns the segments of speech in a recording, and its length in seconds."""
+SpeechFinder = Callable[[Entry], tuple[tuple[SpeechSpan, ...], float]]
+"""Returns the speech in a recording, in spans short enough for a window, and its length in seconds."""
 
 
 def choose_held_out(entries: Sequence[Entry], fraction: float) -> set[str]:
@@ -85,21 +74,16 @@ def choose_held_out(entries: Sequence[Entry], fraction: float) -> set[str]:
         members = [entry for entry in entries if group_of(entry) == group]
         speakers = {entry.speaker for entry in members if entry.speaker}
         by_speaker = fraction * len(speakers) >= 1
-        units = sorted({(by_speaker and entry.speaker) or entry.name for entry in members}, key=_name_hash)
-        held_out_units = set(units[: round(fraction * len(units))])
-        chosen |= {
-            entry.name for entry in members if ((by_speaker and entry.speaker) or entry.name) in held_out_units
-        }
+        units = {entry.name: (by_speaker and entry.speaker) or entry.name for entry in members}
+        ordered = sorted({*units.values()}, key=lambda unit: hashlib.sha256(unit.encode()).digest())
+        held_out = ordered[: round(fraction * len(ordered))]
+        chosen |= {name for name, unit in units.items() if unit in held_out}
     return chosen
 
 
 def group_of(entry: Entry) -> str:
-    """Return the group of a recording: the folder of its manifest."""
+    """Return the group of a recording, of which only recordings are joined: the folder of its manifest."""
     return entry.name.partition("/")[0]
-
-
-def _name_hash(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()
 
 
 def scan_recordings(
@@ -113,54 +97,28 @@ def scan_recordings(
     for done, entry in enumerate(entries):
         progress(done, len(entries))
         try:
-            segments, duration_s = speech_finder(entry)
+            spans, duration_s = speech_finder(entry)
         except AudioError as error:
             note(str(error))
             continue
-        yield TrainingRecording(
-            path=entry.path,
-            group=group_of(entry),
-            language=entry.language,
-            held_out=entry.name in held_out,
-            segments=segments,
-            duration_s=duration_s,
-        )
+        is_held_out = entry.name in held_out
+        yield TrainingRecording(entry=entry, held_out=is_held_out, spans=spans, duration_s=duration_s)
 
 
 def find_speech(
     entry: Entry, speech_pad_s: float = VadOptions().speech_pad_s
-) -> tuple[tuple[SpeechSegment, ...], float]:
-    """Return the segments of speech in a recording, each short enough for a window, and its length in seconds."""
+) -> tuple[tuple[SpeechSpan, ...], float]:
+    """Find the speech in a recording (see `SpeechFinder`)."""
     samples = load_audio(entry.path)
     detector = SpeechDetector()
     tracker = RegionTracker(VadOptions(max_speech_s=MAX_SPEECH_S, speech_pad_s=speech_pad_s))
     finished = tracker.feed(np.concatenate([detector.feed(samples), detector.flush()]))
     speech_regions = [*finished, *tracker.flush(len(samples) * FRAMES_PER_SECOND // SAMPLE_RATE)]
-    segments = tuple(
-        SpeechSegment(start_s=start / FRAMES_PER_SECOND, end_s=end / FRAMES_PER_SECOND)
+    spans = tuple(
+        SpeechSpan(path=str(entry.path), start_s=start / FRAMES_PER_SECOND, end_s=end / FRAMES_PER_SECOND)
         for start, end in speech_regions
     )
-    return segments, len(samples) / SAMPLE_RATE
-
-
-MAX_PAUSE_S = 0.5
-"""Longest silence that is inserted between two recordings, in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeechSpan:
-    """A segment of a recording, its reference text if known, and the silence inserted before it."""
-
-    path: str
-    start_s: float
-    end_s: float
-    pause_s: float = 0.0
-    text: str | None = None
-
-    @property
-    def duration_s(self) -> float:
-        """Length in seconds, with the silence before it."""
-        return self.pause_s + self.end_s - self.start_s
+    return spans, len(samples) / SAMPLE_RATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +200,7 @@ def make_windows(recordings: Sequence[TrainingRecording], options: DataOptions) 
     """
     groups: dict[tuple[bool, str, str], list[TrainingRecording]] = {}
     for recording in recordings:
-        key = not recording.held_out, recording.group, recording.language or ""
+        key = not recording.held_out, group_of(recording.entry), recording.entry.language or ""
         groups.setdefault(key, []).append(recording)
     for shuffle in range(options.shuffles):
         for key, members in sorted(groups.items(), key=lambda item: item[0]):
@@ -262,13 +220,9 @@ def _shuffle_and_pack(
     speed_perturbation: float,
 ) -> Iterator[TrainingWindow]:
     order = [recordings[i] for i in rng.permutation(len(recordings))]
-    spans = [
-        SpeechSpan(path=str(recording.path), **asdict(segment))
-        for recording in order
-        for segment in recording.segments
-    ]
-    first = order[0]
-    template = TrainingWindow(spans=(), group=first.group, language=first.language, held_out=first.held_out)
+    spans = [span for recording in order for span in recording.spans]
+    entry, held_out = order[0].entry, order[0].held_out
+    template = TrainingWindow(spans=(), group=group_of(entry), language=entry.language, held_out=held_out)
     for window_spans in _pack_spans(spans, options.unpacked_fraction, rng):
         # The slowest speed must still fit into the window.
         length_s = sum(span.duration_s for span in window_spans)
@@ -283,10 +237,9 @@ def _shuffle_and_pack(
             with_previous_text=bool(rng.random() < options.with_previous_text_fraction),
         )
     for recording in order:
-        if not recording.segments and rng.random() < options.no_speech_fraction:
-            span = SpeechSpan(
-                path=str(recording.path), start_s=0.0, end_s=min(recording.duration_s, MAX_SPEECH_S)
-            )
+        if not recording.spans and rng.random() < options.no_speech_fraction:
+            end_s = min(recording.duration_s, MAX_SPEECH_S)
+            span = SpeechSpan(path=str(recording.entry.path), start_s=0.0, end_s=end_s)
             yield replace(template, spans=(span,), no_speech=True)
 
 
@@ -310,6 +263,4 @@ def _pack_spans(
         yield tuple(packed)
 
 
-@lru_cache(maxsize=2)
-def _load_cached(path: str) -> Floats:
-    return load_audio(path)
+_load_cached = lru_cache(maxsize=2)(load_audio)

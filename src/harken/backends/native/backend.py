@@ -16,7 +16,7 @@ from harken.backends.native.decoder import NativeDecoder, NativeFeatures
 from harken.backends.native.encoder import NativeEncoder, NativeEncoderState
 from harken.backends.native.library import chosen_instruction_set
 from harken.backends.native.matrices import GROUP
-from harken.backends.native.packed_file import PackedContents, load_packed
+from harken.backends.native.packed_file import load_packed
 from harken.backends.native.session import NativeSession
 from harken.backends.native.weights import DecoderWeights, EncoderWeights
 from harken.checkpoints import Weights as StoredWeights
@@ -59,14 +59,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
         Directory of packed weights; by default in the user's cache directory.
-    alignment_heads : tuple of (layer, head), or None
-        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
-    word_heads : tuple of WordHead
-        Its other heads.
-    shares_encoder : bool
-        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
-    vocab_subset : ndarray of int64, or None
-        Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
+    alignment_heads, word_heads, shares_encoder, vocab_subset
+        As for `harken.backends.numpy.NumpyBackend`.
     factors : Weights, or None
         Factors of weights of low rank (see `harken.checkpoints.Weights.factors`); the encoder multiplies with both.
     check_unchanged : callable
@@ -116,10 +110,6 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         self.threads = threads or usable_processors()
         store = FileStore(cache or default_store_directory())
         load = partial(load_packed, digest=digest, store=store, check_unchanged=check_unchanged)
-
-        def load_padding(contents: PackedContents) -> Mapping[str, NDArray[Any]]:
-            return load_packed({}, contents=contents, digest=digest, store=store, check_unchanged=lambda: None)
-
         wide = precision == "int16" or self.dims.n_audio_state < LEAST_STATE_OF_INT8
         encoder_bits = 32 if precision == "fp32" else 16 if wide else 7
         narrow_keys = precision == "int4" or (
@@ -138,12 +128,11 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             window_bits=8 if narrow_keys else max(16, decoder_weights.cross_bits),
             threads=self.threads,
         )
-        self._encoder = (
-            NativeEncoder(arrays[1], encoder_weights, self._decoder, load_padding)
-            if self.dims.has_encoder
-            else None
-        )
-        encoder = f"native {NAMES[encoder_weights.bits]}" if self.dims.has_encoder else "shared output"
+        self._encoder, encoder = None, "shared output"
+        if self.dims.has_encoder:
+            load_padding = partial(load, {}, check_unchanged=lambda: None)
+            self._encoder = NativeEncoder(arrays[1], encoder_weights, self._decoder, load_padding)
+            encoder = f"native {NAMES[encoder_weights.bits]}"
         decoder = f"native {NAMES[decoder_weights.bits]} ({self._decoder.instruction_set})"
         self.capabilities = Capabilities(
             name="native",

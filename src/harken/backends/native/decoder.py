@@ -76,14 +76,10 @@ class NativeFeatures(EncodedWindows):
 
     Parameters
     ----------
-    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
-        Kept for decoders that reuse it.
+    encoder_output, lengths, sparse_positions
+        As for `EncodedWindows`.
     windows : sequence of PackedWindow
         Packed keys and values of each window.
-    lengths : sequence of int, or None
-        Number of positions of each window, where they differ.
-    sparse_positions : SparsePositions, optional
-        Those of all windows.
     """
 
     def __init__(
@@ -109,9 +105,8 @@ class NativeDecoder:
     Parameters
     ----------
     arrays : PackedArrays
-        Packed weights, in a file that begins with the embedding.
+        Packed weights, which these are the contents of, in a file that begins with the embedding.
     contents : DecoderWeights
-        Their contents.
     heads : KeptHeads
     window_bits : {8, 16, 32}
         Bits of the keys and values of the cross-attention.
@@ -171,19 +166,10 @@ class NativeDecoder:
             raise OutOfMemory(f"not enough memory {purpose}")
         return result
 
-    def project_window(self, encoder_output: Floats, n_frozen: int = 0) -> PackedWindow:
-        """Make packed keys and values of the cross-attention of one window.
+    def project_window(self, encoder_output: Floats, n_frozen: int) -> PackedWindow:
+        """Make packed keys and values of the cross-attention of one window, shape (positions, n_audio_state).
 
-        Parameters
-        ----------
-        encoder_output : ndarray of shape (positions, n_audio_state), float32
-        n_frozen : int
-            Number of frozen positions, the last ones. They are the same in most windows, and projected once.
-
-        Raises
-        ------
-        OutOfMemory
-            If there is no memory for it.
+        The last `n_frozen` positions are the same in most windows, and projected once.
         """
         positions = len(encoder_output)
         keys_values = self._project_frozen(encoder_output[positions - n_frozen :])
@@ -206,22 +192,11 @@ class NativeDecoder:
         return keys_values[:, -n:]
 
     def project_stream(
-        self, encoder_output: Floats, unchanged: int = 0, earlier: PackedWindow | None = None
+        self, encoder_output: Floats, unchanged: int, earlier: PackedWindow | None
     ) -> PackedWindow:
-        """Make packed keys and values of a stream so far, in the memory of those of before if it suffices.
+        """Make packed keys and values of a stream so far, of which some positions are unchanged since the earlier ones.
 
-        Parameters
-        ----------
-        encoder_output : ndarray of shape (positions, n_audio_state), float32
-        unchanged : int
-            Number of positions that have not changed since those of before were made.
-        earlier : PackedWindow, optional
-            Those of before. They must not be used any more.
-
-        Raises
-        ------
-        OutOfMemory
-            If there is no memory for it.
+        They are in the memory of these if it suffices; so these must not be used any more.
         """
         positions = len(encoder_output)
         if earlier is None or positions > earlier.capacity:
@@ -288,11 +263,11 @@ def close_when_collected(
 
     At the end of the process nothing is closed: threads may still be in the middle of a call.
     """
-    weakref.finalize(owner, _close, close, handle, kept_until_then).atexit = False
 
+    def close_handle(*_: Any) -> None:
+        close(handle)
 
-def _close(close: Callable[[Any], None], handle: int, kept_until_then: Any) -> None:
-    close(handle)
+    weakref.finalize(owner, close_handle, *kept_until_then).atexit = False
 
 
 def _close_sessions(library: Any, handles: deque[int]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harken.backends.encoding import StreamState, own_states, short_speech_window, with_room, write_at
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
 from harken.backends.native.library import Chunk, Encoder, EncoderLayer, Linear
-from harken.backends.native.packed_file import ArrayShape, PackedContents, Put, Weights
+from harken.backends.native.packed_file import ArrayShape, Put, Weights
 from harken.backends.native.weights import EncoderWeights
 from harken.contract import Floats, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
@@ -29,13 +29,12 @@ class NativeEncoder:
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        Packed weights.
+        Packed weights, which these are the contents of.
     contents : EncoderWeights
-        Their contents.
     decoder : NativeDecoder
         The decoder on whose threads it runs; the two never run at the same time.
     load_padding : callable
-        Maps packed contents; packs them first if they are not in the store.
+        `load_packed` of whatever contents.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class NativeEncoder:
         arrays: Mapping[str, NDArray[Any]],
         contents: EncoderWeights,
         decoder: NativeDecoder,
-        load_padding: Callable[[PackedContents], Mapping[str, NDArray[Any]]],
+        load_padding: Callable[..., Mapping[str, NDArray[Any]]],
     ) -> None:
         self._arrays = arrays  # the model points to them
         self.dims = contents.dims
@@ -84,7 +83,7 @@ class NativeEncoder:
     def _frozen(self, sample: tuple[int, ...], frozen: tuple[int, ...]) -> FrozenPositions:
         """Return the last positions of a sample of the padding, which is stored beside the packed weights."""
         if sample not in self._padding:
-            self._padding[sample] = self._load_padding(PaddingContents(self, sample, self._bits))
+            self._padding[sample] = self._load_padding(contents=PaddingContents(self, sample, self._bits))
         arrays, first = self._padding[sample], len(sample) - len(frozen)
         return FrozenPositions(arrays["keys_values"][:, first:], arrays["encoder_output"][first:])
 
@@ -105,11 +104,8 @@ class NativeEncoder:
         positions, frames_around = len(encoder_output), LEFT_CONTEXT_FRAMES + RIGHT_CONTEXT_FRAMES
         assert mel.shape == (self.dims.n_mels, FRAMES_PER_POSITION * positions + frames_around)
         assert 0 < chunk.first_position + positions <= self.dims.n_audio_ctx
-        chunk.positions, chunk.mel, chunk.encoder_output = (
-            positions,
-            mel.ctypes.data,
-            encoder_output.ctypes.data,
-        )
+        chunk.positions, chunk.mel = positions, mel.ctypes.data
+        chunk.encoder_output = encoder_output.ctypes.data
         encode = self._decoder.library.harken_encode
         self._decoder.compute("to encode", encode, self._decoder.handle, byref(self._model), byref(chunk))
 
@@ -149,11 +145,9 @@ class PaddingContents:
 
     @property
     def key(self) -> str:
-        """The name of these contents among all those of the same weights."""
         return f"padding-{self.bits}-{zlib.crc32(repr((self.encoder.dims, self.sample)).encode()):08x}"
 
     def arrays(self) -> Iterator[ArrayShape]:
-        """Yield every array, in the order of the file."""
         dims, positions = self.encoder.dims, len(self.sample)
         yield "keys_values", np.float32, (dims.n_audio_layer, positions, 2 * dims.n_audio_state)
         yield "encoder_output", np.float32, (positions, dims.n_audio_state)
@@ -212,13 +206,8 @@ class NativeEncoderState(StreamState):
     def next_chunk(self, mel: Floats) -> tuple[Chunk, Floats, Floats]:
         """Prepare the next chunk of frames, shape (n_mels, 2 W + 1), or 2 W at the end of a stream.
 
-        Returns
-        -------
-        chunk : Chunk
-        mel : ndarray of shape (n_mels, 2 W + 3)
-            The frames, with those around them.
-        encoder_output : ndarray of shape (W, n_audio_state)
-            Where its output is to be written.
+        Returns it with its frames and those around them, shape (n_mels, 2 W + 3), and with the array that its output is
+        to be written to, shape (W, n_audio_state).
         """
         positions = mel.shape[1] // FRAMES_PER_POSITION
         self._keys_values = with_room(self._keys_values, self._n_history, self._n_history + positions)
@@ -232,16 +221,7 @@ class NativeEncoderState(StreamState):
         return chunk, self.with_context(mel), encoder_output
 
     def append_chunk(self, mel: Floats, encoder_output: Floats, final_positions: int) -> None:
-        """Append an encoded chunk, and keep the history that later chunks attend to.
-
-        Parameters
-        ----------
-        mel : ndarray
-            As `next_chunk` returned it.
-        encoder_output : ndarray of shape (W, n_audio_state)
-        final_positions : int
-            Number of positions of the chunk that become final.
-        """
+        """Append the encoded `next_chunk`, of which some positions become final; keep the history for later ones."""
         end = self._n_history + final_positions
         self._n_history = min(end, self._history_positions)
         if end > self._n_history:

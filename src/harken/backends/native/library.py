@@ -172,26 +172,14 @@ def unavailable_reason() -> str | None:
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """Return the instruction sets that the library has kernels for and this processor can run, best first.
-
-    Raises
-    ------
-    BackendUnavailable
-        If there is no library.
-    """
+    """Return the instruction sets that the library has kernels for and this processor can run, best first."""
     names = create_string_buffer(NAMES_BYTES)
     load_library().harken_instruction_sets(names)
     return tuple(names.value.decode("ascii").split())
 
 
 def chosen_instruction_set() -> str:
-    """Return the best instruction set, or that of the environment variable.
-
-    Raises
-    ------
-    OptionError
-        If this processor or the library has none of that name.
-    """
+    """Return the best instruction set, or that of the environment variable, which must be one of `instruction_sets`."""
     available = instruction_sets()
     chosen = os.environ.get(INSTRUCTION_SET_VARIABLE) or available[0]
     if chosen not in available:

@@ -9,32 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from harken.backends.encoding import NO_TOKEN, grammar_state
 from harken.backends.host_logits import HostLogits, columns_of
 from harken.backends.native.decoder import NativeDecoder, NativeFeatures, close_when_collected
 from harken.backends.native.library import Picked, Rules
 from harken.contract import Floats, GreedyRules, Ints, PickedSoFar, TokenRange
 
-NONE = -1
-"""No token or timestamp."""
 MOST_INSERTED = 256
 """Most columns that the library chooses: it inserts each among the best so far, and numpy sorts."""
 _NO_TOKENS = np.empty(0, np.int64)
 
 
 class NativeSession:
-    """`harken.contract.Session` over a session of the library.
-
-    Parameters
-    ----------
-    decoder : NativeDecoder
-    features : NativeFeatures
-    row_windows : sequence of int
-        Window of each row.
-    capacity : int
-        Most tokens of a row.
-    attention : bool
-        Keep the cross-attention of the alignment heads.
-    """
+    """`harken.contract.Session` over a session of the library."""
 
     def __init__(
         self,
@@ -43,7 +30,7 @@ class NativeSession:
         row_windows: Sequence[int],
         capacity: int,
         *,
-        attention: bool = False,
+        attention: bool,
     ) -> None:
         assert capacity <= decoder.dims.n_text_ctx, "the library has room for the model's context"
         self._decoder, self._features, self._capacity, self._attention = decoder, features, capacity, attention
@@ -80,14 +67,21 @@ class NativeSession:
         logits = np.empty((n_rows, decoder.stride), np.float32)
         ids, logprobs = np.empty((most, n_rows), np.int64), np.empty((most, n_rows), np.float32)
         suppressed = columns_of(rules.suppressed, decoder.vocab_subset)
-        begin = NONE if rules.timestamp_begin is None else rules.timestamp_begin
+        begin = NO_TOKEN if rules.timestamp_begin is None else rules.timestamp_begin
         unread = [array("i", row.unread or row.tokens[-1:]) for row in picked]
+        rows = [
+            Picked(
+                first.buffer_info()[0],
+                len(first),
+                *grammar_state(row, rules.timestamp_begin),
+                *(row.left, row.calibration, row.least_prob),
+            )
+            for row, first in zip(picked, unread, strict=True)
+        ]
         steps = self._call(
             decoder.library.harken_session_pick_best,
             Rules(suppressed.ctypes.data, len(suppressed), rules.eot, begin),
-            (Picked * n_rows)(
-                *(_picked(*row, rules.timestamp_begin) for row in zip(picked, unread, strict=True))
-            ),
+            (Picked * n_rows)(*rows),
             most,
             logits.ctypes.data,
             decoder.stride,
@@ -124,24 +118,6 @@ class NativeSession:
         return self._decoder.compute("for computing", function, self._handle, *arguments)
 
 
-def _picked(row: PickedSoFar, unread: array[int], timestamp_begin: int | None) -> Picked:
-    """Return what the library needs to know of a row; the unread tokens must outlive it."""
-    before_last = (NONE, *row.tokens)[-2]
-    timestamps = (
-        token for token in reversed(row.tokens) if timestamp_begin is not None and token >= timestamp_begin
-    )
-    return Picked(
-        unread.buffer_info()[0],
-        len(unread),
-        before_last,
-        next(timestamps, NONE),
-        NONE if row.speech_end is None else row.speech_end,
-        row.left,
-        row.calibration,
-        row.least_prob,
-    )
-
-
 class NativeLogits(HostLogits):
     """`harken.contract.Logits` over an array of the native decoder.
 
@@ -164,7 +140,7 @@ class NativeLogits(HostLogits):
         self._decoder, self._padded, self._n_columns = decoder, padded, n_columns
         self._suppressed: list[Ints] = []
         self._ranges: list[int] = []  # position, first column, column behind the last; again and again
-        self._timestamp_begin = NONE
+        self._timestamp_begin = NO_TOKEN
 
     @property
     def values(self) -> Floats:
@@ -182,10 +158,8 @@ class NativeLogits(HostLogits):
         for position, ranges in zip(range(len(self)), token_ranges, strict=True):
             for start, stop in ranges:
                 columns = self._columns(start, stop)
-                self._ranges += (
-                    position,
-                    *(min(end, self._n_columns) for end in (columns.start, columns.stop)),
-                )
+                edges = (min(edge, self._n_columns) for edge in (columns.start, columns.stop))
+                self._ranges += position, *edges
 
     def suppress_tokens(self, tokens: Ints) -> None:
         self._apply_preference()
@@ -222,12 +196,12 @@ class NativeLogits(HostLogits):
 
     def _apply_preference(self) -> None:
         """Apply the rules if the preference is one of them: it comes before what is suppressed from now on."""
-        if self._timestamp_begin != NONE:
+        if self._timestamp_begin != NO_TOKEN:
             self._apply_rules()
 
     def _apply_rules(self) -> None:
         """Apply the rules that were collected."""
-        if not (self._suppressed or self._ranges or self._timestamp_begin != NONE):
+        if not (self._suppressed or self._ranges or self._timestamp_begin != NO_TOKEN):
             return
         suppressed = np.concatenate([_NO_TOKENS, *self._suppressed])
         if len(suppressed) and not 0 <= suppressed.min() <= suppressed.max() < self._n_columns:
@@ -241,7 +215,7 @@ class NativeLogits(HostLogits):
             len(ranges) // 3,
             self._timestamp_begin,
         )
-        self._suppressed, self._ranges, self._timestamp_begin = [], [], NONE
+        self._suppressed, self._ranges, self._timestamp_begin = [], [], NO_TOKEN
 
     def _call(self, name: str, *arguments: float) -> None:
         """Call a function of the library on these logits."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from harken.backends.native.matrices import BLOCK, GROUP, LinearMatrix, make_matrix, padded_rows
 from harken.backends.native.packed_file import ArrayShape, Put, Weights
-from harken.backends.rotation import LM_HEAD, NO_FACTORS, READERS, RotatedWeights, make_rotation
+from harken.backends.rotation import LM_HEAD, READERS, RotatedWeights, make_rotation
 from harken.checkpoints import Weights as StoredWeights
 from harken.contract import Floats, Ints
 from harken.types import Dims
@@ -62,7 +62,6 @@ class EncoderWeights:
 
     @property
     def key(self) -> str:
-        """The name of these contents among all those of the same weights."""
         dims = self.dims
         audio_dims = (dims.n_mels, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
         kind = {7: "int7-", 16: "", 32: "float-"}[self.bits]
@@ -104,7 +103,6 @@ class EncoderWeights:
         return rank if rank * (rows + columns) <= MOST_OF_TWO_PRODUCTS * rows * columns else 0
 
     def arrays(self) -> Iterator[ArrayShape]:
-        """Yield every array, in the order of the file."""
         dims = self.dims
         yield "positions", np.float32, (dims.n_audio_ctx, dims.n_audio_state)
         yield "last_gain", np.float32, (dims.n_audio_state,)
@@ -116,7 +114,6 @@ class EncoderWeights:
                 yield from matrix.arrays()
 
     def write(self, weights: Weights, put: Put) -> None:
-        """Pack the weights of a model, one matrix after the other."""
         put("positions", weights["encoder.positional_embedding"])
         put("last_gain", weights["encoder.ln_post.weight"])
         put("last_bias", weights["encoder.ln_post.bias"])
@@ -129,9 +126,8 @@ class EncoderWeights:
             turn = make_rotation(self.dims.n_audio_state)
             rotations[0].write(put, np.ascontiguousarray(turn.T), None)
             rotations[1].write(put, gain[:, None] * turn, bias)
-        folded = RotatedWeights(
-            weights, self.dims, "encoder", rotates=bool(rotations), factors=self.factors or NO_FACTORS
-        )
+        is_rotated = bool(rotations)
+        folded = RotatedWeights(weights, self.dims, "encoder", rotates=is_rotated, factors=self.factors)
         head_size = self.dims.n_audio_state // self.dims.n_audio_head
         for layer in range(self.dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
@@ -194,7 +190,6 @@ class DecoderWeights:
 
     @property
     def key(self) -> str:
-        """The name of these contents among all those of the same weights."""
         dims = self.dims
         text_dims = (dims.n_vocab, dims.n_text_ctx, dims.n_text_state, dims.n_text_head, dims.n_text_layer)
         checksum = zlib.crc32(repr((*text_dims, dims.n_audio_state)).encode())
@@ -226,7 +221,6 @@ class DecoderWeights:
         return make_matrix(self.bits, "head", self.n_logits, self.dims.n_text_state)
 
     def arrays(self) -> Iterator[ArrayShape]:
-        """Yield every array, in the order of the file."""
         dims = self.dims
         yield "embedding", np.float32 if self.bits == 32 else np.float16, (dims.n_vocab, dims.n_text_state)
         yield "positions", np.float32, (dims.n_text_ctx, dims.n_text_state)
@@ -236,7 +230,6 @@ class DecoderWeights:
         yield from self.head.arrays()
 
     def write(self, weights: Weights, put: Put) -> None:
-        """Pack the weights of a model, one matrix after the other."""
         folded = RotatedWeights(weights, self.dims, rotates=self.bits < 32)
         put("embedding", folded["decoder.token_embedding.weight"])
         put("positions", folded["decoder.positional_embedding"])

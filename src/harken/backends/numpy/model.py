@@ -32,16 +32,14 @@ def encode(mel: Floats, weights: Weights, dims: Dims, positions: SparsePositions
     return np.concatenate([encoded, window[frozen]])
 
 
-def stem(mel: Floats, weights: Weights, positions: Sequence[int] | None = None) -> Floats:
+def stem(mel: Floats, weights: Weights) -> Floats:
     """Compute the input of the encoder's first layer: two convolutions, and the embedding of each position.
-
-    Positions are numbered from 0 unless their numbers are given.
 
     With an odd number of frames, 2 n + 1, the n positions do not depend on what follows in the stream.
     """
     x = _gelu(_convolve(mel, weights, "encoder.conv1", stride=1))
     x = _gelu(_convolve(x, weights, "encoder.conv2", stride=2)).T[: mel.shape[1] // 2]
-    y: Floats = x + weights["encoder.positional_embedding"][list(positions or range(len(x)))]
+    y: Floats = x + weights["encoder.positional_embedding"][: len(x)]
     return y
 
 

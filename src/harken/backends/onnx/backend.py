@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from harken.backends.encoding import EncodingBackend, own_features, own_states
+from harken.backends.encoding import EncodingBackend, own_features, own_states, stack_padded
 from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
@@ -36,14 +36,8 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
         Directory of stored graphs; by default in the user's cache directory.
-    alignment_heads : tuple of (layer, head), or None
-        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
-    word_heads : tuple of WordHead
-        Its other heads.
-    shares_encoder : bool
-        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
-    vocab_subset : ndarray of int64, or None
-        Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
+    alignment_heads, word_heads, shares_encoder, vocab_subset
+        As for `harken.backends.numpy.NumpyBackend`.
     check_unchanged : callable
         Called when a graph was built and before it is stored; raises an error if the weights may not be those of
         `digest` any more.
@@ -109,7 +103,12 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
         )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> OnnxFeatures:
-        return OnnxEncoderState.stream_features(own_states(states, OnnxEncoderState))
+        own = own_states(states, OnnxEncoderState)
+        arrays = {
+            name: stack_padded([state.outputs[name][..., : state.positions, :] for state in own])
+            for name in own[0].outputs
+        }
+        return OnnxFeatures(arrays.pop("encoder_output"), arrays, [state.positions for state in own])
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False

@@ -70,12 +70,10 @@ class GraphBuilder:
         self._add_node(op_type, inputs, [name], domain, attributes)
         return name
 
-    def ops(
-        self, op_type: str, *inputs: str, outputs: int, domain: str = "", **attributes: object
-    ) -> list[str]:
+    def ops(self, op_type: str, *inputs: str, outputs: int, **attributes: object) -> list[str]:
         """Add a node with several outputs and return their names."""
         names = [f"{op_type}_{len(self._nodes)}_{i}" for i in range(outputs)]
-        self._add_node(op_type, inputs, names, domain, attributes)
+        self._add_node(op_type, inputs, names, "", attributes)
         return names
 
     def _add_node(

@@ -7,25 +7,16 @@ from threading import Lock
 
 import numpy as np
 
-from harken.backends.encoding import StreamState, own_states, short_speech_window, stack_padded, write_at
+from harken.backends.encoding import StreamState, own_states, short_speech_window, write_at
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.runtimes import Arrays, Graph
-from harken.backends.onnx.session import MASKED, OnnxFeatures
+from harken.backends.onnx.session import MASKED
 from harken.contract import Floats, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 
 
 class EncoderGraphs:
-    """The graphs before the decoder (see `harken.backends.encoding.Encoder`).
-
-    Parameters
-    ----------
-    dims : Dims
-    loader : GraphLoader
-        Loads a graph when it is first used.
-    loaded : mapping of str to Graph
-        Those that are loaded already.
-    """
+    """The graphs before the decoder (see `harken.backends.encoding.Encoder`), loaded now or when first used."""
 
     def __init__(self, dims: Dims, loader: GraphLoader, loaded: Mapping[str, Graph]) -> None:
         self._dims, self._loader, self._loaded = dims, loader, dict(loaded)
@@ -95,9 +86,7 @@ class EncoderGraphs:
     def _short_speech_outputs(self) -> Arrays:
         """Return the outputs of the graph of streams for the window whose padding is frozen."""
         if not self._short_speech:
-            state = OnnxEncoderState(
-                self._dims, history_positions=1
-            )  # masked; the runtimes take no empty history
+            state = OnnxEncoderState(self._dims, 1)  # masked; the runtimes take no empty history
             inputs, outputs = OnnxEncoderState.chunk_inputs([state], short_speech_window(self._dims)[None])
             self._graph("streaming_encoder")(inputs, outputs)
             self._short_speech = outputs
@@ -130,7 +119,8 @@ class OnnxEncoderState(StreamState):
             for i in range(dims.n_audio_layer)
             for part, shape in shapes.items()
         }
-        self._outputs: dict[str, Floats] = {}
+        self.outputs: dict[str, Floats] = {}
+        """Output of the encoder and what is projected of it, by the names of the graphs' outputs."""
 
     @staticmethod
     def chunk_inputs(states: Sequence[OnnxEncoderState], mel: Floats) -> tuple[Arrays, Arrays]:
@@ -158,39 +148,22 @@ class OnnxEncoderState(StreamState):
         return inputs, outputs
 
     def append_chunk(self, mel: Floats, outputs: Arrays, final_positions: int) -> None:
-        """Append an encoded chunk, and keep the history that later chunks attend to.
+        """Append a chunk, shape (n_mels, 2 W + 3) with the frames around it, of which some positions become final.
 
-        Parameters
-        ----------
-        mel : ndarray of shape (n_mels, 2 W + 3), float32
-            Frames of the chunk, with those around it.
-        outputs : dict of str to ndarray
-            Outputs for this stream of the graphs `streaming_encoder` and `cross_kv`.
-        final_positions : int
-            Number of positions of the chunk that become final.
+        The outputs are those of the graphs `streaming_encoder` and `cross_kv`; the history is kept for later chunks.
         """
         for i in range(self._dims.n_audio_layer):
             self._append_history(f"past_k.{i}", outputs[f"key.{i}"][:, :, :final_positions], axis=2)
             self._append_history(f"past_v.{i}", outputs[f"value.{i}"][:, :final_positions], axis=1)
         names = [name for name in outputs if name == "encoder_output" or name.startswith("cross")]
-        if not self._outputs:
-            self._outputs = {
+        if not self.outputs:
+            self.outputs = {
                 name: np.empty((*outputs[name].shape[:-2], 0, outputs[name].shape[-1]), np.float32)
                 for name in names
             }
         for name in names:
-            self._outputs[name] = write_at(self._outputs[name], self.final_positions, outputs[name])
+            self.outputs[name] = write_at(self.outputs[name], self.final_positions, outputs[name])
         self.advance(mel, final_positions)
-
-    @staticmethod
-    def stream_features(states: Sequence[OnnxEncoderState]) -> OnnxFeatures:
-        """Make features with one window a stream."""
-        lengths = [state.positions for state in states]
-        stacked = {
-            name: stack_padded([state._outputs[name][..., : state.positions, :] for state in states])
-            for name in states[0]._outputs
-        }
-        return OnnxFeatures(stacked.pop("encoder_output"), stacked, lengths)
 
     def _append_history(self, name: str, new: Floats, axis: int) -> None:
         joined = np.concatenate([self._past_kv[name], new], axis)

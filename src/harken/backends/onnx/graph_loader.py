@@ -43,25 +43,7 @@ _NO_KERNEL = "Supported primitive descriptors list is empty"
 
 @dataclass(kw_only=True)
 class GraphLoader:
-    """A loader of the graphs of one model.
-
-    Parameters
-    ----------
-    dims : Dims
-    weights : mapping of str to ndarray
-        By the names of the original state dict; read only when a graph has to be built.
-    digest : str
-        Digest of the weights; stored graphs are reused where it is the same.
-    check_unchanged : callable
-        Raises an error if the weights may not be those of `digest` any more.
-    precision : str
-        As `harken.backends.onnx.runtimes.make_runtime_plan` takes it.
-    threads : int
-        Threads of one forward pass.
-    store : FileStore
-    alignment_heads : tuple of (layer, head)
-    vocab_subset : ndarray of int64, or None
-    """
+    """A loader of the graphs of one model; the fields are those of `harken.backends.onnx.OnnxBackend`."""
 
     dims: Dims
     weights: Weights
@@ -89,7 +71,7 @@ class GraphLoader:
         Returns
         -------
         list of Graph
-            "decoder" is a `BindableGraph`.
+            "decoder" is an `OnnxRuntimeGraph`.
         """
         self.plan  # noqa: B018 - an unknown precision is refused before anything is built
         loading = [partial(self._load_graph, name) for name in names]

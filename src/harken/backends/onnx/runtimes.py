@@ -66,13 +66,7 @@ class BuiltGraph:
 
 
 def stored_graph(store: FileStore, key: str, build: Callable[[], BuiltGraph]) -> Path:
-    """Return the path of the ONNX file under `key`; build it first if it is missing or damaged.
-
-    Raises
-    ------
-    OutputError
-        If it has to be built and cannot be written anywhere.
-    """
+    """Return the path of the ONNX file under `key`; build it first if it is missing or damaged."""
     folder = store.get_or_write(key, (MODEL_FILE, DATA_FILE), lambda: partial(write_graph, build()))
     return folder / MODEL_FILE
 
@@ -108,17 +102,6 @@ class Graph(Protocol):
     def __call__(self, inputs: Arrays, outputs: Arrays) -> None: ...
 
 
-class BindableGraph(Graph, Protocol):
-    """A compiled graph that can bind arrays which stay at the same address."""
-
-    def bind(self, inputs: Arrays, outputs: Arrays) -> BoundGraph:
-        """Bind some inputs and outputs, and return a function that takes all others.
-
-        An array may be bound as an input and as an output if the graph reads nothing of it after writing to it.
-        """
-        ...
-
-
 class OnnxRuntimeGraph:
     """A graph in ONNX Runtime on the CPU.
 
@@ -146,6 +129,10 @@ class OnnxRuntimeGraph:
         self.bind({}, {})(inputs, outputs)
 
     def bind(self, inputs: Arrays, outputs: Arrays) -> BoundGraph:
+        """Bind arrays that stay at the same address, and return a function that takes all other inputs and outputs.
+
+        An array may be bound as an input and as an output if the graph reads nothing of it after writing to it.
+        """
         binding = self._session.io_binding()
         bound = inputs, outputs  # `run` keeps them alive; the binding does not
 
@@ -259,21 +246,12 @@ def make_runtime_plan(precision: str) -> RuntimePlan:
     encoder = ("openvino", "f32") if cpu_capabilities else ("onnxruntime", "fp32")
     if "BF16" in cpu_capabilities and (precision == "bf16" or (precision != "fp32" and bfloat16_is_faster())):
         encoder = ("openvino", "bf16")
-    match precision:
-        case "fp32":
-            return RuntimePlan(precision="fp32", encoder=encoder, decoder=("onnxruntime", "fp32"))
-        case "bf16" if encoder[1] == "bf16":
-            return RuntimePlan(precision="bf16", encoder=encoder, decoder=("onnxruntime", "fp32"))
-        case "bf16":
-            raise OptionError(
-                "precision",
-                precision,
-                "fp32 or int8: bf16 takes OpenVINO and a processor with bfloat16 arithmetic",
-            )
-        case "int4":
-            return RuntimePlan(precision="int4", encoder=encoder, decoder=("onnxruntime", "int4"))
-        case _:
-            return RuntimePlan(precision="int8", encoder=encoder, decoder=("onnxruntime", "int8"))
+    if precision == "bf16" and encoder[1] != "bf16":
+        allowed = "fp32 or int8: bf16 takes OpenVINO and a processor with bfloat16 arithmetic"
+        raise OptionError("precision", precision, allowed)
+    precision = "int8" if precision == "auto" else precision
+    decoder = "onnxruntime", "fp32" if precision == "bf16" else precision
+    return RuntimePlan(precision=precision, encoder=encoder, decoder=decoder)
 
 
 def bfloat16_is_faster(processor_description: Path = PROCESSOR_DESCRIPTION) -> bool:
@@ -284,19 +262,11 @@ def bfloat16_is_faster(processor_description: Path = PROCESSOR_DESCRIPTION) -> b
     measurement would decide for any processor, but a busy one could decide otherwise the next time, and with it the
     text.
     """
-    return has_amx(processor_description) or "GenuineIntel" not in _read(processor_description)
-
-
-def has_amx(processor_description: Path = PROCESSOR_DESCRIPTION) -> bool:
-    """Return whether the processor has Intel's matrix units for bfloat16, as far as Linux says so."""
-    return "amx_bf16" in _read(processor_description).split()
-
-
-def _read(processor_description: Path) -> str:
     try:
-        return processor_description.read_text(errors="replace")
+        description = processor_description.read_text(errors="replace")
     except OSError:
-        return ""
+        return True
+    return "amx_bf16" in description.split() or "GenuineIntel" not in description
 
 
 def openvino_capabilities() -> frozenset[str]:

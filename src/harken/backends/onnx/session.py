@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from harken.backends.encoding import EncodedWindows
 from harken.backends.host_logits import HostLogits
-from harken.backends.onnx.runtimes import BindableGraph, BoundGraph
+from harken.backends.onnx.runtimes import BoundGraph, OnnxRuntimeGraph
 from harken.checkpoints.alignment_heads import KeptHeads
 from harken.contract import Floats, Ints, SparsePositions
 from harken.types import Dims
@@ -56,14 +56,10 @@ class OnnxFeatures(EncodedWindows):
 
     Parameters
     ----------
-    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
-        Kept for decoders that reuse it.
+    encoder_output, lengths, sparse_positions
+        As for `EncodedWindows`.
     cross_kv : dict of str to ndarray
         One array for each input of the decoder graph, with the windows along axis 0.
-    lengths : sequence of int, or None
-        Number of positions of each window, where they differ; behind them the arrays hold any finite values.
-    sparse_positions : SparsePositions, optional
-        Those of all windows.
     """
 
     def __init__(
@@ -75,9 +71,7 @@ class OnnxFeatures(EncodedWindows):
     ) -> None:
         super().__init__(encoder_output, lengths, sparse_positions)
         self.cross_kv = cross_kv
-        self._cross_attention_mask = np.zeros(
-            (len(encoder_output), 1, 1, 1, encoder_output.shape[1]), np.float32
-        )
+        self._cross_attention_mask = np.zeros((self.n_windows, 1, 1, 1, self.positions), np.float32)
         if sparse_positions:
             self._cross_attention_mask += sparse_positions.key_bias
         for window, length in enumerate(lengths or ()):
@@ -93,31 +87,20 @@ class OnnxFeatures(EncodedWindows):
 class OnnxSession:
     """`harken.contract.Session` over a decoder graph (see `harken.backends.onnx.graphs.decoder`).
 
-    Parameters
-    ----------
-    graph : BindableGraph
-    dims : Dims
-    features : OnnxFeatures
-    row_windows : sequence of int
-        Window of each row.
-    capacity : int
-        Most tokens of a row.
-    heads : KeptHeads or None
-        Those of the graph, if their cross-attention is to be cached.
-    vocab_subset : ndarray of int64, or None
-        Ids of the tokens that the graph computes logits of; None is all.
+    The `heads` are those of the graph, if their cross-attention is to be cached; `vocab_subset` are the ids that it
+    computes logits of, None for all.
     """
 
     def __init__(
         self,
-        graph: BindableGraph,
+        graph: OnnxRuntimeGraph,
         dims: Dims,
         features: OnnxFeatures,
         row_windows: Sequence[int],
         capacity: int,
         *,
-        heads: KeptHeads | None = None,
-        vocab_subset: Ints | None = None,
+        heads: KeptHeads | None,
+        vocab_subset: Ints | None,
     ) -> None:
         self._graph, self._dims, self._features, self._capacity = graph, dims, features, capacity
         self._heads, self._vocab_subset = heads, vocab_subset
@@ -140,14 +123,10 @@ class OnnxSession:
         return tuple(map(len, self._row_slots))
 
     def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> HostLogits:
-        rows_by_window = [
-            [
-                row
-                for row, row_window in enumerate(self._cache_windows)
-                if row_window == window and len(tokens[row])
-            ]
-            for window in range(len(self._windows))
-        ]
+        rows_by_window: list[list[int]] = [[] for _ in self._windows]
+        for row, window in enumerate(self._cache_windows):
+            if len(tokens[row]):
+                rows_by_window[window].append(row)
         columns = self._dims.n_vocab if self._vocab_subset is None else len(self._vocab_subset)
         if not any(rows_by_window):
             return HostLogits(np.empty((0, columns), np.float32), self._vocab_subset)
@@ -155,12 +134,8 @@ class OnnxSession:
         inputs = self._decoder_inputs(rows_by_window, tokens, last_n, new_slots)
         outputs = {"logits": np.empty((len(inputs["logit_positions"]), columns), np.float32)}
         if self._heads:
-            shape = (
-                len(rows_by_window),
-                len(self._heads.all),
-                *inputs["self_attention_mask"].shape[2:4],
-                self._features.positions,
-            )
+            queries = inputs["self_attention_mask"].shape[2:4]
+            shape = (len(rows_by_window), len(self._heads.all), *queries, self._features.positions)
             outputs["alignment_weights"] = np.empty(shape, np.float32)
         self._run_graph = self._run_graph or self._bind()
         self._run_graph(inputs, outputs)
@@ -232,9 +207,8 @@ class OnnxSession:
 
     def attention(self, row: int, *, words: bool = False) -> Floats:
         assert self._heads, "attention is kept in sessions that were opened with attention=True"
-        weights: Floats = self._kv_cache[ATTENTION_CACHE][
-            self._cache_windows[row], :, 0, self._row_slots[row]
-        ].transpose(1, 0, 2)
+        window, slots = self._cache_windows[row], self._row_slots[row]
+        weights: Floats = self._kv_cache[ATTENTION_CACHE][window, :, 0, slots].transpose(1, 0, 2)
         return self._heads.select(weights, words=words)
 
     @property
@@ -303,11 +277,8 @@ class OnnxSession:
             if copies > 1:
                 only_row = self._cache_windows.count(self._cache_windows[row]) == 1
                 first_slot = int(self._visible_slots[row].nonzero()[0].max(initial=-1)) + 1
-                layout = (
-                    SlotLayout(len(self._row_slots[row]), first_slot + rows[:new_row].count(row), copies)
-                    if only_row
-                    else None
-                )
+                first_slot += rows[:new_row].count(row)
+                layout = SlotLayout(len(self._row_slots[row]), first_slot, copies) if only_row else None
             layouts.append(layout)
         return layouts
 

@@ -22,12 +22,7 @@ from harken.backends.torch.device import DTYPES, choose_device, describe_device,
 from harken.backends.torch.logits import LogitVocabulary
 from harken.backends.torch.model import AttentionFunction, WhisperModel, attend
 from harken.backends.torch.session import TorchFeatures, TorchSession
-from harken.backends.torch.static_cache import (
-    CudaGraphCache,
-    CudaGraphCapture,
-    GraphCapture,
-    StaticCachePool,
-)
+from harken.backends.torch.static_cache import CudaGraphCache, CudaGraphCapture, GraphCapture, StaticCachePool
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims, WordHead
@@ -59,14 +54,8 @@ class TorchBackend:
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; ``"auto"`` is the first available of cuda, mps, cpu.
     precision : {"auto", "fp32", "fp16", "bf16"}
         "auto" is fp16, on the CPU fp32.
-    shares_encoder : bool
-        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
-    vocab_subset : ndarray of int64, or None
-        Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
-    alignment_heads : tuple of (layer, head), or None
-        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
-    word_heads : tuple of WordHead
-        Its other heads.
+    alignment_heads, word_heads, shares_encoder, vocab_subset
+        As for `harken.backends.numpy.NumpyBackend`.
     threads : int, optional
         Threads of PyTorch on the CPU, in the whole process; by default PyTorch's own choice.
     graph_capture : callable, "auto" or None
@@ -171,15 +160,44 @@ class TorchBackend:
 
     def open_encoder(self, history_frames: int) -> TorchEncoderState:
         assert self.dims.has_encoder, NO_ENCODER
-        return TorchEncoderState(self._model, history_frames // FRAMES_PER_POSITION, self._attention)
+        return TorchEncoderState(self._model, history_frames // FRAMES_PER_POSITION)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        TorchEncoderState.encode_chunk(
-            own_states(states, TorchEncoderState), mel, final_frames // FRAMES_PER_POSITION
+        own, device = own_states(states, TorchEncoderState), self._model.device
+        chunk_positions = mel.shape[2] // FRAMES_PER_POSITION
+        longest = max(state.final_positions for state in own) + chunk_positions
+        assert longest <= self.dims.n_audio_ctx, "the stream is too long"
+        mel_with_context = np.stack([s.with_context(chunk) for s, chunk in zip(own, mel, strict=True)])
+        first_positions = upload([state.final_positions for state in own], device)
+        past_kv, mask = _stack_past_kv(own, chunk_positions)
+        encoder_output, new_kv = self._model.encode_chunk(
+            upload(mel_with_context, device), first_positions, past_kv, mask, self._attention
         )
+        cross_kv = self._model.project_cross_kv(encoder_output)
+        for row, state in enumerate(own):
+            state.append_chunk(
+                mel_with_context[row],
+                encoder_output[row],
+                cross_kv[:, :, row],
+                new_kv[:, row],
+                final_frames // FRAMES_PER_POSITION,
+            )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> TorchFeatures:
-        return TorchEncoderState.stream_features(own_states(states, TorchEncoderState), self._pad_multiple)
+        """Make features with one window a stream, padded to a multiple of positions if decoder steps are captured.
+
+        Windows without padding need no mask; where lengths are rounded they get one all the same, since the decoder's
+        steps were captured with it.
+        """
+        own = own_states(states, TorchEncoderState)
+        lengths = tuple(state.positions for state in own)
+        padded = math.ceil(max(lengths) / self._pad_multiple) * self._pad_multiple
+        positions = min(padded, self.dims.n_audio_ctx)
+        return TorchFeatures(
+            encoder_output=torch.stack([_pad_to(s.encoder_output, s.positions, positions) for s in own]),
+            cross_kv=torch.stack([_pad_to(s.cross_kv, s.positions, positions) for s in own], dim=2),
+            lengths=None if self._pad_multiple == 1 and min(lengths) == positions else lengths,
+        )
 
 
 class TorchEncoderState(StreamState):
@@ -193,79 +211,38 @@ class TorchEncoderState(StreamState):
     model : WhisperModel
     history_positions : int
         Number of final positions before a chunk that it attends to.
-    attend : AttentionFunction
-        Attention of a chunk to itself and the history.
     """
 
-    def __init__(self, model: WhisperModel, history_positions: int, attend: AttentionFunction) -> None:
+    def __init__(self, model: WhisperModel, history_positions: int) -> None:
         dims = model.dims
         super().__init__(dims.n_mels)
-        self._model, self._history_positions, self._attend = model, history_positions, attend
+        self._history_positions = history_positions
 
         def empty(*leading: int, state: int) -> Tensor:
             return torch.empty((*leading, 0, state), dtype=model.dtype, device=model.device)
 
-        self._past_kv = empty(2 * dims.n_audio_layer, state=dims.n_audio_state)
-        self._encoder_output = empty(state=dims.n_audio_state)
-        self._cross_kv = empty(dims.n_text_layer, 2, state=dims.n_text_state)
+        self.past_kv = empty(2 * dims.n_audio_layer, state=dims.n_audio_state)
+        self.encoder_output = empty(state=dims.n_audio_state)
+        self.cross_kv = empty(dims.n_text_layer, 2, state=dims.n_text_state)
 
-    @staticmethod
-    def encode_chunk(states: Sequence[TorchEncoderState], mel: Floats, final_positions: int) -> None:
-        """Encode the next chunks of some streams of one model; their first `final_positions` become final."""
-        model, chunk_positions = states[0]._model, mel.shape[2] // FRAMES_PER_POSITION
-        longest = max(state.final_positions for state in states) + chunk_positions
-        assert longest <= model.dims.n_audio_ctx, "the stream is too long"
-        mel_with_context = np.stack([s.with_context(chunk) for s, chunk in zip(states, mel, strict=True)])
-        first_positions = upload([state.final_positions for state in states], model.device)
-        past_kv, mask = _stack_past_kv(states, chunk_positions)
-        encoder_output, new_kv = model.encode_chunk(
-            upload(mel_with_context, model.device), first_positions, past_kv, mask, states[0]._attend
-        )
-        cross_kv = model.project_cross_kv(encoder_output)
-        for row, state in enumerate(states):
-            state._replace_lookahead(encoder_output[row], cross_kv[:, :, row])
-            state._append_history(new_kv[:, row, :final_positions])
-            state.advance(mel_with_context[row], final_positions)
-
-    @staticmethod
-    def stream_features(states: Sequence[TorchEncoderState], pad_multiple: int) -> TorchFeatures:
-        """Make features with one window a stream, padded to a multiple of `pad_multiple`, at most n_audio_ctx.
-
-        Windows without padding need no mask; where lengths are rounded they get one all the same, since the decoder's
-        steps were captured with it.
-        """
-        lengths = tuple(state.positions for state in states)
-        audio_positions = min(
-            math.ceil(max(lengths) / pad_multiple) * pad_multiple, states[0]._model.dims.n_audio_ctx
-        )
-        return TorchFeatures(
-            encoder_output=torch.stack(
-                [_pad_to(state._encoder_output, state.positions, audio_positions) for state in states]
-            ),
-            cross_kv=torch.stack(
-                [_pad_to(state._cross_kv, state.positions, audio_positions) for state in states], dim=2
-            ),
-            lengths=None if pad_multiple == 1 and min(lengths) == audio_positions else lengths,
-        )
-
-    def _replace_lookahead(self, encoder_output: Tensor, cross_kv: Tensor) -> None:
-        """Replace the positions of the look-ahead by those of a chunk."""
-        self._encoder_output = _write_at(self._encoder_output, self.final_positions, encoder_output)
-        self._cross_kv = _write_at(self._cross_kv, self.final_positions, cross_kv)
-
-    def _append_history(self, new_kv: Tensor) -> None:
-        """Keep the history that later chunks attend to: keys and values of new final positions."""
-        past_kv = torch.cat([self._past_kv, new_kv], dim=1)
-        self._past_kv = past_kv[:, max(0, past_kv.shape[1] - self._history_positions) :]
+    def append_chunk(
+        self, mel: Floats, encoder_output: Tensor, cross_kv: Tensor, new_kv: Tensor, final_positions: int
+    ) -> None:
+        """Put an encoded chunk in place of the look-ahead, and keep the history that later chunks attend to."""
+        self.encoder_output = _write_at(self.encoder_output, self.final_positions, encoder_output)
+        self.cross_kv = _write_at(self.cross_kv, self.final_positions, cross_kv)
+        past_kv = torch.cat([self.past_kv, new_kv[:, :final_positions]], dim=1)
+        self.past_kv = past_kv[:, max(0, past_kv.shape[1] - self._history_positions) :]
+        self.advance(mel, final_positions)
 
 
 def _stack_past_kv(states: Sequence[TorchEncoderState], chunk_positions: int) -> tuple[Tensor, Tensor | None]:
     """Stack the histories of some streams, aligned at their ends; return them and the mask of the padding."""
-    lengths = [state._past_kv.shape[1] for state in states]
+    lengths = [state.past_kv.shape[1] for state in states]
     longest = max(lengths)
     missing = [longest - length for length in lengths]
     past_kv = torch.stack(
-        [F.pad(state._past_kv, (0, 0, n, 0)) for state, n in zip(states, missing, strict=True)], dim=1
+        [F.pad(state.past_kv, (0, 0, n, 0)) for state, n in zip(states, missing, strict=True)], dim=1
     )
     if not any(missing):
         return past_kv, None

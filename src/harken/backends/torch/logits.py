@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harken.backends.encoding import NO_TOKEN
 from harken.backends.torch.device import upload
 from harken.contract import Floats, GreedyRules, Ints, PickedSoFar, TokenRange
 
@@ -19,8 +20,8 @@ MAX_CHOICES = 8
 """Most sets of rules whose choice is kept."""
 STATE_COLUMNS = 5
 """Columns before the tokens in the input of a step: number of tokens that the row holds; index of its last new token;
-token before that one; last timestamp before the next token; end of speech. A token that there is not is `NONE`."""
-NONE = -1
+token before that one; last timestamp before the next token; end of speech. A token that there is not is
+`NO_TOKEN`."""
 MOST_CERTAIN = 0.99
 """Highest probability that a token counts with towards `harken.contract.PickedSoFar.least_prob`."""
 
@@ -211,24 +212,15 @@ class GreedyChoice:
         """Return which columns break the grammar of timestamps in each row, as `LogitRules.banned` does."""
         ids, eot = self._vocabulary.token_ids_on_device, self._rules.eot
         was_timestamp = last >= begin
-        opened = was_timestamp & ((before_last == NONE) | (before_last >= begin))
+        opened = was_timestamp & ((before_last == NO_TOKEN) | (before_last >= begin))
         closing = was_timestamp & ~opened
         least_timestamp = torch.where(opened, torch.iinfo(torch.int64).max, last_timestamp + ~closing)
-        empty = opened & (before_last != NONE) & (last < speech_end)
+        empty = opened & (before_last != NO_TOKEN) & (last < speech_end)
         return (
             ((ids >= begin) & (ids < least_timestamp[:, None]))
             | ((ids < eot) & closing[:, None])
             | ((ids == eot) & empty[:, None])
         )
-
-
-def initial_state(length: int, row: PickedSoFar, n_unread: int, timestamp_begin: int | None) -> list[int]:
-    """Return the state columns of a row that holds `length` tokens and has some to read."""
-    timestamps = (
-        token for token in reversed(row.tokens) if timestamp_begin is not None and token >= timestamp_begin
-    )
-    before_last, speech_end = (NONE, *row.tokens)[-2], NONE if row.speech_end is None else row.speech_end
-    return [length, n_unread - 1, before_last, next(timestamps, NONE), speech_end]
 
 
 def steps_until_all_ended(ids: Ints, logprobs: Floats, picked: Sequence[PickedSoFar], eot: int) -> int | None:

@@ -264,19 +264,17 @@ class WhisperModel:
             Input of `logits`.
         """
         dims, w, layers = self.dims, self._weights, self.dims.n_text_layer
-        cache_rows, n = lengths_and_tokens.shape[0], lengths_and_tokens.shape[1] - 1
+        device, cache_rows, n = (
+            lengths_and_tokens.device,
+            len(lengths_and_tokens),
+            lengths_and_tokens.shape[1] - 1,
+        )
         captured_layers = self.alignment_layers[: len(kv_cache.kv) - 2 * layers]
-        positions = (lengths_and_tokens[:, :1] + torch.arange(n, device=lengths_and_tokens.device)).clamp(
-            max=dims.n_text_ctx
-        )
-        first_slots = torch.arange(cache_rows, device=lengths_and_tokens.device)[:, None] * (
-            dims.n_text_ctx + 1
-        )
+        positions = (lengths_and_tokens[:, :1] + torch.arange(n, device=device)).clamp(max=dims.n_text_ctx)
+        first_slots = torch.arange(cache_rows, device=device)[:, None] * (dims.n_text_ctx + 1)
         slots = (first_slots + positions).flatten()
-        masked = torch.arange(past_positions, device=lengths_and_tokens.device) > positions[:, None, :, None]
-        mask = torch.zeros(masked.shape, dtype=self.dtype, device=lengths_and_tokens.device).masked_fill(
-            masked, -math.inf
-        )
+        masked = torch.arange(past_positions, device=device) > positions[:, None, :, None]
+        mask = torch.zeros(masked.shape, dtype=self.dtype, device=device).masked_fill(masked, -math.inf)
         padding_mask = kv_cache.padding_mask[:, None, None, :audio_positions] if ragged else None
 
         def write_cache(index: int, values: Tensor) -> Tensor:

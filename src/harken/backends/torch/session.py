@@ -13,14 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harken.backends.encoding import grammar_state
 from harken.backends.torch.device import upload
-from harken.backends.torch.logits import (
-    STATE_COLUMNS,
-    LogitVocabulary,
-    TorchLogits,
-    initial_state,
-    steps_until_all_ended,
-)
+from harken.backends.torch.logits import STATE_COLUMNS, LogitVocabulary, TorchLogits, steps_until_all_ended
 from harken.backends.torch.static_cache import CacheShape, StaticCache, StaticCachePool
 from harken.contract import Floats, GreedyRules, Ints, PickedSoFar
 
@@ -125,7 +120,7 @@ class TorchSession:
         step_tokens = cache.padded_step_tokens(max(map(len, unread)))
         inputs = np.zeros((cache.cache_rows, STATE_COLUMNS + step_tokens), np.int64)
         for row, own, new in zip(before, picked, unread, strict=True):
-            state = initial_state(row.length, own, len(new), rules.timestamp_begin)
+            state = row.length, len(new) - 1, *grammar_state(own, rules.timestamp_begin)
             inputs[row.cache_row, : STATE_COLUMNS + len(new)] = *state, *new
         n_steps = min(most, max(row.left for row in picked))
         longest = max(row.length + len(new) for row, new in zip(before, unread, strict=True))
@@ -178,16 +173,12 @@ class TorchSession:
     def attention(self, row: int, *, words: bool = False) -> Floats:
         cached_row, model, shape = self._rows[row], self._cache.model, self._cache.shape
         assert shape.attention, "attention is kept in sessions that were opened with attention=True"
-        queries = self._cache.kv_cache.kv[
-            2 * model.dims.n_text_layer :, cached_row.cache_row, : cached_row.length
-        ]
+        kept_queries = self._cache.kv_cache.kv[2 * model.dims.n_text_layer :]
+        queries = kept_queries[:, cached_row.cache_row, : cached_row.length]
         cache_window, longest_window = self._cache_window(cached_row), self._longest_window
+        keys = self._cross_kv[:, 0, cache_window, :longest_window]
         padding_mask = self._padding_mask[cache_window, :longest_window] if self._ragged else None
-        weights: Floats = (
-            model.alignment_weights(queries, self._cross_kv[:, 0, cache_window, :longest_window], padding_mask)
-            .cpu()
-            .numpy()
-        )
+        weights: Floats = model.alignment_weights(queries, keys, padding_mask).cpu().numpy()
         return model.heads.select(weights, words=words)
 
     @property
@@ -210,22 +201,15 @@ class TorchSession:
 
     def _reorder_in_place(self, parents: Sequence[_Row]) -> None:
         """Leave the first continuation of each row in place, and copy it to free cache rows for the others."""
-        used_cache_rows, rows_per_window = {row.cache_row for row in parents}, self._cache.shape.rows_per_window
-        free_cache_rows = {
-            cache_window: iter(
-                [
-                    cache_row
-                    for cache_row in range(cache_window * rows_per_window, (cache_window + 1) * rows_per_window)
-                    if cache_row not in used_cache_rows
-                ]
-            )
-            for cache_window in map(self._cache_window, parents)
-        }
+        rows_per_window = self._cache.shape.rows_per_window
+        free_cache_rows = sorted({*range(self._cache.cache_rows)} - {row.cache_row for row in parents})
         cache_rows: list[int] = []
         for row in parents:
-            cache_rows.append(
-                next(free_cache_rows[self._cache_window(row)]) if row.cache_row in cache_rows else row.cache_row
-            )
+            cache_row, window = row.cache_row, self._cache_window(row)
+            if cache_row in cache_rows:
+                cache_row = next(free for free in free_cache_rows if free // rows_per_window == window)
+                free_cache_rows.remove(cache_row)
+            cache_rows.append(cache_row)
         self._copy_rows(self._cache, parents, cache_rows)
 
     def _move_to_new_cache(self, parents: Sequence[_Row], shape: CacheShape) -> None:

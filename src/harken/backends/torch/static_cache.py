@@ -99,21 +99,9 @@ class CudaGraphCache:
         self._graphs: dict[Hashable, tuple[Tensor, Callable[[], None], Tensor]] = {}
 
     def __call__(self, key: Hashable, step: StepFunction, inputs: Tensor) -> Tensor:
-        """Compute a step.
+        """Compute a step over inputs, which are copied; the result is overwritten by the next call with this key.
 
-        Parameters
-        ----------
-        key : hashable
-            Equal keys mean equal steps, whatever the content of `inputs`.
-        step : callable
-            Captured if the key is new.
-        inputs : Tensor
-            Copied.
-
-        Returns
-        -------
-        Tensor
-            Overwritten by the next call with this key.
+        Equal keys mean equal steps, whatever the inputs hold: the step is captured if the key is new.
         """
         captured = self._graphs.pop(key, None)
         if captured is None:
@@ -174,18 +162,7 @@ class StaticCache:
     def decode_step(
         self, lengths_and_tokens: Tensor, longest_row: int, audio_positions: int, ragged: bool
     ) -> Tensor:
-        """Read new tokens in every cache row (see `WhisperModel.decode`).
-
-        Parameters
-        ----------
-        lengths_and_tokens : Tensor of shape (cache rows, 1 + n), int64
-        longest_row : int
-            Number of positions that the longest row has in use.
-        audio_positions : int
-            Number of positions of the windows.
-        ragged : bool
-            True if some windows are shorter.
-        """
+        """Read new tokens in every cache row (see `WhisperModel.decode`); the longest uses so many positions then."""
         key, decode = self._decode(longest_row, audio_positions, ragged)
         return self._compute(key, decode, lengths_and_tokens, lengths_and_tokens.shape[1] - 1)
 
@@ -198,18 +175,7 @@ class StaticCache:
         audio_positions: int,
         ragged: bool,
     ) -> Iterator[Tensor]:
-        """Read new tokens in every cache row and pick the next, and read that, some times.
-
-        Parameters
-        ----------
-        inputs : Tensor of shape (cache rows, STATE_COLUMNS + n), int64
-            See `GreedyChoice.step`.
-        choice : GreedyChoice
-        n_steps : int
-        longest_row : int
-            Number of positions that the longest row has in use behind the first step.
-        audio_positions, ragged
-            As for `decode_step`.
+        """Read new tokens in every cache row and pick the next, and read that, some times (see `GreedyChoice.step`).
 
         Yields
         ------
