@@ -7,7 +7,6 @@ from time import perf_counter
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from harken.batch import BatchOptions, BatchState, BatchSummary, plan_batch, run_batch
 from harken.batch.plan import Plan
@@ -18,6 +17,7 @@ from harken.cli.options import (
     FilePath,
     dataclass_options,
     decoding_options,
+    is_given,
     layout_options,
     list_option,
     parse_text,
@@ -122,7 +122,7 @@ def command(manifest: str, out: str, **params: Any) -> int:
     A recording that fails is a row with its error.
     """
     options = options_from(BatchOptions, params)
-    if click.get_current_context().get_parameter_source("word_timestamps") is ParameterSource.DEFAULT:
+    if not is_given("word_timestamps"):
         params["word_timestamps"] = True
     transcribe_options = options_from(TranscribeOptions, params)
     speakers = speaker_params(params)

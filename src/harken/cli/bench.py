@@ -26,7 +26,7 @@ from harken.cli.measuring import (
     measure,
     table_rows,
 )
-from harken.cli.model_options import load_model_with_status, model_files, model_options, model_params
+from harken.cli.model_options import chosen_model_files, load_model_with_status, model_options, model_params
 from harken.cli.options import (
     Command,
     FilePath,
@@ -246,10 +246,7 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
     names = expand_patterns(recordings)
     eval_recordings, unreadable = _find_recordings(names, params["limit"])
     read_files = [*map(manifest_path, names), *(recording.entry.path for recording in eval_recordings)]
-    refuse_overwriting(
-        [json_file] if json_file else [],
-        [*read_files, *model_files(params["model"], params["assistant"], params["adapter"])],
-    )
+    refuse_overwriting([json_file] if json_file else [], [*read_files, *chosen_model_files(params)])
     with Screen(params["progress"]) as screen:
 
         def start() -> Measurement[Any]:
@@ -313,7 +310,6 @@ def _speed_measurement(
         outcomes=_outcomes(run_rounds(engines, eval_recordings, options, params["repeat"])),
         report=make_report,
         recordings=len(eval_recordings),
-        label=f"{len(eval_recordings)} recordings",
         durations_s=[recording.entry.seconds for recording in eval_recordings],
         measured_s=lambda one: sum(recording.entry.seconds or 0.0 for recording in one.recordings),
     )

@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import click
 import wcwidth
@@ -27,23 +26,6 @@ from harken.errors import OutputError
 from harken.formats import replace_controls
 from harken.results import Segment
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded
-
-
-class EventRenderer(Protocol):
-    """The output of live events."""
-
-    def show(self, event: Event) -> None:
-        """Show an event, if it is visible in this output."""
-        ...
-
-    def write_stderr(self, text: str) -> None:
-        """Write a message to standard error."""
-        ...
-
-    def close(self) -> None:
-        """Finish the output and leave the text shown so far."""
-        ...
-
 
 CTRL_C_CELLS = 2
 """Cells of the ^C that a terminal shows where the cursor stands."""
@@ -140,6 +122,9 @@ class LineRenderer:
 
     def close(self) -> None:
         """Do nothing: every line has been written."""
+
+
+EventRenderer = CaptionRenderer | LineRenderer
 
 
 class SpeakerMark:

@@ -13,20 +13,19 @@ from time import perf_counter
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from harken.api import Recognizer
 from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, LiveDisplay, SpeakerMark
 from harken.cli.exits import EPILOGUE, Stop
 from harken.cli.inputs import STDIN, refuse_overwriting
 from harken.cli.model_options import (
+    chosen_model_files,
     live_speaker_options,
     load_diarizer_with_status,
     load_model_with_status,
-    model_files,
     model_options,
 )
-from harken.cli.options import WORD_FORMATS, Command, dataclass_options, single_option
+from harken.cli.options import WORD_FORMATS, Command, dataclass_options, is_given, single_option
 from harken.cli.outputs import Outputs, Recording, SettlingSegments, TranscriptFile, make_transcript
 from harken.cli.signals import saving_on_stop
 from harken.cli.sources import (
@@ -39,7 +38,7 @@ from harken.cli.sources import (
     RealTimeSource,
     microphone_table,
 )
-from harken.cli.terminal import Screen, format_time, format_timed_text, write_stdout
+from harken.cli.terminal import Screen, format_time, format_timed_text, is_terminal, write_stdout
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
 from harken.option_types import options_from
@@ -290,10 +289,10 @@ def _transcribe_options(params: dict[str, Any]) -> TranscribeOptions:
 def _open_source(file: str | None, params: dict[str, Any]) -> LiveSource:
     """Return the source of the audio; errors that show without reading it are raised here."""
     wants_microphone = params["microphone"] is not None
-    if file is None and not wants_microphone and (params["pcm"] or not (sys.stdin and sys.stdin.isatty())):
+    if file is None and not wants_microphone and (params["pcm"] or not is_terminal(sys.stdin)):
         file = STDIN
     if file is None:
-        if _is_given("pace"):
+        if is_given("pace"):
             raise click.UsageError("--pace is for a recording; a microphone is in real time")
         return Microphone(params["microphone"])
     if params["pcm"] and file != STDIN:
@@ -324,19 +323,12 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
             raise click.UsageError(message)
     if not params["pcm"]:
         for option in ("pcm_format", "pcm_rate", "pcm_channels"):
-            if _is_given(option):
+            if is_given(option):
                 name = option.replace("_", "-")
                 raise click.UsageError(f"--{name} is for raw samples: harken listen - --pcm --{name} ...")
-    transcript = str(params["transcript"][0]) if params["transcript"] else None
-    targets = [name for name in (params["record"], transcript) if name]
-    refuse_overwriting(
-        targets, [file or STDIN, *model_files(params["model"], params["assistant"], params["adapter"])]
-    )
-
-
-def _is_given(option: str) -> bool:
-    """Return whether an option is on the command line."""
-    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
+    transcript, _ = params["transcript"] or (None, "")
+    targets = [path for path in (params["record"], transcript) if path]
+    refuse_overwriting(targets, [file or STDIN, *chosen_model_files(params)])
 
 
 def _open_outputs(
@@ -392,7 +384,7 @@ def _make_renderer(params: dict[str, Any]) -> EventRenderer:
 
     if params["as_json"]:
         return LineRenderer(lambda event: dump_json(event_fields(event)) + "\n")
-    if sys.stdout and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+    if is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb":
         return CaptionRenderer(format_segment)
     return LineRenderer(
         lambda event: f"{format_segment(event.segment)}\n" if isinstance(event, FinalSegment) else ""

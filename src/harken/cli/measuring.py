@@ -82,7 +82,7 @@ class Measurement(Generic[ResultT]):
     recordings : int
         Number of all recordings.
     label : str
-        Name of the progress.
+        Name of the progress; by default the number of recordings.
     durations_s : sequence of float or None
         Lengths of the recordings.
     measured_s : callable
@@ -96,9 +96,9 @@ class Measurement(Generic[ResultT]):
     outcomes: Iterable[ResultT | Failure]
     report: Callable[[Sequence[ResultT], Sequence[Failure], bool], Report]
     recordings: int
-    label: str
     durations_s: Sequence[float | None]
     measured_s: Callable[[ResultT], float]
+    label: str = ""
     shown: Callable[[ResultT], str] = lambda result: ""
     saved: str = ""
 
@@ -153,7 +153,8 @@ def measure(
             done = finish(complete=False).recordings
             return f"{message} after {done} of {measurement.recordings} recordings{measurement.saved}"
 
-        progress = screen.track_all(measurement.label, measurement.durations_s)
+        label = measurement.label or f"{measurement.recordings} recordings"
+        progress = screen.track_all(label, measurement.durations_s)
         measured_s = 0.0
         with saving_on_stop(save):
             for outcome in measurement.outcomes:

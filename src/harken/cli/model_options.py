@@ -151,6 +151,11 @@ def model_files(*models: str | Sequence[str] | None) -> Iterator[Path]:
         yield from (file for pattern in _MODEL_FILE_PATTERNS for file in folder.glob(pattern))
 
 
+def chosen_model_files(params: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the files of the models that `model_options` chose by their paths."""
+    return model_files(*(params.get(name) for name in ("model", "assistant", "adapter")))
+
+
 def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) -> dict[str, Any]:
     """Return the values of `model_options`, except those excluded, and those of options that the command lacks."""
     return {name: params[name] for name in _MODEL_OPTIONS if name in params and name not in exclude}

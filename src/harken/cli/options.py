@@ -55,10 +55,7 @@ class Text(click.types.StringParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the text."""
-        try:
-            text = parse_text(super().convert(value, param, ctx))
-        except click.BadParameter as error:
-            self.fail(error.message, param, ctx)
+        text = parse_text(super().convert(value, param, ctx))
         if not (text or self.empty):
             self.fail("it is empty.", param, ctx)
         return text
@@ -313,10 +310,19 @@ def refuse_options_in_vain(command: click.Command, context: click.Context) -> No
         if not isinstance(option, Option) or option.no_effect is None or option.name is None:
             continue
         value = context.params[option.name]
-        given = context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
-        if given and value != option.get_default(context) and option.no_effect.holds(context.params):
+        if (
+            is_given(option.name, context)
+            and value != option.get_default(context)
+            and option.no_effect.holds(context.params)
+        ):
             circumstance = option.no_effect.circumstance
             raise click.UsageError(f"{_option_name(option, value)} has no effect {circumstance}")
+
+
+def is_given(name: str, context: click.Context | None = None) -> bool:
+    """Return whether an option is on the command line, by the name of its parameter; by default of this command."""
+    context = context or click.get_current_context()
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _option_name(option: click.Option, value: object = None) -> str:

@@ -11,7 +11,7 @@ import click
 
 from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, recording_duration_s, refuse_overwriting
-from harken.cli.model_options import load_model, model_files, model_options
+from harken.cli.model_options import chosen_model_files, load_model, model_options
 from harken.cli.options import Command, FilePath, NumberRange, dataclass_options, single_option
 from harken.cli.terminal import write_stderr
 from harken.files import open_atomic
@@ -57,7 +57,7 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
     recording_duration_s(file)
     output = output or _default_output(file)
     draw = _make_renderer(output)
-    refuse_overwriting([output], [file, *model_files(params["model"], params["assistant"], params["adapter"])])
+    refuse_overwriting([output], [file, *chosen_model_files(params)])
     with open_atomic(output) as write:
         samples = read_excerpt(file, start, duration)
         recognizer = load_model(params)

@@ -51,13 +51,6 @@ TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
 files_option = partial(single_option, section="Files")
 
 
-def _parse_path(value: str) -> str:
-    return value
-
-
-_parse_path.__name__ = "path"
-
-
 def training_options(
     options_class: type[TrainOptions], data_class: type[DataOptions] = DataOptions
 ) -> Callable[[Any], Any]:
@@ -65,7 +58,8 @@ def training_options(
     decorators = (
         list_option(
             "--data",
-            parse_item=_parse_path,
+            parse_item=str,
+            metavar="PATH,...",
             empty=False,
             section="Files",
             required=True,
@@ -73,7 +67,8 @@ def training_options(
         ),
         list_option(
             "--held-out-data",
-            parse_item=_parse_path,
+            parse_item=str,
+            metavar="PATH,...",
             empty=False,
             section="Files",
             help="Manifests and folders to evaluate on, instead of a share of the data.",

@@ -15,7 +15,6 @@ from time import sleep
 from typing import Any, NoReturn
 
 import click
-from click.core import ParameterSource
 
 from harken.cli.exits import EPILOGUE
 from harken.cli.files_job import FilesJob
@@ -26,6 +25,7 @@ from harken.cli.options import (
     Command,
     FilePath,
     decoding_options,
+    is_given,
     layout_options,
     list_option,
     progress_option,
@@ -193,7 +193,7 @@ def _with_word_timestamps(
     """Turn on word timestamps if the output shows words, unless the user turned them off."""
     if options.word_timestamps or not (speakers or layout.needs_words or WORD_FORMATS & {*format_names}):
         return options
-    if click.get_current_context().get_parameter_source("word_timestamps") is ParameterSource.DEFAULT:
+    if not is_given("word_timestamps"):
         return replace(options, word_timestamps=True)
     if speakers:
         raise click.UsageError("--no-word-timestamps excludes --speakers, which says who said each word")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from harken import __version__
 from harken.cli.exits import EPILOGUE
@@ -26,6 +25,7 @@ from harken.cli.options import (
     Option,
     Text,
     checked_number,
+    is_given,
     optional_number_parser,
 )
 from harken.cli.terminal import Screen, TimestampedLines, write_stderr
@@ -309,13 +309,12 @@ def _temperatures(first: float, step: float | None) -> tuple[float, ...]:
 
 def _ignored(params: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options that were given, and have no meaning here."""
-    context = click.get_current_context()
     without = {f"ignored_{number}" for number in range(len(IGNORED))}
     if params["backend"] == "auto":
         without |= {"fp16"} | ({"compute_type"} if params["precision"] == "auto" else set())
-    for option in context.command.params:
-        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-        if option.name in without and given and params[option.name] not in ("auto", "default"):
+    for option in click.get_current_context().command.params:
+        name = option.name or ""
+        if name in without and is_given(name) and params[name] not in ("auto", "default"):
             yield max(option.opts, key=len)
 
 
