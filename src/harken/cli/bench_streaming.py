@@ -63,13 +63,7 @@ SLOWEST_WORDS = 10
 
 
 def live_stream_options(params: Mapping[str, Any]) -> dict[str, StreamOptions]:
-    """Return the options of the sessions by name, for every pair of a delay and a kind of finals.
-
-    Raises
-    ------
-    OptionError
-        If a value is not allowed.
-    """
+    """Return the options of the sessions by name, for every pair of a delay and a kind of finals."""
     shared = {field.name: params[field.name] for field in fields(StreamOptions)}
     pairs = product(shared.pop("delay").split(","), shared.pop("finals").split(","))
     return {

@@ -174,9 +174,6 @@ class LiveDisplay:
     def _noticing_loss(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            known = isinstance(error, OutputError)
-            self.problem = (
-                str(error) if known else f"standard output: cannot be written: {error.strerror or error}"
-            )
+        except OutputError as error:
+            self.problem = str(error)
             discard(sys.stdout)

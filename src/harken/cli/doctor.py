@@ -9,7 +9,6 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -19,7 +18,7 @@ from typing import Any
 import click
 
 from harken.cli.exits import EPILOGUE, SOME_FAILED
-from harken.cli.terminal import human_size, write_stdout
+from harken.cli.terminal import disk_size, human_size, write_stdout
 from harken.errors import HarkenError, install_hint
 
 
@@ -170,7 +169,7 @@ def cache() -> Finding:
     from harken.store import default_store_directory
 
     root = default_store_directory()
-    sizes = [_folder_size(root / name) for name in _names(root) if not name.startswith(".")]
+    sizes = [disk_size(root / name) for name in _names(root) if not name.startswith(".")]
     writable = _writable(root)
     facts = {
         "folder": str(root),
@@ -234,16 +233,6 @@ def _names(folder: Path) -> list[str]:
         return os.listdir(folder)
     except OSError:
         return []
-
-
-def _folder_size(folder: Path) -> int:
-    """Return the number of bytes in a folder; files that another process removes meanwhile do not count."""
-    size = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                size += os.path.getsize(os.path.join(parent, name))
-    return size
 
 
 def _writable(folder: Path) -> bool:

@@ -68,13 +68,7 @@ def output_paths(
 
 
 def read_draft(path: str) -> str:
-    """Read a text: that of a transcript as json, the cues of subtitles without their times and tags, or all of it.
-
-    Raises
-    ------
-    click.UsageError
-        If it cannot be read as text.
-    """
+    """Read a text: that of a transcript as json, the cues of subtitles without their times and tags, or all of it."""
     try:
         content = Path(path).read_text(encoding="utf-8-sig")
         transcript = json.loads(content) if path.endswith(".json") else None
@@ -89,13 +83,7 @@ def read_draft(path: str) -> str:
 
 
 def recording_duration_s(source: str) -> float | None:
-    """Return the duration that a recording's header gives; None for a pipe, which can be read only once.
-
-    Raises
-    ------
-    AudioError
-        If it is not a recording.
-    """
+    """Return the duration that a recording's header gives; None for a pipe, which can be read only once."""
     return None if _is_pipe(source) else audio_duration(source)
 
 

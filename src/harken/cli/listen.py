@@ -304,12 +304,7 @@ def _open_source(file: str | None, params: dict[str, Any]) -> LiveSource:
 
 
 def _check_options(file: str | None, params: dict[str, Any]) -> None:
-    """Refuse options that would be ignored, and files that would be overwritten.
-
-    Raises
-    ------
-    click.UsageError
-    """
+    """Refuse options that would be ignored, and files that would be overwritten."""
     for refused, message in (
         (file == "", "FILE '': allowed is a recording, or - for standard input"),
         (params["record"] == "", "--record '': allowed is the name of a file"),
@@ -358,19 +353,15 @@ def _open_session(
     with Screen(not params["quiet"]) as screen:
         recognizer = load_model_with_status(screen, params)
         diarizer = load_diarizer_with_status(screen, params)
-        screen.show_status("measuring this machine ...")
-        try:
-            clock = perf_counter if live else None
+        with screen.status("measuring this machine ..."):
             session = recognizer.stream(
                 options,
                 stream_options=stream_options,
-                clock=clock,
+                clock=perf_counter if live else None,
                 diarizer=diarizer,
                 speaker_delay=params["speaker_delay"],
             )
-            return recognizer, session
-        finally:
-            screen.show_status("")
+        return recognizer, session
 
 
 def _make_renderer(params: dict[str, Any]) -> EventRenderer:

@@ -135,11 +135,8 @@ def load_model_with_status(screen: Screen, params: Mapping[str, Any]) -> Recogni
     """Load the model that `model_options` chose, with a status line if the screen shows progress."""
     if not screen.show_progress:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    screen.show_status("loading the model ...")
-    try:
+    with screen.status("loading the model ..."):
         return load_model(params)
-    finally:
-        screen.show_status("")
 
 
 def model_files(*models: str | Sequence[str] | None) -> Iterator[Path]:
@@ -241,13 +238,9 @@ def load_diarizer_with_status(screen: Screen, params: Mapping[str, Any]) -> Diar
         return None
     samples, path = _samples(params["speaker_samples"]), params["voices"]
     known = read_voices(path) if path and (os.path.exists(path) or not samples) else ()
-    screen.show_status("loading the models of speakers ...")
-    try:
-        with keeping_stop():
-            diarizer = chosen_loader("load_diarizer", load_diarizer)(**arguments)
-            return _with_voices(diarizer.with_voices(known), samples, path)
-    finally:
-        screen.show_status("")
+    with screen.status("loading the models of speakers ..."), keeping_stop():
+        diarizer = chosen_loader("load_diarizer", load_diarizer)(**arguments)
+        return _with_voices(diarizer.with_voices(known), samples, path)
 
 
 def _with_voices(diarizer: Diarizer, samples: Mapping[str, str], path: str | None) -> Diarizer:
@@ -263,13 +256,7 @@ def _with_voices(diarizer: Diarizer, samples: Mapping[str, str], path: str | Non
 
 
 def _samples(given: Sequence[str]) -> dict[str, str]:
-    """Return the files of samples by name.
-
-    Raises
-    ------
-    click.UsageError
-        If one has no name or no file, or a name is given twice.
-    """
+    """Return the files of samples by name; refuse one without a name or a file, and a name that is given twice."""
     samples: dict[str, str] = {}
     for text in given:
         name, _, file = text.partition("=")

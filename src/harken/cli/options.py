@@ -92,13 +92,7 @@ class FilePath(click.Path):
 
 
 def parse_text(value: str) -> str:
-    """Return a text that can be written as UTF-8.
-
-    Raises
-    ------
-    click.BadParameter
-        If bytes that are no text have become surrogates in it (see PEP 383).
-    """
+    """Return a text, or refuse one in which bytes that are no text have become surrogates (see PEP 383)."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -110,13 +104,7 @@ parse_text.__name__ = "text"  # for the help
 
 
 def checked_number(value: float, text: str) -> float:
-    """Return a number that is not nan.
-
-    Raises
-    ------
-    click.BadParameter
-        If it is.
-    """
+    """Return a number, or refuse nan."""
     if isnan(value):
         raise click.BadParameter(f"{text!r} is not a number")
     return value
@@ -256,13 +244,7 @@ class Command(click.Command):
     """A command whose help lists its options under their headings, and whose errors name them as they were given."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, unless an option was given in vain.
-
-        Raises
-        ------
-        click.UsageError
-            If one was, or one has a value that is not allowed.
-        """
+        """Run the command, unless an option was given in vain or has a value that is not allowed."""
         refuse_options_in_vain(self, ctx)
         try:
             return super().invoke(ctx)
@@ -299,13 +281,7 @@ def option_error_line(command: click.Command, error: OptionError) -> str:
 
 
 def refuse_options_in_vain(command: click.Command, context: click.Context) -> None:
-    """Refuse options that were given with another value than their default, and have no effect.
-
-    Raises
-    ------
-    click.UsageError
-        If there is one.
-    """
+    """Refuse options that were given with another value than their default, and have no effect."""
     for option in command.params:
         if not isinstance(option, Option) or option.no_effect is None or option.name is None:
             continue
@@ -370,12 +346,13 @@ def dataclass_options(options_class: type[Any], *, exclude: Collection[str] = ()
 def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     """Make the option of a field: its name, type, default, help and heading."""
     name = field.name.replace("_", "-")
-    if field.metadata.get("from_file"):
+    about = {key: field.metadata[key] for key in ("help", "section")}
+    if field.metadata["from_file"]:
         return click.option(
             f"--{name}", cls=Option, type=Lines(), metavar="FILE", callback=lambda ctx, param, lines: lines or (),
-            **{key: field.metadata[key] for key in ("help", "section")},
+            **about,
         )  # fmt: skip
-    settings = {"default": field.default, **{key: field.metadata[key] for key in ("help", "section")}}
+    settings = {"default": field.default, **about}
     if hint is bool:
         return single_option(f"--{name}/--no-{name}", **settings)
     if get_origin(hint) is tuple:

@@ -81,7 +81,7 @@ class TranscriptFile:
         Path of the recording that the transcript links to.
     make_transcript : callable
         Makes the transcript of all segments at the end.
-    settling : SettlingSegments, optional
+    settling : SettlingSegments
         Holds the segments back until then.
 
     Raises
@@ -96,12 +96,12 @@ class TranscriptFile:
         format_name: str,
         recording_path: Path | None,
         make_transcript: Callable[[tuple[Segment, ...]], Transcript],
-        settling: SettlingSegments | None = None,
+        settling: SettlingSegments,
     ) -> None:
         link = RecordingLink(path=recording_path, transcript_folder=path.parent) if recording_path else None
         self._writer = make_writer(format_name, recording=link)
         self._make_transcript = make_transcript
-        self._settling = settling or SettlingSegments()
+        self._settling = settling
         self._segments: list[Segment] = []
         self._has_content = False
         self._piece_ends_s = [0.0]  # the time until which each piece of the file has the text

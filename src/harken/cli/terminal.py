@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Never, Self, TextIO
 
@@ -146,6 +147,18 @@ def format_table(rows: Iterable[tuple[str, ...]]) -> str:
 def pluralize(count: int, noun: str) -> str:
     """Format a count with its noun in the singular or plural."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def disk_size(path: Path) -> int:
+    """Return the number of bytes of a file, or of all files in a folder; those that are gone do not count."""
+    if path.is_file():
+        return path.stat().st_size
+    size = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                size += os.path.getsize(os.path.join(folder, name))
+    return size
 
 
 def human_size(size: int) -> str:
@@ -299,8 +312,16 @@ class Screen(ProgressBar):
         else:
             write_stdout(text)
 
-    def show_status(self, text: str) -> None:
-        """Show a status on a line that the next output overwrites; an empty text removes it."""
+    @contextmanager
+    def status(self, text: str) -> Iterator[None]:
+        """Show a status during a block, on a line that the next output overwrites."""
+        self._show_status(text)
+        try:
+            yield
+        finally:
+            self._show_status("")
+
+    def _show_status(self, text: str) -> None:
         self._idle_since_s = perf_counter()
         if self.enabled and not self.is_shown:
             write_stderr(text, before=CLEAR_LINE, end="")

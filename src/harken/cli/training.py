@@ -129,13 +129,7 @@ def make_task(
 
 
 def _check_out(params: Mapping[str, Any], models: Sequence[str], entries: Sequence[Entry]) -> None:
-    """Refuse a folder for the result that holds what is read, or that lies in a model.
-
-    Raises
-    ------
-    click.UsageError
-        If it is one.
-    """
+    """Refuse a folder for the result that holds what is read, or that lies in a model."""
     from harken.manifests import manifest_path
 
     models = [*filter(None, [*models, params.get("init_from")])]
