@@ -306,20 +306,14 @@ def _speed_measurement(
         ]
         return Report(recordings=count, text="".join(text), as_json=as_json)
 
+    rounds = run_rounds(engines, eval_recordings, options, params["repeat"])
     return Measurement(
-        outcomes=_outcomes(run_rounds(engines, eval_recordings, options, params["repeat"])),
+        outcomes=chain.from_iterable((*failures([one]), one) for one in rounds),
         report=make_report,
         recordings=len(eval_recordings),
         durations_s=[recording.entry.seconds for recording in eval_recordings],
         measured_s=lambda one: sum(recording.entry.seconds or 0.0 for recording in one.recordings),
     )
-
-
-def _outcomes(rounds: Iterator[Round]) -> Iterator[Round | Failure]:
-    """Yield rounds, and before each what could not be read in it."""
-    for one in rounds:
-        yield from failures([one])
-        yield one
 
 
 def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[EvalRecording], list[Failure]]:

@@ -73,14 +73,7 @@ _INSTRUCTIONS = {
 }
 
 
-def examine() -> list[Finding]:
-    """Return all parts of the report in order."""
-    return [
-        _examine(part) for part in (processor, memory, python, packages, extras, engine, cache, models, hub)
-    ]
-
-
-def _examine(part: Callable[[], Finding]) -> Finding:
+def examine(part: Callable[[], Finding]) -> Finding:
     """Return a part of the report, or what went wrong: this command runs where things are broken."""
     try:
         return part()
@@ -253,7 +246,8 @@ def command(as_json: bool) -> int:
     The code is 0 if harken can transcribe with its default model here, 1 if something that it needs is missing.
     Nothing is sent or downloaded.
     """
-    findings = examine()
+    parts = (processor, memory, python, packages, extras, engine, cache, models, hub)
+    findings = [examine(part) for part in parts]
     advice = [item for finding in findings for item in finding.advice]
     ready = not any(item.needed for item in advice)
     write_stdout(_report_json(findings, advice, ready) if as_json else _report_text(findings, advice, ready))

@@ -219,7 +219,10 @@ class _FilesRun:
             for index, source in enumerate(durations_s)
             if (journal := self.files.journal(source))
         }
-        transcriptions = self._recognizer.transcribe_many(
+        began_s = perf_counter()
+        recognizer = self.job.recognizer
+        self._log_verbose(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
+        transcriptions = recognizer.transcribe_many(
             durations_s,
             self.job.options,
             callbacks=callbacks,
@@ -308,13 +311,6 @@ class _FilesRun:
     def _warn(self, text: str) -> None:
         if not self.job.quiet:
             self.job.screen.write_stderr(f"harken: {text}")
-
-    @cached_property
-    def _recognizer(self) -> Recognizer:
-        began_s = perf_counter()
-        recognizer = self.job.recognizer
-        self._log_verbose(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
-        return recognizer
 
     def _log_rejected_attempts(
         self, source: str, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]

@@ -174,7 +174,8 @@ def file_keys(path: PathLike) -> frozenset[Hashable]:
     the file that standard input reads. A pipe or a device has no keys.
     """
     if str(path) == STDIN:
-        return _keys_of_stdin()
+        status = _status(0)
+        return frozenset([_identity(status)] if status and _is_file(status) else [])
     try:
         resolved = _resolved(path)
         status = _status(resolved)
@@ -183,11 +184,6 @@ def file_keys(path: PathLike) -> frozenset[Hashable]:
         return frozenset([os.path.normcase(resolved), _identity(status)] if _is_file(status) else [])
     except ValueError:  # no path can hold this text; opening it says so
         return frozenset()
-
-
-def _keys_of_stdin() -> frozenset[Hashable]:
-    status = _status(0)
-    return frozenset([_identity(status)] if status and _is_file(status) else [])
 
 
 def _name_keys(path: Path) -> frozenset[Hashable]:

@@ -277,7 +277,7 @@ class Outputs:
             file = output.file
             if file.error:
                 yield _problem(output, file.error)
-            elif file.location and not file.has_own_name:
+            elif file.location not in (None, file.path):
                 yield f"{file.path}: another program has written it meanwhile; this session's is {file.location}"
 
 

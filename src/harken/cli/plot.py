@@ -55,7 +55,7 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
     if options.clip_timestamps:
         raise click.UsageError("choose the excerpt with --start and --duration, not with --clip-timestamps")
     recording_duration_s(file)
-    output = output or _default_output(file)
+    output = output or (Path("stdin.plot.html") if file == STDIN else Path(file).with_suffix(".plot.html"))
     draw = _make_renderer(output)
     refuse_overwriting([output], [file, *chosen_model_files(params)])
     with open_atomic(output) as write:
@@ -66,10 +66,6 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
         for chunk in draw(collect_plot_data(recognizer, samples, options, title=title, start_s=start)):
             write(chunk)
     write_stderr(str(output))
-
-
-def _default_output(file: str) -> Path:
-    return Path("stdin.plot.html") if file == STDIN else Path(file).with_suffix(".plot.html")
 
 
 def _make_renderer(output: Path) -> Callable[[PlotData], Iterable[str | bytes]]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import click
@@ -182,8 +181,4 @@ def _announce(address: str) -> None:
 
 def _on_signals(handle: Callable[[], object]) -> AbstractContextManager[None]:
     """Return a block in which a function is called for every signal that ends the process."""
-
-    def handle_signal(number: int, frame: FrameType | None) -> None:
-        handle()
-
-    return handling_signals(handle_signal)
+    return handling_signals(lambda number, frame: handle())

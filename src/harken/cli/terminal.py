@@ -34,7 +34,7 @@ from harken.formats import (
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from harken.results import Segment, Transcript
+    from harken.results import Segment
     from harken.transcribe.options import ProgressCallback
 
 CLEAR_LINE = "\r\033[2K"
@@ -283,10 +283,6 @@ class TimestampedLines(TranscriptFormat):
         speaker = main_speaker(segment.speakers)
         text = f"{speaker}: {segment.text.strip()}" if speaker else segment.text
         return f"{format_timed_text(segment.start_s, segment.end_s, text)}\n"
-
-    def footer(self, transcript: Transcript) -> str:
-        """Return an empty text: there is no footer."""
-        return ""
 
 
 class Screen(ProgressBar):

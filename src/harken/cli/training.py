@@ -111,9 +111,8 @@ def make_task(
 
     set_num_threads(params["threads"])
     data, options = options_from(data_class, params), options_from(options_class, params)
-    warn = write_stderr
-    entries = read_entries(params["data"], warn, needs_text=needs_text)
-    held_out_entries = read_entries(params["held_out_data"], warn, needs_text=needs_text)
+    entries = read_entries(params["data"], write_stderr, needs_text=needs_text)
+    held_out_entries = read_entries(params["held_out_data"], write_stderr, needs_text=needs_text)
     checkpoint = find_model(model, params)
     _check_out(params, [model, str(checkpoint.path)], [*entries, *held_out_entries])
     make_folder(params["out"].parent)
