@@ -14,7 +14,6 @@ from harken.api import Recognizer
 from harken.cli.measuring import Measurement, Report, Row, format_heading, table_rows
 from harken.cli.terminal import Screen, format_table, pluralize
 from harken.evaluation.error_rate import ErrorRate
-from harken.evaluation.latency import Percentiles
 from harken.evaluation.live_runs import (
     ComputeCost,
     JoinedStream,
@@ -26,6 +25,7 @@ from harken.evaluation.live_runs import (
     summarise_live,
 )
 from harken.evaluation.scoring import EvalRecording, Failure, failed_recordings
+from harken.formats import as_json
 from harken.streaming import StreamingConfig, StreamOptions
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
@@ -171,14 +171,8 @@ def _describe_config(config: StreamingConfig) -> str:
 def _timing_json(timing: LiveSummary) -> dict[str, Any]:
     latencies = timing.latencies
     return {
-        "interim": {
-            "aware": _percentiles_json(timing.interim_latency_aware),
-            "unaware": _percentiles_json(timing.interim_latency_unaware),
-        },
-        "commit": {
-            "aware": _percentiles_json(timing.commit_latency_aware),
-            "unaware": _percentiles_json(timing.commit_latency_unaware),
-        },
+        "interim": as_json({"aware": timing.interim_latency_aware, "unaware": timing.interim_latency_unaware}),
+        "commit": as_json({"aware": timing.commit_latency_aware, "unaware": timing.commit_latency_unaware}),
         "words": {
             "timed": len(latencies.words),
             "unmatched_hypothesis": latencies.unmatched_hypothesis_words,
@@ -203,10 +197,6 @@ def _cost_json(cost: ComputeCost) -> dict[str, float]:
         "real_time_factor": cost.real_time_factor,
         "cpu_real_time_factor": cost.cpu_real_time_factor,
     }
-
-
-def _percentiles_json(percentiles: Percentiles | None) -> dict[str, float] | None:
-    return None if percentiles is None else asdict(percentiles)
 
 
 def _error_rate(error: ErrorRate | None) -> float | None:

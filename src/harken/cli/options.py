@@ -61,23 +61,6 @@ class Text(click.types.StringParamType):
         return text
 
 
-class Lines(click.ParamType[tuple[str, ...]]):
-    """The lines of a file of text, which `files_read` names from then on."""
-
-    name = "file"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the lines."""
-        try:
-            lines = Path(value).read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            self.fail(f"{abridged(value)}: {reason or error}.", param, ctx)
-        if ctx:
-            ctx.meta.setdefault(FILES_READ, []).append(value)
-        return tuple(lines)
-
-
 class FilePath(click.Path):
     """A path of a file or folder, which is not empty; opening it says whether it can be read."""
 
@@ -162,10 +145,6 @@ def without_format(*format_names: str) -> NoEffect:
     return NoEffect(f"without a --format of {', '.join(format_names)}", none_chosen)
 
 
-def _beam_search_is_left_out(given: Given) -> bool:
-    return (given["beam_size"] or 1) > 1 and 0 not in given["temperatures"]
-
-
 def _language_is_not_voted_on(given: Given) -> object:
     """Return whether no first windows decide on the language; those of a live stream, which has no --vad, do."""
     return given["language"] or (given["multilingual"] and "vad" in given)
@@ -177,7 +156,10 @@ NO_EFFECT: Mapping[str, NoEffect] = {
         ("language_threshold", "language_windows"),
         NoEffect("with --language or --multilingual", _language_is_not_voted_on),
     ),
-    "beam_size": NoEffect("with --temperatures that leave out 0", _beam_search_is_left_out),
+    "beam_size": NoEffect(
+        "with --temperatures that leave out 0",
+        lambda given: (given["beam_size"] or 1) > 1 and 0 not in given["temperatures"],
+    ),
     "patience": NoEffect("with --beam-size 1", lambda given: given["beam_size"] == 1),
     "best_of": NoEffect("with --temperatures 0 alone", lambda given: not any(given["temperatures"])),
     "max_initial_timestamp_s": NoEffect("with --no-timestamps", lambda given: not given["timestamps"]),
@@ -348,10 +330,7 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     name = field.name.replace("_", "-")
     about = {key: field.metadata[key] for key in ("help", "section")}
     if field.metadata["from_file"]:
-        return click.option(
-            f"--{name}", cls=Option, type=Lines(), metavar="FILE", callback=lambda ctx, param, lines: lines or (),
-            **about,
-        )  # fmt: skip
+        return click.option(f"--{name}", cls=Option, metavar="FILE", callback=_read_lines, **about)
     settings = {"default": field.default, **about}
     if hint is bool:
         return single_option(f"--{name}/--no-{name}", **settings)
@@ -364,6 +343,19 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     optional = value_type is not hint and value_type is not str
     parse = optional_number_parser(value_type) if optional else _SINGLE_VALUE_TYPES[value_type]
     return single_option(f"--{name}", type=parse, **settings)
+
+
+def _read_lines(context: click.Context, param: click.Parameter, path: str | None) -> tuple[str, ...]:
+    """Return the lines of a file of text, which belongs to `FILES_READ` from then on; none without a file."""
+    if path is None:
+        return ()
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise click.BadParameter(f"{abridged(path)}: {reason or error}.", context, param) from None
+    context.meta.setdefault(FILES_READ, []).append(path)
+    return tuple(lines)
 
 
 def _number_parser(value_type: type) -> Parse:
