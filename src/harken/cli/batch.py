@@ -33,13 +33,7 @@ LINE_EVERY_S = 30.0
 
 
 class BatchProgress(ProgressBar):
-    """The progress on standard error: a bar, or without a terminal a line now and then.
-
-    Parameters
-    ----------
-    quiet : bool
-        Show nothing but errors.
-    """
+    """The progress on standard error: a bar, or without a terminal a line now and then; nothing if it is quiet."""
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(not quiet, counts=True)

@@ -104,12 +104,7 @@ TraceEvent = WindowEncoded | TokenEvent | AttemptStarted | SegmentClosed | Windo
 class DecodingTracer:
     """The callbacks of a transcription, which emit trace events.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-    options : TranscribeOptions
-    emit : callable
-        Called with every event; its own time is not counted in that of the next token.
+    The time that `emit` takes with an event is not counted in that of the next token.
     """
 
     tokenizer: Tokenizer

@@ -125,12 +125,7 @@ class FilesJob:
 class _FilesRun:
     """One run of a job; the model is loaded once a recording proves to be one.
 
-    Parameters
-    ----------
-    job : FilesJob
-    files : TranscriptFiles
-    is_single : bool
-        True if there is only one recording, whose error is the command's.
+    If it `is_single`, there is only one recording, whose error is the command's.
 
     Attributes
     ----------
@@ -152,18 +147,6 @@ class _FilesRun:
 
         A transcript gets its name when it is whole. Of a recording that breaks off, or that is being transcribed when
         the process is to end, the text so far is written beside it, under the name with ``.partial`` appended.
-
-        Returns
-        -------
-        int
-            Exit code.
-
-        Raises
-        ------
-        Exception
-            If there is only one recording, and it fails.
-        Stop
-            If the process is to end; the results so far have been written.
         """
         durations_s = {source: self._duration_or_error(source) for source in sources}
         recordings = {
@@ -266,10 +249,7 @@ class _FilesRun:
     def _save_interrupted(self, message: str) -> str:
         """Write the results so far of all recordings that are not finished, which may have been decoded together.
 
-        Returns
-        -------
-        str
-            The message with the place in the current recording, and the files.
+        Return the message with the place in the current recording, and the files.
         """
         transcripts = {source: transcription.so_far() for source, transcription in self._unfinished.items()}
         saved = [

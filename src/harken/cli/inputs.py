@@ -134,21 +134,9 @@ def refuse_overwriting(targets: Iterable[PathLike], inputs: Iterable[PathLike]) 
 
 
 def refuse_writing_into(folder: PathLike, inputs: Iterable[PathLike], read_folders: Iterable[PathLike]) -> None:
-    """Refuse to write new files into a folder that holds a file that is read, or that lies in a folder of others.
+    """Refuse to write new files into a folder that holds one of `inputs`, which are read, or lies in a `read_folder`.
 
-    Parameters
-    ----------
-    folder : path
-        The folder to write to, whether or not it exists.
-    inputs : iterable of path
-        The files to read.
-    read_folders : iterable of path
-        Folders to read, in which nothing else has its place.
-
-    Raises
-    ------
-    click.UsageError
-        If it is such a folder.
+    The folder need not exist.
     """
     keys = file_keys(folder)
     parents = {parent: path for path in inputs for parent in _resolved(path).parents}

@@ -51,15 +51,7 @@ from harken.types import SAMPLE_RATE
 
 @dataclass
 class LiveStats:
-    """The counts of a session.
-
-    Attributes
-    ----------
-    samples : int
-        Number of samples so far, at 16 kHz.
-    compute_s : float
-        Time that the session computed.
-    """
+    """The samples of a session so far, at 16 kHz, and the time that it computed."""
 
     samples: int = 0
     compute_s: float = 0.0
@@ -74,29 +66,19 @@ class LiveStats:
 class LiveRunner:
     """The loop that feeds audio to a session, shows its events and writes its text.
 
-    Parameters
-    ----------
-    session : LiveSession
-    display : LiveDisplay
-    outputs : Outputs
-    stats : LiveStats
-    show_warnings : bool
-        Report lost audio and changes of load.
+    With `show_warnings` it reports lost audio and changes of load.
     """
 
     session: LiveSession
     display: LiveDisplay
     outputs: Outputs
     stats: LiveStats
-    show_warnings: bool = True
+    show_warnings: bool
 
     def run(self, reader: AudioReader) -> AudioError | None:
         """Transcribe the audio to its end, or until nothing can take the text any more.
 
-        Returns
-        -------
-        AudioError or None
-            The error that ended the audio early; the text until then has been shown.
+        Return the error that ended the audio early, if one did; the text until then has been shown.
         """
         failure: AudioError | None = None
         loss_reported = False

@@ -161,11 +161,6 @@ class Outputs:
     open_recording, open_transcript : callable or None
         Open the files to write.
 
-    Attributes
-    ----------
-    recording : Recording or None
-    transcript : TranscriptFile or None
-
     Raises
     ------
     OutputError

@@ -98,15 +98,20 @@ def stdout_errors() -> Iterator[None]:
 
 
 def open_closed_streams() -> None:
-    """Open the null device in place of standard streams that are closed.
+    """Open the null device in place of standard streams that the parent process closed.
 
-    Otherwise the next file opened would take their number, and what a library prints would go into that file.
+    Otherwise the next file opened would take their number, and what a library prints would go into that file. Writing
+    to standard output fails, as it should.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 @cache

@@ -213,19 +213,6 @@ def watch(job: FilesJob, names: Sequence[str]) -> NoReturn:
     A recording that had its transcripts, or a refusal, when it was first seen is left alone. One that is none is
     reported, and tried again only if it changes. One that fails, for want of space or since another process transcribes
     it, is tried again after longer and longer waits.
-
-    Parameters
-    ----------
-    job : FilesJob
-    names : sequence of str
-        Folders, and patterns of files.
-
-    Raises
-    ------
-    click.UsageError
-        If a name is neither.
-    Stop
-        At a signal.
     """
     for name in names:
         if not (os.path.isdir(name) or any(character in name for character in "*?[")):
