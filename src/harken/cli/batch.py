@@ -10,7 +10,7 @@ import click
 
 from harken.batch import BatchOptions, BatchState, BatchSummary, plan_batch, run_batch
 from harken.batch.plan import Plan
-from harken.cli.exits import EPILOGUE, SOME_FAILED
+from harken.cli.exits import SOME_FAILED
 from harken.cli.model_options import batch_speaker_options, model_options, model_params, speaker_params
 from harken.cli.options import (
     Command,
@@ -89,7 +89,7 @@ def format_duration(seconds: float) -> str:
 output_option = partial(single_option, section="Output")
 
 
-@click.command("batch", cls=Command, epilog=EPILOGUE)
+@click.command("batch", cls=Command)
 @click.argument("manifest", metavar="MANIFEST", type=FilePath())
 @click.argument("out", metavar="OUT", type=FilePath())
 @list_option(

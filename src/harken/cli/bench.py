@@ -14,7 +14,6 @@ import click
 
 from harken.api import Recognizer
 from harken.cli.bench_streaming import live_measurement, live_stream_options
-from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s, refuse_overwriting
 from harken.cli.measuring import (
     Measurement,
@@ -177,7 +176,7 @@ def _percent(fraction: float | None) -> float | None:
 bench_option = partial(single_option, section="Measuring")
 
 
-@click.command("bench", cls=Command, epilog=EPILOGUE)
+@click.command("bench", cls=Command)
 @click.argument("recordings", metavar="FILE|MANIFEST...", nargs=-1, required=True, type=FilePath())
 @bench_option(
     "--speculative",

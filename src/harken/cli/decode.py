@@ -11,7 +11,6 @@ from unicodedata import combining, east_asian_width
 
 import click
 
-from harken.cli.exits import EPILOGUE
 from harken.cli.files_job import no_speech
 from harken.cli.inputs import recording_duration_s
 from harken.cli.model_options import load_model, model_options
@@ -325,7 +324,7 @@ def _attempts_summary(event: WindowDecoded) -> str:
     return "\n".join(lines)
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("file", type=FilePath())
 @single_option(
     "--trace", section="Output", is_flag=True, help="Show every token: id, kind, text, probability and time."

@@ -23,7 +23,6 @@ from harken.cli.eval_report import (
     format_totals,
     render_page,
 )
-from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import refuse_overwriting
 from harken.cli.measuring import Measurement, Report, json_option, limit_option, measure
 from harken.cli.model_options import (
@@ -70,7 +69,7 @@ _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
 _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect and --hypotheses"
 
 
-@click.command("eval", cls=Command, epilog=EPILOGUE)
+@click.command("eval", cls=Command)
 @click.argument("manifests", metavar="MANIFEST...", nargs=-1, required=True, type=FilePath())
 @evaluation_option(
     "--detect/--language-from-manifest",

@@ -16,7 +16,7 @@ import click
 
 from harken.api import Recognizer
 from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, LiveDisplay, SpeakerMark
-from harken.cli.exits import EPILOGUE, Stop
+from harken.cli.exits import Stop
 from harken.cli.inputs import STDIN, refuse_overwriting
 from harken.cli.model_options import (
     chosen_model_files,
@@ -140,7 +140,7 @@ def _parse_transcript_path(name: str | None) -> tuple[Path, str] | None:
     return Path(name), max(format_names, key=len)
 
 
-@click.command("listen", cls=Command, epilog=EPILOGUE)
+@click.command("listen", cls=Command)
 @click.argument("file", metavar="[FILE]", required=False)
 @input_option("--microphone", metavar="NAME|NUMBER", help="Microphone to use; by default that of the system.")
 @input_option("--list-microphones", is_flag=True, help="List the microphones and exit.")

@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 from click.core import ParameterSource
 
+from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import FILES_READ
 from harken.errors import OptionError
 from harken.formats import RULES, Layout
@@ -223,7 +224,14 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help lists its options under their headings, and whose errors name them as they were given."""
+    """A command whose help lists its options under their headings, and whose errors name them as they were given.
+
+    Its help ends with the exit codes.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.epilog = EPILOGUE
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, unless an option was given in vain or has a value that is not allowed."""

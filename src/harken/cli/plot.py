@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, recording_duration_s, refuse_overwriting
 from harken.cli.model_options import chosen_model_files, load_model, model_options
 from harken.cli.options import Command, FilePath, NumberRange, dataclass_options, single_option
@@ -22,7 +21,7 @@ from harken.transcribe import TranscribeOptions
 picture_option = partial(single_option, section="Picture")
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("file", type=FilePath())
 @picture_option(
     *("-o", "--output"),

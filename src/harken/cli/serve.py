@@ -14,7 +14,7 @@ import click
 
 from harken.api import Recognizer, load, load_diarizer
 from harken.checkpoints import check_model_name
-from harken.cli.exits import EPILOGUE, TERMINATED, Stop
+from harken.cli.exits import TERMINATED, Stop
 from harken.cli.model_options import engine_options, model_params
 from harken.cli.options import (
     NO_EFFECT,
@@ -49,7 +49,7 @@ _offered_models = list_option(
 )
 
 
-@click.command("serve", cls=Command, epilog=EPILOGUE)
+@click.command("serve", cls=Command)
 @_offered_models
 @list_option(
     "--alias",
@@ -82,7 +82,7 @@ def command(**params: Any) -> int:
     return 0
 
 
-@click.command("mcp", cls=Command, epilog=EPILOGUE)
+@click.command("mcp", cls=Command)
 @single_option(
     "--root",
     "roots",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from harken.api import Recognizer, load
-from harken.cli.exits import EPILOGUE, Stop, signal_stop
+from harken.cli.exits import Stop, signal_stop
 from harken.cli.inputs import refuse_writing_into
 from harken.cli.model_options import chosen_loader, download_option, model_files, revision_option
 from harken.cli.options import (
@@ -222,7 +222,7 @@ def _format_curve(points: Sequence[EvalPoint]) -> str:
     return "".join([f"{'step':>7}  {'acceptance':>10}  {'tokens per pass':>17}  {'loss':>8}\n", *rows])
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("model", type=FilePath())
 @files_option(
     "--layers",
@@ -263,7 +263,7 @@ def distill_command(model: str, layers: int, init_from: str | None, **params: An
     run_task(task, params, lambda callbacks: distill(task, layers, load, callbacks, initial_decoder))
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("model", type=FilePath())
 @files_option(
     "--freeze-encoder/--no-freeze-encoder",
@@ -286,7 +286,7 @@ def finetune_command(model: str, freeze_encoder: bool, **params: Any) -> None:
     run_task(task, params, lambda callbacks: finetune(task, freeze_encoder, load, callbacks))
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("model", type=FilePath())
 @training_options(AdaptOptions, AdaptDataOptions)
 def adapt_command(model: str, **params: Any) -> None:

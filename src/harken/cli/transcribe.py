@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 import click
 
-from harken.cli.exits import EPILOGUE
 from harken.cli.files_job import FilesJob
 from harken.cli.inputs import STDIN, expand_patterns, read_draft, recording_reference
 from harken.cli.model_options import model_options, speaker_options
@@ -61,7 +60,7 @@ def _parse_format_name(text: str) -> str:
 output_option = partial(single_option, section="Output")
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FilePath())
 @list_option(
     *("-f", "--format", "format_names"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from harken.cli.exits import EPILOGUE, SOME_FAILED
+from harken.cli.exits import SOME_FAILED
 from harken.cli.inputs import recording_reference
 from harken.cli.options import Command, FilePath, dataclass_options
 from harken.cli.terminal import format_time, pluralize, write_stderr, write_stdout
@@ -166,7 +166,7 @@ def partial_path(path: Path) -> Path:
     return path.with_name(path.name + PARTIAL_SUFFIX)
 
 
-@click.command("check", cls=Command, epilog=EPILOGUE)
+@click.command("check", cls=Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FilePath())
 @dataclass_options(Layout, exclude=("highlight_words", "karaoke", "embed_audio", "speakers"))
 def check_command(files: Sequence[str], **params: Any) -> int:

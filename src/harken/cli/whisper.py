@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 from harken import __version__
-from harken.cli.exits import EPILOGUE
 from harken.cli.files_job import FilesJob
 from harken.cli.inputs import expand_patterns
 from harken.cli.options import (
@@ -249,9 +248,7 @@ def _harken_params(given: Mapping[str, Any]) -> dict[str, Any]:
         "download": not given["local_files_only"],
         "language": _language(given["language"], model),
         "temperatures": _temperatures(given["temperatures"], given["increment"]),
-        "beam_size": _or_one(given["beam_size"]),
-        "best_of": _or_one(given["best_of"]),
-        "patience": _or_one(given["patience"]),
+        **{name: _or_one(given[name]) for name in ("beam_size", "best_of", "patience")},
         "batch_size": _or_one(given["batch_size"]) if batched else None,
         "vad": given["vad"] or batched,
         "vad_min_speech_s": given["vad_min_speech_s"] / 1000,
@@ -330,6 +327,5 @@ command = Command(
         ),
     ],
     help=_run.__doc__,
-    epilog=EPILOGUE,
 )
 click.version_option(__version__, message="harken %(version)s")(command)
