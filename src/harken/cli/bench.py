@@ -79,10 +79,6 @@ TIMING_ROWS: tuple[Row[SpeedSummary], ...] = (
 )
 RATIOS = {"decoding, s": "decode", "end to end, s": "wall", "forward passes": "forwards"}
 """Names of the ratios of plain to speculative, by the labels of their rows."""
-BEAM_NOTE = (
-    "Beam search does not use drafts, since its hypotheses diverge at every step and a draft continues one of them: "
-    "{} decoded plainly.\n"
-)
 
 
 def _rows(timings: Mapping[str, SpeedSummary], ratios: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
@@ -131,7 +127,10 @@ def _footnotes(stats: DecodeStats) -> Iterator[str]:
             f"the least {min(ties):.6f}.\n"
         )
     if stats.undrafted_windows:
-        yield BEAM_NOTE.format(pluralize(stats.undrafted_windows, "window"))
+        yield (
+            "Beam search does not use drafts, since its hypotheses diverge at every step and a draft continues one of "
+            f"them: {pluralize(stats.undrafted_windows, 'window')} decoded plainly.\n"
+        )
 
 
 def _recording_texts(timings: Mapping[str, SpeedSummary]) -> list[dict[str, Any]]:
