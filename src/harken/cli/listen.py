@@ -49,31 +49,18 @@ from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
 
-@dataclass
-class LiveStats:
-    """The samples of a session so far, at 16 kHz, and the time that it computed."""
-
-    samples: int = 0
-    compute_s: float = 0.0
-
-    @property
-    def audio_s(self) -> float:
-        """Duration of the audio so far."""
-        return self.samples / SAMPLE_RATE
-
-
 @dataclass(kw_only=True)
 class LiveRunner:
     """The loop that feeds audio to a session, shows its events and writes its text.
 
-    With `show_warnings` it reports lost audio and changes of load.
+    With `show_warnings` it reports lost audio and changes of load. `compute_s` is the time that the session computed.
     """
 
     session: LiveSession
     display: LiveDisplay
     outputs: Outputs
-    stats: LiveStats
     show_warnings: bool
+    compute_s: float = 0.0
 
     def run(self, reader: AudioReader) -> AudioError | None:
         """Transcribe the audio to its end, or until nothing can take the text any more.
@@ -84,7 +71,7 @@ class LiveRunner:
         loss_reported = False
         try:
             for block in reader:
-                self.stats.samples += len(block)
+                self.outputs.samples += len(block)
                 self._run_and_show(partial(self.session.feed, block))
                 if reader.lost_s and not loss_reported:
                     loss_reported = True
@@ -102,7 +89,7 @@ class LiveRunner:
         """Run a step of the session and show its events."""
         began_s = perf_counter()
         events = compute()
-        self.stats.compute_s += perf_counter() - began_s
+        self.compute_s += perf_counter() - began_s
         for event in events:
             if isinstance(event, FinalSegment):
                 self.outputs.add_segment(event.segment)
@@ -203,11 +190,10 @@ def command(file: str | None, **params: Any) -> int:
     stream_options = options_from(StreamOptions, params)
     _check_options(file, params)
     source = _open_source(file, params)
-    stats = LiveStats()
     settling = SettlingSegments(params["speaker_delay"]) if params["speakers"] else SettlingSegments()
     # Opened first, so that a file that cannot be written fails before anybody speaks.
     with (
-        _open_outputs(params, stats, settling, None if file == STDIN else file) as outputs,
+        _open_outputs(params, settling, None if file == STDIN else file) as outputs,
         saving_on_stop(outputs.save),
     ):
         recognizer, session = _open_session(params, options, stream_options, live=source.live)
@@ -222,14 +208,13 @@ def command(file: str | None, **params: Any) -> int:
                 session=session,
                 display=display,
                 outputs=outputs,
-                stats=stats,
                 show_warnings=not params["quiet"],
             )
             failure = runner.run(reader)
             outputs.finish(session_ended=True)
             if params["verbose"]:
-                display.tell(_speed_summary(source, stats))
-    _raise_for_end(reader.stop, failure, display, outputs, stats)
+                display.tell(_speed_summary(source, outputs.audio_s, runner.compute_s))
+    _raise_for_end(reader.stop, failure, display, outputs)
     return 0
 
 
@@ -250,13 +235,13 @@ def _opening_lines(
 
 
 def _raise_for_end(
-    stop: Stop | None, failure: AudioError | None, display: LiveDisplay, outputs: Outputs, stats: LiveStats
+    stop: Stop | None, failure: AudioError | None, display: LiveDisplay, outputs: Outputs
 ) -> None:
     """Raise what ended a session, if it was not the end of its audio; a result that is not whole goes first."""
     if problems := [*filter(None, [display.problem]), *outputs.problems()]:
         raise OutputError("; ".join([*problems, *(str(end) for end in (stop, failure) if end)]))
     if stop:
-        raise Stop(stop.code, f"{stop} at {format_time(stats.audio_s)}{outputs.what_was_done()}")
+        raise Stop(stop.code, f"{stop} at {format_time(outputs.audio_s)}{outputs.what_was_done()}")
     if failure:
         raise failure
 
@@ -308,9 +293,7 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
     refuse_overwriting(targets, [file or STDIN, *chosen_model_files(params)])
 
 
-def _open_outputs(
-    params: dict[str, Any], stats: LiveStats, settling: SettlingSegments, file: str | None
-) -> Outputs:
+def _open_outputs(params: dict[str, Any], settling: SettlingSegments, file: str | None) -> Outputs:
     """Open the files that the options ask for."""
     open_recording = partial(Recording, Path(params["record"])) if params["record"] else None
     if not params["transcript"]:
@@ -322,7 +305,7 @@ def _open_outputs(
         path,
         format_name,
         Path(recording_path) if recording_path else None,
-        lambda segments: make_transcript(segments, stats.audio_s, params),
+        partial(make_transcript, params),
         settling,
     )
     return Outputs(open_recording, open_transcript)
@@ -364,10 +347,10 @@ def _make_renderer(params: dict[str, Any]) -> EventRenderer:
     )
 
 
-def _speed_summary(source: LiveSource, stats: LiveStats) -> str:
-    real_time_factor = stats.compute_s / stats.audio_s if stats.samples else 0.0
+def _speed_summary(source: LiveSource, audio_s: float, compute_s: float) -> str:
+    real_time_factor = compute_s / audio_s if audio_s else 0.0
     lost = f", {source.lost_s:.2f} s of it lost" if source.lost_s else ""
     return (
-        f"{source.name}: {format_time(stats.audio_s)} of audio{lost}, computed for {stats.compute_s:.2f} s, "
+        f"{source.name}: {format_time(audio_s)} of audio{lost}, computed for {compute_s:.2f} s, "
         f"{real_time_factor:.3f} of real time"
     )
