@@ -344,12 +344,12 @@ def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
         return single_option(f"--{name}/--no-{name}", **settings)
     if get_origin(hint) is tuple:
         item = get_args(hint)[0]
-        parse_item = parse_text if item is str else _number_parser(item)
+        parse_item = parse_text if item is str else number_parser(item)
         return list_option(f"--{name}", parse_item=parse_item, show_default=True, **settings)
     (value_type,) = (kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
     # "none" may be a text: an optional text is None only if the option is not given.
     optional = value_type is not hint and value_type is not str
-    parse = optional_number_parser(value_type) if optional else _SINGLE_VALUE_TYPES[value_type]
+    parse = number_parser(value_type, optional=True) if optional else _SINGLE_VALUE_TYPES[value_type]
     return single_option(f"--{name}", type=parse, **settings)
 
 
@@ -366,31 +366,23 @@ def _read_lines(context: click.Context, param: click.Parameter, path: str | None
     return tuple(lines)
 
 
-def _number_parser(value_type: type) -> Parse:
-    """Return a parser of numbers, whose error names the expected type."""
+def number_parser(value_type: type, *, optional: bool = False) -> Parse:
+    """Return a parser of numbers, and if it is `optional` of the word ``none``; its error names the expected type."""
+    name, expected = {int: ("integer", "an integer"), float: ("float", "a number")}[value_type]
 
     def parse(value: str) -> Any:
+        if optional and str(value).lower() == "none":
+            return None
         try:
             return checked_number(value_type(value), value)
         except ValueError:
-            raise click.BadParameter(f"{abridged(value)} is not {parse.__doc__}") from None
+            raise click.BadParameter(f"{abridged(value)} is not {expected}") from None
 
-    parse.__name__, parse.__doc__ = {int: ("integer", "an integer"), float: ("float", "a number")}[value_type]
+    parse.__name__ = f"{name}|none" if optional else name
     return parse
 
 
-_SINGLE_VALUE_TYPES = {int: click.INT, float: _number_parser(float), str: Text()}
-
-
-def optional_number_parser(value_type: type) -> Parse:
-    """Return a parser of numbers and the word ``none``."""
-    parse_number = _number_parser(value_type)
-
-    def parse(value: str) -> Any:
-        return None if str(value).lower() == "none" else parse_number(value)
-
-    parse.__name__ = f"{parse_number.__name__}|none"
-    return parse
+_SINGLE_VALUE_TYPES = {int: click.INT, float: number_parser(float), str: Text()}
 
 
 def add_options(decorators: Iterable[Decorator]) -> Decorator:

@@ -25,7 +25,7 @@ from harken.cli.options import (
     Text,
     checked_number,
     is_given,
-    optional_number_parser,
+    number_parser,
 )
 from harken.cli.terminal import Screen, TimestampedLines, write_stderr
 from harken.errors import OptionError
@@ -97,7 +97,7 @@ class Row:
 
 
 _BOOL, _TEXT, _PATH = click.BOOL, Text(), FilePath()
-_NUMBER, _INTEGER = optional_number_parser(float), optional_number_parser(int)
+_NUMBER, _INTEGER = number_parser(float, optional=True), number_parser(int, optional=True)
 _OWN = TranscribeOptions()
 ROWS: Mapping[str, Sequence[Row]] = {
     "Model": (
