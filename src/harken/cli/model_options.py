@@ -12,7 +12,14 @@ import click
 
 from harken.api import Recognizer, load, load_diarizer
 from harken.backend_factory import ATTENTIONS, AUTO, BACKENDS, LSH_BUCKET_SIZE, LSH_ROUNDS, PRECISIONS
-from harken.cli.options import Decorator, FilePath, Text, add_options, single_option, without_flag
+from harken.cli.options import (
+    Decorator,
+    FilePath,
+    add_options,
+    parse_nonempty_text,
+    single_option,
+    without_flag,
+)
 from harken.cli.signals import keeping_stop
 from harken.cli.terminal import Screen
 from harken.errors import OptionError
@@ -40,7 +47,7 @@ adapter_option = model_option(
 revision_option = partial(
     single_option,
     "--revision",
-    type=Text(empty=False),
+    type=parse_nonempty_text,
     help="Branch, tag or commit of a Hugging Face repository.",
 )
 download_option = partial(
@@ -87,7 +94,7 @@ _MODEL_OPTIONS: dict[str, Decorator] = {
     "device": model_option(
         "--device",
         default="auto",
-        type=Text(empty=False),
+        type=parse_nonempty_text,
         help="cuda, cuda:1 or mps: a GPU, on which torch computes; cpu; or auto, with torch the first that is "
         "available.",
     ),
@@ -173,7 +180,7 @@ voice_options = (
     dependent_option(
         "--speaker-sample",
         "speaker_samples",
-        type=Text(empty=False),
+        type=parse_nonempty_text,
         multiple=True,
         metavar="NAME=FILE",
         help="Some seconds of the speech of somebody who may be in the recording; may be given repeatedly.",

@@ -42,26 +42,6 @@ class NumberRange(click.FloatRange):
         return number
 
 
-class Text(click.types.StringParamType):
-    """A text; one that the terminal passed in another encoding than UTF-8 is refused.
-
-    Parameters
-    ----------
-    empty : bool
-        Allow the empty text.
-    """
-
-    def __init__(self, *, empty: bool = True) -> None:
-        self.empty = empty
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the text."""
-        text = parse_text(super().convert(value, param, ctx))
-        if not (text or self.empty):
-            self.fail("it is empty.", param, ctx)
-        return text
-
-
 class FilePath(click.Path):
     """A path of a file or folder, which is not empty; opening it says whether it can be read."""
 
@@ -84,7 +64,14 @@ def parse_text(value: str) -> str:
     return value
 
 
-parse_text.__name__ = "text"  # for the help
+def parse_nonempty_text(value: str) -> str:
+    """Return a text that is not empty."""
+    if not value:
+        raise click.BadParameter("it is empty.")
+    return parse_text(value)
+
+
+parse_text.__name__ = parse_nonempty_text.__name__ = "text"  # for the help
 
 
 def checked_number(value: float, text: str) -> float:
@@ -382,7 +369,7 @@ def number_parser(value_type: type, *, optional: bool = False) -> Parse:
     return parse
 
 
-_SINGLE_VALUE_TYPES = {int: click.INT, float: number_parser(float), str: Text()}
+_SINGLE_VALUE_TYPES = {int: click.INT, float: number_parser(float), str: parse_text}
 
 
 def add_options(decorators: Iterable[Decorator]) -> Decorator:

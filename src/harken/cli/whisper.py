@@ -22,10 +22,10 @@ from harken.cli.options import (
     FilePath,
     NoEffect,
     Option,
-    Text,
     checked_number,
     is_given,
     number_parser,
+    parse_text,
 )
 from harken.cli.terminal import Screen, TimestampedLines, write_stderr
 from harken.errors import OptionError
@@ -96,7 +96,7 @@ class Row:
     name: str = ""
 
 
-_BOOL, _TEXT, _PATH = click.BOOL, Text(), FilePath()
+_BOOL, _TEXT, _PATH = click.BOOL, parse_text, FilePath()
 _NUMBER, _INTEGER = number_parser(float, optional=True), number_parser(int, optional=True)
 _OWN = TranscribeOptions()
 ROWS: Mapping[str, Sequence[Row]] = {
