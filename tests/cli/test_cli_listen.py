@@ -24,6 +24,7 @@ from harken.audio import load_audio
 from harken.cli.captions import LineRenderer
 from harken.cli.exits import SIGNALS
 from harken.cli.kept_files import KeptFile
+from harken.errors import OutputError
 from harken.streaming import LoadChanged
 from harken.streaming.config import StreamOptions
 from harken.transcribe import TranscribeOptions
@@ -307,7 +308,7 @@ class TestLostOutput:
     @pytest.mark.parametrize("files", [KEPT, []])
     def test_listening_goes_on_for_the_files_only(self, cli, session, talk, files):
         def fail(text):
-            raise OSError(errno.EIO, "Input/output error")
+            raise OutputError("standard output: cannot be written: Input/output error")
 
         cli.monkeypatch.setattr("harken.cli.captions.write_stdout", fail)
         outcome = cli.run("listen", talk, *files)

@@ -42,9 +42,7 @@ def failing(error):
     ("error", "code", "message"),
     [
         (errors.AudioError("a.mp3: is empty"), 3, "a.mp3: is empty"),
-        (errors.AudioNotFound("a.mp3: no such file"), 3, "a.mp3: no such file"),
         (errors.CheckpointError("m: damaged"), 4, "m: damaged"),
-        (errors.CheckpointNotFound("m: no such model"), 4, "m: no such model"),
         (errors.OutputError("a.srt: cannot be written"), 5, "a.srt: cannot be written"),
         (errors.BackendUnavailable("not there:\n  pip install it"), 6, "not there: pip install it"),
         (errors.OptionError("seed", -1, "0 on"), 2, "seed=-1: allowed is 0 on"),

@@ -86,30 +86,18 @@ def test_empty_blocks_are_skipped():
 class TestSignals:
     @pytest.mark.parametrize("live", [True, False])
     def test_signal_keeps_blocks_of_a_live_source_and_drops_the_rest_of_a_file(self, live):
-        source, blocks_read = EndlessSource(live=live, until=10), []
-        with AudioReader(source) as reader:
+        source, blocks_read, recorded = EndlessSource(live=live, until=10), [], []
+        with AudioReader(source, lambda block: recorded.append(float(block[0]))) as reader:
             for block in reader:
                 blocks_read.append(float(block[0]))
                 if len(blocks_read) == 2:
                     assert source.reached.wait(5)
                     signal.raise_signal(signal.SIGINT)
+                    wait_for_threads()  # the caller takes no block meanwhile
+                    assert source.closed
         assert reader.stop.code == 130
-        assert blocks_read == ([*range(1, len(blocks_read) + 1)] if live else [1, 2])
+        assert blocks_read == recorded == ([*range(1, len(blocks_read) + 1)] if live else [1, 2])
         assert 10 <= len(blocks_read) <= source.made or not live
-        wait_for_threads()
-        assert source.closed
-
-    def test_signal_closes_the_source_while_the_caller_is_busy(self):
-        recorded: list[float] = []
-        source = EndlessSource(live=True)
-        with AudioReader(source, lambda block: recorded.append(float(block[0]))) as reader:
-            blocks = iter(reader)
-            blocks_read = [float(next(blocks)[0])]
-            signal.raise_signal(signal.SIGINT)
-            wait_for_threads()  # the caller takes no block meanwhile
-            assert source.closed
-            blocks_read += [float(block[0]) for block in blocks]
-        assert blocks_read == recorded
 
     def test_signal_during_a_long_call_ends_the_audio(self):
         source = EndlessSource(live=True)

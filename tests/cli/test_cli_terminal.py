@@ -77,8 +77,8 @@ def test_heading_and_line_of_a_segment_are_harmless():
 def test_bar_and_what_is_printed_above_it_are_harmless(monkeypatch):
     terminal = one_terminal(monkeypatch)
     with Screen(show_progress=True) as screen:
-        screen.show_status(HOSTILE)
-        screen.track(HOSTILE, 10.0)(5.0, False)
+        with screen.status(HOSTILE):
+            screen.track(HOSTILE, 10.0)(5.0, False)
         screen.write_stdout(f"above :smile: {HOSTILE}\n")
         screen.write_stderr(f"error {HOSTILE}")
     written = terminal.getvalue()
@@ -122,8 +122,8 @@ def test_standard_error_that_cannot_be_written_changes_nothing(monkeypatch, erro
     failing.error = error
     monkeypatch.setattr("sys.stderr", failing if error else None)
     with Screen(show_progress=True) as screen:
-        screen.show_status("loading ...")
-        screen.write_stderr("a message")
+        with screen.status("loading ..."):
+            screen.write_stderr("a message")
         progress = screen.track("a.mp3", 10.0)
         progress(5.0, False)
         progress(10.0, True)
@@ -165,8 +165,8 @@ def test_clock_of_the_pace_starts_where_the_work_before_ended(monkeypatch):
     monkeypatch.setattr("harken.cli.terminal.perf_counter", lambda: now_s)
     screen = Screen(show_progress=True)
     early = screen.track("a.mp3", 60.0)
-    now_s += 7.0  # the model is loaded
-    screen.show_status("")
+    with screen.status("loading the model ..."):
+        now_s += 7.0
     with screen:
         now_s += 2.0
         early(30.0, False)

@@ -255,20 +255,6 @@ class TestFullDisk:
         assert Path("a").read_bytes() == b"head123456789012"
         assert file.error is not None
 
-    def test_room_is_made_for_another_file_that_needs_less(self, disk, monkeypatch):
-        monkeypatch.setattr(kept_files, "_ROOM_BYTES", 4)
-        disk.room = 16
-        audio = kept(b"12345678", b"123456789")
-        audio.finish()
-        text = kept(b"abcdefgh", name="b")
-        text.finish()
-        assert audio.error
-        assert text.error
-        audio.make_room_for(text)
-        text.keep()
-        assert (text.error, Path("b").read_bytes()) == (None, b"headabcdefgh")
-        audio.discard()
-
     def test_disk_that_cannot_be_synced_is_reported(self, monkeypatch):
         def fail(descriptor):
             raise OSError(number, os.strerror(number))

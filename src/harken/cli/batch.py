@@ -7,17 +7,17 @@ from time import perf_counter
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from harken.batch import BatchOptions, BatchState, BatchSummary, plan_batch, run_batch
 from harken.batch.plan import Plan
-from harken.cli.exits import EPILOGUE, SOME_FAILED
+from harken.cli.exits import SOME_FAILED
 from harken.cli.model_options import batch_speaker_options, model_options, model_params, speaker_params
 from harken.cli.options import (
     Command,
     FilePath,
     dataclass_options,
     decoding_options,
+    is_given,
     layout_options,
     list_option,
     parse_text,
@@ -33,13 +33,7 @@ LINE_EVERY_S = 30.0
 
 
 class BatchProgress(ProgressBar):
-    """The progress on standard error: a bar, or without a terminal a line now and then.
-
-    Parameters
-    ----------
-    quiet : bool
-        Show nothing but errors.
-    """
+    """The progress on standard error: a bar, or without a terminal a line now and then; nothing if it is quiet."""
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(not quiet, counts=True)
@@ -95,7 +89,7 @@ def format_duration(seconds: float) -> str:
 output_option = partial(single_option, section="Output")
 
 
-@click.command("batch", cls=Command, epilog=EPILOGUE)
+@click.command("batch", cls=Command)
 @click.argument("manifest", metavar="MANIFEST", type=FilePath())
 @click.argument("out", metavar="OUT", type=FilePath())
 @list_option(
@@ -122,7 +116,7 @@ def command(manifest: str, out: str, **params: Any) -> int:
     A recording that fails is a row with its error.
     """
     options = options_from(BatchOptions, params)
-    if click.get_current_context().get_parameter_source("word_timestamps") is ParameterSource.DEFAULT:
+    if not is_given("word_timestamps"):
         params["word_timestamps"] = True
     transcribe_options = options_from(TranscribeOptions, params)
     speakers = speaker_params(params)

@@ -14,7 +14,6 @@ import click
 
 from harken.api import Recognizer
 from harken.cli.bench_streaming import live_measurement, live_stream_options
-from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, expand_patterns, recording_duration_s, refuse_overwriting
 from harken.cli.measuring import (
     Measurement,
@@ -26,7 +25,7 @@ from harken.cli.measuring import (
     measure,
     table_rows,
 )
-from harken.cli.model_options import load_model_with_status, model_files, model_options, model_params
+from harken.cli.model_options import chosen_model_files, load_model_with_status, model_options, model_params
 from harken.cli.options import (
     Command,
     FilePath,
@@ -79,10 +78,6 @@ TIMING_ROWS: tuple[Row[SpeedSummary], ...] = (
 )
 RATIOS = {"decoding, s": "decode", "end to end, s": "wall", "forward passes": "forwards"}
 """Names of the ratios of plain to speculative, by the labels of their rows."""
-BEAM_NOTE = (
-    "Beam search does not use drafts, since its hypotheses diverge at every step and a draft continues one of them: "
-    "{} decoded plainly.\n"
-)
 
 
 def _rows(timings: Mapping[str, SpeedSummary], ratios: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
@@ -131,7 +126,10 @@ def _footnotes(stats: DecodeStats) -> Iterator[str]:
             f"the least {min(ties):.6f}.\n"
         )
     if stats.undrafted_windows:
-        yield BEAM_NOTE.format(pluralize(stats.undrafted_windows, "window"))
+        yield (
+            "Beam search does not use drafts, since its hypotheses diverge at every step and a draft continues one of "
+            f"them: {pluralize(stats.undrafted_windows, 'window')} decoded plainly.\n"
+        )
 
 
 def _recording_texts(timings: Mapping[str, SpeedSummary]) -> list[dict[str, Any]]:
@@ -176,7 +174,7 @@ def _percent(fraction: float | None) -> float | None:
 bench_option = partial(single_option, section="Measuring")
 
 
-@click.command("bench", cls=Command, epilog=EPILOGUE)
+@click.command("bench", cls=Command)
 @click.argument("recordings", metavar="FILE|MANIFEST...", nargs=-1, required=True, type=FilePath())
 @bench_option(
     "--speculative",
@@ -245,10 +243,7 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
     names = expand_patterns(recordings)
     eval_recordings, unreadable = _find_recordings(names, params["limit"])
     read_files = [*map(manifest_path, names), *(recording.path for recording in eval_recordings)]
-    refuse_overwriting(
-        [json_file] if json_file else [],
-        [*read_files, *model_files(params["model"], params["assistant"], params["adapter"])],
-    )
+    refuse_overwriting([json_file] if json_file else [], [*read_files, *chosen_model_files(params)])
     with Screen(params["progress"]) as screen:
 
         def start() -> Measurement[Any]:
@@ -308,21 +303,14 @@ def _speed_measurement(
         ]
         return Report(recordings=count, text="".join(text), as_json=as_json)
 
+    rounds = run_rounds(engines, eval_recordings, options, params["repeat"])
     return Measurement(
-        outcomes=_outcomes(run_rounds(engines, eval_recordings, options, params["repeat"])),
+        outcomes=chain.from_iterable((*one.failures, one) for one in rounds),
         report=make_report,
         recordings=len(eval_recordings),
-        label=f"{len(eval_recordings)} recordings",
         durations_s=[recording.seconds for recording in eval_recordings],
         measured_s=lambda one: sum(recording.seconds or 0.0 for recording in one.recordings),
     )
-
-
-def _outcomes(rounds: Iterator[Round]) -> Iterator[Round | Failure]:
-    """Yield rounds, and before each what could not be read in it."""
-    for one in rounds:
-        yield from one.failures
-        yield one
 
 
 def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[Entry], list[Failure]]:

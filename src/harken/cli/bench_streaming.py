@@ -14,7 +14,6 @@ from harken.api import Recognizer
 from harken.cli.measuring import Measurement, Report, Row, format_heading, table_rows
 from harken.cli.terminal import Screen, format_table, pluralize
 from harken.evaluation.error_rate import ErrorRate
-from harken.evaluation.latency import Percentiles
 from harken.evaluation.live_runs import (
     ComputeCost,
     JoinedStream,
@@ -26,6 +25,7 @@ from harken.evaluation.live_runs import (
     summarise_live,
 )
 from harken.evaluation.scoring import Failure, failed_recordings
+from harken.formats import as_json
 from harken.manifests import Entry
 from harken.streaming import StreamingConfig, StreamOptions
 from harken.transcribe import TranscribeOptions
@@ -64,13 +64,7 @@ SLOWEST_WORDS = 10
 
 
 def live_stream_options(params: Mapping[str, Any]) -> dict[str, StreamOptions]:
-    """Return the options of the sessions by name, for every pair of a delay and a kind of finals.
-
-    Raises
-    ------
-    OptionError
-        If a value is not allowed.
-    """
+    """Return the options of the sessions by name, for every pair of a delay and a kind of finals."""
     shared = {field.name: params[field.name] for field in fields(StreamOptions)}
     pairs = product(shared.pop("delay").split(","), shared.pop("finals").split(","))
     return {
@@ -178,14 +172,8 @@ def _describe_config(config: StreamingConfig) -> str:
 def _timing_json(timing: LiveSummary) -> dict[str, Any]:
     latencies = timing.latencies
     return {
-        "interim": {
-            "aware": _percentiles_json(timing.interim_latency_aware),
-            "unaware": _percentiles_json(timing.interim_latency_unaware),
-        },
-        "commit": {
-            "aware": _percentiles_json(timing.commit_latency_aware),
-            "unaware": _percentiles_json(timing.commit_latency_unaware),
-        },
+        "interim": as_json({"aware": timing.interim_latency_aware, "unaware": timing.interim_latency_unaware}),
+        "commit": as_json({"aware": timing.commit_latency_aware, "unaware": timing.commit_latency_unaware}),
         "words": {
             "timed": len(latencies.words),
             "unmatched_hypothesis": latencies.unmatched_hypothesis_words,
@@ -210,10 +198,6 @@ def _cost_json(cost: ComputeCost) -> dict[str, float]:
         "real_time_factor": cost.real_time_factor,
         "cpu_real_time_factor": cost.cpu_real_time_factor,
     }
-
-
-def _percentiles_json(percentiles: Percentiles | None) -> dict[str, float] | None:
-    return None if percentiles is None else asdict(percentiles)
 
 
 def _error_rate(error: ErrorRate | None) -> float | None:

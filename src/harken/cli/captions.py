@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import click
 import wcwidth
@@ -27,23 +26,6 @@ from harken.errors import OutputError
 from harken.formats import replace_controls
 from harken.results import Segment
 from harken.streaming import Event, FinalSegment, Interim, SpeechEnded
-
-
-class EventRenderer(Protocol):
-    """The output of live events."""
-
-    def show(self, event: Event) -> None:
-        """Show an event, if it is visible in this output."""
-        ...
-
-    def write_stderr(self, text: str) -> None:
-        """Write a message to standard error."""
-        ...
-
-    def close(self) -> None:
-        """Finish the output and leave the text shown so far."""
-        ...
-
 
 CTRL_C_CELLS = 2
 """Cells of the ^C that a terminal shows where the cursor stands."""
@@ -142,6 +124,9 @@ class LineRenderer:
         """Do nothing: every line has been written."""
 
 
+EventRenderer = CaptionRenderer | LineRenderer
+
+
 class SpeakerMark:
     """The mark before a caption whose speaker is not that of the one before: ``A: ``."""
 
@@ -189,9 +174,6 @@ class LiveDisplay:
     def _noticing_loss(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            known = isinstance(error, OutputError)
-            self.problem = (
-                str(error) if known else f"standard output: cannot be written: {error.strerror or error}"
-            )
+        except OutputError as error:
+            self.problem = str(error)
             discard(sys.stdout)

@@ -11,7 +11,6 @@ from unicodedata import combining, east_asian_width
 
 import click
 
-from harken.cli.exits import EPILOGUE
 from harken.cli.files_job import no_speech
 from harken.cli.inputs import recording_duration_s
 from harken.cli.model_options import load_model, model_options
@@ -58,13 +57,13 @@ class TokenEvent:
     """
 
     index: int
-    row: int | None
+    row: int | None = None
     token: int
     kind: str
     text: str
     bytes: str
-    probability: float | None
-    ms: float | None
+    probability: float | None = None
+    ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +103,7 @@ TraceEvent = WindowEncoded | TokenEvent | AttemptStarted | SegmentClosed | Windo
 class DecodingTracer:
     """The callbacks of a transcription, which emit trace events.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-    options : TranscribeOptions
-    emit : callable
-        Called with every event; its own time is not counted in that of the next token.
+    The time that `emit` takes with an event is not counted in that of the next token.
     """
 
     tokenizer: Tokenizer
@@ -138,7 +132,7 @@ class DecodingTracer:
         self.emit(WindowEncoded(window=self._window_number, start_s=start_s, ms=self._lap_ms()))
         hypothesis = self._new_hypothesis()
         for index, token in enumerate(prompt):
-            self.emit(hypothesis.push(token, index=index))
+            self.emit(hypothesis.push(token, index))
         self._lap_started_s = perf_counter()
 
     def _on_token(self, step: Step) -> None:
@@ -153,12 +147,8 @@ class DecodingTracer:
         hypothesis = self._hypotheses.setdefault(step.row, self._new_hypothesis())
         side_by_side = isinstance(strategy, Sample) and strategy.best_of > 1
         sample_index = step.row if side_by_side else None
-        index = self._prompt_tokens + step.index
-        self.emit(
-            hypothesis.push(
-                step.token, index=index, row=sample_index, probability=math.exp(step.logprob), ms=ms
-            )
-        )
+        event = hypothesis.push(step.token, self._prompt_tokens + step.index)
+        self.emit(replace(event, row=sample_index, probability=math.exp(step.logprob), ms=ms))
         if not isinstance(strategy, Beam):
             self._emit_closed_segment(hypothesis, step.token, sample_index)
         self._lap_started_s = perf_counter()
@@ -168,7 +158,7 @@ class DecodingTracer:
         if isinstance(self._strategy, Beam):
             hypothesis = self._new_hypothesis()
             for token in (*tokens, self.tokenizer.eot):
-                hypothesis.push(token, index=0)
+                hypothesis.push(token, 0)
                 self._emit_closed_segment(hypothesis, token, None)
         self.emit(
             WindowDecoded(
@@ -183,9 +173,8 @@ class DecodingTracer:
         self._lap_started_s = perf_counter()
 
     def _emit_closed_segment(self, hypothesis: _HypothesisText, token: int, sample_index: int | None) -> None:
-        if segment := hypothesis.closed_segment(token):
-            start_s, end_s, text = segment
-            self.emit(SegmentClosed(row=sample_index, start_s=start_s, end_s=end_s, text=text))
+        if closed := hypothesis.closed_segment(token, sample_index):
+            self.emit(closed)
 
     def _new_hypothesis(self) -> _HypothesisText:
         return _HypothesisText(self.tokenizer, self._window_start_s)
@@ -202,44 +191,27 @@ class _HypothesisText:
         self._text_stream = IncrementalDetokenizer(tokenizer)
         self._segment_start_s, self._text = window_start_s, ""
 
-    def push(
-        self,
-        token: int,
-        *,
-        index: int,
-        row: int | None = None,
-        probability: float | None = None,
-        ms: float | None = None,
-    ) -> TokenEvent:
-        """Add a token and return its event."""
+    def push(self, token: int, index: int) -> TokenEvent:
+        """Add a token and return its event, as that of one of the prompt."""
         kind = self._tokenizer.kind(token)
         text, incomplete = self._tokenizer.describe_token(token), b""
         if kind is TokenKind.TEXT:
             text = self._text_stream.feed(token)
             self._text += text
             incomplete = b"" if text else self._tokenizer.decode_bytes((token,))
-        return TokenEvent(
-            index=index,
-            row=row,
-            token=token,
-            kind=kind.value,
-            text=text,
-            bytes=incomplete.hex(" "),
-            probability=probability,
-            ms=ms,
-        )
+        return TokenEvent(index=index, token=token, kind=kind.value, text=text, bytes=incomplete.hex(" "))
 
-    def closed_segment(self, token: int) -> tuple[float, float | None, str] | None:
-        """Return the segment that the token just added ends, if any: start and end in seconds, and the text."""
+    def closed_segment(self, token: int, row: int | None) -> SegmentClosed | None:
+        """Return the segment that the token just added ends, if any."""
         kind = self._tokenizer.kind(token)
         if kind not in (TokenKind.TIMESTAMP, TokenKind.EOT):
             return None
         end_s = (
             self._window_start_s + self._tokenizer.timestamp_s(token) if kind is TokenKind.TIMESTAMP else None
         )
-        segment = (self._segment_start_s, end_s, self._text.strip())
+        closed = SegmentClosed(row=row, start_s=self._segment_start_s, end_s=end_s, text=self._text.strip())
         self._segment_start_s, self._text = self._segment_start_s if end_s is None else end_s, ""
-        return segment if segment[-1] else None
+        return closed if closed.text else None
 
 
 def _describe_strategy(strategy: Strategy) -> str:
@@ -330,7 +302,7 @@ def _attempts_summary(event: WindowDecoded) -> str:
     return "\n".join(lines)
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("file", type=FilePath())
 @single_option(
     "--trace", section="Output", is_flag=True, help="Show every token: id, kind, text, probability and time."

@@ -9,7 +9,6 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -19,7 +18,7 @@ from typing import Any
 import click
 
 from harken.cli.exits import EPILOGUE, SOME_FAILED
-from harken.cli.terminal import human_size, write_stdout
+from harken.cli.terminal import disk_size, human_size, write_stdout
 from harken.errors import HarkenError, install_hint
 
 
@@ -74,14 +73,7 @@ _INSTRUCTIONS = {
 }
 
 
-def examine() -> list[Finding]:
-    """Return all parts of the report in order."""
-    return [
-        _examine(part) for part in (processor, memory, python, packages, extras, engine, cache, models, hub)
-    ]
-
-
-def _examine(part: Callable[[], Finding]) -> Finding:
+def examine(part: Callable[[], Finding]) -> Finding:
     """Return a part of the report, or what went wrong: this command runs where things are broken."""
     try:
         return part()
@@ -170,7 +162,7 @@ def cache() -> Finding:
     from harken.store import default_store_directory
 
     root = default_store_directory()
-    sizes = [_folder_size(root / name) for name in _names(root) if not name.startswith(".")]
+    sizes = [disk_size(root / name) for name in _names(root) if not name.startswith(".")]
     writable = _writable(root)
     facts = {
         "folder": str(root),
@@ -236,16 +228,6 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _folder_size(folder: Path) -> int:
-    """Return the number of bytes in a folder; files that another process removes meanwhile do not count."""
-    size = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                size += os.path.getsize(os.path.join(parent, name))
-    return size
-
-
 def _writable(folder: Path) -> bool:
     """Return whether files can be created in a folder, or in its first existing parent."""
     existing = next((parent for parent in (folder, *folder.parents) if os.path.exists(parent)), folder)
@@ -264,7 +246,8 @@ def command(as_json: bool) -> int:
     The code is 0 if harken can transcribe with its default model here, 1 if something that it needs is missing.
     Nothing is sent or downloaded.
     """
-    findings = examine()
+    parts = (processor, memory, python, packages, extras, engine, cache, models, hub)
+    findings = [examine(part) for part in parts]
     advice = [item for finding in findings for item in finding.advice]
     ready = not any(item.needed for item in advice)
     write_stdout(_report_json(findings, advice, ready) if as_json else _report_text(findings, advice, ready))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from harken.api import load_diarizer
 from harken.cli.eval_report import (
@@ -24,13 +23,12 @@ from harken.cli.eval_report import (
     format_totals,
     render_page,
 )
-from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import refuse_overwriting
 from harken.cli.measuring import Measurement, Report, json_option, limit_option, measure
 from harken.cli.model_options import (
     chosen_loader,
+    chosen_model_files,
     load_model_with_status,
-    model_files,
     model_options,
     model_params,
 )
@@ -39,6 +37,7 @@ from harken.cli.options import (
     FilePath,
     abridged,
     decoding_options,
+    is_given,
     progress_option,
     refuse_options_in_vain,
     single_option,
@@ -70,7 +69,7 @@ _TEXT_NEUTRAL_OPTIONS = ("threads", "download")
 _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect and --hypotheses"
 
 
-@click.command("eval", cls=Command, epilog=EPILOGUE)
+@click.command("eval", cls=Command)
 @click.argument("manifests", metavar="MANIFEST...", nargs=-1, required=True, type=FilePath())
 @evaluation_option(
     "--detect/--language-from-manifest",
@@ -159,9 +158,7 @@ def command(**params: Any) -> int:
             *map(manifest_path, params["manifests"]),
             *(entry.path for entry in entries),
             *(reference_path(entry) for entry in entries if params["speakers"]),
-            *model_files(
-                *(own[name] for own in settings.values() for name in ("model", "assistant", "adapter"))
-            ),
+            *(file for own in settings.values() for file in chosen_model_files(own)),
             *files,
         ],
     )
@@ -214,11 +211,7 @@ def _changed(context: click.Context, text: str) -> dict[str, Any]:
         raise click.UsageError(f"{where}: {error}") from error
     except click.UsageError as error:
         raise click.UsageError(f"{where}: {error.format_message()}") from error
-    given = {
-        name: value
-        for name, value in changes.params.items()
-        if changes.get_parameter_source(name) is not ParameterSource.DEFAULT
-    }
+    given = {name: value for name, value in changes.params.items() if is_given(name, changes)}
     settings = {
         "detect",
         "hypotheses",
@@ -280,7 +273,6 @@ def _measurement(
         outcomes=evaluate_entries(entries, [*engines.values()]),
         report=make_report,
         recordings=len(entries),
-        label=f"{len(entries)} recordings",
         durations_s=[entry.seconds for entry in entries],
         measured_s=lambda scores: scores[0].seconds or 0.0,
         shown=lambda scores: "" if params["quiet"] else format_scores(scores),
@@ -314,7 +306,6 @@ def _speakers_measurement(
         ),
         report=make_report,
         recordings=len(entries),
-        label=f"{len(entries)} recordings",
         durations_s=[entry.seconds for entry in entries],
         measured_s=lambda score: score.entry.seconds or 0.0,
         shown=lambda score: "" if quiet else format_speaker_score(score),

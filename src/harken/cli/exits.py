@@ -48,8 +48,6 @@ SOME_FAILED = 1
 UNEXPECTED = 70
 FIRST_SIGNAL_CODE = 128
 """The exit code of a signal is its number above this."""
-HUNG_UP = 129
-INTERRUPTED = 130
 PIPE_CLOSED = 141
 TERMINATED = 143
 
@@ -73,8 +71,8 @@ EXITS = (
     ),
     Exit(7, "there is not enough memory", (MemoryError,)),
     Exit(UNEXPECTED, "an error that harken did not foresee", (Exception,)),
-    Exit(HUNG_UP, "the terminal was closed (SIGHUP); what was done has been written"),
-    Exit(INTERRUPTED, "interrupted (Ctrl-C); what was done has been written"),
+    Exit(129, "the terminal was closed (SIGHUP); what was done has been written"),
+    Exit(130, "interrupted (Ctrl-C); what was done has been written"),
     Exit(PIPE_CLOSED, "the reader of the output went away"),
     Exit(TERMINATED, "terminated (SIGTERM); what was done has been written"),
 )

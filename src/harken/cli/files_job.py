@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain, groupby
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +16,7 @@ from typing import Any
 from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED, UNEXPECTED, describe_error, exit_code
 from harken.cli.inputs import output_paths, recording_duration_s, refuse_overwriting
-from harken.cli.model_options import load_diarizer_with_status, load_model_with_status, model_files
+from harken.cli.model_options import chosen_model_files, load_diarizer_with_status, load_model_with_status
 from harken.cli.signals import StopDeferral, saving_on_stop
 from harken.cli.terminal import Screen, format_time, format_timed_text, pluralize
 from harken.cli.transcript_files import TranscriptFiles, all_exist
@@ -27,7 +27,6 @@ from harken.formats import Layout, TranscriptFormat
 from harken.results import Attempt, Segment, Transcript
 from harken.speakers.diarizer import Diarizer
 from harken.transcribe import Callbacks, TranscribeOptions
-from harken.transcribe.options import ProgressCallback
 from harken.transcription import Transcription
 
 MOST_NAMES = 10
@@ -99,7 +98,7 @@ class FilesJob:
             [path for paths in files.paths.values() for path in paths.values()],
             [
                 *sources,
-                *model_files(*(self.params.get(name) for name in ("model", "assistant", "adapter"))),
+                *chosen_model_files(self.params),
                 *(file for name in ("voices", "draft") if (file := self.params.get(name))),
             ],
         )
@@ -126,12 +125,7 @@ class FilesJob:
 class _FilesRun:
     """One run of a job; the model is loaded once a recording proves to be one.
 
-    Parameters
-    ----------
-    job : FilesJob
-    files : TranscriptFiles
-    is_single : bool
-        True if there is only one recording, whose error is the command's.
+    If it `is_single`, there is only one recording, whose error is the command's.
 
     Attributes
     ----------
@@ -153,18 +147,6 @@ class _FilesRun:
 
         A transcript gets its name when it is whole. Of a recording that breaks off, or that is being transcribed when
         the process is to end, the text so far is written beside it, under the name with ``.partial`` appended.
-
-        Returns
-        -------
-        int
-            Exit code.
-
-        Raises
-        ------
-        Exception
-            If there is only one recording, and it fails.
-        Stop
-            If the process is to end; the results so far have been written.
         """
         durations_s = {source: self._duration_or_error(source) for source in sources}
         recordings = {
@@ -222,7 +204,10 @@ class _FilesRun:
             for index, source in enumerate(durations_s)
             if (journal := self.files.journal(source))
         }
-        transcriptions = self._recognizer.transcribe_many(
+        began_s = perf_counter()
+        recognizer = self.job.recognizer
+        self._log_verbose(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
+        transcriptions = recognizer.transcribe_many(
             durations_s,
             self.job.options,
             callbacks=callbacks,
@@ -266,10 +251,7 @@ class _FilesRun:
     def _save_interrupted(self, message: str) -> str:
         """Write the results so far of all recordings that are not finished, which may have been decoded together.
 
-        Returns
-        -------
-        str
-            The message with the place in the current recording, and the files.
+        Return the message with the place in the current recording, and the files.
         """
         transcripts = {source: transcription.so_far() for source, transcription in self._unfinished.items()}
         saved = [
@@ -311,13 +293,6 @@ class _FilesRun:
     def _warn(self, text: str) -> None:
         if not self.job.quiet:
             self.job.screen.write_stderr(f"harken: {text}")
-
-    @cached_property
-    def _recognizer(self) -> Recognizer:
-        began_s = perf_counter()
-        recognizer = self.job.recognizer
-        self._log_verbose(f"{recognizer!r} loaded in {perf_counter() - began_s:.2f} s")
-        return recognizer
 
     def _log_rejected_attempts(
         self, source: str, start_s: float, decoded: DecodingResult, attempts: tuple[Attempt, ...]
@@ -361,23 +336,19 @@ class _BatchProgress:
     """The progress callback: of one recording after another, or of all if they are decoded in one batch."""
 
     def __init__(self, screen: Screen, durations_s: Mapping[str, float | None], *, batched: bool) -> None:
-        self._screen, self._durations_s = screen, durations_s
+        self._track = cache(screen.track)
+        self._durations_s = durations_s
         self._batched = batched and len(durations_s) > 1
-        self._done_s_by_source: dict[str, float] = {}
-        self._progress_callbacks: dict[str, ProgressCallback] = {}
+        self._done_s: dict[str, float] = {}
 
     def __call__(self, source: str, done_s: float, finished: bool) -> None:
-        self._done_s_by_source[source] = done_s
+        self._done_s[source] = done_s
         label, total_s = source, self._durations_s[source]
         if self._batched:
-            known_durations_s = [
-                duration_s for duration_s in self._durations_s.values() if duration_s is not None
-            ]
-            label, total_s = f"{len(self._durations_s)} recordings", sum(known_durations_s) or None
-            done_s = sum(self._done_s_by_source.values())
-        if label not in self._progress_callbacks:
-            self._progress_callbacks[label] = self._screen.track(label, total_s)
-        self._progress_callbacks[label](done_s, finished)
+            label = f"{len(self._durations_s)} recordings"
+            total_s = sum(duration_s or 0.0 for duration_s in self._durations_s.values()) or None
+            done_s = sum(self._done_s.values())
+        self._track(label, total_s)(done_s, finished)
 
 
 def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> Transcript:

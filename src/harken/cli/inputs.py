@@ -68,13 +68,7 @@ def output_paths(
 
 
 def read_draft(path: str) -> str:
-    """Read a text: that of a transcript as json, the cues of subtitles without their times and tags, or all of it.
-
-    Raises
-    ------
-    click.UsageError
-        If it cannot be read as text.
-    """
+    """Read a text: that of a transcript as json, the cues of subtitles without their times and tags, or all of it."""
     try:
         content = Path(path).read_text(encoding="utf-8-sig")
         transcript = json.loads(content) if path.endswith(".json") else None
@@ -89,13 +83,7 @@ def read_draft(path: str) -> str:
 
 
 def recording_duration_s(source: str) -> float | None:
-    """Return the duration that a recording's header gives; None for a pipe, which can be read only once.
-
-    Raises
-    ------
-    AudioError
-        If it is not a recording.
-    """
+    """Return the duration that a recording's header gives; None for a pipe, which can be read only once."""
     return None if _is_pipe(source) else audio_duration(source)
 
 
@@ -146,21 +134,9 @@ def refuse_overwriting(targets: Iterable[PathLike], inputs: Iterable[PathLike]) 
 
 
 def refuse_writing_into(folder: PathLike, inputs: Iterable[PathLike], read_folders: Iterable[PathLike]) -> None:
-    """Refuse to write new files into a folder that holds a file that is read, or that lies in a folder of others.
+    """Refuse to write new files into a folder that holds one of `inputs`, which are read, or lies in a `read_folder`.
 
-    Parameters
-    ----------
-    folder : path
-        The folder to write to, whether or not it exists.
-    inputs : iterable of path
-        The files to read.
-    read_folders : iterable of path
-        Folders to read, in which nothing else has its place.
-
-    Raises
-    ------
-    click.UsageError
-        If it is such a folder.
+    The folder need not exist.
     """
     keys = file_keys(folder)
     parents = {parent: path for path in inputs for parent in _resolved(path).parents}
@@ -186,7 +162,8 @@ def file_keys(path: PathLike) -> frozenset[Hashable]:
     the file that standard input reads. A pipe or a device has no keys.
     """
     if str(path) == STDIN:
-        return _keys_of_stdin()
+        status = _status(0)
+        return frozenset([_identity(status)] if status and _is_file(status) else [])
     try:
         resolved = _resolved(path)
         status = _status(resolved)
@@ -195,11 +172,6 @@ def file_keys(path: PathLike) -> frozenset[Hashable]:
         return frozenset([os.path.normcase(resolved), _identity(status)] if _is_file(status) else [])
     except ValueError:  # no path can hold this text; opening it says so
         return frozenset()
-
-
-def _keys_of_stdin() -> frozenset[Hashable]:
-    status = _status(0)
-    return frozenset([_identity(status)] if status and _is_file(status) else [])
 
 
 def _name_keys(path: Path) -> frozenset[Hashable]:

@@ -88,11 +88,6 @@ class KeptFile:
         """The error because of which a part of the content is not in the file now."""
         return self._loss or self._write_error
 
-    @property
-    def has_own_name(self) -> bool:
-        """True if the content is under the name that was asked for."""
-        return self.location == self.path
-
     def append(self, piece: bytes) -> None:
         """Append a piece, which is written as a whole or not at all; never wait and never raise an error."""
         if self.location:

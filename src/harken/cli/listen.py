@@ -13,20 +13,19 @@ from time import perf_counter
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from harken.api import Recognizer
 from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, LiveDisplay, SpeakerMark
-from harken.cli.exits import EPILOGUE, Stop
+from harken.cli.exits import Stop
 from harken.cli.inputs import STDIN, refuse_overwriting
 from harken.cli.model_options import (
+    chosen_model_files,
     live_speaker_options,
     load_diarizer_with_status,
     load_model_with_status,
-    model_files,
     model_options,
 )
-from harken.cli.options import WORD_FORMATS, Command, dataclass_options, single_option
+from harken.cli.options import WORD_FORMATS, Command, dataclass_options, is_given, single_option
 from harken.cli.outputs import Outputs, Recording, SettlingSegments, TranscriptFile, make_transcript
 from harken.cli.signals import saving_on_stop
 from harken.cli.sources import (
@@ -39,7 +38,7 @@ from harken.cli.sources import (
     RealTimeSource,
     microphone_table,
 )
-from harken.cli.terminal import Screen, format_time, format_timed_text, write_stdout
+from harken.cli.terminal import Screen, format_time, format_timed_text, is_terminal, write_stdout
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
 from harken.option_types import options_from
@@ -50,60 +49,29 @@ from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
 
-@dataclass
-class LiveStats:
-    """The counts of a session.
-
-    Attributes
-    ----------
-    samples : int
-        Number of samples so far, at 16 kHz.
-    compute_s : float
-        Time that the session computed.
-    """
-
-    samples: int = 0
-    compute_s: float = 0.0
-
-    @property
-    def audio_s(self) -> float:
-        """Duration of the audio so far."""
-        return self.samples / SAMPLE_RATE
-
-
 @dataclass(kw_only=True)
 class LiveRunner:
     """The loop that feeds audio to a session, shows its events and writes its text.
 
-    Parameters
-    ----------
-    session : LiveSession
-    display : LiveDisplay
-    outputs : Outputs
-    stats : LiveStats
-    show_warnings : bool
-        Report lost audio and changes of load.
+    With `show_warnings` it reports lost audio and changes of load. `compute_s` is the time that the session computed.
     """
 
     session: LiveSession
     display: LiveDisplay
     outputs: Outputs
-    stats: LiveStats
-    show_warnings: bool = True
+    show_warnings: bool
+    compute_s: float = 0.0
 
     def run(self, reader: AudioReader) -> AudioError | None:
         """Transcribe the audio to its end, or until nothing can take the text any more.
 
-        Returns
-        -------
-        AudioError or None
-            The error that ended the audio early; the text until then has been shown.
+        Return the error that ended the audio early, if one did; the text until then has been shown.
         """
         failure: AudioError | None = None
         loss_reported = False
         try:
             for block in reader:
-                self.stats.samples += len(block)
+                self.outputs.samples += len(block)
                 self._run_and_show(partial(self.session.feed, block))
                 if reader.lost_s and not loss_reported:
                     loss_reported = True
@@ -121,7 +89,7 @@ class LiveRunner:
         """Run a step of the session and show its events."""
         began_s = perf_counter()
         events = compute()
-        self.stats.compute_s += perf_counter() - began_s
+        self.compute_s += perf_counter() - began_s
         for event in events:
             if isinstance(event, FinalSegment):
                 self.outputs.add_segment(event.segment)
@@ -159,7 +127,7 @@ def _parse_transcript_path(name: str | None) -> tuple[Path, str] | None:
     return Path(name), max(format_names, key=len)
 
 
-@click.command("listen", cls=Command, epilog=EPILOGUE)
+@click.command("listen", cls=Command)
 @click.argument("file", metavar="[FILE]", required=False)
 @input_option("--microphone", metavar="NAME|NUMBER", help="Microphone to use; by default that of the system.")
 @input_option("--list-microphones", is_flag=True, help="List the microphones and exit.")
@@ -222,11 +190,10 @@ def command(file: str | None, **params: Any) -> int:
     stream_options = options_from(StreamOptions, params)
     _check_options(file, params)
     source = _open_source(file, params)
-    stats = LiveStats()
     settling = SettlingSegments(params["speaker_delay"]) if params["speakers"] else SettlingSegments()
     # Opened first, so that a file that cannot be written fails before anybody speaks.
     with (
-        _open_outputs(params, stats, settling, None if file == STDIN else file) as outputs,
+        _open_outputs(params, settling, None if file == STDIN else file) as outputs,
         saving_on_stop(outputs.save),
     ):
         recognizer, session = _open_session(params, options, stream_options, live=source.live)
@@ -241,14 +208,13 @@ def command(file: str | None, **params: Any) -> int:
                 session=session,
                 display=display,
                 outputs=outputs,
-                stats=stats,
                 show_warnings=not params["quiet"],
             )
             failure = runner.run(reader)
             outputs.finish(session_ended=True)
             if params["verbose"]:
-                display.tell(_speed_summary(source, stats))
-    _raise_for_end(reader.stop, failure, display, outputs, stats)
+                display.tell(_speed_summary(source, outputs.audio_s, runner.compute_s))
+    _raise_for_end(reader.stop, failure, display, outputs)
     return 0
 
 
@@ -269,13 +235,13 @@ def _opening_lines(
 
 
 def _raise_for_end(
-    stop: Stop | None, failure: AudioError | None, display: LiveDisplay, outputs: Outputs, stats: LiveStats
+    stop: Stop | None, failure: AudioError | None, display: LiveDisplay, outputs: Outputs
 ) -> None:
     """Raise what ended a session, if it was not the end of its audio; a result that is not whole goes first."""
     if problems := [*filter(None, [display.problem]), *outputs.problems()]:
         raise OutputError("; ".join([*problems, *(str(end) for end in (stop, failure) if end)]))
     if stop:
-        raise Stop(stop.code, f"{stop} at {format_time(stats.audio_s)}{outputs.what_was_done()}")
+        raise Stop(stop.code, f"{stop} at {format_time(outputs.audio_s)}{outputs.what_was_done()}")
     if failure:
         raise failure
 
@@ -290,10 +256,10 @@ def _transcribe_options(params: dict[str, Any]) -> TranscribeOptions:
 def _open_source(file: str | None, params: dict[str, Any]) -> LiveSource:
     """Return the source of the audio; errors that show without reading it are raised here."""
     wants_microphone = params["microphone"] is not None
-    if file is None and not wants_microphone and (params["pcm"] or not (sys.stdin and sys.stdin.isatty())):
+    if file is None and not wants_microphone and (params["pcm"] or not is_terminal(sys.stdin)):
         file = STDIN
     if file is None:
-        if _is_given("pace"):
+        if is_given("pace"):
             raise click.UsageError("--pace is for a recording; a microphone is in real time")
         return Microphone(params["microphone"])
     if params["pcm"] and file != STDIN:
@@ -305,12 +271,7 @@ def _open_source(file: str | None, params: dict[str, Any]) -> LiveSource:
 
 
 def _check_options(file: str | None, params: dict[str, Any]) -> None:
-    """Refuse options that would be ignored, and files that would be overwritten.
-
-    Raises
-    ------
-    click.UsageError
-    """
+    """Refuse options that would be ignored, and files that would be overwritten."""
     for refused, message in (
         (file == "", "FILE '': allowed is a recording, or - for standard input"),
         (params["record"] == "", "--record '': allowed is the name of a file"),
@@ -324,24 +285,15 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
             raise click.UsageError(message)
     if not params["pcm"]:
         for option in ("pcm_format", "pcm_rate", "pcm_channels"):
-            if _is_given(option):
+            if is_given(option):
                 name = option.replace("_", "-")
                 raise click.UsageError(f"--{name} is for raw samples: harken listen - --pcm --{name} ...")
-    transcript = str(params["transcript"][0]) if params["transcript"] else None
-    targets = [name for name in (params["record"], transcript) if name]
-    refuse_overwriting(
-        targets, [file or STDIN, *model_files(params["model"], params["assistant"], params["adapter"])]
-    )
+    transcript, _ = params["transcript"] or (None, "")
+    targets = [path for path in (params["record"], transcript) if path]
+    refuse_overwriting(targets, [file or STDIN, *chosen_model_files(params)])
 
 
-def _is_given(option: str) -> bool:
-    """Return whether an option is on the command line."""
-    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
-
-
-def _open_outputs(
-    params: dict[str, Any], stats: LiveStats, settling: SettlingSegments, file: str | None
-) -> Outputs:
+def _open_outputs(params: dict[str, Any], settling: SettlingSegments, file: str | None) -> Outputs:
     """Open the files that the options ask for."""
     open_recording = partial(Recording, Path(params["record"])) if params["record"] else None
     if not params["transcript"]:
@@ -353,7 +305,7 @@ def _open_outputs(
         path,
         format_name,
         Path(recording_path) if recording_path else None,
-        lambda segments: make_transcript(segments, stats.audio_s, params),
+        partial(make_transcript, params),
         settling,
     )
     return Outputs(open_recording, open_transcript)
@@ -366,19 +318,15 @@ def _open_session(
     with Screen(not params["quiet"]) as screen:
         recognizer = load_model_with_status(screen, params)
         diarizer = load_diarizer_with_status(screen, params)
-        screen.show_status("measuring this machine ...")
-        try:
-            clock = perf_counter if live else None
+        with screen.status("measuring this machine ..."):
             session = recognizer.stream(
                 options,
                 stream_options=stream_options,
-                clock=clock,
+                clock=perf_counter if live else None,
                 diarizer=diarizer,
                 speaker_delay=params["speaker_delay"],
             )
-            return recognizer, session
-        finally:
-            screen.show_status("")
+        return recognizer, session
 
 
 def _make_renderer(params: dict[str, Any]) -> EventRenderer:
@@ -392,17 +340,17 @@ def _make_renderer(params: dict[str, Any]) -> EventRenderer:
 
     if params["as_json"]:
         return LineRenderer(lambda event: dump_json(event_fields(event)) + "\n")
-    if sys.stdout and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+    if is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb":
         return CaptionRenderer(format_segment)
     return LineRenderer(
         lambda event: f"{format_segment(event.segment)}\n" if isinstance(event, FinalSegment) else ""
     )
 
 
-def _speed_summary(source: LiveSource, stats: LiveStats) -> str:
-    real_time_factor = stats.compute_s / stats.audio_s if stats.samples else 0.0
+def _speed_summary(source: LiveSource, audio_s: float, compute_s: float) -> str:
+    real_time_factor = compute_s / audio_s if audio_s else 0.0
     lost = f", {source.lost_s:.2f} s of it lost" if source.lost_s else ""
     return (
-        f"{source.name}: {format_time(stats.audio_s)} of audio{lost}, computed for {stats.compute_s:.2f} s, "
+        f"{source.name}: {format_time(audio_s)} of audio{lost}, computed for {compute_s:.2f} s, "
         f"{real_time_factor:.3f} of real time"
     )

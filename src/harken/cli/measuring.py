@@ -46,18 +46,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The results of a measurement, so far or of all.
-
-    Attributes
-    ----------
-    recordings : int
-        Number of recordings that were measured.
-    text : str
-    as_json : dict
-        For `json.dumps`.
-    page : str
-        The report as html, if it was asked for.
-    """
+    """The results of a measurement, so far or of all: the number of recordings, and each form of the report."""
 
     recordings: int
     text: str
@@ -82,7 +71,7 @@ class Measurement(Generic[ResultT]):
     recordings : int
         Number of all recordings.
     label : str
-        Name of the progress.
+        Name of the progress; by default the number of recordings.
     durations_s : sequence of float or None
         Lengths of the recordings.
     measured_s : callable
@@ -96,9 +85,9 @@ class Measurement(Generic[ResultT]):
     outcomes: Iterable[ResultT | Failure]
     report: Callable[[Sequence[ResultT], Sequence[Failure], bool], Report]
     recordings: int
-    label: str
     durations_s: Sequence[float | None]
     measured_s: Callable[[ResultT], float]
+    label: str = ""
     shown: Callable[[ResultT], str] = lambda result: ""
     saved: str = ""
 
@@ -109,7 +98,7 @@ def measure(
     json_file: str | None,
     page_file: str | None = None,
 ) -> int:
-    """Measure all recordings and report; a signal ends it at once, and what was measured is reported.
+    """Measure all recordings, report, and return the exit code; a signal ends it with a report of what was measured.
 
     Parameters
     ----------
@@ -118,16 +107,6 @@ def measure(
         Loads what is needed and returns the measurement; called when the files have proved to be writable.
     json_file, page_file : str or None
         Files for the report as JSON and as html.
-
-    Returns
-    -------
-    int
-        The exit code.
-
-    Raises
-    ------
-    Stop
-        At a signal, behind the report.
     """
     with ExitStack() as files, StopDeferral() as deferral:
         # Opened first, so that a file that cannot be written fails before the work.
@@ -153,7 +132,8 @@ def measure(
             done = finish(complete=False).recordings
             return f"{message} after {done} of {measurement.recordings} recordings{measurement.saved}"
 
-        progress = screen.track_all(measurement.label, measurement.durations_s)
+        label = measurement.label or f"{measurement.recordings} recordings"
+        progress = screen.track_all(label, measurement.durations_s)
         measured_s = 0.0
         with saving_on_stop(save):
             for outcome in measurement.outcomes:

@@ -12,7 +12,14 @@ import click
 
 from harken.api import Recognizer, load, load_diarizer
 from harken.backend_factory import ATTENTIONS, AUTO, BACKENDS, LSH_BUCKET_SIZE, LSH_ROUNDS, PRECISIONS
-from harken.cli.options import Decorator, FilePath, Text, add_options, single_option, without_flag
+from harken.cli.options import (
+    Decorator,
+    FilePath,
+    add_options,
+    parse_nonempty_text,
+    single_option,
+    without_flag,
+)
 from harken.cli.signals import keeping_stop
 from harken.cli.terminal import Screen
 from harken.errors import OptionError
@@ -40,7 +47,7 @@ adapter_option = model_option(
 revision_option = partial(
     single_option,
     "--revision",
-    type=Text(empty=False),
+    type=parse_nonempty_text,
     help="Branch, tag or commit of a Hugging Face repository.",
 )
 download_option = partial(
@@ -87,7 +94,7 @@ _MODEL_OPTIONS: dict[str, Decorator] = {
     "device": model_option(
         "--device",
         default="auto",
-        type=Text(empty=False),
+        type=parse_nonempty_text,
         help="cuda, cuda:1 or mps: a GPU, on which torch computes; cpu; or auto, with torch the first that is "
         "available.",
     ),
@@ -135,11 +142,8 @@ def load_model_with_status(screen: Screen, params: Mapping[str, Any]) -> Recogni
     """Load the model that `model_options` chose, with a status line if the screen shows progress."""
     if not screen.show_progress:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    screen.show_status("loading the model ...")
-    try:
+    with screen.status("loading the model ..."):
         return load_model(params)
-    finally:
-        screen.show_status("")
 
 
 def model_files(*models: str | Sequence[str] | None) -> Iterator[Path]:
@@ -149,6 +153,11 @@ def model_files(*models: str | Sequence[str] | None) -> Iterator[Path]:
         folder = path if path.is_dir() else path.parent
         yield from [path] if path.is_file() else []
         yield from (file for pattern in _MODEL_FILE_PATTERNS for file in folder.glob(pattern))
+
+
+def chosen_model_files(params: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the files of the models that `model_options` chose by their paths."""
+    return model_files(*(params.get(name) for name in ("model", "assistant", "adapter")))
 
 
 def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) -> dict[str, Any]:
@@ -171,7 +180,7 @@ voice_options = (
     dependent_option(
         "--speaker-sample",
         "speaker_samples",
-        type=Text(empty=False),
+        type=parse_nonempty_text,
         multiple=True,
         metavar="NAME=FILE",
         help="Some seconds of the speech of somebody who may be in the recording; may be given repeatedly.",
@@ -236,13 +245,9 @@ def load_diarizer_with_status(screen: Screen, params: Mapping[str, Any]) -> Diar
         return None
     samples, path = _samples(params["speaker_samples"]), params["voices"]
     known = read_voices(path) if path and (os.path.exists(path) or not samples) else ()
-    screen.show_status("loading the models of speakers ...")
-    try:
-        with keeping_stop():
-            diarizer = chosen_loader("load_diarizer", load_diarizer)(**arguments)
-            return _with_voices(diarizer.with_voices(known), samples, path)
-    finally:
-        screen.show_status("")
+    with screen.status("loading the models of speakers ..."), keeping_stop():
+        diarizer = chosen_loader("load_diarizer", load_diarizer)(**arguments)
+        return _with_voices(diarizer.with_voices(known), samples, path)
 
 
 def _with_voices(diarizer: Diarizer, samples: Mapping[str, str], path: str | None) -> Diarizer:
@@ -258,13 +263,7 @@ def _with_voices(diarizer: Diarizer, samples: Mapping[str, str], path: str | Non
 
 
 def _samples(given: Sequence[str]) -> dict[str, str]:
-    """Return the files of samples by name.
-
-    Raises
-    ------
-    click.UsageError
-        If one has no name or no file, or a name is given twice.
-    """
+    """Return the files of samples by name; refuse one without a name or a file, and a name that is given twice."""
     samples: dict[str, str] = {}
     for text in given:
         name, _, file = text.partition("=")

@@ -15,7 +15,7 @@ from harken.checkpoints.convert import TARGETS, convert
 from harken.cli.exits import EPILOGUE
 from harken.cli.model_options import adapter_option, download_option, model_files
 from harken.cli.options import FilePath, single_option
-from harken.cli.terminal import format_table, human_size, write_stdout
+from harken.cli.terminal import disk_size, format_table, human_size, write_stdout
 from harken.errors import CheckpointError, CheckpointNotFound, OptionError
 from harken.text import LANGUAGES, Tokenizer
 
@@ -159,7 +159,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, str]:
         "path": str(checkpoint.path),
         "format": checkpoint.format,
         "precision": checkpoint.stored_dtype,
-        "size": human_size(_size_bytes(checkpoint.path)),
+        "size": human_size(disk_size(checkpoint.path)),
         "parameters": f"{parameters / 1e6:.1f} million in {len(weights)} weights",
         "encoder": f"{dims.n_audio_layer} layers, {dims.n_audio_state} wide, {dims.n_audio_head} heads",
         "decoder": f"{dims.n_text_layer} layers, {dims.n_text_state} wide, {dims.n_text_head} heads",
@@ -176,13 +176,6 @@ def _vocabulary_source(checkpoint: Checkpoint) -> str:
     if vocabulary.tokens:
         return "the weights file"
     return vocabulary.path.name if vocabulary.path else "harken"
-
-
-def _size_bytes(path: Path) -> int:
-    if path.is_file():
-        return os.path.getsize(path)
-    files = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
-    return sum(map(os.path.getsize, filter(os.path.isfile, files)))
 
 
 @click.command("convert", epilog=EPILOGUE)
@@ -208,5 +201,4 @@ def convert_command(model: str, folder: Path, target: str, adapter: Any, downloa
     if os.path.realpath(folder) in sources:
         raise OptionError("folder", str(folder), "another folder than those of the model and its adapters")
     result = convert(checkpoint, folder, target, mel_filters(checkpoint.dims.n_mels))
-    size = sum(file.stat().st_size for file in ([result] if result.is_file() else result.iterdir()))
-    write_stdout(f"{result}: {target}, float16, {human_size(size)}\n")
+    write_stdout(f"{result}: {target}, float16, {human_size(disk_size(result))}\n")

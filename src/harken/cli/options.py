@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 from click.core import ParameterSource
 
+from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import FILES_READ
 from harken.errors import OptionError
 from harken.formats import RULES, Layout
@@ -41,46 +42,6 @@ class NumberRange(click.FloatRange):
         return number
 
 
-class Text(click.types.StringParamType):
-    """A text; one that the terminal passed in another encoding than UTF-8 is refused.
-
-    Parameters
-    ----------
-    empty : bool
-        Allow the empty text.
-    """
-
-    def __init__(self, *, empty: bool = True) -> None:
-        self.empty = empty
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the text."""
-        try:
-            text = parse_text(super().convert(value, param, ctx))
-        except click.BadParameter as error:
-            self.fail(error.message, param, ctx)
-        if not (text or self.empty):
-            self.fail("it is empty.", param, ctx)
-        return text
-
-
-class Lines(click.ParamType[tuple[str, ...]]):
-    """The lines of a file of text, which `files_read` names from then on."""
-
-    name = "file"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the lines."""
-        try:
-            lines = Path(value).read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            self.fail(f"{abridged(value)}: {reason or error}.", param, ctx)
-        if ctx:
-            ctx.meta.setdefault(FILES_READ, []).append(value)
-        return tuple(lines)
-
-
 class FilePath(click.Path):
     """A path of a file or folder, which is not empty; opening it says whether it can be read."""
 
@@ -95,13 +56,7 @@ class FilePath(click.Path):
 
 
 def parse_text(value: str) -> str:
-    """Return a text that can be written as UTF-8.
-
-    Raises
-    ------
-    click.BadParameter
-        If bytes that are no text have become surrogates in it (see PEP 383).
-    """
+    """Return a text, or refuse one in which bytes that are no text have become surrogates (see PEP 383)."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -109,17 +64,18 @@ def parse_text(value: str) -> str:
     return value
 
 
-parse_text.__name__ = "text"  # for the help
+def parse_nonempty_text(value: str) -> str:
+    """Return a text that is not empty."""
+    if not value:
+        raise click.BadParameter("it is empty.")
+    return parse_text(value)
+
+
+parse_text.__name__ = parse_nonempty_text.__name__ = "text"  # for the help
 
 
 def checked_number(value: float, text: str) -> float:
-    """Return a number that is not nan.
-
-    Raises
-    ------
-    click.BadParameter
-        If it is.
-    """
+    """Return a number, or refuse nan."""
     if isnan(value):
         raise click.BadParameter(f"{text!r} is not a number")
     return value
@@ -177,10 +133,6 @@ def without_format(*format_names: str) -> NoEffect:
     return NoEffect(f"without a --format of {', '.join(format_names)}", none_chosen)
 
 
-def _beam_search_is_left_out(given: Given) -> bool:
-    return (given["beam_size"] or 1) > 1 and 0 not in given["temperatures"]
-
-
 def _language_is_not_voted_on(given: Given) -> object:
     """Return whether no first windows decide on the language; those of a live stream, which has no --vad, do."""
     return given["language"] or (given["multilingual"] and "vad" in given)
@@ -192,7 +144,10 @@ NO_EFFECT: Mapping[str, NoEffect] = {
         ("language_threshold", "language_windows"),
         NoEffect("with --language or --multilingual", _language_is_not_voted_on),
     ),
-    "beam_size": NoEffect("with --temperatures that leave out 0", _beam_search_is_left_out),
+    "beam_size": NoEffect(
+        "with --temperatures that leave out 0",
+        lambda given: (given["beam_size"] or 1) > 1 and 0 not in given["temperatures"],
+    ),
     "patience": NoEffect("with --beam-size 1", lambda given: given["beam_size"] == 1),
     "best_of": NoEffect("with --temperatures 0 alone", lambda given: not any(given["temperatures"])),
     "max_initial_timestamp_s": NoEffect("with --no-timestamps", lambda given: not given["timestamps"]),
@@ -256,16 +211,17 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help lists its options under their headings, and whose errors name them as they were given."""
+    """A command whose help lists its options under their headings, and whose errors name them as they were given.
+
+    Its help ends with the exit codes.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.epilog = EPILOGUE
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, unless an option was given in vain.
-
-        Raises
-        ------
-        click.UsageError
-            If one was, or one has a value that is not allowed.
-        """
+        """Run the command, unless an option was given in vain or has a value that is not allowed."""
         refuse_options_in_vain(self, ctx)
         try:
             return super().invoke(ctx)
@@ -302,21 +258,24 @@ def option_error_line(command: click.Command, error: OptionError) -> str:
 
 
 def refuse_options_in_vain(command: click.Command, context: click.Context) -> None:
-    """Refuse options that were given with another value than their default, and have no effect.
-
-    Raises
-    ------
-    click.UsageError
-        If there is one.
-    """
+    """Refuse options that were given with another value than their default, and have no effect."""
     for option in command.params:
         if not isinstance(option, Option) or option.no_effect is None or option.name is None:
             continue
         value = context.params[option.name]
-        given = context.get_parameter_source(option.name) is not ParameterSource.DEFAULT
-        if given and value != option.get_default(context) and option.no_effect.holds(context.params):
+        if (
+            is_given(option.name, context)
+            and value != option.get_default(context)
+            and option.no_effect.holds(context.params)
+        ):
             circumstance = option.no_effect.circumstance
             raise click.UsageError(f"{_option_name(option, value)} has no effect {circumstance}")
+
+
+def is_given(name: str, context: click.Context | None = None) -> bool:
+    """Return whether an option is on the command line, by the name of its parameter; by default of this command."""
+    context = context or click.get_current_context()
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _option_name(option: click.Option, value: object = None) -> str:
@@ -364,50 +323,53 @@ def dataclass_options(options_class: type[Any], *, exclude: Collection[str] = ()
 def _option_from_field(field: Field[Any], hint: Any) -> Decorator:
     """Make the option of a field: its name, type, default, help and heading."""
     name = field.name.replace("_", "-")
-    if field.metadata.get("from_file"):
-        return click.option(
-            f"--{name}", cls=Option, type=Lines(), metavar="FILE", callback=lambda ctx, param, lines: lines or (),
-            **{key: field.metadata[key] for key in ("help", "section")},
-        )  # fmt: skip
-    settings = {"default": field.default, **{key: field.metadata[key] for key in ("help", "section")}}
+    about = {key: field.metadata[key] for key in ("help", "section")}
+    if field.metadata["from_file"]:
+        return click.option(f"--{name}", cls=Option, metavar="FILE", callback=_read_lines, **about)
+    settings = {"default": field.default, **about}
     if hint is bool:
         return single_option(f"--{name}/--no-{name}", **settings)
     if get_origin(hint) is tuple:
         item = get_args(hint)[0]
-        parse_item = parse_text if item is str else _number_parser(item)
+        parse_item = parse_text if item is str else number_parser(item)
         return list_option(f"--{name}", parse_item=parse_item, show_default=True, **settings)
     (value_type,) = (kind for kind in get_args(hint) or (hint,) if kind is not NoneType)
     # "none" may be a text: an optional text is None only if the option is not given.
     optional = value_type is not hint and value_type is not str
-    parse = optional_number_parser(value_type) if optional else _SINGLE_VALUE_TYPES[value_type]
+    parse = number_parser(value_type, optional=True) if optional else _SINGLE_VALUE_TYPES[value_type]
     return single_option(f"--{name}", type=parse, **settings)
 
 
-def _number_parser(value_type: type) -> Parse:
-    """Return a parser of numbers, whose error names the expected type."""
+def _read_lines(context: click.Context, param: click.Parameter, path: str | None) -> tuple[str, ...]:
+    """Return the lines of a file of text, which belongs to `FILES_READ` from then on; none without a file."""
+    if path is None:
+        return ()
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise click.BadParameter(f"{abridged(path)}: {reason or error}.", context, param) from None
+    context.meta.setdefault(FILES_READ, []).append(path)
+    return tuple(lines)
+
+
+def number_parser(value_type: type, *, optional: bool = False) -> Parse:
+    """Return a parser of numbers, and if it is `optional` of the word ``none``; its error names the expected type."""
+    name, expected = {int: ("integer", "an integer"), float: ("float", "a number")}[value_type]
 
     def parse(value: str) -> Any:
+        if optional and str(value).lower() == "none":
+            return None
         try:
             return checked_number(value_type(value), value)
         except ValueError:
-            raise click.BadParameter(f"{abridged(value)} is not {parse.__doc__}") from None
+            raise click.BadParameter(f"{abridged(value)} is not {expected}") from None
 
-    parse.__name__, parse.__doc__ = {int: ("integer", "an integer"), float: ("float", "a number")}[value_type]
+    parse.__name__ = f"{name}|none" if optional else name
     return parse
 
 
-_SINGLE_VALUE_TYPES = {int: click.INT, float: _number_parser(float), str: Text()}
-
-
-def optional_number_parser(value_type: type) -> Parse:
-    """Return a parser of numbers and the word ``none``."""
-    parse_number = _number_parser(value_type)
-
-    def parse(value: str) -> Any:
-        return None if str(value).lower() == "none" else parse_number(value)
-
-    parse.__name__ = f"{parse_number.__name__}|none"
-    return parse
+_SINGLE_VALUE_TYPES = {int: click.INT, float: number_parser(float), str: parse_text}
 
 
 def add_options(decorators: Iterable[Decorator]) -> Decorator:

@@ -53,10 +53,6 @@ class Recording:
         written_s = self._written_bytes / _SAMPLE_BYTES / SAMPLE_RATE
         return f"the first {format_time(written_s)} of {format_time(self._samples / SAMPLE_RATE)}"
 
-    def finish(self, *, session_ended: bool) -> None:
-        """Write the audio that waits."""
-        self.file.finish()
-
     def keep(self) -> None:
         """Complete the header and give the file its name; remove it if there was no audio."""
         if self._written_bytes:
@@ -80,8 +76,8 @@ class TranscriptFile:
     recording_path : Path or None
         Path of the recording that the transcript links to.
     make_transcript : callable
-        Makes the transcript of all segments at the end.
-    settling : SettlingSegments, optional
+        Makes the transcript of all segments and of the duration of the audio at the end.
+    settling : SettlingSegments
         Holds the segments back until then.
 
     Raises
@@ -95,13 +91,13 @@ class TranscriptFile:
         path: Path,
         format_name: str,
         recording_path: Path | None,
-        make_transcript: Callable[[tuple[Segment, ...]], Transcript],
-        settling: SettlingSegments | None = None,
+        make_transcript: Callable[[tuple[Segment, ...], float], Transcript],
+        settling: SettlingSegments,
     ) -> None:
         link = RecordingLink(path=recording_path, transcript_folder=path.parent) if recording_path else None
         self._writer = make_writer(format_name, recording=link)
         self._make_transcript = make_transcript
-        self._settling = settling or SettlingSegments()
+        self._settling = settling
         self._segments: list[Segment] = []
         self._has_content = False
         self._piece_ends_s = [0.0]  # the time until which each piece of the file has the text
@@ -119,10 +115,10 @@ class TranscriptFile:
         """Say how much of the text the file holds."""
         return f"the text until {format_time(self._piece_ends_s[self.file.pieces - 1])}"
 
-    def finish(self, *, session_ended: bool) -> None:
+    def finish(self, audio_s: float, *, session_ended: bool) -> None:
         """Write the end of the text, if there was any audio and the session did not fail before its first segment."""
         self._write(self._settling.finish())
-        transcript = self._make_transcript(tuple(self._segments))
+        transcript = self._make_transcript(tuple(self._segments), audio_s)
         self._has_content = bool(self._segments or (session_ended and transcript.duration_s))
         if self._has_content:
             self._append(self._writer.footer(transcript), self._piece_ends_s[-1])
@@ -163,8 +159,8 @@ class Outputs:
 
     Attributes
     ----------
-    recording : Recording or None
-    transcript : TranscriptFile or None
+    samples : int
+        Number of samples that the session has heard, at 16 kHz.
 
     Raises
     ------
@@ -182,13 +178,14 @@ class Outputs:
             self.transcript = open_transcript() if open_transcript else None
         except BaseException:
             if self.recording:
-                self.recording.finish(session_ended=False)
+                self.recording.file.finish()
                 self.recording.keep()
             raise
         files: tuple[Output | None, ...] = (self.recording, self.transcript)
         self._files = [file for file in files if file]
         self._reported = [False] * len(self._files)
         self._finished = False
+        self.samples = 0
 
     def __enter__(self) -> Self:
         return self
@@ -199,6 +196,11 @@ class Outputs:
             for problem in self.problems():
                 with suppress(OSError):  # a terminal that is gone
                     write_stderr(f"harken: {problem}")
+
+    @property
+    def audio_s(self) -> float:
+        """Duration of the audio that the session has heard."""
+        return self.samples / SAMPLE_RATE
 
     @property
     def writable(self) -> bool:
@@ -253,8 +255,10 @@ class Outputs:
         with StopDeferral(_PATIENCE) as deferral:
             deferral.begin()
             self._finished = True
-            for output in self._files:
-                output.finish(session_ended=session_ended)
+            if self.recording:
+                self.recording.file.finish()
+            if self.transcript:
+                self.transcript.finish(self.audio_s, session_ended=session_ended)
             if self.recording and self.transcript:  # hours of text need less space than seconds of audio
                 self.recording.file.make_room_for(self.transcript.file)
             for output in self._files:
@@ -277,7 +281,7 @@ class Outputs:
             file = output.file
             if file.error:
                 yield _problem(output, file.error)
-            elif file.location and not file.has_own_name:
+            elif file.location not in (None, file.path):
                 yield f"{file.path}: another program has written it meanwhile; this session's is {file.location}"
 
 
@@ -344,7 +348,7 @@ class SettlingSegments:
             yield from cut_at_changes(self._waiting.pop(index), self.encode)
 
 
-def make_transcript(segments: tuple[Segment, ...], duration_s: float, params: Mapping[str, Any]) -> Transcript:
+def make_transcript(params: Mapping[str, Any], segments: tuple[Segment, ...], audio_s: float) -> Transcript:
     """Return the transcript of a session with these parameters of the command line."""
     turns = tuple(
         SpeakerTurn(start_s=segment.start_s, end_s=segment.end_s, speaker=name)
@@ -355,7 +359,7 @@ def make_transcript(segments: tuple[Segment, ...], duration_s: float, params: Ma
     return Transcript(
         segments=segments,
         language=languages[-1] if languages else params["language"] or "en",
-        duration_s=duration_s,
+        duration_s=audio_s,
         model=params["model"],
         task=params["task"],
         speakers=speakers_of(turns) if params["speakers"] else None,

@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from harken.cli.exits import EPILOGUE
 from harken.cli.inputs import STDIN, recording_duration_s, refuse_overwriting
-from harken.cli.model_options import load_model, model_files, model_options
+from harken.cli.model_options import chosen_model_files, load_model, model_options
 from harken.cli.options import Command, FilePath, NumberRange, dataclass_options, single_option
 from harken.cli.terminal import write_stderr
 from harken.files import open_atomic
@@ -22,7 +21,7 @@ from harken.transcribe import TranscribeOptions
 picture_option = partial(single_option, section="Picture")
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("file", type=FilePath())
 @picture_option(
     *("-o", "--output"),
@@ -55,9 +54,9 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
     if options.clip_timestamps:
         raise click.UsageError("choose the excerpt with --start and --duration, not with --clip-timestamps")
     recording_duration_s(file)
-    output = output or _default_output(file)
+    output = output or (Path("stdin.plot.html") if file == STDIN else Path(file).with_suffix(".plot.html"))
     draw = _make_renderer(output)
-    refuse_overwriting([output], [file, *model_files(params["model"], params["assistant"], params["adapter"])])
+    refuse_overwriting([output], [file, *chosen_model_files(params)])
     with open_atomic(output) as write:
         samples = read_excerpt(file, start, duration)
         recognizer = load_model(params)
@@ -66,10 +65,6 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
         for chunk in draw(collect_plot_data(recognizer, samples, options, title=title, start_s=start)):
             write(chunk)
     write_stderr(str(output))
-
-
-def _default_output(file: str) -> Path:
-    return Path("stdin.plot.html") if file == STDIN else Path(file).with_suffix(".plot.html")
 
 
 def _make_renderer(output: Path) -> Callable[[PlotData], Iterable[str | bytes]]:

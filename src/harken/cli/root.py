@@ -98,7 +98,7 @@ def harken(context: click.Context) -> int:
 
 def run() -> NoReturn:
     """Run the command line as a process, and end it."""
-    _replace_closed_streams()
+    open_closed_streams()
     sys.excepthook, sys.unraisablehook = print_unless_stop, stop_again
     if os.name == "posix":  # elsewhere only sockets can wake the thread
         watch_signals()
@@ -109,15 +109,6 @@ def run() -> NoReturn:
         # `sys.exit` would flush once more what cannot be written, and wait for threads that still load a model.
         os._exit(code or flush_code)
     sys.exit(code)
-
-
-def _replace_closed_streams() -> None:
-    """Put streams in place of those that the parent process closed: writing to standard output fails, as it should."""
-    open_closed_streams()
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def main(arguments: Sequence[str] | None = None, **loaders: Callable[..., object]) -> int:

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import click
 
 from harken.api import Recognizer, load, load_diarizer
 from harken.checkpoints import check_model_name
-from harken.cli.exits import EPILOGUE, TERMINATED, Stop
+from harken.cli.exits import TERMINATED, Stop
 from harken.cli.model_options import engine_options, model_params
 from harken.cli.options import (
     NO_EFFECT,
@@ -50,7 +49,7 @@ _offered_models = list_option(
 )
 
 
-@click.command("serve", cls=Command, epilog=EPILOGUE)
+@click.command("serve", cls=Command)
 @_offered_models
 @list_option(
     "--alias",
@@ -83,7 +82,7 @@ def command(**params: Any) -> int:
     return 0
 
 
-@click.command("mcp", cls=Command, epilog=EPILOGUE)
+@click.command("mcp", cls=Command)
 @single_option(
     "--root",
     "roots",
@@ -182,8 +181,4 @@ def _announce(address: str) -> None:
 
 def _on_signals(handle: Callable[[], object]) -> AbstractContextManager[None]:
     """Return a block in which a function is called for every signal that ends the process."""
-
-    def handle_signal(number: int, frame: FrameType | None) -> None:
-        handle()
-
-    return handling_signals(handle_signal)
+    return handling_signals(lambda number, frame: handle())

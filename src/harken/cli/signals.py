@@ -31,7 +31,7 @@ ANSWER_S = 0.7
 REPEAT_S = 0.02
 """Time after which a signal is repeated that was dropped."""
 
-SignalHandler = Callable[[int, FrameType | None], None]
+SignalHandler = Callable[[int, FrameType | None], object]
 
 
 @dataclass(slots=True)

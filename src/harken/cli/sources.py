@@ -84,20 +84,11 @@ class ContainerSource:
 
 @dataclass
 class PcmSource:
-    """The `LiveSource` of raw samples on standard input.
+    """The `LiveSource` of raw samples on standard input, in one of `PCM_FORMATS`; the channels are mixed to one."""
 
-    Parameters
-    ----------
-    format : str
-        A key of `PCM_FORMATS`.
-    rate_hz : int
-    channels : int
-        Number of channels, which are mixed to one.
-    """
-
-    format: str = "s16le"
-    rate_hz: int = SAMPLE_RATE
-    channels: int = 1
+    format: str
+    rate_hz: int
+    channels: int
     name = "<stdin>"
     live = True
     lost_s = 0.0
@@ -145,14 +136,7 @@ def _mixed(samples: Floats) -> Floats:
 
 
 class RealTimeSource:
-    """The `LiveSource` that delivers the blocks of another in real time.
-
-    Parameters
-    ----------
-    source : LiveSource
-    clock, sleep : callable
-        Clock and sleep function, in seconds.
-    """
+    """The `LiveSource` that delivers the blocks of another in real time."""
 
     live = True
 
@@ -401,15 +385,7 @@ class Microphone:
 
 
 def microphone_table() -> str:
-    """Return a table of the input devices: number, name, rate and channels; a star marks the default.
-
-    Raises
-    ------
-    BackendUnavailable
-        If sounddevice or PortAudio is not installed.
-    AudioError
-        If there is no input device.
-    """
+    """Return a table of the input devices: number, name, rate and channels; a star marks the default."""
     portaudio = _portaudio()
     devices = [device for device in portaudio.query_devices() if device["max_input_channels"] > 0]
     if not devices:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Never, Self, TextIO
 
@@ -33,7 +34,7 @@ from harken.formats import (
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from harken.results import Segment, Transcript
+    from harken.results import Segment
     from harken.transcribe.options import ProgressCallback
 
 CLEAR_LINE = "\r\033[2K"
@@ -97,15 +98,20 @@ def stdout_errors() -> Iterator[None]:
 
 
 def open_closed_streams() -> None:
-    """Open the null device in place of standard streams that are closed.
+    """Open the null device in place of standard streams that the parent process closed.
 
-    Otherwise the next file opened would take their number, and what a library prints would go into that file.
+    Otherwise the next file opened would take their number, and what a library prints would go into that file. Writing
+    to standard output fails, as it should.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 @cache
@@ -146,6 +152,18 @@ def format_table(rows: Iterable[tuple[str, ...]]) -> str:
 def pluralize(count: int, noun: str) -> str:
     """Format a count with its noun in the singular or plural."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def disk_size(path: Path) -> int:
+    """Return the number of bytes of a file, or of all files in a folder; those that are gone do not count."""
+    if path.is_file():
+        return path.stat().st_size
+    size = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                size += os.path.getsize(os.path.join(folder, name))
+    return size
 
 
 def human_size(size: int) -> str:
@@ -271,10 +289,6 @@ class TimestampedLines(TranscriptFormat):
         text = f"{speaker}: {segment.text.strip()}" if speaker else segment.text
         return f"{format_timed_text(segment.start_s, segment.end_s, text)}\n"
 
-    def footer(self, transcript: Transcript) -> str:
-        """Return an empty text: there is no footer."""
-        return ""
-
 
 class Screen(ProgressBar):
     """The output of a command: a terminal with a progress bar at the bottom, or files and pipes.
@@ -299,8 +313,16 @@ class Screen(ProgressBar):
         else:
             write_stdout(text)
 
-    def show_status(self, text: str) -> None:
-        """Show a status on a line that the next output overwrites; an empty text removes it."""
+    @contextmanager
+    def status(self, text: str) -> Iterator[None]:
+        """Show a status during a block, on a line that the next output overwrites."""
+        self._show_status(text)
+        try:
+            yield
+        finally:
+            self._show_status("")
+
+    def _show_status(self, text: str) -> None:
         self._idle_since_s = perf_counter()
         if self.enabled and not self.is_shown:
             write_stderr(text, before=CLEAR_LINE, end="")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from harken.api import Recognizer, load
-from harken.cli.exits import EPILOGUE, Stop, signal_stop
+from harken.cli.exits import Stop, signal_stop
 from harken.cli.inputs import refuse_writing_into
 from harken.cli.model_options import chosen_loader, download_option, model_files, revision_option
 from harken.cli.options import (
@@ -51,13 +51,6 @@ TrainOptionsT = TypeVar("TrainOptionsT", bound=TrainOptions)
 files_option = partial(single_option, section="Files")
 
 
-def _parse_path(value: str) -> str:
-    return value
-
-
-_parse_path.__name__ = "path"
-
-
 def training_options(
     options_class: type[TrainOptions], data_class: type[DataOptions] = DataOptions
 ) -> Callable[[Any], Any]:
@@ -65,7 +58,8 @@ def training_options(
     decorators = (
         list_option(
             "--data",
-            parse_item=_parse_path,
+            parse_item=str,
+            metavar="PATH,...",
             empty=False,
             section="Files",
             required=True,
@@ -73,7 +67,8 @@ def training_options(
         ),
         list_option(
             "--held-out-data",
-            parse_item=_parse_path,
+            parse_item=str,
+            metavar="PATH,...",
             empty=False,
             section="Files",
             help="Manifests and folders to evaluate on, instead of a share of the data.",
@@ -116,9 +111,8 @@ def make_task(
 
     set_num_threads(params["threads"])
     data, options = options_from(data_class, params), options_from(options_class, params)
-    warn = write_stderr
-    entries = read_entries(params["data"], warn, needs_text=needs_text)
-    held_out_entries = read_entries(params["held_out_data"], warn, needs_text=needs_text)
+    entries = read_entries(params["data"], write_stderr, needs_text=needs_text)
+    held_out_entries = read_entries(params["held_out_data"], write_stderr, needs_text=needs_text)
     checkpoint = find_model(model, params)
     _check_out(params, [model, str(checkpoint.path)], [*entries, *held_out_entries])
     make_folder(params["out"].parent)
@@ -134,13 +128,7 @@ def make_task(
 
 
 def _check_out(params: Mapping[str, Any], models: Sequence[str], entries: Sequence[Entry]) -> None:
-    """Refuse a folder for the result that holds what is read, or that lies in a model.
-
-    Raises
-    ------
-    click.UsageError
-        If it is one.
-    """
+    """Refuse a folder for the result that holds what is read, or that lies in a model."""
     from harken.manifests import manifest_path
 
     models = [*filter(None, [*models, params.get("init_from")])]
@@ -234,7 +222,7 @@ def _format_curve(points: Sequence[EvalPoint]) -> str:
     return "".join([f"{'step':>7}  {'acceptance':>10}  {'tokens per pass':>17}  {'loss':>8}\n", *rows])
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("model", type=FilePath())
 @files_option(
     "--layers",
@@ -275,7 +263,7 @@ def distill_command(model: str, layers: int, init_from: str | None, **params: An
     run_task(task, params, lambda callbacks: distill(task, layers, load, callbacks, initial_decoder))
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("model", type=FilePath())
 @files_option(
     "--freeze-encoder/--no-freeze-encoder",
@@ -298,7 +286,7 @@ def finetune_command(model: str, freeze_encoder: bool, **params: Any) -> None:
     run_task(task, params, lambda callbacks: finetune(task, freeze_encoder, load, callbacks))
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("model", type=FilePath())
 @training_options(AdaptOptions, AdaptDataOptions)
 def adapt_command(model: str, **params: Any) -> None:

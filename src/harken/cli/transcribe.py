@@ -15,9 +15,7 @@ from time import sleep
 from typing import Any, NoReturn
 
 import click
-from click.core import ParameterSource
 
-from harken.cli.exits import EPILOGUE
 from harken.cli.files_job import FilesJob
 from harken.cli.inputs import STDIN, expand_patterns, read_draft, recording_reference
 from harken.cli.model_options import model_options, speaker_options
@@ -26,6 +24,7 @@ from harken.cli.options import (
     Command,
     FilePath,
     decoding_options,
+    is_given,
     layout_options,
     list_option,
     progress_option,
@@ -61,7 +60,7 @@ def _parse_format_name(text: str) -> str:
 output_option = partial(single_option, section="Output")
 
 
-@click.command(cls=Command, epilog=EPILOGUE)
+@click.command(cls=Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FilePath())
 @list_option(
     *("-f", "--format", "format_names"),
@@ -193,7 +192,7 @@ def _with_word_timestamps(
     """Turn on word timestamps if the output shows words, unless the user turned them off."""
     if options.word_timestamps or not (speakers or layout.needs_words or WORD_FORMATS & {*format_names}):
         return options
-    if click.get_current_context().get_parameter_source("word_timestamps") is ParameterSource.DEFAULT:
+    if not is_given("word_timestamps"):
         return replace(options, word_timestamps=True)
     if speakers:
         raise click.UsageError("--no-word-timestamps excludes --speakers, which says who said each word")
@@ -213,19 +212,6 @@ def watch(job: FilesJob, names: Sequence[str]) -> NoReturn:
     A recording that had its transcripts, or a refusal, when it was first seen is left alone. One that is none is
     reported, and tried again only if it changes. One that fails, for want of space or since another process transcribes
     it, is tried again after longer and longer waits.
-
-    Parameters
-    ----------
-    job : FilesJob
-    names : sequence of str
-        Folders, and patterns of files.
-
-    Raises
-    ------
-    click.UsageError
-        If a name is neither.
-    Stop
-        At a signal.
     """
     for name in names:
         if not (os.path.isdir(name) or any(character in name for character in "*?[")):

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from harken.cli.exits import EPILOGUE, SOME_FAILED
+from harken.cli.exits import SOME_FAILED
 from harken.cli.inputs import recording_reference
 from harken.cli.options import Command, FilePath, dataclass_options
 from harken.cli.terminal import format_time, pluralize, write_stderr, write_stdout
@@ -70,11 +70,7 @@ class TranscriptFiles:
         with self._open(source, self.paths[source]) as write:
             yield write
         partial_paths = map(partial_path, self.paths[source].values())
-        for path in (
-            *partial_paths,
-            *self._beside(source, JOURNAL_SUFFIX),
-            *self._beside(source, REFUSAL_SUFFIX),
-        ):
+        for path in (*partial_paths, *self._beside(source, JOURNAL_SUFFIX, REFUSAL_SUFFIX)):
             with suppress(OSError):
                 path.unlink()
 
@@ -123,10 +119,10 @@ class TranscriptFiles:
         is_kept = self.keep_journals and os.path.isfile(source)
         return next(self._beside(source, suffix), None) if is_kept else None
 
-    def _beside(self, source: str, suffix: str) -> Iterator[Path]:
-        """Yield the path of a file beside the first transcript of a recording, if it is transcribed to files."""
+    def _beside(self, source: str, *suffixes: str) -> Iterator[Path]:
+        """Yield the paths of files beside the first transcript of a recording, if it is transcribed to files."""
         for path in [*self.paths[source].values()][:1]:
-            yield path.with_name(f"{Path(source).stem}{suffix}")
+            yield from (path.with_name(f"{Path(source).stem}{suffix}") for suffix in suffixes)
 
     @contextmanager
     def _open(self, source: str, paths: Mapping[str, Path]) -> Iterator[Callable[[Transcript], None]]:
@@ -170,7 +166,7 @@ def partial_path(path: Path) -> Path:
     return path.with_name(path.name + PARTIAL_SUFFIX)
 
 
-@click.command("check", cls=Command, epilog=EPILOGUE)
+@click.command("check", cls=Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FilePath())
 @dataclass_options(Layout, exclude=("highlight_words", "karaoke", "embed_audio", "speakers"))
 def check_command(files: Sequence[str], **params: Any) -> int:

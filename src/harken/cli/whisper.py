@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from harken import __version__
-from harken.cli.exits import EPILOGUE
 from harken.cli.files_job import FilesJob
 from harken.cli.inputs import expand_patterns
 from harken.cli.options import (
@@ -24,9 +22,10 @@ from harken.cli.options import (
     FilePath,
     NoEffect,
     Option,
-    Text,
     checked_number,
-    optional_number_parser,
+    is_given,
+    number_parser,
+    parse_text,
 )
 from harken.cli.terminal import Screen, TimestampedLines, write_stderr
 from harken.errors import OptionError
@@ -97,8 +96,8 @@ class Row:
     name: str = ""
 
 
-_BOOL, _TEXT, _PATH = click.BOOL, Text(), FilePath()
-_NUMBER, _INTEGER = optional_number_parser(float), optional_number_parser(int)
+_BOOL, _TEXT, _PATH = click.BOOL, parse_text, FilePath()
+_NUMBER, _INTEGER = number_parser(float, optional=True), number_parser(int, optional=True)
 _OWN = TranscribeOptions()
 ROWS: Mapping[str, Sequence[Row]] = {
     "Model": (
@@ -249,9 +248,7 @@ def _harken_params(given: Mapping[str, Any]) -> dict[str, Any]:
         "download": not given["local_files_only"],
         "language": _language(given["language"], model),
         "temperatures": _temperatures(given["temperatures"], given["increment"]),
-        "beam_size": _or_one(given["beam_size"]),
-        "best_of": _or_one(given["best_of"]),
-        "patience": _or_one(given["patience"]),
+        **{name: _or_one(given[name]) for name in ("beam_size", "best_of", "patience")},
         "batch_size": _or_one(given["batch_size"]) if batched else None,
         "vad": given["vad"] or batched,
         "vad_min_speech_s": given["vad_min_speech_s"] / 1000,
@@ -309,13 +306,12 @@ def _temperatures(first: float, step: float | None) -> tuple[float, ...]:
 
 def _ignored(params: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options that were given, and have no meaning here."""
-    context = click.get_current_context()
     without = {f"ignored_{number}" for number in range(len(IGNORED))}
     if params["backend"] == "auto":
         without |= {"fp16"} | ({"compute_type"} if params["precision"] == "auto" else set())
-    for option in context.command.params:
-        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-        if option.name in without and given and params[option.name] not in ("auto", "default"):
+    for option in click.get_current_context().command.params:
+        name = option.name or ""
+        if name in without and is_given(name) and params[name] not in ("auto", "default"):
             yield max(option.opts, key=len)
 
 
@@ -331,6 +327,5 @@ command = Command(
         ),
     ],
     help=_run.__doc__,
-    epilog=EPILOGUE,
 )
 click.version_option(__version__, message="harken %(version)s")(command)
