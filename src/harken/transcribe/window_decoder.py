@@ -96,6 +96,10 @@ class EncodedBatch:
     draft_context: DraftContext | None = None
     probabilities: list[dict[str, float]] = field(default_factory=list)
 
+    def release(self) -> None:
+        """Give up the memory of the features; the windows are encoded again."""
+        del self.features, self.draft_context
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedWindow:
@@ -358,6 +362,9 @@ class WindowDecoder:
         }
         if rejections:
             windows = [requests[i].encoded.window for i in rejections]
+            relied_on = {request.encoded.batch for i, request in enumerate(requests) if i not in rejections}
+            for batch in {requests[i].encoded.batch for i in rejections} - relied_on:
+                batch.release()
             retries = {
                 i: replace(requests[i], encoded=encoded, draft_tokens=results[i].decoded.hypothesis.tokens)
                 for i, encoded in zip(rejections, self.encode(windows, whole=True), strict=True)
