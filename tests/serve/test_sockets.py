@@ -39,7 +39,8 @@ async def test_the_results_of_deepgram(stage):
     events = "interim_results=true&vad_events=true&utterance_end_ms=1000&endpointing=25&filler_words=false"
     query = f"{RAW}&{events}&language=en-US&keyterm=Ask&keyterm=not&model=nova-3"
     asked = parse_query(QueryParams(query), stage.service)
-    assert (asked.options.language, asked.options.hotwords) == ("en", ("Ask", "not"))
+    options = asked.stream.options
+    assert (options.language, options.hotwords) == ("en", ("Ask", "not"))
     translator = DeepgramTranslator(asked, "id")
     shown = interim(" Ask", tentative=" nut", at_s=1.0)
     events = (speech_started(0.2), shown, final(" Ask", " not!"), speech_ended(2.0))
@@ -105,6 +106,14 @@ async def test_an_address_that_asks_for_what_is_not_allowed_is_refused(stage, qu
     client = await stage.connect(type("Asking", (DeepgramClient,), {"query": query.encode()}))
     await until(client.serving.done)
     assert (client.close_code, client.messages[-1]["err_code"]) == (400, code)
+
+
+@played()
+async def test_a_language_that_the_model_does_not_know_is_refused_before_any_audio(stage):
+    client = await stage.connect(type("Asking", (DeepgramClient,), {"query": f"{RAW}&language=de".encode()}))
+    await until(client.serving.done)
+    assert (client.close_code, client.errors) == (1008, ["invalid_value"])
+    assert client.messages[0]["description"].startswith("language='de'")
 
 
 @played(gate_from=0)

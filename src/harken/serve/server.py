@@ -212,7 +212,7 @@ def _configure_log(log_format: str) -> None:
     handler.setFormatter(
         _JsonFormatter() if log_format == "json" else _TextFormatter("%(asctime)s %(message)s")
     )
-    for name in ("harken.serve", "uvicorn.error"):
+    for name in ("harken", "uvicorn.error"):  # the former also says what loading a model had to do without
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.propagate = False
