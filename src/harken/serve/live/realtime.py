@@ -44,7 +44,7 @@ from harken.serve.live.translator import (
     Translator,
 )
 from harken.serve.live.turns import EventWriter, Turns
-from harken.serve.rest.forms import bounded_body
+from harken.serve.rest.forms import received_body
 from harken.serve.service import Service
 from harken.serve.work.jobs import Failed, LiveUpdate
 
@@ -153,7 +153,7 @@ def _refuse_tickets(tickets: Tickets, headers: Headers) -> None:
 
 
 async def _read_body(request: Request) -> dict[str, Any]:
-    body = await Request(request.scope, bounded_body(request.scope, request.receive, MAX_BODY_BYTES)).body()
+    body = await received_body(request, MAX_BODY_BYTES)
     return _read_json(body) if body.strip() else {}
 
 

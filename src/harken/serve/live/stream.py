@@ -10,7 +10,7 @@ import asyncio
 import hmac
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from secrets import token_hex, token_urlsafe
 from types import MappingProxyType
 from typing import Any
@@ -78,11 +78,11 @@ class Hello:
         True to tell speakers apart.
     """
 
-    model: str | None = None
-    options: TranscribeOptions = field(default_factory=TranscribeOptions)
-    stream_options: StreamOptions = field(default_factory=StreamOptions)
-    audio: AudioFormat = field(default_factory=AudioFormat)
-    speakers: bool = False
+    model: str | None
+    options: TranscribeOptions
+    stream_options: StreamOptions
+    audio: AudioFormat
+    speakers: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,11 @@ def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | No
     return receive_bounded
 
 
+async def received_body(request: Request, max_bytes: int) -> bytes:
+    """Receive the body of a request, which is bounded."""
+    return await Request(request.scope, bounded_body(request.scope, request.receive, max_bytes)).body()
+
+
 class Upload(io.RawIOBase):
     """An uploaded recording, under a name that tells nothing of the client or the server.
 
