@@ -115,7 +115,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """True if requests are taken, and what was to be loaded first has been; also while idle models are unloaded."""
-        return not self.draining.is_set() and (bool(self.models.load_s) or not self.options.preload)
+        return not self.draining.is_set() and (self.models.has_loaded or not self.options.preload)
 
     async def preload(self) -> None:
         """Load all models."""
