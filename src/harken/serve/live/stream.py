@@ -221,7 +221,7 @@ class ResumableStream(Translator):
         What its client is told of its latency.
     on_expiry : coroutine function
         Called with it once it has not been resumed in time.
-    captions : str, optional
+    captions : str or None
         As for `Session`.
 
     Attributes
@@ -240,7 +240,7 @@ class ResumableStream(Translator):
         model: str,
         plan: LatencyPlan,
         on_expiry: Callable[[ResumableStream], Coroutine[Any, Any, None]],
-        captions: str | None = None,
+        captions: str | None,
     ) -> None:
         self.id, self.token = token_hex(8), token_urlsafe(24)
         self.refused = False
@@ -253,7 +253,7 @@ class ResumableStream(Translator):
         self._on_expiry = on_expiry
         self._expiry: asyncio.Task[None] | None = None
         limit_s = service.options.session_limit_s
-        self.session = Session(service, self, self._log, limit_s=limit_s, outlives=True, captions=captions)
+        self.session = Session(service, self, limit_s=limit_s, kept=self._log, captions=captions)
 
     @property
     def idle(self) -> bool:
