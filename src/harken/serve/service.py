@@ -243,12 +243,9 @@ class Service:
 
         Raises
         ------
-        RequestError
-            As for `file`.
-        OptionError
+        RequestError, OptionError
             As for `file`.
         """
-
         diarizer = await self.diarizer("speakers") if speakers else None
 
         def make_job(model: LoadedModel, on_end: Callable[[], None]) -> LiveJob:
@@ -285,15 +282,7 @@ class Service:
         *,
         speakers: bool = False,
     ) -> LatencyPlan:
-        """Return the plan of a live stream, without holding room for it.
-
-        Raises
-        ------
-        RequestError
-            As for `stream`.
-        OptionError
-            As for `stream`.
-        """
+        """Return the plan of a live stream, without holding room for it; the errors are those of `stream`."""
         async with self.stream(model_name, options, stream_options, speakers=speakers) as job:
             job.close()
             async for update in job.updates:

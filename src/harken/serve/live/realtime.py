@@ -383,13 +383,7 @@ class RealtimeSession(Translator):
 
 
 def _read_json(message: str | bytes) -> dict[str, Any]:
-    """Return the object in a message.
-
-    Raises
-    ------
-    RequestError
-        If there is none.
-    """
+    """Return the object in a message; an error says that there is none."""
     problem = RequestError("a message is not a JSON object; allowed is one event in each", code="invalid_json")
     return object_in(message, problem, parse_constant=_refuse_constant)
 
@@ -425,13 +419,7 @@ def _check_event(event: dict[str, Any], known: Mapping[str, tuple[Any, ...]]) ->
 
 
 def _decoded_audio(audio: Any) -> bytes:
-    """Return the bytes of an append.
-
-    Raises
-    ------
-    RequestError
-        If it is not base64, or too long.
-    """
+    """Return the bytes of an append, which is base64 of a length that is bounded."""
     if not isinstance(audio, str):
         raise invalid_value("audio", audio, "a text in base64", "invalid_type")
     if len(audio) > MAX_APPEND_CHARS:
