@@ -81,7 +81,9 @@ class Script:
         for output in outputs:
             try:
                 done += (
-                    [] if isinstance(output, Check) and resolve_model(output.model) else [self._checked(output)]
+                    []
+                    if isinstance(output, Check) and resolve_model(output.stream.model)
+                    else [self._checked(output)]
                 )
             except RequestError as error:
                 done += self.done(self.session.failed(error))

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from clients import DeepgramClient, VoskClient, played, until
+from clients import DeepgramClient, VoskClient, asking, played, until
 from leaping import leap
 from realtime_script import final, interim
 from starlette.datastructures import QueryParams
@@ -103,14 +103,14 @@ async def test_finalize_is_answered_even_if_nothing_was_said(stage):
 )
 @played()
 async def test_an_address_that_asks_for_what_is_not_allowed_is_refused(stage, query, code):
-    client = await stage.connect(type("Asking", (DeepgramClient,), {"query": query.encode()}))
+    client = await stage.connect(asking(DeepgramClient, query=query.encode()))
     await until(client.serving.done)
     assert (client.close_code, client.messages[-1]["err_code"]) == (400, code)
 
 
 @played()
 async def test_a_language_that_the_model_does_not_know_is_refused_before_any_audio(stage):
-    client = await stage.connect(type("Asking", (DeepgramClient,), {"query": f"{RAW}&language=de".encode()}))
+    client = await stage.connect(asking(DeepgramClient, query=f"{RAW}&language=de".encode()))
     await until(client.serving.done)
     assert (client.close_code, client.errors) == (1008, ["invalid_value"])
     assert client.messages[0]["description"].startswith("language='de'")

@@ -253,8 +253,8 @@ class Session:
         match output:
             case OpenStream():
                 await self._open(output)
-            case Check(model, options, speakers):
-                await self._service.check(model, options, speakers=speakers)
+            case Check(stream):
+                await self._service.check(stream.model, stream.options, speakers=stream.speakers)
             case Audio():
                 await self._take(output)
             case Flush(token, drops):

@@ -153,8 +153,7 @@ class DeepgramTranslator(Translator):
         self._last_word_s = inf  # end of the last word before silence
 
     def opened(self) -> Iterator[Output]:
-        stream = self._asked.stream
-        yield Check(stream.model, stream.options, stream.speakers)
+        yield Check(self._asked.stream)
 
     def received(self, message: str | bytes) -> Iterator[Output]:
         if isinstance(message, bytes):
