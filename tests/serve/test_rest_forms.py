@@ -42,12 +42,9 @@ def test_both_spellings_of_lists_are_read():
 
 
 def test_a_language_is_any_tag_and_none_is_detected():
+    told = TranscribeOptions(language="pt", languages=("en", "he", "zh-Hant"))
     for language, languages, expected in (
-        (
-            "pt_BR",
-            ("en-GB", "iw", "zh-TW"),
-            TranscribeOptions(language="pt", languages=("en", "he", "zh-Hant")),
-        ),
+        ("pt_BR", ("en-GB", "iw", "zh-TW"), told),
         ("auto", ("de", "und"), TranscribeOptions()),
     ):
         asked = parse(("language", language), *(("languages[]", each) for each in languages))
