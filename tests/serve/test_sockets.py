@@ -1,10 +1,11 @@
 """The messages of the sockets of Deepgram and Vosk, beside what the clients of all protocols can rely on."""
 
+import asyncio
 import json
 
 import pytest
 from clients import DeepgramClient, VoskClient, asking, played, until
-from leaping import leap
+from leaping import leap, settled
 from realtime_script import final, interim
 from starlette.datastructures import QueryParams
 from talking import words_said
@@ -114,6 +115,16 @@ async def test_a_language_that_the_model_does_not_know_is_refused_before_any_aud
     await until(client.serving.done)
     assert (client.close_code, client.errors) == (1008, ["invalid_value"])
     assert client.messages[0]["description"].startswith("language='de'")
+
+
+@played()
+async def test_the_end_of_the_server_does_not_wait_for_what_is_checked_first(stage):
+    stage.service.check = lambda *given, **named: asyncio.Event().wait()  # as while a model is loaded
+    client = await stage.connect(DeepgramClient)
+    await settled()
+    await stage.service.drain()
+    await until(client.serving.done)
+    assert (client.errors, client.close_code) == (["draining"], 1012)
 
 
 @played(gate_from=0)

@@ -118,7 +118,7 @@ class Session:
         """Serve a client whose session ends with its connection."""
         with self._service.in_progress():
             try:
-                await self._perform(self._translator.opened())
+                self._handling = self._start(self._perform(self._translator.opened()))
                 await self.serve(line)
             finally:
                 await self.aclose()
