@@ -382,6 +382,11 @@ class StreamedFileClient(FileClient):
         return deltas
 
 
+def asking(protocol: type[Client], **fields: Any) -> type[Client]:
+    """Return a protocol whose clients ask for something."""
+    return type(protocol.__name__, (protocol,), fields)
+
+
 class Stage:
     """A service whose model, behind a `Gate`, hears a word in each tenth of a second, and those who talk with it."""
 

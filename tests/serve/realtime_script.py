@@ -80,9 +80,10 @@ class Script:
         done: list[Any] = []
         for output in outputs:
             try:
-                done += (
-                    [] if isinstance(output, Check) and resolve_model(output.model) else [self._checked(output)]
-                )
+                if isinstance(output, Check):
+                    resolve_model(output.stream.model)
+                else:
+                    done.append(self._checked(output))
             except RequestError as error:
                 done += self.done(self.session.failed(error))
         return done

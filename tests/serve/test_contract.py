@@ -14,6 +14,7 @@ from clients import (
     StreamedFileClient,
     VoskClient,
     WyomingClient,
+    asking,
     played,
     until,
 )
@@ -277,11 +278,6 @@ async def test_a_bad_message_is_answered_in_a_line(stage, protocol, message, err
     if protocol is OwnClient:  # it has ended for good
         assert (await client.resumed(0)).errors == ["session_not_found"]
         assert stage.n_held == 0
-
-
-def asking(protocol, **fields):
-    """Return a protocol whose clients ask for something."""
-    return type(protocol.__name__, (protocol,), fields)
 
 
 def sharing(protocol):

@@ -159,11 +159,8 @@ def test_language_is_detected(agent):
 
 
 def test_it_ends_by_a_signal_while_a_client_listens_and_says_why_it_cannot_begin(agent, caplog):
-    client_info = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    }
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    client_info = about | {"clientInfo": {"name": "test", "version": "1"}}
     initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client_info}
     accepts = {"accept": "application/json, text/event-stream"}
     signals = []

@@ -106,12 +106,8 @@ def test_a_file_is_transcribed_played_and_saved_and_a_bad_one_says_why(page, unh
     options = ("--word-timestamps", "--no-progress", "--quiet", "-f", "srt", "-o", str(tmp_path))
     assert main(["transcribe", str(EXAMPLE), *options]) == 0
     assert saved == (tmp_path / "jfk.srt").read_bytes()
-    for format, beginning in {
-        "vtt": b"WEBVTT",
-        "json": b"{",
-        "txt": b"And so",
-        "html": b"<!doctype html>",
-    }.items():
+    beginnings = {"vtt": b"WEBVTT", "json": b"{", "txt": b"And so", "html": b"<!doctype html>"}
+    for format, beginning in beginnings.items():
         assert page.download(f'button[aria-label="Download jfk.{format}"]').strip().startswith(beginning)
     picture(page, "file.png")
     page.click('button[aria-label="Remove: broken.mp3"]')

@@ -50,9 +50,7 @@ def transcript_of(events):
     return " ".join(event["transcript"] for event in events if event["type"].endswith(COMPLETED))
 
 
-def test_what_the_model_cannot_do_is_refused_at_the_update_and_the_session_stays_as_it_was(
-    server,
-):
+def test_what_the_model_cannot_do_is_refused_at_the_update_and_the_session_stays_as_it_was(server):
     language = "session.audio.input.transcription.language"
     with server.client(KEY).realtime.connect(extra_query=INTENT) as connection:
         configure(connection, transcription={"language": "en", "prompt": "before"}, turn_detection=None)

@@ -81,9 +81,8 @@ def test_only_what_an_update_names_changes():
     assert shown["audio"]["input"]["transcription"] == expected
     assert config_after(first, audio_input(transcription=None)) == config_after({})
     kinds = ({"silence_duration_ms": 700}, {"type": "semantic_vad"}, {"type": "server_vad"})
-    assert config_after(*(audio_input(turn_detection=kind) for kind in kinds)) == config_after(
-        {}
-    )  # of another kind
+    of_another_kind = config_after(*(audio_input(turn_detection=kind) for kind in kinds))
+    assert of_another_kind == config_after({})
 
 
 def test_the_beta_dialect_names_formats_in_its_own_way():

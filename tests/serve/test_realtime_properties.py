@@ -70,9 +70,8 @@ def test_items_are_announced_and_completed_once_in_every_order_of_events(happeni
     events = script.append(0.5)
     for i, happening in enumerate(happenings):
         word = words[i % len(words)]
-        whole = (
-            [] if detects else [transcribed(word, *words[:2])]
-        )  # as at the flush; here at once, of its own words
+        # As at the flush; here at once, of its own words.
+        whole = [] if detects else [transcribed(word, *words[:2])]
         session = {"audio": {"input": {"transcription": {"delay": "high" if i % 2 else "low"}}}}
         events += {
             "w": lambda word=word: script.say(interim(word, tentative=" so")),

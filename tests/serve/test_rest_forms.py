@@ -42,12 +42,9 @@ def test_both_spellings_of_lists_are_read():
 
 
 def test_a_language_is_any_tag_and_none_is_detected():
+    told = TranscribeOptions(language="pt", languages=("en", "he", "zh-Hant"))
     for language, languages, expected in (
-        (
-            "pt_BR",
-            ("en-GB", "iw", "zh-TW"),
-            TranscribeOptions(language="pt", languages=("en", "he", "zh-Hant")),
-        ),
+        ("pt_BR", ("en-GB", "iw", "zh-TW"), told),
         ("auto", ("de", "und"), TranscribeOptions()),
     ):
         asked = parse(("language", language), *(("languages[]", each) for each in languages))
@@ -152,10 +149,8 @@ def test_a_form_that_is_cut_short_is_refused_wherever_it_is_cut(http):
 def test_forms_with_too_many_or_too_large_parts_are_refused(http):
     fields = [(f'name="f{n}"', b"x") for n in range(1000)]
     files = [(f'name="f{n}"; filename="x"', b"x") for n in range(9)]
-    large_field, long_header = (
-        ('name="prompt"', b"x" * (MAX_FIELD_BYTES + 1)),
-        (f'name="x"; j="{"x" * 100_000}"', b"x"),
-    )
+    large_field = ('name="prompt"', b"x" * (MAX_FIELD_BYTES + 1))
+    long_header = (f'name="x"; j="{"x" * 100_000}"', b"x")
     large = [(f'name="f{n}"', b"x" * MAX_FIELD_BYTES) for n in range(5)]
     for parts in (fields, files, [large_field], large, [long_header]):
         check_refused(post_body(http, form_body(*parts)), 400, "invalid_form", None)

@@ -2,7 +2,6 @@
 
 import asyncio
 from base64 import b64encode
-from threading import Event
 
 import numpy as np
 import openai
@@ -23,7 +22,7 @@ from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
 from harken.types import SAMPLE_RATE
-from serving import MAX_WAIT_S, serving
+from serving import serving
 
 RECORDING = wav(np.zeros(12 * SAMPLE_RATE, np.float32))  # 24 segments
 SAMPLE = np.full(4 * SAMPLE_RATE, 0.1, np.float32)
@@ -163,22 +162,3 @@ async def test_missing_models_are_said_without_their_path_and_looked_for_again_a
     first, second = await asyncio.gather(service.diarizer("diarize"), service.diarizer("diarize"))
     assert first is second is await service.diarizer("diarize")
     assert loader.n_loads == 2
-
-
-def test_the_end_of_the_server_does_not_wait_for_the_loading():
-    loaded = Event()
-
-    def load():
-        assert loaded.wait(MAX_WAIT_S)
-        return TurnsDiarizer()
-
-    async def use():
-        service = Service(lambda id: None, ["tones"], ServeOptions(), {}, load)
-        asking = asyncio.create_task(service.diarizer("diarize"))
-        await asyncio.sleep(0)
-        await service.close()
-        with pytest.raises(RequestError, match="the server has ended"):
-            await asking
-
-    asyncio.run(use())
-    loaded.set()

@@ -19,9 +19,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
 ADDRESS = "127.0.0.1:8765"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-PYTHON = [
-    code for code in BLOCKS if "known_speaker" not in code
-]  # test_rest_speakers.py does that, without models
+# What is left out test_rest_speakers.py does, without models.
+PYTHON = [code for code in BLOCKS if "known_speaker" not in code]
 CURL = [line for line in PAGE.splitlines() if line.startswith("curl ")]
 
 pytestmark = [

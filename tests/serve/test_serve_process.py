@@ -61,10 +61,26 @@ def serve(*options):
         process.stderr.close()
 
 
-def test_what_cannot_be_served_is_refused_in_one_line(capsys, monkeypatch):
-    for name in ("harken.serve", "uvicorn.error"):  # whose handlers would write to what pytest closes
+@pytest.fixture
+def own_log(monkeypatch):
+    """Loggers whose handlers go with the test: they would write to what pytest closes."""
+    for name in ("harken", "uvicorn.error"):
         monkeypatch.setattr(logging.getLogger(name), "handlers", [])
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+
+
+@pytest.mark.usefixtures("own_log")
+def test_every_line_of_the_log_is_json_if_it_is_to_be(capsys):
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        assert main(["serve", "--log-format", "json", "--port", str(taken.getsockname()[1])]) == 2
+    capsys.readouterr()
+    for name in ("harken", "harken.serve"):  # the former tells what loading a model had to do without
+        logging.getLogger(name).warning("a line")
+        assert json.loads(capsys.readouterr().err)["event"] == "a line"
+
+
+@pytest.mark.usefixtures("own_log")
+def test_what_cannot_be_served_is_refused_in_one_line(capsys):
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = str(taken.getsockname()[1])
         for options, code, expected in (

@@ -89,16 +89,19 @@ async def test_work_that_outlasts_the_draining_is_abandoned(stage):
     assert job.done
 
 
-def test_who_waits_for_a_model_while_the_server_ends_is_told_to_come_again():
+@pytest.mark.parametrize("tells_speakers", [False, True])
+def test_who_waits_for_a_model_while_the_server_ends_is_told_to_come_again(tells_speakers):
     loading, never = Event(), Event()
 
-    def load(id):
+    def load(*id):
         loading.set()
         never.wait()
 
     async def use():
-        service = Service(load, ["tiny.en"], ServeOptions(preload=False), {})
-        request = asyncio.create_task(file_segments(service, np.zeros(WORD_SAMPLES, np.float32)))
+        service = Service(load, ["tiny.en"], ServeOptions(preload=False), {}, load)
+        samples = np.zeros(WORD_SAMPLES, np.float32)
+        wanted = service.diarizer("speakers") if tells_speakers else file_segments(service, samples)
+        request = asyncio.create_task(wanted)
         await asyncio.to_thread(loading.wait)
         await service.close()
         with pytest.raises(RequestError) as told:

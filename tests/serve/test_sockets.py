@@ -1,10 +1,11 @@
 """The messages of the sockets of Deepgram and Vosk, beside what the clients of all protocols can rely on."""
 
+import asyncio
 import json
 
 import pytest
-from clients import DeepgramClient, VoskClient, played, until
-from leaping import leap
+from clients import DeepgramClient, VoskClient, asking, played, until
+from leaping import leap, settled
 from realtime_script import final, interim
 from starlette.datastructures import QueryParams
 from talking import words_said
@@ -39,7 +40,8 @@ async def test_the_results_of_deepgram(stage):
     events = "interim_results=true&vad_events=true&utterance_end_ms=1000&endpointing=25&filler_words=false"
     query = f"{RAW}&{events}&language=en-US&keyterm=Ask&keyterm=not&model=nova-3"
     asked = parse_query(QueryParams(query), stage.service)
-    assert (asked.options.language, asked.options.hotwords) == ("en", ("Ask", "not"))
+    options = asked.stream.options
+    assert (options.language, options.hotwords) == ("en", ("Ask", "not"))
     translator = DeepgramTranslator(asked, "id")
     shown = interim(" Ask", tentative=" nut", at_s=1.0)
     events = (speech_started(0.2), shown, final(" Ask", " not!"), speech_ended(2.0))
@@ -102,9 +104,27 @@ async def test_finalize_is_answered_even_if_nothing_was_said(stage):
 )
 @played()
 async def test_an_address_that_asks_for_what_is_not_allowed_is_refused(stage, query, code):
-    client = await stage.connect(type("Asking", (DeepgramClient,), {"query": query.encode()}))
+    client = await stage.connect(asking(DeepgramClient, query=query.encode()))
     await until(client.serving.done)
     assert (client.close_code, client.messages[-1]["err_code"]) == (400, code)
+
+
+@played()
+async def test_a_language_that_the_model_does_not_know_is_refused_before_any_audio(stage):
+    client = await stage.connect(asking(DeepgramClient, query=f"{RAW}&language=de".encode()))
+    await until(client.serving.done)
+    assert (client.close_code, client.errors) == (1008, ["invalid_value"])
+    assert client.messages[0]["description"].startswith("language='de'")
+
+
+@played()
+async def test_the_end_of_the_server_does_not_wait_for_what_is_checked_first(stage):
+    stage.service.check = lambda *given, **named: asyncio.Event().wait()  # as while a model is loaded
+    client = await stage.connect(DeepgramClient)
+    await settled()
+    await stage.service.drain()
+    await until(client.serving.done)
+    assert (client.errors, client.close_code) == (["draining"], 1012)
 
 
 @played(gate_from=0)

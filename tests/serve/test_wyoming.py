@@ -12,7 +12,7 @@ from clients import played
 from talking import words_said
 
 from harken.errors import OptionError
-from harken.serve.live.wyoming import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, encode_event, serve_wyoming
+from harken.serve.live.wyoming import MAX_DATA_BYTES, MAX_PAYLOAD_BYTES, serve_wyoming
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of audioop, which it imports up to Python 3.12
@@ -228,10 +228,3 @@ async def test_an_address_of_another_form_is_refused(stage):
     for uri in ("", "tcp://", "tcp://127.0.0.1", "tcp://h:x", "http://a:1", "unix://", "unix://a"):
         with pytest.raises(OptionError, match="wyoming="):
             await serve_wyoming(stage.service, uri).__aenter__()
-
-
-def test_frames_are_those_of_the_package():
-    assert encode_event("transcript-stop", {}) == b'{"type": "transcript-stop"}\n'
-    line, data = encode_event("transcript", {"text": "Grüße\n"}).split(b"\n", 1)
-    assert json.loads(line)["data_length"] == len(data)
-    assert json.loads(data) == {"text": "Grüße\n"}

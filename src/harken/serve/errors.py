@@ -8,13 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from harken.errors import (
-    AudioError,
-    Cancelled,
-    CheckpointNotFound,
-    HarkenError,
-    OptionError,
-)
+from harken.errors import AudioError, Cancelled, CheckpointNotFound, HarkenError, OptionError
 
 NORMAL, POLICY_VIOLATION, TOO_BIG = 1000, 1008, 1009
 SERVER_FAULT, RESTART, TRY_LATER = 1011, 1012, 1013

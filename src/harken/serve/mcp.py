@@ -312,19 +312,14 @@ class Tools:
         ToolError
             If it is not in a folder that may be read, links followed, or not a file.
         """
-        candidates = [*self._resolved(given)]
-        for path in candidates:
+        for path in self._resolved(given):
             if path.is_file():
                 return path
-        if candidates:
-            raise ToolError(f"{given}: no such file")
-        raise self._outside(given)
+        raise ToolError(f"{given}: no such file")
 
     def _new_file(self, given: str) -> Path:
         """Return the resolved path of a file to write, which does not exist, in an existing folder of the roots."""
-        candidates = [*self._resolved(given)]
-        if not candidates:
-            raise self._outside(given)
+        candidates = self._resolved(given)
         path = next((path for path in candidates if path.parent.is_dir()), None)
         if path is None:
             raise ToolError(f"{given}: there is no folder {candidates[0].parent}")
@@ -333,22 +328,23 @@ class Tools:
         _format_of(path)
         return path
 
-    def _resolved(self, given: str) -> Iterator[Path]:
-        """Yield the paths inside the roots that a path may mean, with no links in them."""
+    def _resolved(self, given: str) -> list[Path]:
+        """Return the paths inside the roots that a path may mean, with no links in them; it must mean one."""
+        paths = []
         for root in self.roots:
             try:
                 path = Path(os.path.realpath(root / os.path.expanduser(given)))
             except ValueError:  # no path can hold this text
                 continue
             if self._is_inside(path):
-                yield path
+                paths.append(path)
+        if not paths:
+            folders = ", ".join(map(str, self.roots))
+            raise ToolError(f"{given}: is not in a folder that may be read; allowed are files in {folders}")
+        return paths
 
     def _is_inside(self, path: Path) -> bool:
         return any(Path(os.path.realpath(path)).is_relative_to(root) for root in self.roots)
-
-    def _outside(self, given: str) -> ToolError:
-        folders = ", ".join(map(str, self.roots))
-        return ToolError(f"{given}: is not in a folder that may be read; allowed are files in {folders}")
 
 
 @contextmanager

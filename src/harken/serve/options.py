@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from harken.errors import OptionError
 from harken.option_types import check, option
@@ -105,3 +106,15 @@ class ServeOptions:
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+
+def host_and_port(url: str, otherwise: OptionError) -> tuple[str, int]:
+    """Return the host and the port that an address names; raise the error if it does not name both."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise otherwise from None
+    if not host or port is None:
+        raise otherwise
+    return host, port

@@ -11,7 +11,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -22,7 +21,7 @@ from harken.errors import OptionError
 from harken.serve.app import make_app
 from harken.serve.live.vosk import make_vosk_app
 from harken.serve.live.wyoming import serve_wyoming
-from harken.serve.options import ServeOptions
+from harken.serve.options import ServeOptions, host_and_port
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.speakers.diarizer import Diarizer
@@ -193,13 +192,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _listen_for_vosk(address: str) -> socket.socket:
     """Listen at ``HOST:PORT``."""
-    try:
-        parts = urlsplit(f"ws://{address}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port is None:
-        raise OptionError("vosk", address, "HOST:PORT, such as 127.0.0.1:2700")
+    otherwise = OptionError("vosk", address, "HOST:PORT, such as 127.0.0.1:2700")
+    host, port = host_and_port(f"ws://{address}", otherwise)
     try:
         return _listen(host, port)
     except OptionError as error:
@@ -212,7 +206,7 @@ def _configure_log(log_format: str) -> None:
     handler.setFormatter(
         _JsonFormatter() if log_format == "json" else _TextFormatter("%(asctime)s %(message)s")
     )
-    for name in ("harken.serve", "uvicorn.error"):
+    for name in ("harken", "uvicorn.error"):  # the former also says what loading a model had to do without
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.propagate = False

@@ -115,7 +115,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """True if requests are taken, and what was to be loaded first has been; also while idle models are unloaded."""
-        return not self.draining.is_set() and (bool(self.models.load_s) or not self.options.preload)
+        return not self.draining.is_set() and (self.models.has_loaded or not self.options.preload)
 
     async def preload(self) -> None:
         """Load all models."""
@@ -243,12 +243,9 @@ class Service:
 
         Raises
         ------
-        RequestError
-            As for `file`.
-        OptionError
+        RequestError, OptionError
             As for `file`.
         """
-
         diarizer = await self.diarizer("speakers") if speakers else None
 
         def make_job(model: LoadedModel, on_end: Callable[[], None]) -> LiveJob:
@@ -285,15 +282,7 @@ class Service:
         *,
         speakers: bool = False,
     ) -> LatencyPlan:
-        """Return the plan of a live stream, without holding room for it.
-
-        Raises
-        ------
-        RequestError
-            As for `stream`.
-        OptionError
-            As for `stream`.
-        """
+        """Return the plan of a live stream, without holding room for it; the errors are those of `stream`."""
         async with self.stream(model_name, options, stream_options, speakers=speakers) as job:
             job.close()
             async for update in job.updates:

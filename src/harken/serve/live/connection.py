@@ -20,7 +20,7 @@ from harken.contract import Floats
 from harken.errors import HarkenError
 from harken.serve.errors import SERVER_FAULT, RequestError, draining
 from harken.serve.live.audio import AudioFormat, AudioInput, open_input
-from harken.serve.live.outgoing import Outgoing
+from harken.serve.live.outgoing import Outgoing, ReplayLog
 from harken.serve.live.translator import (
     Audio,
     Check,
@@ -81,12 +81,10 @@ class Session:
     service : Service
         Its options limit the time without messages.
     translator : Translator
-    outgoing : Outgoing, optional
-        Those messages.
     limit_s : float
         Seconds that it may last; 0 for no limit.
-    outlives : bool
-        True if it goes on when its connection ends.
+    kept : ReplayLog, optional
+        Keeps the messages for a client who comes back: the session goes on when its connection ends.
     captions : str, optional
         Name under which viewers see what is said.
     """
@@ -95,14 +93,13 @@ class Session:
         self,
         service: Service,
         translator: Translator,
-        outgoing: Outgoing | None = None,
         *,
         limit_s: float = 0.0,
-        outlives: bool = False,
+        kept: ReplayLog | None = None,
         captions: str | None = None,
     ) -> None:
-        self._service, self._translator, self._outlives = service, translator, outlives
-        self._outgoing = outgoing or Outgoing()
+        self._service, self._translator, self._outlives = service, translator, kept is not None
+        self._outgoing = kept or Outgoing()
         self._captions = service.captions.share(captions) if captions else None
         self._hang_up: HangUp | None = None
         self._stream = AsyncExitStack()
@@ -121,7 +118,7 @@ class Session:
         """Serve a client whose session ends with its connection."""
         with self._service.in_progress():
             try:
-                await self._perform(self._translator.opened())
+                self._handling = self._start(self._perform(self._translator.opened()))
                 await self.serve(line)
             finally:
                 await self.aclose()
@@ -256,8 +253,8 @@ class Session:
         match output:
             case OpenStream():
                 await self._open(output)
-            case Check(model, options, speakers):
-                await self._service.check(model, options, speakers=speakers)
+            case Check(stream):
+                await self._service.check(stream.model, stream.options, speakers=stream.speakers)
             case Audio():
                 await self._take(output)
             case Flush(token, drops):

@@ -23,6 +23,7 @@ from harken.serve.live.audio import CONTAINER, AudioFormat
 from harken.serve.live.connection import serve_socket
 from harken.serve.live.translator import (
     Audio,
+    Check,
     CloseStream,
     Flush,
     HangUp,
@@ -47,7 +48,6 @@ from harken.serve.rest.forms import Form
 from harken.serve.service import Service
 from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
-from harken.transcribe import TranscribeOptions
 
 OFF = "false"
 PAUSE_MS, MIN_PAUSE_MS, MAX_PAUSE_MS = 500, 350, 10_000
@@ -64,10 +64,8 @@ class LiveRequest:
 
     Parameters
     ----------
-    model : str
-        Id of a model.
-    options : TranscribeOptions
-    stream_options : StreamOptions
+    stream : OpenStream
+        What its audio is transcribed with.
     audio : AudioFormat
     interim : bool
         True for interim results.
@@ -77,21 +75,16 @@ class LiveRequest:
         True to tell when speech starts.
     multilingual : bool
         True to tell the languages.
-    speakers : bool
-        True to tell speakers apart.
     utterance_end_s : float or None
         Silence behind the last word that is told, in seconds; None if it is not.
     """
 
-    model: str
-    options: TranscribeOptions
-    stream_options: StreamOptions
+    stream: OpenStream
     audio: AudioFormat
     interim: bool
     ends_speech: bool
     vad_events: bool
     multilingual: bool
-    speakers: bool
     utterance_end_s: float | None
 
 
@@ -118,16 +111,15 @@ def parse_query(query: QueryParams, service: Service) -> LiveRequest:
     """
     form = Form(query.multi_items())
     utterance_end_ms = form.number("utterance_end_ms")
+    model = service.models.resolve(model_name(form) or service.models.ids[0])
+    wish = (model, listen_options(form), _stream_options(form))
     return LiveRequest(
-        model=service.models.resolve(model_name(form) or service.models.ids[0]),
-        options=listen_options(form),
-        stream_options=_stream_options(form),
+        stream=OpenStream(*wish, speakers=form.flag("diarize")),
         audio=audio_format(form),
         interim=form.flag("interim_results"),
         ends_speech=form.text("endpointing") != OFF,
         vad_events=form.flag("vad_events"),
         multilingual=form.text("language") == MULTILINGUAL,
-        speakers=form.flag("diarize"),
         utterance_end_s=None if utterance_end_ms is None else utterance_end_ms / 1000,
     )
 
@@ -159,6 +151,9 @@ class DeepgramTranslator(Translator):
         self._speakers: dict[str, int] = {}  # numbers by name, in the order in which they were first told
         self._start_s = self._end_s = 0.0  # of the present result
         self._last_word_s = inf  # end of the last word before silence
+
+    def opened(self) -> Iterator[Output]:
+        yield Check(self._asked.stream)
 
     def received(self, message: str | bytes) -> Iterator[Output]:
         if isinstance(message, bytes):
@@ -211,8 +206,7 @@ class DeepgramTranslator(Translator):
     def _take(self, audio: bytes) -> Iterator[Output]:
         if not self._is_open:
             self._is_open = True
-            asked = self._asked
-            yield OpenStream(asked.model, asked.options, asked.stream_options, speakers=asked.speakers)
+            yield self._asked.stream
         self._n_bytes += len(audio)
         yield Audio(audio, self._asked.audio)
         yield from self._silence()
@@ -276,7 +270,7 @@ class DeepgramTranslator(Translator):
         speech_final: bool = False,
         from_finalize: bool = False,
     ) -> str:
-        model = self._asked.model
+        model = self._asked.stream.model
         return _message(
             "Results",
             channel_index=CHANNELS,

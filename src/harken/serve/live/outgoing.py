@@ -96,9 +96,8 @@ class ReplayLog(Outgoing):
         self._max_bytes, self._n_bytes = max_bytes, 0
         self._messages: list[_Message] = []
         self._interim: Interim | None = None
-        self._words: list[
-            tuple[int, Word]
-        ] = []  # words of the interims of an utterance, with the numbers of these
+        # Words of the interims of an utterance, with the numbers of these.
+        self._words: list[tuple[int, Word]] = []
         self._sent = 0
 
     def add(self, message: Event | dict[str, Any]) -> None:
@@ -107,19 +106,14 @@ class ReplayLog(Outgoing):
             self.last += 1
             self._interim = message
             self._words += [(self.last, word) for word in message.words]
-            self._tell()
         else:
-            self._add_fields(message if isinstance(message, dict) else event_fields(message))
-
-    def _add_fields(self, fields: dict[str, Any]) -> None:
-        """Number a message, and keep it."""
-        if self._interim:
-            if self.last > self._sent:
+            if self._interim and self.last > self._sent:
                 self._keep(self._interim_message(self._interim, self._sent))
             self._interim = None
             self._words.clear()
-        self.last += 1
-        self._keep(_Message(self.last, dump_json(fields | {"seq": self.last})))
+            self.last += 1
+            fields = message if isinstance(message, dict) else event_fields(message)
+            self._keep(_Message(self.last, dump_json(fields | {"seq": self.last})))
         self._tell()
 
     def acknowledge(self, seq: int) -> None:

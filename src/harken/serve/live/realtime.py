@@ -44,7 +44,7 @@ from harken.serve.live.translator import (
     Translator,
 )
 from harken.serve.live.turns import EventWriter, Turns
-from harken.serve.rest.forms import bounded_body
+from harken.serve.rest.forms import received_body
 from harken.serve.service import Service
 from harken.serve.work.jobs import Failed, LiveUpdate
 
@@ -87,9 +87,9 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         """Make a short-lived key for a browser: OpenAI's Realtime API."""
         _refuse_tickets(tickets, request.headers)
         body = _checked_body(await _read_body(request), ("expires_after", "session"))
-        config = updated_config(SessionConfig(), body.get("session") or {})
-        await check(config, body.get("session"))
-        ticket = make_ticket(body.get("expires_after"), "expires_after", config)
+        ticket, config = await make_ticket(
+            body.get("session") or {}, body.get("expires_after"), "expires_after"
+        )
         session = shown_config(config, new_id("sess"), None)
         return JSONResponse({"value": ticket.value, "expires_at": ticket.expires_at, "session": session})
 
@@ -98,27 +98,25 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         _refuse_tickets(tickets, request.headers)
         body = await _read_body(request)
         secret = _checked_body(body.pop("client_secret", None) or {}, ("expires_at",))
-        config = updated_config(SessionConfig(), body)
-        await check(config, body)
-        ticket = make_ticket(secret.get("expires_at"), "client_secret.expires_at", config)
+        ticket, config = await make_ticket(body, secret.get("expires_at"), "client_secret.expires_at")
         session = shown_beta_config(config, new_id("sess"), None)
         secret = {"value": ticket.value, "expires_at": ticket.expires_at}
         return JSONResponse(session | {"client_secret": secret})
 
-    async def check(config: SessionConfig, session: Any) -> None:
+    async def make_ticket(session: Any, expires_after: Any, path: str) -> tuple[Ticket, SessionConfig]:
+        """Return a ticket for sessions that begin with an update, and their configuration."""
+        config = updated_config(SessionConfig(), session)
         try:
             await service.check(config.model, config.transcribe_options(), speakers=config.speakers)
         except HarkenError as error:
             raise request_error(error, option_paths(session)) from error
-
-    def make_ticket(expires_after: Any, path: str, config: SessionConfig) -> Ticket:
         given = _checked_body({} if expires_after is None else expires_after, ("anchor", "seconds"), f"{path}.")
         if given.get("anchor", "created_at") != "created_at":
             raise invalid_value(f"{path}.anchor", given["anchor"], "'created_at'")
         seconds = given.get("seconds", TICKET_S)
         if not isinstance(seconds, int) or isinstance(seconds, bool):
             raise invalid_value(f"{path}.seconds", seconds, "an integer", "invalid_type")
-        return tickets.make(seconds, config)
+        return tickets.make(seconds, config), config
 
     return [
         WebSocketRoute("/v1/realtime", realtime),
@@ -153,7 +151,7 @@ def _refuse_tickets(tickets: Tickets, headers: Headers) -> None:
 
 
 async def _read_body(request: Request) -> dict[str, Any]:
-    body = await Request(request.scope, bounded_body(request.scope, request.receive, MAX_BODY_BYTES)).body()
+    body = await received_body(request, MAX_BODY_BYTES)
     return _read_json(body) if body.strip() else {}
 
 
@@ -283,7 +281,7 @@ class RealtimeSession(Translator):
                 paths["format"], config.format, f"{self._config.format} at its rate, as audio has come in it"
             )
         self._checked_paths = paths
-        yield Check(config.model, config.transcribe_options(), config.speakers)
+        yield Check(_stream(config))
         if self._checked_paths is None:
             return  # it was refused
         self._checked_paths = None
@@ -314,14 +312,7 @@ class RealtimeSession(Translator):
         if not self._is_open:
             self._turns.end_stream(self._next_start_s, config)
         self._is_open = True
-        yield OpenStream(
-            config.model,
-            config.transcribe_options(),
-            config.stream_options(),
-            is_bounded=False,
-            speakers=config.speakers,
-            whole_turns=config.whole_turns,
-        )
+        yield _stream(config)
 
     def _check_silence(self) -> Iterator[Output]:
         turns = self._config.turns
@@ -382,14 +373,20 @@ class RealtimeSession(Translator):
     """What takes the events of clients, and their fields beside the type and the id."""
 
 
-def _read_json(message: str | bytes) -> dict[str, Any]:
-    """Return the object in a message.
+def _stream(config: SessionConfig) -> OpenStream:
+    """Return the stream of a configuration."""
+    return OpenStream(
+        config.model,
+        config.transcribe_options(),
+        config.stream_options(),
+        is_bounded=False,
+        speakers=config.speakers,
+        whole_turns=config.whole_turns,
+    )
 
-    Raises
-    ------
-    RequestError
-        If there is none.
-    """
+
+def _read_json(message: str | bytes) -> dict[str, Any]:
+    """Return the object in a message; an error says that there is none."""
     problem = RequestError("a message is not a JSON object; allowed is one event in each", code="invalid_json")
     return object_in(message, problem, parse_constant=_refuse_constant)
 
@@ -425,13 +422,7 @@ def _check_event(event: dict[str, Any], known: Mapping[str, tuple[Any, ...]]) ->
 
 
 def _decoded_audio(audio: Any) -> bytes:
-    """Return the bytes of an append.
-
-    Raises
-    ------
-    RequestError
-        If it is not base64, or too long.
-    """
+    """Return the bytes of an append, which is base64 of a length that is bounded."""
     if not isinstance(audio, str):
         raise invalid_value("audio", audio, "a text in base64", "invalid_type")
     if len(audio) > MAX_APPEND_CHARS:

@@ -10,7 +10,7 @@ import asyncio
 import hmac
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from secrets import token_hex, token_urlsafe
 from types import MappingProxyType
 from typing import Any
@@ -78,11 +78,11 @@ class Hello:
         True to tell speakers apart.
     """
 
-    model: str | None = None
-    options: TranscribeOptions = field(default_factory=TranscribeOptions)
-    stream_options: StreamOptions = field(default_factory=StreamOptions)
-    audio: AudioFormat = field(default_factory=AudioFormat)
-    speakers: bool = False
+    model: str | None
+    options: TranscribeOptions
+    stream_options: StreamOptions
+    audio: AudioFormat
+    speakers: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +221,7 @@ class ResumableStream(Translator):
         What its client is told of its latency.
     on_expiry : coroutine function
         Called with it once it has not been resumed in time.
-    captions : str, optional
+    captions : str or None
         As for `Session`.
 
     Attributes
@@ -240,7 +240,7 @@ class ResumableStream(Translator):
         model: str,
         plan: LatencyPlan,
         on_expiry: Callable[[ResumableStream], Coroutine[Any, Any, None]],
-        captions: str | None = None,
+        captions: str | None,
     ) -> None:
         self.id, self.token = token_hex(8), token_urlsafe(24)
         self.refused = False
@@ -253,7 +253,7 @@ class ResumableStream(Translator):
         self._on_expiry = on_expiry
         self._expiry: asyncio.Task[None] | None = None
         limit_s = service.options.session_limit_s
-        self.session = Session(service, self, self._log, limit_s=limit_s, outlives=True, captions=captions)
+        self.session = Session(service, self, limit_s=limit_s, kept=self._log, captions=captions)
 
     @property
     def idle(self) -> bool:

@@ -45,11 +45,9 @@ class OpenStream:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Find out if a stream could be opened with this; a stream that is open goes on, whatever comes of it."""
+    """Find out if a stream could be opened; one that is open goes on, whatever comes of it."""
 
-    model: str
-    options: TranscribeOptions
-    speakers: bool = False
+    stream: OpenStream
 
 
 @dataclass(frozen=True, slots=True)

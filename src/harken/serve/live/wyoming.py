@@ -39,6 +39,7 @@ from harken.serve.live.translator import (
     StreamClosed,
     Translator,
 )
+from harken.serve.options import host_and_port
 from harken.serve.service import Service
 from harken.serve.waiting import call_soon
 from harken.serve.work.jobs import Failed, LiveUpdate
@@ -413,12 +414,7 @@ async def serve_wyoming(service: Service, uri: str) -> AsyncIterator[WyomingServ
 
 @asynccontextmanager
 async def _listen_tcp(uri: str, connect: OnConnect) -> AsyncIterator[WyomingServer]:
-    try:
-        host, port = urlsplit(uri).hostname, urlsplit(uri).port
-    except ValueError:
-        host, port = None, None
-    if not host or port is None:
-        raise OptionError("wyoming", uri, ALLOWED_URIS)
+    host, port = host_and_port(uri, OptionError("wyoming", uri, ALLOWED_URIS))
     try:
         server = await asyncio.start_server(connect, host, port, limit=MAX_LINE_BYTES)
     except OSError as error:

@@ -98,6 +98,11 @@ def bounded_body(scope: Scope, receive: Receive, max_bytes: int, param: str | No
     return receive_bounded
 
 
+async def received_body(request: Request, max_bytes: int) -> bytes:
+    """Receive the body of a request, which is bounded."""
+    return await Request(request.scope, bounded_body(request.scope, request.receive, max_bytes)).body()
+
+
 class Upload(io.RawIOBase):
     """An uploaded recording, under a name that tells nothing of the client or the server.
 
@@ -183,6 +188,8 @@ def probe_duration_s(upload: Upload) -> float | None:
 class Form:
     """The fields of a form; `x[]` is the same field as `x`, and an empty field is none.
 
+    Its methods raise `RequestError` for a field whose value is not of the kind that they return.
+
     Parameters
     ----------
     items : iterable of (str, str or UploadFile)
@@ -209,37 +216,19 @@ class Form:
         return self._texts[name][-1] if name in self._texts else None
 
     def flag(self, name: str) -> bool:
-        """Return the value of a field that is true or false; without it, False.
-
-        Raises
-        ------
-        RequestError
-            If it is neither.
-        """
+        """Return the value of a field that is true or false; without it, False."""
         value = self.text(name) or "false"
         if value.lower() not in FLAGS:
             raise bad_field(name, value, "true or false")
         return FLAGS[value.lower()]
 
     def number(self, name: str) -> float | None:
-        """Return the value of a field that is a number.
-
-        Raises
-        ------
-        RequestError
-            If it is none.
-        """
+        """Return the value of a field that is a number."""
         value = self.text(name)
         return None if value is None else parse_number(name, value)
 
     def whole(self, name: str) -> int | None:
-        """Return the value of a field that is a whole number.
-
-        Raises
-        ------
-        RequestError
-            If it is none.
-        """
+        """Return the value of a field that is a whole number."""
         value = self.number(name)
         if value is not None and not value.is_integer():
             raise bad_field(name, f"{value:g}", "a whole number")

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from harken.errors import OptionError
 from harken.formats import FORMATS, Layout, dump_json, from_json, render
 from harken.serve.errors import RequestError, request_error
-from harken.serve.rest.forms import bad_field, bounded_body
+from harken.serve.rest.forms import bad_field, received_body
 from harken.serve.rest.transcripts import HEADERS, MEDIA_TYPES
 from harken.serve.service import Service
 from harken.serve.work.captions import checked_name
@@ -103,8 +103,7 @@ def routes(service: Service) -> list[BaseRoute]:
         name = request.query_params.get("format", "")
         if name not in FORMATS:
             raise bad_field("format", name, f"one of {', '.join(FORMATS)}")
-        bounded = Request(request.scope, bounded_body(request.scope, request.receive, MAX_TRANSCRIPT_BYTES))
-        body = await bounded.body()
+        body = await received_body(request, MAX_TRANSCRIPT_BYTES)
         try:
             async with one_at_a_time:
                 layout = Layout(subtitle_style=request.query_params.get("subtitle_style"))

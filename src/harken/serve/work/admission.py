@@ -27,7 +27,7 @@ class _LiveCost:
 
 
 class Admission:
-    """The room that there is for more work.
+    """The room that there is for more work: `RequestError` says that there is none at present.
 
     Parameters
     ----------
@@ -68,13 +68,7 @@ class Admission:
 
     @contextmanager
     def file(self, duration_s: float) -> Iterator[object]:
-        """Make room for a recording.
-
-        Raises
-        ------
-        RequestError
-            If there is none at present.
-        """
+        """Make room for a recording."""
         queued_s = self.queued_s
         if self._files and queued_s + duration_s > self._max_queue_s:
             raise busy(
@@ -91,13 +85,7 @@ class Admission:
 
     @contextmanager
     def upload(self) -> Iterator[None]:
-        """Make room for a file that is being received.
-
-        Raises
-        ------
-        RequestError
-            If there is none at present.
-        """
+        """Make room for a file that is being received."""
         if self._n_uploads >= MAX_UPLOADS:
             raise busy(f"{self._n_uploads} files are being received; allowed are {MAX_UPLOADS}", RETRY_UPLOAD_S)
         self._n_uploads += 1
@@ -108,13 +96,7 @@ class Admission:
 
     @contextmanager
     def stream(self) -> Iterator[object]:
-        """Make room for a live stream.
-
-        Raises
-        ------
-        RequestError
-            If there is none at present.
-        """
+        """Make room for a live stream."""
         if self.n_streams >= self._max_streams:
             raise busy(
                 f"{self.n_streams} live streams are open; allowed are {self._max_streams}", RETRY_STREAM_S

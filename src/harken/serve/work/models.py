@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic, time
+from time import time
 
 from harken.api import Recognizer
 from harken.serve.errors import not_found
@@ -82,8 +82,8 @@ class Models:
 
     Attributes
     ----------
-    load_s : dict
-        Seconds that loading took the last time, by ids of the models that have been in memory.
+    has_loaded : bool
+        True once a model has been in memory.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Models:
     ) -> None:
         self.ids = tuple(ids)
         self.created_s = int(time())
-        self.load_s: dict[str, float] = {}
+        self.has_loaded = False
         self._load, self._on_step, self._clock = load, on_step, asyncio.get_running_loop().time
         self._aliases = dict.fromkeys(OPENAI_NAMES, ids[0]) | dict(aliases)
         self._models = {id: LoadOnce(partial(self._load_model, id)) for id in ids}
@@ -140,7 +140,6 @@ class Models:
         await asyncio.gather(*(asyncio.to_thread(model.engine.stop, reason) for model in loaded))
 
     async def _load_model(self, id: str) -> LoadedModel:
-        start_s = monotonic()
         recognizer = await in_daemon_thread(partial(self._load, id), f"loading {id}")
-        self.load_s[id] = monotonic() - start_s
+        self.has_loaded = True
         return LoadedModel(id, recognizer, Engine(f"harken {id}", self._on_step), self._clock)
