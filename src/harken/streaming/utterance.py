@@ -65,28 +65,20 @@ def stable_prefix_length(
         Number of positions that hold audio, or silence that was left out.
     config : StreamingConfig
     """
-    if len(previous_hypotheses) < config.local_agreement - 1:
+    n_earlier = config.local_agreement - 1
+    if len(previous_hypotheses) < n_earlier:
         return 0
-    agreed = min(
-        [
-            len(tokens),
-            *(
-                common_prefix_length(tokens, hypothesis)
-                for hypothesis in previous_hypotheses[: config.local_agreement - 1]
-            ),
-        ]
-    )
-    frames_behind = config.commit_delay_frames + (config.local_agreement - 1) * config.hop_frames
+    lengths = (common_prefix_length(tokens, earlier) for earlier in previous_hypotheses[:n_earlier])
+    agreed = min([len(tokens), *lengths])
+    frames_behind = config.commit_delay_frames + n_earlier * config.hop_frames
     last_stable_position = heard_positions - frames_behind // FRAMES_PER_POSITION
-    ends = [end for end in accumulate(word_lengths) if end <= agreed]
-    return max(
-        (
-            end
-            for end in ends
-            if token_end(attended_positions[end - 1], attended_positions[end]) <= last_stable_position
-        ),
-        default=0,
-    )
+    stable = 0
+    for end in accumulate(word_lengths):
+        if end > agreed:
+            break
+        if token_end(attended_positions[end - 1], attended_positions[end]) <= last_stable_position:
+            stable = end
+    return stable
 
 
 def token_end(position: int, next_position: int) -> int:
@@ -316,31 +308,21 @@ class ActiveUtterance:
         self.update(self._uncommitted(), config, tokenizer)
 
     def update(self, hypothesis: PartialHypothesis, config: StreamingConfig, tokenizer: Tokenizer) -> None:
-        """Take a hypothesis and commit its stable prefix; nothing before the language is known.
-
-        Parameters
-        ----------
-        hypothesis : PartialHypothesis
-        config : StreamingConfig
-        tokenizer : Tokenizer
-        """
+        """Take a hypothesis and commit its stable prefix; nothing before the language is known."""
         self.rejected = False
         if self.language is None:
             self._commit(hypothesis, 0)
             return
         _, words = tokenizer.split_words(hypothesis.tokens, self.language)
-        word_lengths = [*map(len, words)]
-        self._commit(
-            hypothesis,
-            stable_prefix_length(
-                hypothesis.tokens,
-                hypothesis.attended_positions,
-                word_lengths,
-                self._previous_hypotheses,
-                self.heard_frames // FRAMES_PER_POSITION,
-                config,
-            ),
+        stable = stable_prefix_length(
+            hypothesis.tokens,
+            hypothesis.attended_positions,
+            [*map(len, words)],
+            self._previous_hypotheses,
+            self.heard_frames // FRAMES_PER_POSITION,
+            config,
         )
+        self._commit(hypothesis, stable)
 
     def finalize(self, hypothesis: PartialHypothesis) -> None:
         """Take the last hypothesis and commit all of it."""
