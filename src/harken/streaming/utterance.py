@@ -417,7 +417,7 @@ class ActiveUtterance:
 
 def display_text(utterance: ActiveUtterance, tokenizer: Tokenizer) -> tuple[str, str]:
     """Return the committed text of an utterance and the tentative text after it."""
-    committed = tokenizer.decode([token.token for token in utterance.committed]).rstrip(REPLACEMENT_CHARACTER)
+    committed = _text(utterance.committed, tokenizer).rstrip(REPLACEMENT_CHARACTER)
     whole = tokenizer.decode(utterance.tokens).rstrip(REPLACEMENT_CHARACTER)
     tentative = whole[len(committed) :]
     return (committed.lstrip(), tentative) if committed else ("", tentative.lstrip())
@@ -425,9 +425,8 @@ def display_text(utterance: ActiveUtterance, tokenizer: Tokenizer) -> tuple[str,
 
 def ends_sentence(utterance: ActiveUtterance, tokenizer: Tokenizer) -> bool:
     """Return true if the text so far ends a sentence."""
-    return (
-        tokenizer.decode(utterance.tokens[-4:]).rstrip(CLOSING_PUNCTUATION).endswith(tuple(SENTENCE_END_MARKS))
-    )
+    end = tokenizer.decode(utterance.tokens[-4:])
+    return end.rstrip(CLOSING_PUNCTUATION).endswith(tuple(SENTENCE_END_MARKS))
 
 
 def is_hallucination(
@@ -437,29 +436,19 @@ def is_hallucination(
     threshold: float,
     tokenizer: Tokenizer,
 ) -> bool:
-    """Return true if a hypothesis is probably a hallucination.
+    """Return true if a hypothesis, which has all tokens of the utterance, is probably a hallucination.
 
-    Parameters
-    ----------
-    utterance : ActiveUtterance
-    hypothesis : PartialHypothesis
-        All tokens of the utterance.
-    speech_probs : ndarray of shape (chunks,), float32
-        Speech probabilities of the utterance so far.
-    threshold : float
-        Hallucination score from which on it counts as one.
-    tokenizer : Tokenizer
+    It is one from the threshold of the score on; the speech probabilities are those of the utterance so far.
     """
     text = tokenizer.decode(hypothesis.tokens)
     positions = utterance.encoded_frames // FRAMES_PER_POSITION
+    no_speech_prob = hypothesis.no_speech_prob
     features = HallucinationFeatures(
         text=text,
         n_tokens=len(hypothesis.tokens),
         duration_s=utterance.encoded_frames / FRAMES_PER_SECOND,
         avg_logprob=sum(hypothesis.logprobs) / (len(hypothesis.tokens) + 1),
-        no_speech_prob=utterance.no_speech_prob
-        if hypothesis.no_speech_prob is None
-        else hypothesis.no_speech_prob,
+        no_speech_prob=utterance.no_speech_prob if no_speech_prob is None else no_speech_prob,
         compression_ratio=compression_ratio(text),
         speech_prob=float(speech_probs.mean()) if len(speech_probs) else None,
         attention_concentration=attention_concentration(hypothesis.attention[:, :-1], positions),
@@ -510,9 +499,8 @@ def _segment(
 
 def _word(committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer) -> Word:
     def time_s(position: int) -> float:
-        return (
-            utterance.start_frame + FRAMES_PER_POSITION * max(0, position - ATTENDED_LATE)
-        ) / FRAMES_PER_SECOND
+        frame = FRAMES_PER_POSITION * max(0, position - ATTENDED_LATE)
+        return (utterance.start_frame + frame) / FRAMES_PER_SECOND
 
     return Word(
         text=_text(committed, tokenizer),
