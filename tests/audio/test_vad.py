@@ -24,9 +24,13 @@ def speech():
     return load_audio(EXAMPLE)
 
 
-def detect(samples, detector_class=SpeechDetector, cuts=()):
+def in_chunks(samples):
+    return np.pad(samples, (0, -len(samples) % CHUNK_SAMPLES))
+
+
+def detect(samples, cuts=()):
     """Return the probabilities of samples that are fed in blocks."""
-    detector = detector_class()
+    detector = SpeechDetector()
     return np.concatenate([*map(detector.feed, np.split(samples, sorted(cuts))), detector.flush()])
 
 
@@ -95,9 +99,9 @@ def test_quiet_speech_is_found(speech, normally, factor, as_stored):
 @pytest.mark.parametrize("factor", [1.0, 0.3, 0.1])
 def test_speech_at_normal_levels_is_heard_as_it_is(speech, factor):
     samples = speech * np.float32(factor)
-    found, as_it_is = detect(samples), detect(samples, SileroDetector)
+    found, as_it_is = detect(samples), SileroDetector().feed(in_chunks(samples))
     assert regions(found) == regions(as_it_is)
-    chunks = np.pad(samples, (0, -len(samples) % CHUNK_SAMPLES)).reshape(-1, CHUNK_SAMPLES)
+    chunks = in_chunks(samples).reshape(-1, CHUNK_SAMPLES)
     loud = np.flatnonzero(np.ptp(chunks, axis=1) / 2 >= QUIET_LEVEL)
     near_loud = {i for first in loud for i in range(first, first + HOLD_CHUNKS + 1) if i < len(chunks)}
     assert len(near_loud) > 0.7 * len(chunks)
@@ -106,7 +110,7 @@ def test_speech_at_normal_levels_is_heard_as_it_is(speech, factor):
 
 def test_sound_that_is_never_quiet_has_silero_s_probabilities_to_the_bit(speech):
     samples = speech + noise("white", 0.1, 11)[: len(speech)]
-    np.testing.assert_array_equal(detect(samples), detect(samples, SileroDetector))
+    np.testing.assert_array_equal(detect(samples), SileroDetector().feed(in_chunks(samples)))
 
 
 @pytest.mark.parametrize("pause_s", [0.2, 0.5, 3.0])

@@ -170,14 +170,11 @@ def test_layout_of_words_is_refused_for_a_transcript_without_any(layout: dict[st
     assert "ask" in written("txt", without_words, **layout)
 
 
-def test_vtt_karaoke_has_a_time_before_each_word() -> None:
+def test_vtt_karaoke_has_a_time_before_each_word_that_increases_within_the_cue() -> None:
     assert written("vtt", spoken(*AND_SO), karaoke=True) == (
         "WEBVTT\n\n00:00:00.000 --> 00:00:02.600\n<c>And</c> <00:00:00.420><c>so,</c> <00:00:01.300><c>my</c> "
         "<00:00:01.500><c>fellow</c> <00:00:02.000><c>Americans,</c>\n\n"
     )
-
-
-def test_vtt_karaoke_times_increase_within_the_cue() -> None:
     still: Spans = [(1.0, 1.0, " a"), (1.0, 1.5, " b"), (1.5, 1.5, " c"), (2.0, 2.0, " d")]
     assert "<c>a</c> <c>b</c> <00:00:01.500><c>c</c> <c>d</c>" in written("vtt", spoken(*still), karaoke=True)
 

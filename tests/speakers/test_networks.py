@@ -36,12 +36,9 @@ def test_an_embedding_has_length_one_and_does_not_depend_on_the_other_pieces(mod
     assert model.embed([]).shape == (0, SIZE)
 
 
-def test_a_short_piece_is_repeated(model):
+def test_a_short_piece_is_repeated_and_one_without_samples_refused(model):
     piece = noise(1000)
     assert np.array_equal(model.embed([piece]), model.embed([np.tile(piece, 5)[:4800]]))
-
-
-def test_a_piece_without_samples_is_refused(model):
     with pytest.raises(ValueError, match="no samples"):
         model.embed([noise(16_000), np.empty(0, np.float32)])
 

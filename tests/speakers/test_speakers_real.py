@@ -47,15 +47,10 @@ def talk() -> tuple[list[str], list[str], Floats]:
     return ["A", "B"] * 2, [text for text, _ in said], samples
 
 
-def test_one_speaker_is_one_and_a_voice_at_two_volumes_too(diarizer: Diarizer) -> None:
+def test_one_voice_is_one_speaker_at_two_volumes_too_and_silence_and_noise_are_none(diarizer: Diarizer) -> None:
     speech = load_audio(EXAMPLE)
-    assert [speaker.name for speaker in diarizer.diarize(speech).speakers] == ["A"]
-    assert [speaker.name for speaker in diarizer.diarize(np.concatenate([speech, speech / 10])).speakers] == [
-        "A"
-    ]
-
-
-def test_silence_and_noise_have_no_speakers(diarizer: Diarizer) -> None:
+    for samples in (speech, np.concatenate([speech, speech / 10])):
+        assert [speaker.name for speaker in diarizer.diarize(samples).speakers] == ["A"]
     noise = np.random.default_rng(0).normal(0, 0.02, 20 * 16_000).astype(np.float32)
     assert diarizer.diarize(np.zeros(20 * 16_000, np.float32)).speakers == ()
     assert diarizer.diarize(noise).speakers == ()

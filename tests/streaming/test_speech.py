@@ -77,11 +77,11 @@ def test_longer_utterances_need_shorter_pauses():
 def test_flush_ends_the_utterance_and_the_next_one_starts_there():
     detector = endpointer()
     feed_runs(detector, (50, SPEECH))
-    assert detector.flush(162) == [UtteranceEnd(162, "flush")]
-    assert detector.flush(162) == []
+    assert detector.end(162, "flush") == [UtteranceEnd(162, "flush")]
+    assert detector.end(162, "flush") == []
     assert (detector.utterance_start_frame, detector.earliest_needed_frame) == (None, 162)
     assert feed_runs(detector, (10, SPEECH)) == [(4, UtteranceStart(162))]
-    assert detector.close(193) == [UtteranceEnd(193, "close")]
+    assert detector.end(193, "close") == [UtteranceEnd(193, "close")]
 
 
 levels = st.sampled_from([0.0, 0.1, 0.4, 0.6, 1.0])
@@ -102,7 +102,7 @@ def test_short_utterances_without_sentences_are_the_regions_of_the_recording(run
     probabilities = [level for level, _ in flatten(runs)]
     frames = len(probabilities) * CHUNK_SAMPLES // 160
     endpoints = [event for p in probabilities for event in detector.feed(p, sentence_ended=False)]
-    endpoints += detector.close(frames)
+    endpoints += detector.end(frames, "close")
     pad_s = min(vad.speech_pad_s, pause_s / 2)
     regions = RegionTracker(replace(vad, speech_pad_s=pad_s, min_silence_s=pause_s, max_speech_s=limit / 100))
     expected = regions.feed(probabilities) + regions.flush(frames)
@@ -119,13 +119,13 @@ def test_utterances_are_ordered_bounded_and_cover_all_speech(runs, vad, pauses_s
         needed, frames = detector.earliest_needed_frame, n_chunks * CHUNK_SAMPLES // 160
         endpoints = detector.feed(level, sentence_ended=ended)
         if n_chunks in flushes:
-            endpoints += detector.flush(frames)
+            endpoints += detector.end(frames, "flush")
         assert all(needed <= event.frame <= frames for event in endpoints)
         assert needed <= detector.earliest_needed_frame <= frames
         endpoints_so_far += endpoints
         inside = bool(endpoints_so_far) and isinstance(endpoints_so_far[-1], UtteranceStart)
         assert detector.utterance_start_frame == (endpoints_so_far[-1].frame if inside else None)
-    endpoints_so_far += detector.close(len(chunks) * CHUNK_SAMPLES // 160)
+    endpoints_so_far += detector.end(len(chunks) * CHUNK_SAMPLES // 160, "close")
     kinds = [UtteranceStart, UtteranceEnd] * (len(endpoints_so_far) // 2)
     assert [type(event) for event in endpoints_so_far] == kinds
     frames = [event.frame for event in endpoints_so_far]

@@ -248,9 +248,8 @@ def test_updates_are_skipped_once_all_speech_is_heard_and_the_text_has_ended():
 
 
 def test_split_assigns_words_by_their_middle_and_counts_times_from_there():
-    for frame, *parts in (
-        *((40, "", " to be", " or not"), (42, " to", " be", " or not"), (142, " to be or", "", " not")),
-    ):
+    splits = ((40, "", " to be", " or not"), (42, " to", " be", " or not"), (142, " to be or", "", " not"))
+    for frame, *parts in splits:
         utterance = partly_committed()
         split = utterance.split(START_FRAME + frame, TOKENIZER)
         finished, following = split.finished_tokens, split.next_committed

@@ -63,9 +63,8 @@ class AudioDecoder:
         if self._stream.codec_context is None:
             raise AudioError(f"{name}: FFmpeg has no decoder for its sound; {ALLOWED_SOURCES}")
         for other in container.streams:
-            if other is not self._stream and hasattr(
-                other, "discard"
-            ):  # newer PyAV: video packets are not read
+            if other is not self._stream and hasattr(other, "discard"):
+                # Newer PyAV: video packets are not read.
                 other.discard = type(other.discard).all
 
     @property
@@ -152,10 +151,10 @@ class AudioDecoder:
         return frames
 
     def _no_audio_reason(self) -> str:
-        unreachable = (
-            _diagnose_signature(self._file) if self._stream_error and not self._file.seekable() else None
-        )
-        return unreachable or self._stream_error or self._decode_error or "holds no audio samples"
+        reason = self._stream_error or self._decode_error or "holds no audio samples"
+        if self._stream_error and not self._file.seekable():
+            return _diagnose_signature(self._file) or reason
+        return reason
 
     def _location(self) -> str:
         return f"{self.name}: at {self._position_s:.2f} s"

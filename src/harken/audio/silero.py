@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.compiled_library import load_library
-from harken.errors import BackendUnavailable, HarkenError
+from harken.errors import BackendUnavailable
 
 CHUNK_SAMPLES = 512
 """New samples for one probability: 32 ms."""
@@ -38,45 +38,27 @@ Float32 = NDArray[np.float32]
 
 
 class SileroDetector:
-    """Silero VAD on the samples as they are, fed in blocks of any size, with bit-equal results for each."""
+    """Silero VAD on the samples as they are, fed in whole chunks, with bit-equal results however they are divided."""
 
     def __init__(self) -> None:
         self._probabilities_of = _probability_function()
-        self._pending = np.zeros(_CONTEXT_SAMPLES, np.float32)
-        self._flushed = False
+        self._context = np.zeros(_CONTEXT_SAMPLES, np.float32)
 
     def feed(self, samples: Float32) -> Float32:
-        """Return the speech probabilities of the chunks that the next samples complete.
+        """Return the speech probability of each of the next chunks.
 
         Parameters
         ----------
-        samples : ndarray of shape (samples,), float32, 16 kHz, in [-1, 1]
+        samples : ndarray of shape (chunks * CHUNK_SAMPLES,), float32, 16 kHz, in [-1, 1]
 
         Returns
         -------
         ndarray of shape (chunks,), float32, 0 to 1
-            One probability per `CHUNK_SAMPLES` samples.
         """
-        if self._flushed:
-            raise HarkenError(f"{type(self).__name__} was flushed: a new recording needs a new one")
-        pending = np.concatenate([self._pending, samples], dtype=np.float32)
-        n_chunks = (len(pending) - _CONTEXT_SAMPLES) // CHUNK_SAMPLES
-        self._pending = pending[n_chunks * CHUNK_SAMPLES :].copy()
-        return self._probabilities_of(pending, n_chunks) if n_chunks else np.empty(0, np.float32)
-
-    def flush(self) -> Float32:
-        """End the recording and return the probability of its last, incomplete chunk, padded with zeros.
-
-        Returns
-        -------
-        ndarray of shape (0 or 1,), float32
-        """
-        n_unfinished = len(self._pending) - _CONTEXT_SAMPLES
-        last = self.feed(
-            np.zeros(CHUNK_SAMPLES - n_unfinished, np.float32) if n_unfinished else self._pending[:0]
-        )
-        self._flushed = True
-        return last
+        n_chunks = len(samples) // CHUNK_SAMPLES
+        with_context = np.concatenate([self._context, samples], dtype=np.float32)
+        self._context = with_context[-_CONTEXT_SAMPLES:].copy()
+        return self._probabilities_of(with_context, n_chunks) if n_chunks else np.empty(0, np.float32)
 
 
 class _PackedWeights(Structure):

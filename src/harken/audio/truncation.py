@@ -56,26 +56,22 @@ def cut_short_reason(format_name: str, file: FFmpegInput, decoded_s: float) -> s
     format_name : str
         FFmpeg's name of the container.
     file : FFmpegInput
-        The recording, which FFmpeg has read to its end.
+        Read to its end.
     decoded_s : float
-        Seconds that could be decoded.
     """
     size = file.size_bytes()
     if size is None:
         return None
     if format_name == "ogg":
         return "its last page is incomplete" if _ends_within_ogg_page(file, size) else None
-    declare = _DECLARED_LENGTHS.get(format_name)
-    if declare is None:
+    if format_name not in _DECLARED_LENGTHS:
         return None
-    declared = declare(file)
+    declared = _DECLARED_LENGTHS[format_name](file)
     if declared.duration_s is not None and declared.duration_s - decoded_s <= _SLACK_S:
         return None
-    if declared.end is not None and declared.end - size > _SLACK_BYTES:
-        return f"{size} of {declared.end} bytes"
-    if declared.end is None and declared.duration_s is not None:
-        return f"its header says {declared.duration_s:.2f} s"
-    return None
+    if declared.end is not None:
+        return f"{size} of {declared.end} bytes" if declared.end - size > _SLACK_BYTES else None
+    return None if declared.duration_s is None else f"its header says {declared.duration_s:.2f} s"
 
 
 def _wav_length(file: FFmpegInput) -> DeclaredLength:

@@ -287,9 +287,8 @@ class RegionTracker:
     @property
     def stable_until_frames(self) -> int:
         """Frame at or after which every future region begins."""
-        return (
-            self._open_region.start_frames if self._open_region else self._region_start_frames(self._n_chunks)
-        )
+        region = self._open_region
+        return region.start_frames if region else self._region_start_frames(self._n_chunks)
 
     def _step(self, speech_prob: float) -> list[SpeechRegion]:
         chunk, region = self._n_chunks, self._open_region
@@ -307,9 +306,8 @@ class RegionTracker:
         elif speech_prob < self._options.effective_neg_threshold and region.silence_start is None:
             region.silence_start = chunk
         if region.silence_start is not None:
-            return (
-                self.end_speech() if self._n_chunks - region.silence_start >= self._min_silence_chunks else []
-            )
+            n_silent = self._n_chunks - region.silence_start
+            return self.end_speech() if n_silent >= self._min_silence_chunks else []
         end = _chunk_to_frame(self._n_chunks) + self._speech_pad_frames
         return [self._split(region, chunk)] if end - region.start_frames > self._max_frames else []
 

@@ -184,16 +184,7 @@ def _nearest(
 
 
 def find_turns(speech: SpeechPieces, pieces: Sequence[Piece], labels: NDArray[np.int64]) -> list[VoiceTurn]:
-    """Return the turns of each voice, in order of their start; those of two voices may overlap.
-
-    Parameters
-    ----------
-    speech : SpeechPieces
-        Whose activity counts.
-    pieces : sequence of Piece
-    labels : ndarray of shape (pieces,), int
-        Voice of each piece.
-    """
+    """Return the turns of the voices with which pieces are labelled, in order of their start; two may overlap."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     of_speaker: dict[tuple[int, int], list[tuple[Run, int]]] = defaultdict(list)
     for piece, label in zip(pieces, labels.tolist(), strict=True):

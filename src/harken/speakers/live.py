@@ -300,16 +300,15 @@ class LiveVoices:
     def learn(self, piece: LivePiece, seconds: float) -> None:
         """Add some seconds of a piece to the voice whose name it has; the first ones of a name found the voice."""
         total = seconds * piece.embedding.astype(np.float64)
-        for voice in self._voices:
-            if voice.name == piece.speaker:
-                if self._strangers.maxlen and float(voice.centroid @ piece.embedding) < SAME_SPEAKER:
-                    self._strangers.append(replace(piece, settled_s=seconds))
-                    return
-                voice.total, voice.is_heard = voice.total + total, True
-                break
-        else:
+        own = next((voice for voice in self._voices if voice.name == piece.speaker), None)
+        if own is None:
             self._voices.append(_Voice(piece.speaker, total, is_known=False, is_heard=True))
             self._names.add(piece.speaker)
+        elif self._strangers.maxlen and float(own.centroid @ piece.embedding) < SAME_SPEAKER:
+            self._strangers.append(replace(piece, settled_s=seconds))
+            return
+        else:
+            own.total, own.is_heard = own.total + total, True
         self._join_voices()
 
     def name(self, pieces: Sequence[LivePiece]) -> None:

@@ -50,6 +50,12 @@ FAST_SPEECH_TOKENS_PER_S = 6.0
 HOP_STEP_FRAMES = 10
 COMMITTED_TOKENS = 80
 """Tokens committed before a synthetic update: those of an utterance of 25 s."""
+MEASURED_WINDOWS, MEASURED_TOKENS = (100, 1400), (4, 24)
+"""The smallest and the largest updates to measure; the longest windows of the presets lie between.
+
+Attention grows faster than linearly, so the line through both overestimates updates between them, and underestimates
+larger ones.
+"""
 
 _MS_PER_S = 1000
 
@@ -81,8 +87,6 @@ def measure_update_cost(
     run_update: Callable[[int, int], object],
     clock: Callable[[], float],
     *,
-    windows: tuple[int, int] = (100, 1400),
-    tokens: tuple[int, int] = (4, 24),
     repeats: int = 3,
 ) -> UpdateCost:
     """Measure the computing time of updates.
@@ -94,10 +98,6 @@ def measure_update_cost(
         may have.
     clock : callable
         Returns seconds.
-    windows, tokens : tuple of two int
-        The smallest and the largest to measure; the longest windows of the presets lie between. Attention grows
-        faster than linearly, so the line through both ends overestimates updates between them, and underestimates
-        larger ones.
     repeats : int
         Timed runs of each, after a warm-up run.
 
@@ -116,10 +116,11 @@ def measure_update_cost(
             seconds.append(clock() - start)
         return median(seconds)
 
-    smallest_s = timed(windows[0], tokens[0])
-    per_frame_s = max(0.0, timed(windows[1], tokens[0]) - smallest_s) / (windows[1] - windows[0])
-    per_token_s = max(0.0, timed(windows[0], tokens[1]) - smallest_s) / (tokens[1] - tokens[0])
-    base_s = max(0.0, smallest_s - per_frame_s * windows[0] - per_token_s * tokens[0])
+    (few_frames, many_frames), (few_tokens, many_tokens) = MEASURED_WINDOWS, MEASURED_TOKENS
+    smallest_s = timed(few_frames, few_tokens)
+    per_frame_s = max(0.0, timed(many_frames, few_tokens) - smallest_s) / (many_frames - few_frames)
+    per_token_s = max(0.0, timed(few_frames, many_tokens) - smallest_s) / (many_tokens - few_tokens)
+    base_s = max(0.0, smallest_s - per_frame_s * few_frames - per_token_s * few_tokens)
     return UpdateCost(base_s=base_s, per_frame_s=per_frame_s, per_token_s=per_token_s)
 
 

@@ -141,13 +141,9 @@ class Endpointer:
             endpoints += self._endpoints_of(self._regions.end_speech(), reason)
         return endpoints
 
-    def flush(self, frames: int) -> list[UtteranceStart | UtteranceEnd]:
-        """End the current utterance, if there is one, in a stream of `frames` frames so far."""
-        return self._endpoints_of(self._regions.flush(frames), "flush")
-
-    def close(self, frames: int) -> list[UtteranceStart | UtteranceEnd]:
-        """End the stream, which has `frames` frames."""
-        return self._endpoints_of(self._regions.flush(frames), "close")
+    def end(self, frames: int, reason: str) -> list[UtteranceStart | UtteranceEnd]:
+        """End the current utterance, if there is one, in a stream of `frames` frames so far: flush or close it."""
+        return self._endpoints_of(self._regions.flush(frames), reason)
 
     @property
     def utterance_start_frame(self) -> int | None:

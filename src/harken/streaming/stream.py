@@ -147,12 +147,12 @@ class Stream:
 
     def flush(self) -> RequestGenerator:
         """End the current utterance."""
-        yield from self._end_by(self._endpointer.flush)
+        yield from self._end_by("flush")
 
     def close(self) -> RequestGenerator:
         """End the stream."""
         yield from self._process_probabilities(self._detector.flush())
-        yield from self._end_by(self._endpointer.close)
+        yield from self._end_by("close")
 
     def pop_events(self) -> list[Event]:
         """Return the events since the last call."""
@@ -177,10 +177,10 @@ class Stream:
             self._samples.discard_before(needed_sample)
             self._speech_probs.discard_before(needed_sample // CHUNK_SAMPLES)
 
-    def _end_by(self, end: Callable[[int], Sequence[UtteranceStart | UtteranceEnd]]) -> RequestGenerator:
+    def _end_by(self, reason: str) -> RequestGenerator:
         self._now_sample = self._samples.end
         self._silence_start_frame = self._endpointer.silence_start_frame
-        yield from self._handle(end(self._samples.end // HOP_SAMPLES))
+        yield from self._handle(self._endpointer.end(self._samples.end // HOP_SAMPLES, reason))
 
     def _handle(self, endpoints: Sequence[UtteranceStart | UtteranceEnd]) -> RequestGenerator:
         for endpoint in endpoints:

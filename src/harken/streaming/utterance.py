@@ -65,28 +65,20 @@ def stable_prefix_length(
         Number of positions that hold audio, or silence that was left out.
     config : StreamingConfig
     """
-    if len(previous_hypotheses) < config.local_agreement - 1:
+    n_earlier = config.local_agreement - 1
+    if len(previous_hypotheses) < n_earlier:
         return 0
-    agreed = min(
-        [
-            len(tokens),
-            *(
-                common_prefix_length(tokens, hypothesis)
-                for hypothesis in previous_hypotheses[: config.local_agreement - 1]
-            ),
-        ]
-    )
-    frames_behind = config.commit_delay_frames + (config.local_agreement - 1) * config.hop_frames
+    lengths = (common_prefix_length(tokens, earlier) for earlier in previous_hypotheses[:n_earlier])
+    agreed = min([len(tokens), *lengths])
+    frames_behind = config.commit_delay_frames + n_earlier * config.hop_frames
     last_stable_position = heard_positions - frames_behind // FRAMES_PER_POSITION
-    ends = [end for end in accumulate(word_lengths) if end <= agreed]
-    return max(
-        (
-            end
-            for end in ends
-            if token_end(attended_positions[end - 1], attended_positions[end]) <= last_stable_position
-        ),
-        default=0,
-    )
+    stable = 0
+    for end in accumulate(word_lengths):
+        if end > agreed:
+            break
+        if token_end(attended_positions[end - 1], attended_positions[end]) <= last_stable_position:
+            stable = end
+    return stable
 
 
 def token_end(position: int, next_position: int) -> int:
@@ -316,31 +308,21 @@ class ActiveUtterance:
         self.update(self._uncommitted(), config, tokenizer)
 
     def update(self, hypothesis: PartialHypothesis, config: StreamingConfig, tokenizer: Tokenizer) -> None:
-        """Take a hypothesis and commit its stable prefix; nothing before the language is known.
-
-        Parameters
-        ----------
-        hypothesis : PartialHypothesis
-        config : StreamingConfig
-        tokenizer : Tokenizer
-        """
+        """Take a hypothesis and commit its stable prefix; nothing before the language is known."""
         self.rejected = False
         if self.language is None:
             self._commit(hypothesis, 0)
             return
         _, words = tokenizer.split_words(hypothesis.tokens, self.language)
-        word_lengths = [*map(len, words)]
-        self._commit(
-            hypothesis,
-            stable_prefix_length(
-                hypothesis.tokens,
-                hypothesis.attended_positions,
-                word_lengths,
-                self._previous_hypotheses,
-                self.heard_frames // FRAMES_PER_POSITION,
-                config,
-            ),
+        stable = stable_prefix_length(
+            hypothesis.tokens,
+            hypothesis.attended_positions,
+            [*map(len, words)],
+            self._previous_hypotheses,
+            self.heard_frames // FRAMES_PER_POSITION,
+            config,
         )
+        self._commit(hypothesis, stable)
 
     def finalize(self, hypothesis: PartialHypothesis) -> None:
         """Take the last hypothesis and commit all of it."""
@@ -435,7 +417,7 @@ class ActiveUtterance:
 
 def display_text(utterance: ActiveUtterance, tokenizer: Tokenizer) -> tuple[str, str]:
     """Return the committed text of an utterance and the tentative text after it."""
-    committed = tokenizer.decode([token.token for token in utterance.committed]).rstrip(REPLACEMENT_CHARACTER)
+    committed = _text(utterance.committed, tokenizer).rstrip(REPLACEMENT_CHARACTER)
     whole = tokenizer.decode(utterance.tokens).rstrip(REPLACEMENT_CHARACTER)
     tentative = whole[len(committed) :]
     return (committed.lstrip(), tentative) if committed else ("", tentative.lstrip())
@@ -443,9 +425,8 @@ def display_text(utterance: ActiveUtterance, tokenizer: Tokenizer) -> tuple[str,
 
 def ends_sentence(utterance: ActiveUtterance, tokenizer: Tokenizer) -> bool:
     """Return true if the text so far ends a sentence."""
-    return (
-        tokenizer.decode(utterance.tokens[-4:]).rstrip(CLOSING_PUNCTUATION).endswith(tuple(SENTENCE_END_MARKS))
-    )
+    end = tokenizer.decode(utterance.tokens[-4:])
+    return end.rstrip(CLOSING_PUNCTUATION).endswith(tuple(SENTENCE_END_MARKS))
 
 
 def is_hallucination(
@@ -455,29 +436,19 @@ def is_hallucination(
     threshold: float,
     tokenizer: Tokenizer,
 ) -> bool:
-    """Return true if a hypothesis is probably a hallucination.
+    """Return true if a hypothesis, which has all tokens of the utterance, is probably a hallucination.
 
-    Parameters
-    ----------
-    utterance : ActiveUtterance
-    hypothesis : PartialHypothesis
-        All tokens of the utterance.
-    speech_probs : ndarray of shape (chunks,), float32
-        Speech probabilities of the utterance so far.
-    threshold : float
-        Hallucination score from which on it counts as one.
-    tokenizer : Tokenizer
+    It is one from the threshold of the score on; the speech probabilities are those of the utterance so far.
     """
     text = tokenizer.decode(hypothesis.tokens)
     positions = utterance.encoded_frames // FRAMES_PER_POSITION
+    no_speech_prob = hypothesis.no_speech_prob
     features = HallucinationFeatures(
         text=text,
         n_tokens=len(hypothesis.tokens),
         duration_s=utterance.encoded_frames / FRAMES_PER_SECOND,
         avg_logprob=sum(hypothesis.logprobs) / (len(hypothesis.tokens) + 1),
-        no_speech_prob=utterance.no_speech_prob
-        if hypothesis.no_speech_prob is None
-        else hypothesis.no_speech_prob,
+        no_speech_prob=utterance.no_speech_prob if no_speech_prob is None else no_speech_prob,
         compression_ratio=compression_ratio(text),
         speech_prob=float(speech_probs.mean()) if len(speech_probs) else None,
         attention_concentration=attention_concentration(hypothesis.attention[:, :-1], positions),
@@ -528,9 +499,8 @@ def _segment(
 
 def _word(committed: Sequence[TimedToken], utterance: ActiveUtterance, tokenizer: Tokenizer) -> Word:
     def time_s(position: int) -> float:
-        return (
-            utterance.start_frame + FRAMES_PER_POSITION * max(0, position - ATTENDED_LATE)
-        ) / FRAMES_PER_SECOND
+        frame = FRAMES_PER_POSITION * max(0, position - ATTENDED_LATE)
+        return (utterance.start_frame + frame) / FRAMES_PER_SECOND
 
     return Word(
         text=_text(committed, tokenizer),
