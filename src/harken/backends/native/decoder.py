@@ -105,8 +105,9 @@ class NativeDecoder:
     Parameters
     ----------
     arrays : PackedArrays
-        Packed weights, which these are the contents of, in a file that begins with the embedding.
+        Packed weights, in a file that begins with the embedding.
     contents : DecoderWeights
+        Names and shapes of these weights.
     heads : KeptHeads
     window_bits : {8, 16, 32}
         Bits of the keys and values of the cross-attention.
@@ -143,6 +144,8 @@ class NativeDecoder:
         self._frozen = np.empty((0, 0), np.float32), np.empty((0, 0, 0), np.float32)
         head_tokens = None if self.vocab_subset is None else self.vocab_subset.astype(np.int32)
         embedding_file = _open_embedding(arrays.path)
+        if embedding_file != NO_FILE:
+            close_when_collected(self, os.close, embedding_file)
         self._model = _make_model(arrays, contents, heads.all, head_tokens, window_bits, embedding_file)
         self._arrays = arrays, head_tokens  # the model points to them
         self.handle = self.library.harken_decoder_open(
@@ -150,7 +153,7 @@ class NativeDecoder:
         )
         if not self.handle:
             raise OutOfMemory("not enough memory for the native decoder")
-        close = partial(_close_decoder, self.library, self._abandoned, embedding_file)
+        close = partial(_close_decoder, self.library, self._abandoned)
         close_when_collected(self, close, self.handle, self._model, self._arrays)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -275,11 +278,9 @@ def _close_sessions(library: Any, handles: deque[int]) -> None:
         library.harken_session_close(handles.popleft())
 
 
-def _close_decoder(library: Any, sessions: deque[int], embedding_file: int, handle: int) -> None:
+def _close_decoder(library: Any, sessions: deque[int], handle: int) -> None:
     _close_sessions(library, sessions)
     library.harken_decoder_close(handle)
-    if embedding_file != NO_FILE:
-        os.close(embedding_file)
 
 
 def _open_embedding(path: Path) -> int:

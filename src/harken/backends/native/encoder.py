@@ -29,8 +29,9 @@ class NativeEncoder:
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        Packed weights, which these are the contents of.
+        Packed weights.
     contents : EncoderWeights
+        Names and shapes of these weights.
     decoder : NativeDecoder
         The decoder on whose threads it runs; the two never run at the same time.
     load_padding : callable
