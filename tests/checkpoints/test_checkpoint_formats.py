@@ -242,6 +242,45 @@ def test_mlx_weights_are_codes_times_scales_plus_biases(tmp_path: Path, bits: in
     np.testing.assert_allclose(found, codes * scales + biases, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("mode", "group", "number", "scale"),
+    [
+        ("mxfp4", 32, "float4_e2m1fn", "float8_e8m0fnu"),
+        ("mxfp8", 32, "float8_e4m3fn", "float8_e8m0fnu"),
+        ("nvfp4", 16, "float4_e2m1fn", "float8_e4m3fn"),
+    ],
+)
+def test_mlx_weights_may_be_small_floating_point_numbers(
+    tmp_path: Path, mode: str, group: int, number: str, scale: str
+) -> None:
+    """Every code of each type, as another package reads them; the codes that it takes for no number are left out."""
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes comes with onnx")
+    bits = 8 if mode == "mxfp8" else 4
+    numbers = np.arange(1 << bits, dtype=np.uint8).view(getattr(ml_dtypes, number)).astype(np.float32)
+    scales = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, scale)).astype(np.float32)
+    rng = np.random.default_rng(group)
+    codes = rng.choice(np.flatnonzero(np.isfinite(numbers)), (128, 32)).astype(np.uint8)
+    in_range = np.flatnonzero(np.abs(scales) < 2.0**100)  # no product is too large for float32
+    scale_codes = rng.choice(in_range, (128, 32 // group)).astype(np.uint8)
+    packed = codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4
+    files.write_mlx(tmp_path, files.TINY, SINGLE)
+    layer, weights = "encoder.blocks.0.mlp1", dict(np.load(tmp_path / "weights.npz"))
+    quantised = {f"{layer}.weight": packed.view("<u4"), f"{layer}.scales": scale_codes}
+    np.savez(tmp_path / "weights.npz", **{**weights, **quantised})
+    config = json.loads((tmp_path / "config.json").read_text())
+    for named in ("fp2", mode):
+        config["quantization"] = {"group_size": group, "bits": bits, "mode": named}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        if named != mode:
+            with pytest.raises(
+                CheckpointError, match="quantised as 'fp2'; allowed is affine, mxfp4, mxfp8, nvfp4"
+            ):
+                open_checkpoint(tmp_path)
+    found = open_checkpoint(tmp_path).weights["encoder.blocks.0.mlp.0.weight"]
+    expected = numbers[codes].reshape(128, -1, group) * scales[scale_codes][:, :, None]
+    np.testing.assert_array_equal(found, expected.reshape(128, 32))
+
+
 @pytest.mark.parametrize("write", [files.write_onnx, files.write_openvino])
 def test_matrices_of_8_bits_in_graphs_are_within_half_a_step(tmp_path: Path, write: Write) -> None:
     weights = open_checkpoint(write(tmp_path, files.TINY, SINGLE, quantised=True)).weights

@@ -2,7 +2,8 @@
 
 Written by convert.py of mlx-examples/whisper. The names are OpenAI's but for the layers of an MLP, convolutions have
 their channels last, and the encoder's positions are computed. Quantised layers are those of ``mlx.core.quantize``: a
-row is packed into 32-bit words, lowest bits first, and each group of columns has a scale and a bias.
+row is packed into 32-bit words, lowest bits first, and each group of columns has a scale and, unless the codes are
+floating-point numbers, a bias.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import io
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from zipfile import ZipInfo
 
 import numpy as np
@@ -24,8 +25,34 @@ from harken.checkpoints.torch_file import read_member, zip_members
 from harken.errors import CheckpointError
 
 _HEADER_BYTES = 1 << 12
-_NPY_DTYPES = {np.dtype(code) for code in ("<f4", "<f2", "<u4", "<i4", "<i8")}
+_NPY_DTYPES = {np.dtype(code) for code in ("<f4", "<f2", "<u4", "<i4", "<i8", "|u1")}
 _POSITIONS = "encoder.positional_embedding"
+
+
+def _small_floats(exponent_bits: int, mantissa_bits: int) -> Array:
+    """Return the numbers that the codes of a small floating-point type stand for, in the order of the codes."""
+    exponents, mantissas = np.divmod(np.arange(1 << exponent_bits + mantissa_bits), 1 << mantissa_bits)
+    bias, fractions = (1 << exponent_bits - 1) - 1, mantissas / (1 << mantissa_bits)
+    positive = np.ldexp((exponents > 0) + fractions, np.maximum(exponents, 1) - bias)
+    return np.concatenate([positive, -positive]).astype(np.float32)
+
+
+class _Mode(NamedTuple):
+    """How ``mlx.core.quantize`` writes floating-point codes: numbers of the codes and of the scales."""
+
+    bits: int
+    group: int
+    numbers: Array
+    scales: Array
+
+
+_E4M3 = _small_floats(4, 3)
+_E8M0 = np.append(np.ldexp(np.float32(1), np.arange(255) - 127), np.float32(np.nan))
+_MODES = {
+    "mxfp4": _Mode(4, 32, _small_floats(2, 1), _E8M0),
+    "mxfp8": _Mode(8, 32, _E4M3, _E8M0),
+    "nvfp4": _Mode(4, 16, _small_floats(2, 1), _E4M3),
+}
 
 
 def read(path: Path) -> Checkpoint:
@@ -33,7 +60,9 @@ def read(path: Path) -> Checkpoint:
     config_path = path.with_name("config.json")
     files = [watch(path), watch(config_path)]
     config = read_object(config_path)
-    stored = _npz_tensors(path) if path.suffix == ".npz" else read_tensors(path, FLOATS | INTEGERS)
+    stored = (
+        _npz_tensors(path) if path.suffix == ".npz" else read_tensors(path, FLOATS | INTEGERS | {"U8": "uint8"})
+    )
     stored.pop("alignment_heads", None)
     tensors: dict[str, LazyTensor] = {}
     for name, tensor in stored.items():
@@ -69,27 +98,48 @@ def _dequantised(
 ) -> LazyTensor:
     """Return a quantised matrix, not read yet."""
     words, scales, biases = (stored.get(f"{module}.{leaf}") for leaf in ("weight", "scales", "biases"))
+    mode = None
     match config.get("quantization"):
+        case {"mode": str(name)} if name in _MODES:
+            mode = _MODES[name]
+            bits, group = mode.bits, mode.group
+        case {"mode": name} if name != "affine":
+            allowed = ", ".join(("affine", *_MODES))
+            raise CheckpointError(f"{path}: weights are quantised as {name!r:.80}; allowed is {allowed}")
         case {"group_size": int(group), "bits": int(bits)} if 1 <= bits <= 8 and 1 <= group <= 1024:
             pass
         case _:
             raise CheckpointError(f"{path}: {module[:80]!r} is quantised, config.json says not how")
-    if words and scales and biases and len(words.shape) == len(scales.shape) == 2:
-        rows, columns = words.shape[0], scales.shape[1] * group
-        whole = 32 * words.shape[1] == columns * bits and scales.shape[0] == rows
-        if whole and scales.shape == biases.shape and words.stored_dtype == "uint32":
-            decode = partial(_decode, bits, group)
-            matrix = words.combined(decode, scales, biases, shape=(rows, columns))
+    if words and scales and len(words.shape) == len(scales.shape) == 2 and words.stored_dtype == "uint32":
+        shape = words.shape[0], scales.shape[1] * group
+        whole = 32 * words.shape[1] == shape[1] * bits and scales.shape[0] == shape[0]
+        if whole and mode and scales.stored_dtype == "uint8":
+            matrix = words.combined(partial(_decode_floats, mode), scales, shape=shape)
+            return replace(matrix, stored_dtype=f"float{bits}")
+        if whole and not mode and biases and scales.shape == biases.shape:
+            matrix = words.combined(partial(_decode, bits, group), scales, biases, shape=shape)
             return replace(matrix, stored_dtype=f"int{bits}")
     raise CheckpointError(f"{path}: words, scales and biases of {module[:80]!r} do not fit together")
 
 
 def _decode(bits: int, group: int, words: Array, scales: Array, biases: Array) -> Array:
-    unpacked = np.unpackbits(words.astype("<u4").view(np.uint8), axis=1, bitorder="little")
-    codes = np.packbits(unpacked.reshape(len(words), -1, bits), axis=2, bitorder="little")
-    groups = codes.reshape(len(words), -1, group).astype(np.float32)
+    groups = _codes(bits, words).reshape(len(words), -1, group).astype(np.float32)
     values: Array = groups * scales[:, :, None].astype(np.float32) + biases[:, :, None].astype(np.float32)
     return values.reshape(len(words), -1)
+
+
+def _decode_floats(mode: _Mode, words: Array, scales: Array) -> Array:
+    groups = mode.numbers[_codes(mode.bits, words)].reshape(len(words), -1, mode.group)
+    with np.errstate(over="ignore", invalid="ignore"):  # in damaged files, which are found later
+        values: Array = groups * mode.scales[scales][:, :, None]
+    return values.reshape(len(words), -1)
+
+
+def _codes(bits: int, words: Array) -> Array:
+    """Return the codes of each row."""
+    unpacked = np.unpackbits(words.astype("<u4").view(np.uint8), axis=1, bitorder="little")
+    packed: Array = np.packbits(unpacked.reshape(len(words), -1, bits), axis=2, bitorder="little")
+    return packed[:, :, 0]
 
 
 def _npz_tensors(path: Path) -> dict[str, LazyTensor]:
