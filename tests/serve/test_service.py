@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import numpy as np
@@ -130,3 +131,17 @@ async def test_idle_models_are_unloaded_and_loaded_again(stage):
             await leap(40)
         assert stage.service.ready
     unloading.cancel()
+
+
+@played(preload=True, unload_after_s=75)
+async def test_an_engine_ends_whose_unloading_is_cancelled_while_no_thread_of_the_pool_is_free(stage):
+    client = await stage.connect(FileClient, says=6)
+    await until(client.serving.done)
+    unloading, release = asyncio.create_task(stage.service.unload_idle_models()), Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    holding = asyncio.create_task(asyncio.to_thread(release.wait))
+    while stage.service.models.loaded:
+        await leap(40)
+    unloading.cancel()
+    release.set()
+    await holding

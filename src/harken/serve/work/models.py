@@ -130,7 +130,9 @@ class Models:
         for model in self.loaded:
             if not model.uses and self._clock() - model.used_s >= after_s:
                 self._models[model.id].forget()
-                await asyncio.to_thread(model.engine.stop, "the model was unloaded")
+                # Of a thread of the loop's pool that has not begun yet, a cancellation would leave the engine running.
+                stop = partial(model.engine.stop, "the model was unloaded")
+                await in_daemon_thread(stop, f"unloading {model.id}")
 
     async def close(self, reason: str) -> None:
         """Abandon all jobs and end the engines."""
