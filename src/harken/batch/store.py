@@ -27,7 +27,7 @@ _RENEW_AGAIN_S = 5.0
 
 
 class ShardFiles(NamedTuple):
-    """Where shards have their files of one kind."""
+    """The folder of one kind of files, of which each shard has one, and the ending of their names."""
 
     folder: str
     suffix: str

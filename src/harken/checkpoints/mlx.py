@@ -38,7 +38,7 @@ def _small_floats(exponent_bits: int, mantissa_bits: int) -> Array:
 
 
 class _Mode(NamedTuple):
-    """How ``mlx.core.quantize`` writes floating-point codes: numbers of the codes and of the scales."""
+    """A mode of ``mlx.core.quantize`` with floating-point codes: the numbers that codes and scales stand for."""
 
     bits: int
     group: int
@@ -46,12 +46,12 @@ class _Mode(NamedTuple):
     scales: Array
 
 
-_E4M3 = _small_floats(4, 3)
+_E2M1, _E4M3 = _small_floats(2, 1), _small_floats(4, 3)
 _E8M0 = np.append(np.ldexp(np.float32(1), np.arange(255) - 127), np.float32(np.nan))
 _MODES = {
-    "mxfp4": _Mode(4, 32, _small_floats(2, 1), _E8M0),
+    "mxfp4": _Mode(4, 32, _E2M1, _E8M0),
     "mxfp8": _Mode(8, 32, _E4M3, _E8M0),
-    "nvfp4": _Mode(4, 16, _small_floats(2, 1), _E4M3),
+    "nvfp4": _Mode(4, 16, _E2M1, _E4M3),
 }
 
 
