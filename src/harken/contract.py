@@ -47,6 +47,8 @@ class Capabilities:
     """True if `Backend.encode` takes `SparsePositions`."""
     picks_best: bool = False
     """True if sessions are of the kind `GreedySession`."""
+    joins_features: bool = False
+    """True if the backend is of the kind `JoiningBackend`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,4 +373,12 @@ class Backend(Protocol):
         Windows may differ in length: the positions that a shorter one lacks are masked, and `Session.attention` is 0
         there. The features may be used until a further chunk of one of the streams is encoded.
         """
+        ...
+
+
+class JoiningBackend(Backend, Protocol):
+    """A backend that decodes windows together that were encoded apart."""
+
+    def join_features(self, features: Sequence[Features]) -> Features:
+        """Return features of all these windows, in order, for sessions alone; their positions may differ."""
         ...

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 from pairs import PROMPT, BackendPair, decode
 
 from harken.backends.numpy import model
 from harken.backends.numpy.backend import NumpyBackend, NumpyFeatures
-from harken.contract import SparsePositions
+from harken.contract import JoiningBackend, SparsePositions
 from tiny_models import DIMS, N_WINDOWS, make_mel
 
 ENCODED, WINDOW = DIMS.n_audio_ctx // 2, DIMS.n_audio_ctx
@@ -47,6 +49,22 @@ def test_windows_of_other_lengths_in_between_change_nothing(sparse: BackendPair)
     again = sparse.tested.encode(make_mel()[:, :, :ENCODED], shorter)
     np.testing.assert_array_equal(before, decode(sparse.tested, after, [1]))
     np.testing.assert_array_equal(decode(sparse.tested, first, [0]), decode(sparse.tested, again, [0]))
+
+
+def test_windows_that_were_encoded_apart_are_decoded_together_as_each_alone(sparse: BackendPair) -> None:
+    backend, shorter = sparse.tested, SparsePositions(ENCODED // 2, SPARSE.sample, WINDOW)
+    if not backend.capabilities.joins_features:
+        pytest.skip(f"{sparse.name} joins no features")
+    parts = [
+        backend.encode(make_mel()[:, :, :ENCODED], shorter),
+        sparse.features,
+        backend.encode(make_mel()),
+    ]
+    joined = cast(JoiningBackend, backend).join_features(parts)
+    assert joined.n_windows == 3 * N_WINDOWS
+    together = decode(backend, joined, range(3 * N_WINDOWS))
+    alone = [decode(backend, part, [window]) for part in parts for window in range(N_WINDOWS)]
+    np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
 def test_a_window_with_its_own_padding_frozen_is_that_window(

@@ -84,7 +84,7 @@ def test_missing_extra_is_reported_with_its_install_command(cli: CliRunner) -> N
 
 
 def test_assistant_without_speculative_is_measured(cli: CliRunner) -> None:
-    outcome, loaded = run(cli, "bench", "talks/0.wav", "--assistant", "small.en")
+    outcome, loaded = run(cli, "bench", "talks/0.wav", "--assistant", "small.en", "--language", "en")
     assert loaded[0]["assistant"] == "small.en"
     assert "acceptance, %" in outcome.out
     assert "plain" not in outcome.out

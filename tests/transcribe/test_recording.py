@@ -19,7 +19,7 @@ from fakes.backends import (
 )
 from fakes.speech_detector import LoudIsSpeech, noise_and_silence
 from harken.contract import Floats
-from harken.decoding import DecodeStats, DecodingResult, Step
+from harken.decoding import Beam, DecodeStats, DecodingResult, Greedy, Step, Strategy
 from harken.errors import AudioError
 from harken.results import Attempt, Segment
 from harken.transcribe import Callbacks, TranscribeOptions, fallback, window_chain, window_segments
@@ -347,6 +347,23 @@ def test_text_in_doubt_is_decoded_again_with_beams_and_the_more_probable_kept(
 def test_larger_models_have_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fallback, "MOST_LAYERS_IN_DOUBT", DIMS.n_audio_layer - 1)
     assert attempt(DOUBT, LESS_DOUBT, beam_size=None)[2].windows == 1
+
+
+@pytest.mark.parametrize(
+    ("language", "beam_size", "strategy"),
+    [
+        *(("en", None, Greedy()), ("de", None, Beam(width=5))),
+        *(("de", 1, Greedy()), ("en", 3, Beam(width=3))),
+    ],
+)
+def test_beams_search_in_all_languages_but_english_unless_a_width_is_chosen(
+    language: str, beam_size: int | None, strategy: Strategy
+) -> None:
+    used: set[Strategy | None] = set()
+    callbacks = Callbacks(on_token=lambda step: used.add(step.strategy))
+    form = work(TranscriptBackend(HELLO), 1, callbacks, language=language, beam_size=beam_size)
+    assert texts(form) == ["hello"]
+    assert used == {strategy}
 
 
 def test_blanks_without_end_are_a_loop() -> None:

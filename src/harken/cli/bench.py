@@ -234,6 +234,8 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
     those of 'harken listen'.
     """
     options = options_from(TranscribeOptions, params)
+    if params["speculative"] and options.beam_size is None:
+        options = replace(options, beam_size=1)  # beams take no drafts
     if params["speculative"] and params["streaming"]:
         raise click.UsageError("--speculative and --streaming exclude each other")
     if params["streaming"]:

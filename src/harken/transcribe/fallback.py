@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from harken.contract import Backend, Features
@@ -40,6 +40,7 @@ def decode_with_fallback(
     tokenizer: Tokenizer,
     rules: LogitRules,
     options: TranscribeOptions,
+    tried_once: Collection[int] = (),
     observe: Observer,
     draft_context: DraftContext | None,
 ) -> tuple[list[FallbackResult], DecodeStats]:
@@ -48,7 +49,8 @@ def decode_with_fallback(
     Greedy text of `tiny` and `base` that is not sure is decoded again with beams, unless the options choose otherwise.
     If every attempt fails, the most probable of the least repetitive ones is accepted. Each window is tried again by
     itself, and the tokens of a failed attempt are the draft of the next. Each attempt has random numbers of its own, so
-    a result depends neither on the attempts before it nor on the windows beside it.
+    a result depends neither on the attempts before it nor on the windows beside it. Those that are tried once have the
+    attempts at the first temperature only.
 
     Returns
     -------
@@ -95,7 +97,7 @@ def decode_with_fallback(
             looks = attempt(unsure, second_look, number, None) if unsure else []
             for i, judged in zip(unsure, looks, strict=True):
                 attempts[i][-1:] = _surer_last(attempts[i][-1], judged)
-        failing = [i for i in failing if attempts[i][-1][1] is not None]
+        failing = [i for i in failing if attempts[i][-1][1] is not None and i not in tried_once]
         if not failing:
             break
     return [_select_attempt(window_attempts, options) for window_attempts in attempts], total

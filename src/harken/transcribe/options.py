@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -35,7 +35,9 @@ FIDELITIES = ("auto", "exact", "fast")
 TEMPERATURES = f"0, and numbers from {MIN_TEMPERATURE} to 10"
 MAX_CLIP_S = 1e7
 """Latest time of a clip, about four months."""
-SECOND_LOOK_BEAMS = 5
+DEFAULT_BEAMS = 5
+GREEDY_LANGUAGE = "en"
+"""Language in which beams gain little (docs/decisions/fallback.md)."""
 
 
 _language = partial(option, section="Language")
@@ -82,8 +84,8 @@ class TranscribeOptions:
 
     beam_size: int | None = _decoding(
         None,
-        "Hypotheses of the beam search, at temperature 0; 1 is greedy. If not given: greedy, and with tiny and base "
-        "again with five where that text is not sure.",
+        "Hypotheses of the beam search, at temperature 0; 1 is greedy. If not given: five; in English greedy, and with "
+        "tiny and base again with five where that text is not sure.",
         low=1,
         high=64,
     )
@@ -243,12 +245,17 @@ class TranscribeOptions:
         """Most windows of several recordings to decode together."""
         return self.batch_size or 1
 
+    def in_language(self, language: str) -> TranscribeOptions:
+        """Return the options of windows in a language, whose code is given: it decides whether to search by default."""
+        greedy = self.beam_size is not None or language == GREEDY_LANGUAGE
+        return self if greedy else replace(self, beam_size=DEFAULT_BEAMS)
+
     def strategies(self) -> tuple[Strategy, ...]:
         """Return the fallback schedule: the decoding strategies to try in turn.
 
         Source: openai/whisper, transcribe.py, decode_with_fallback.
         """
-        beam = self._beam(self.beam_size or SECOND_LOOK_BEAMS)  # it checks its options even if it is not used
+        beam = self._beam(self.beam_size or DEFAULT_BEAMS)  # it checks its options even if it is not used
         first = Greedy() if self.beam_size in (None, 1) else beam
         return tuple(
             Sample(temperature=t, best_of=self.best_of, length_penalty=self.length_penalty) if t else first
@@ -258,7 +265,7 @@ class TranscribeOptions:
     @property
     def second_look(self) -> Beam | None:
         """The search by which greedy text that is not sure may be decoded again; None if a width was chosen."""
-        return self._beam(SECOND_LOOK_BEAMS) if self.beam_size is None else None
+        return self._beam(DEFAULT_BEAMS) if self.beam_size is None else None
 
     def _beam(self, width: int) -> Beam:
         return Beam(width=width, patience=self.patience, length_penalty=self.length_penalty)

@@ -1,4 +1,4 @@
-"""The window decoder: encodes windows, detects their languages, and decodes those of one length together.
+"""The window decoder: encodes windows, those of one length together, detects their languages, and decodes them.
 
 Whisper learned on windows of 30 s. After short audio most of a window is padding, which the encoder cannot do without:
 windows that end earlier cost words (docs/decisions/fidelity.md). But padding resembles that of any other window: so it
@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from itertools import accumulate
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from harken.audio.vad import SpeechDetector
-from harken.contract import Backend, Features, Floats, SparsePositions
+from harken.contract import Backend, Features, Floats, JoiningBackend, SparsePositions
 from harken.decoding import (
     DecodeStats,
     DecodingResult,
@@ -95,6 +96,11 @@ class EncodedBatch:
     encode_s: float
     draft_context: DraftContext | None = None
     probabilities: list[dict[str, float]] = field(default_factory=list)
+
+    def take_encode_s(self) -> float:
+        """Return the seconds that encoding took, once: some of its windows may be decoded apart from the others."""
+        taken, self.encode_s = self.encode_s, 0.0
+        return taken
 
     def release(self) -> None:
         """Give up the memory of the features; the windows are encoded again."""
@@ -231,6 +237,10 @@ class WindowDecoder:
             if options.prefix
             else self._rules
         )
+
+    @property
+    def _has_assistant(self) -> bool:
+        return self.speculator is not None and self.speculator.assistant is not None
 
     @property
     def window_frames(self) -> int:
@@ -382,33 +392,50 @@ class WindowDecoder:
     def _decode(
         self, requests: Mapping[int, DecodeRequest], callbacks: Sequence[Callbacks]
     ) -> tuple[dict[int, WindowResult], list[DecodePass]]:
-        """Decode the windows of each batch together; return the results by number, in the order of the requests."""
-        batches: dict[EncodedBatch, list[int]] = {}
+        """Decode windows with the same options together; return the results by number, in the order of the requests.
+
+        If an assistant drafts for them, or the backend cannot join features, only those that were encoded together.
+        """
+        groups: dict[tuple[EncodedBatch | None, TranscribeOptions, LogitRules], list[int]] = {}
         for i, request in requests.items():
-            batches.setdefault(request.encoded.batch, []).append(i)
+            options = self.options.in_language(request.language)
+            is_drafted = self._has_assistant and options.beam_size in (None, 1)
+            joins = self.backend.capabilities.joins_features and not is_drafted
+            rules = self._first_window_rules if request.encoded.window.is_first else self._rules
+            groups.setdefault((None if joins else request.encoded.batch, options, rules), []).append(i)
         results: dict[int, WindowResult] = {}
         passes = []
-        for batch, indices in batches.items():
-            batch_results, stats = self._decode_batch(
-                batch, [requests[i] for i in indices], [callbacks[i] for i in indices]
+        for (_, options, rules), indices in groups.items():
+            group_results, stats = self._decode_group(
+                options, rules, [requests[i] for i in indices], [callbacks[i] for i in indices]
             )
-            results.update(zip(indices, batch_results, strict=True))
+            results.update(zip(indices, group_results, strict=True))
             passes.append(DecodePass(tuple(indices), stats))
         return {i: results[i] for i in requests}, passes
 
-    def _decode_batch(
-        self, batch: EncodedBatch, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
+    def _decode_group(
+        self,
+        options: TranscribeOptions,
+        rules: LogitRules,
+        requests: Sequence[DecodeRequest],
+        callbacks: Sequence[Callbacks],
     ) -> tuple[list[WindowResult], DecodeStats]:
-        options, any_window = self.options, requests[0].encoded.window
-        if batch.partial or any_window.is_gap:
-            options = replace(options, temperatures=options.temperatures[:1])
+        batches = list(dict.fromkeys(request.encoded.batch for request in requests))
+        features, draft_context = batches[0].features, batches[0].draft_context
+        if len(batches) > 1:
+            joining = cast(JoiningBackend, self.backend)
+            features = joining.join_features([batch.features for batch in batches])
+            if draft_context:  # without an assistant only of earlier hypotheses
+                draft_context = None if self._has_assistant else replace(draft_context, main_features=features)
+        n_before = accumulate((batch.features.n_windows for batch in batches), initial=0)
+        first_index = dict(zip(batches, n_before, strict=False))
         windows = []
         for request, callback in zip(requests, callbacks, strict=True):
             window = request.encoded.window
             callback.on_window_start(window.start_s, request.prompt)
             windows.append(
                 Window(
-                    window_index=request.encoded.index,
+                    window_index=first_index[request.encoded.batch] + request.encoded.index,
                     prompt=request.prompt,
                     seed=(options.seed, window.seek),
                     draft_tokens=request.draft_tokens,
@@ -424,15 +451,24 @@ class WindowDecoder:
         began_s = self._now_s()
         decoded_windows, stats = decode_with_fallback(
             self.backend,
-            batch.features,
+            features,
             windows,
             tokenizer=self.tokenizer,
-            rules=self._first_window_rules if any_window.is_first else self._rules,
+            rules=rules,
             options=options,
+            tried_once={
+                i
+                for i, request in enumerate(requests)
+                if request.encoded.batch.partial or request.encoded.window.is_gap
+            },
             observe=observe,
-            draft_context=batch.draft_context,
+            draft_context=draft_context,
         )
-        stats += DecodeStats(encode_s=batch.encode_s, decode_s=self._now_s() - began_s)
+        stats += DecodeStats(
+            encode_s=sum(batch.take_encode_s() for batch in batches),
+            decode_s=self._now_s() - began_s,
+            undrafted_windows=len(windows) if self._has_assistant and not draft_context else 0,
+        )
         self.stats += stats
         results = [
             WindowResult(decoded=decoded, attempts=attempts, language=request.language, encoded=request.encoded)

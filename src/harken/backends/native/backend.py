@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from harken.backends.encoding import EncodingBackend, own_features, own_states, stack_padded
 from harken.backends.loading import load_parts
-from harken.backends.native.decoder import NativeDecoder, NativeFeatures
+from harken.backends.native.decoder import JoinedFeatures, NativeDecoder, NativeFeatures
 from harken.backends.native.encoder import NativeEncoder, NativeEncoderState
 from harken.backends.native.library import chosen_instruction_set
 from harken.backends.native.matrices import GROUP
@@ -141,6 +141,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             detail=f"encoder {encoder}, decoder {decoder}, {self.threads} threads",
             sparse_positions=True,
             picks_best=True,
+            joins_features=True,
         )
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
@@ -149,11 +150,15 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         windows = [state.packed_window(self._decoder) for state in own]
         return NativeFeatures(stack_padded([state.encoder_output for state in own]), windows, lengths)
 
+    def join_features(self, features: Sequence[Features]) -> JoinedFeatures:
+        own = (own_features(each, NativeFeatures) for each in features)
+        return JoinedFeatures([window for each in own for window in each.windows])
+
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> NativeSession:
-        own = own_features(features, NativeFeatures)
-        return NativeSession(self._decoder, own, row_windows, capacity, attention=attention)
+        own = features if isinstance(features, JoinedFeatures) else own_features(features, NativeFeatures)
+        return NativeSession(self._decoder, own.windows, row_windows, capacity, attention=attention)
 
     def _project(
         self,
@@ -162,9 +167,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         positions: SparsePositions | None = None,
     ) -> NativeFeatures:
         n_windows, n_positions, _ = encoder_output.shape
-        n_frozen = len(positions.frozen) if positions else 0
         windows = [
-            self._decoder.project_window(output[:length], n_frozen)
+            self._decoder.project_window(output[:length], positions)
             for output, length in zip(encoder_output, lengths or [n_positions] * n_windows, strict=True)
         ]
         return NativeFeatures(encoder_output, windows, lengths, positions)

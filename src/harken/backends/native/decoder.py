@@ -58,17 +58,36 @@ class PackedWindow:
         Positions that are packed together.
     capacity : int
         Most positions that there is room for.
+    key_bias : ndarray or None
+        From `padded_key_bias`.
     """
 
     memory: Packed
     positions: int
     part: int
     capacity: int
+    key_bias: Floats | None = None
 
-    def structure(self, key_bias: Floats | None = None) -> Window:
-        """Return the structure that describes it to the library, and the bias of its keys."""
-        bias = None if key_bias is None else key_bias.ctypes.data
+    def structure(self) -> Window:
+        """Return the structure that describes it to the library."""
+        bias = None if self.key_bias is None else self.key_bias.ctypes.data
         return Window(self.memory.ctypes.data, self.positions, self.part, self.capacity, bias)
+
+
+class JoinedFeatures:
+    """Packed windows of several encodings.
+
+    Parameters
+    ----------
+    windows : sequence of PackedWindow
+    """
+
+    def __init__(self, windows: Sequence[PackedWindow]) -> None:
+        self.windows = windows
+
+    @property
+    def n_windows(self) -> int:
+        return len(self.windows)
 
 
 class NativeFeatures(EncodedWindows):
@@ -91,7 +110,6 @@ class NativeFeatures(EncodedWindows):
     ) -> None:
         super().__init__(encoder_output, lengths, sparse_positions)
         self.windows = windows
-        self.key_bias = padded_key_bias(sparse_positions.key_bias) if sparse_positions else None
 
 
 def padded_key_bias(key_bias: Floats) -> Floats:
@@ -169,14 +187,17 @@ class NativeDecoder:
             raise OutOfMemory(f"not enough memory {purpose}")
         return result
 
-    def project_window(self, encoder_output: Floats, n_frozen: int) -> PackedWindow:
+    def project_window(self, encoder_output: Floats, sparse: SparsePositions | None) -> PackedWindow:
         """Make packed keys and values of the cross-attention of one window, shape (positions, n_audio_state).
 
-        The last `n_frozen` positions are the same in most windows, and projected once.
+        Those of frozen positions are the same in most windows, and projected once.
         """
         positions = len(encoder_output)
+        n_frozen = len(sparse.frozen) if sparse else 0
         keys_values = self._project_frozen(encoder_output[positions - n_frozen :])
         window = self._allocate(positions, MOST_IN_A_PART, positions)
+        if sparse:
+            window = replace(window, key_bias=padded_key_bias(sparse.key_bias))
         return self._project(encoder_output, 0, window, keys_values)
 
     def _project_frozen(self, encoder_output: Floats) -> Floats | None:
@@ -227,10 +248,9 @@ class NativeDecoder:
         windows: Sequence[PackedWindow],
         row_windows: Sequence[int],
         keep_attention: bool,
-        key_bias: Floats | None = None,
     ) -> int:
-        """Open a session over packed windows, whose keys may have a bias; return its handle."""
-        window_array = (Window * len(windows))(*(window.structure(key_bias) for window in windows))
+        """Open a session over packed windows; return its handle."""
+        window_array = (Window * len(windows))(*(window.structure() for window in windows))
         rows = (c_int32 * len(row_windows))(*row_windows)
         handle: int | None = self.call(
             self.library.harken_session_open,

@@ -11,7 +11,7 @@ import numpy as np
 
 from harken.backends.encoding import NO_TOKEN, grammar_state
 from harken.backends.host_logits import HostLogits, columns_of
-from harken.backends.native.decoder import NativeDecoder, NativeFeatures, close_when_collected
+from harken.backends.native.decoder import NativeDecoder, PackedWindow, close_when_collected
 from harken.backends.native.library import Picked, Rules
 from harken.contract import Floats, GreedyRules, Ints, PickedSoFar, TokenRange
 
@@ -26,17 +26,18 @@ class NativeSession:
     def __init__(
         self,
         decoder: NativeDecoder,
-        features: NativeFeatures,
+        windows: Sequence[PackedWindow],
         row_windows: Sequence[int],
         capacity: int,
         *,
         attention: bool,
     ) -> None:
         assert capacity <= decoder.dims.n_text_ctx, "the library has room for the model's context"
-        self._decoder, self._features, self._capacity, self._attention = decoder, features, capacity, attention
+        self._decoder, self._capacity, self._attention = decoder, capacity, attention
+        self._positions = max(window.positions for window in windows)
         self._lengths = [0] * len(row_windows)
-        self._handle = decoder.open_session(features.windows, row_windows, attention, features.key_bias)
-        close_when_collected(self, decoder.close_session, self._handle, features)
+        self._handle = decoder.open_session(windows, row_windows, attention)
+        close_when_collected(self, decoder.close_session, self._handle, windows)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -106,7 +107,7 @@ class NativeSession:
 
     def attention(self, row: int, *, words: bool = False) -> Floats:
         assert self._attention, "attention is kept in sessions that were opened with attention=True"
-        decoder, positions = self._decoder, self._features.positions
+        decoder, positions = self._decoder, self._positions
         weights = np.empty((len(decoder.heads.all), self._lengths[row], positions), np.float32)
         decoder.call(
             decoder.library.harken_session_attention, self._handle, row, weights.ctypes.data, positions
