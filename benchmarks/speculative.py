@@ -74,9 +74,7 @@ def transcribe(
 ) -> None:
     """Transcribe a recording and keep its least times."""
     began_s = perf_counter()
-    transcription = recognizer.transcribe(
-        entry.path, language=entry.language, beam_size=1, draft=draft, **sizes
-    )
+    transcription = recognizer.transcribe(entry.path, language=entry.language, draft=draft, **sizes)
     run.text = transcription.text
     run.seconds = min(run.seconds, perf_counter() - began_s)
     run.stats = transcription.stats
