@@ -91,7 +91,7 @@ def test_assistant_without_speculative_is_measured(cli: CliRunner) -> None:
 
 
 def test_speculative_decoding_is_compared_with_plain(cli: CliRunner) -> None:
-    arguments = ("--speculative", "--beam-size", 1, "--threads", 1, "--json", "out.json")
+    arguments = ("--speculative", "--language", "de", "--threads", 1, "--json", "out.json")
     outcome, loaded = run(cli, "bench", "talks/0.wav", "talks/1.wav", *arguments)
     assert (outcome.code, outcome.err) == (0, "")
     assert [arguments["assistant"] for arguments in loaded] == ["auto"]  # one model for both
