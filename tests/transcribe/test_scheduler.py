@@ -256,7 +256,8 @@ def test_padding_is_sparse_by_default_but_not_in_float32(fidelity: str, precisio
 
 
 def test_windows_are_told_in_order_and_the_cost_of_a_pass_names_those_decoded_in_it(backend: Backend) -> None:
-    options = TranscribeOptions(language="en", temperatures=(0.0,), beam_size=1)
+    # Only the first window of a recording begins with the prefix.
+    options = TranscribeOptions(language="en", temperatures=(0.0,), beam_size=1, prefix="a")
     decoder, ended_s = WindowDecoder(backend, TOKENIZER, options), list[float]()
     windows = [audio_window(mel, 100 * i, is_first=i == 1) for i, mel in enumerate(make_mel(3))]
     callbacks = Callbacks(on_window_end=lambda start_s, *_: ended_s.append(start_s))

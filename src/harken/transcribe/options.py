@@ -247,8 +247,9 @@ class TranscribeOptions:
 
     def in_language(self, language: str) -> TranscribeOptions:
         """Return the options of windows in a language, whose code is given: it decides whether to search by default."""
-        greedy = self.beam_size is not None or language == GREEDY_LANGUAGE
-        return self if greedy else replace(self, beam_size=DEFAULT_BEAMS)
+        if self.beam_size is not None or language == GREEDY_LANGUAGE:
+            return self
+        return replace(self, beam_size=DEFAULT_BEAMS)
 
     def strategies(self) -> tuple[Strategy, ...]:
         """Return the fallback schedule: the decoding strategies to try in turn.

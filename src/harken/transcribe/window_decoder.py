@@ -77,7 +77,7 @@ class AudioWindow:
 
 @dataclass(slots=True, eq=False)
 class EncodedBatch:
-    """Windows of one length that were encoded together, all of them first ones, or gaps, or neither.
+    """Windows of one length that were encoded together.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class EncodedBatch:
     partial : bool
         True if only the first positions of each window were encoded.
     encode_s : float
-        Seconds that encoding took.
+        Seconds that encoding took, a window.
     draft_context : DraftContext or None
     probabilities : list of dict
         Language probabilities of each window; empty until they are asked for.
@@ -96,11 +96,6 @@ class EncodedBatch:
     encode_s: float
     draft_context: DraftContext | None = None
     probabilities: list[dict[str, float]] = field(default_factory=list)
-
-    def take_encode_s(self) -> float:
-        """Return the seconds that encoding took, once: some of its windows may be decoded apart from the others."""
-        taken, self.encode_s = self.encode_s, 0.0
-        return taken
 
     def release(self) -> None:
         """Give up the memory of the features; the windows are encoded again."""
@@ -281,17 +276,17 @@ class WindowDecoder:
 
     def encode(self, windows: Sequence[AudioWindow], *, whole: bool = False) -> list[EncodedWindow]:
         """Encode windows, those of equal positions together: without their padding, unless all are exact or whole."""
-        groups: dict[tuple[SparsePositions | None, bool, bool], list[int]] = {}
+        groups: dict[SparsePositions | None, list[int]] = {}
         for i, window in enumerate(windows):
             positions = None if whole else self.positions_to_encode(window.content_frames)
-            groups.setdefault((positions, window.is_first, window.is_gap), []).append(i)
+            groups.setdefault(positions, []).append(i)
         encoded: dict[int, EncodedWindow] = {}
-        for (positions, _, _), indices in groups.items():
+        for positions, indices in groups.items():
             mel = frames_to_encode(np.concatenate([windows[i].mel for i in indices]), positions)
             began_s = self._now_s()
             features = self.backend.encode(mel, positions)
             encode_s = self._now_s() - began_s
-            batch = EncodedBatch(features, positions is not None, encode_s)
+            batch = EncodedBatch(features, positions is not None, encode_s / len(indices))
             if self.speculator:
                 batch.draft_context = DraftContext(self.speculator, mel, features, encode_s, positions)
             encoded.update({i: EncodedWindow(windows[i], batch, index) for index, i in enumerate(indices)})
@@ -425,8 +420,8 @@ class WindowDecoder:
         if len(batches) > 1:
             joining = cast(JoiningBackend, self.backend)
             features = joining.join_features([batch.features for batch in batches])
-            if draft_context:  # without an assistant only of earlier hypotheses
-                draft_context = None if self._has_assistant else replace(draft_context, main_features=features)
+            if self._has_assistant:  # its features are those of one batch
+                draft_context = None
         n_before = accumulate((batch.features.n_windows for batch in batches), initial=0)
         first_index = dict(zip(batches, n_before, strict=False))
         windows = []
@@ -465,7 +460,7 @@ class WindowDecoder:
             draft_context=draft_context,
         )
         stats += DecodeStats(
-            encode_s=sum(batch.take_encode_s() for batch in batches),
+            encode_s=sum(request.encoded.batch.encode_s for request in requests),
             decode_s=self._now_s() - began_s,
             undrafted_windows=len(windows) if self._has_assistant and not draft_context else 0,
         )
