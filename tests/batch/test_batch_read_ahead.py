@@ -14,6 +14,7 @@ import pytest
 from batch_files import RATE, noise, wav_bytes, web_server, write_tar, write_wav
 
 from audio_files import AUDIO_FORMATS
+from cli_runner import eventually
 from harken.audio import load_audio
 from harken.batch import read_ahead
 from harken.batch.inputs import BatchRecording, ByteRange, read_recordings
@@ -210,7 +211,7 @@ def test_no_more_than_a_few_are_fetched_ahead_and_all_copies_are_closed(store, m
             files[index].close()
             assert copies[index].closed
     assert len(copies) <= 10 + AHEAD
-    assert all(copy.closed for copy in copies)
+    assert eventually(lambda: all(copy.closed for copy in copies))
 
 
 def test_a_fetch_that_waits_for_its_next_try_ends_with_the_block(store, tmp_path, monkeypatch):
@@ -221,6 +222,26 @@ def test_a_fetch_that_waits_for_its_next_try_ends_with_the_block(store, tmp_path
         files[0].read(1)
         assert flaky.tried.wait(60)
     assert flaky.tries[store] <= 2
+
+
+def test_the_block_does_not_wait_for_a_recording_that_comes_slowly(store, tmp_path, monkeypatch):
+    asked, goes_on, fetched = threading.Event(), threading.Event(), threading.Event()
+
+    @contextmanager
+    def slow(location):
+        asked.set()
+        goes_on.wait(60)
+        fetched.set()
+        with open_binary(location) as file:
+            yield file
+
+    monkeypatch.setattr(read_ahead, "open_binary", slow)
+    first = write_wav(tmp_path / "a.wav", noise(1))
+    with reading_ahead([recording_at(first), recording_at(store)]) as files:
+        files[0].read(1)
+        assert asked.wait(60)
+    assert not fetched.is_set()
+    goes_on.set()
 
 
 class _Server(BaseHTTPRequestHandler):

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from served_audio import wav, webm
 from talking import words_said
 
+from harken.serve.live.audio import AudioPipe
+
 BLOCK = bytes(3200)  # a tenth of a second: one word
 TONE = (0.25 * np.sin(np.arange(48_000) * 0.05)).astype(np.float32)
 CONTAINER = {"format": "container"}
@@ -220,6 +222,15 @@ async def test_a_container_that_is_left_frees_its_thread(stage):
     await client.came(event="speech_started")
     client.vanish()
     await until(lambda: not any(each.name == "harken container" for each in threading.enumerate()))
+
+
+@played()
+async def test_what_comes_behind_the_end_of_a_container_is_not_kept(stage):
+    pipe = AudioPipe()
+    await pipe.write(b"audio")
+    pipe.close()
+    await pipe.write(b"more")
+    assert (pipe.read(100), pipe.read(100)) == (b"audio", b"")
 
 
 TYPES = st.sampled_from(["hello", "resume", "flush", "end", "ping", "ack"])

@@ -122,6 +122,18 @@ def test_whole_transcript_is_saved_in_a_new_file_of_the_folder(agent):
     assert sorted(os.listdir("talks")) == before
 
 
+def test_a_file_that_appears_while_it_transcribes_is_not_overwritten(agent, monkeypatch):
+    load = agent._load
+
+    def write_and_load(name):
+        Path("talks/talk.srt").write_text("mine")
+        return load(name)
+
+    monkeypatch.setattr(agent, "_load", write_and_load)
+    assert "exists already" in agent.transcribe("talk.wav", save_to="talk.srt")
+    assert Path("talks/talk.srt").read_text() == "mine"
+
+
 def test_nothing_outside_the_folders_is_read_or_listed(agent):
     os.symlink(Path("secret.wav").resolve(), "talks/link.wav")
     os.symlink(Path().resolve(), "talks/up")

@@ -106,19 +106,18 @@ class _ReadAhead:
         return self._futures[index].result()
 
     def drop(self, index: int) -> None:
-        """Close the file of a recording."""
+        """Close the file of a recording, as soon as it is there if it is being fetched."""
         future = self._futures.pop(index, None)
         if future and not future.cancel():
-            with suppress(Exception):
-                future.result().close()
+            future.add_done_callback(_close)
 
     def close(self) -> None:
-        """Close all files, and fetch nothing more."""
+        """Close all files, and fetch nothing more; what is being fetched may go on for a while, as from a slow server."""
         self._is_closed.set()
-        self._thread.shutdown(cancel_futures=True)
         for index in [*self._futures]:
             self.drop(index)
-        self._pieces.close()
+        self._thread.submit(self._pieces.close)
+        self._thread.shutdown(wait=False)
 
     def _fetch(self, recording: BatchRecording) -> BinaryIO:
         tries, wait_s = 1, FIRST_WAIT_S
@@ -132,6 +131,11 @@ class _ReadAhead:
                     raise audio_error(recording.shown_name, error) from error
             self._is_closed.wait(wait_s)
             tries, wait_s = tries + 1, 2 * wait_s
+
+
+def _close(fetched: Future[BinaryIO]) -> None:
+    with suppress(Exception):
+        fetched.result().close()
 
 
 def _is_lasting(error: Exception) -> bool:

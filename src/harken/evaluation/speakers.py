@@ -451,5 +451,5 @@ def _read_hypothesis(folder: Path, entry: Entry) -> SpeakerHypothesis:
     except (OSError, OptionError) as error:
         raise ManifestError(f"{path}: {error}") from error
     if transcript.speakers is None:
-        raise ManifestError(f"{path}: has no speakers; allowed is a transcript that was made with --diarize")
+        raise ManifestError(f"{path}: has no speakers; allowed is a transcript that was made with --speakers")
     return SpeakerHypothesis(turns=transcript.turns, said=said_by_segment(transcript))

@@ -184,7 +184,7 @@ _DIRECTIONS = "\u202a-\u202e\u2066-\u2069"
 _ALL = re.compile(f"[{_CONTROLS}{_LINE_SEPARATORS}{_DIRECTIONS}]")
 _IN_TEXT = re.compile(f"(?![\n\t])[{_CONTROLS}]")
 _IN_JSON = re.compile(f"(?![\x00-\x1f])[{_CONTROLS}{_LINE_SEPARATORS}{_DIRECTIONS}]")
-# The colours of `harken.cli.eval`, which do no harm in any other place.
+# The colours of `harken.cli.eval_report`, which do no harm in any other place.
 _ON_TERMINAL = re.compile(f"(\x1b\\[(?:0|31|32)m)|(?![\n\t])[{_CONTROLS}]")
 _MARKS, _WIDE_WIDTHS = ("Mn", "Me", "Cf"), "WF"
 

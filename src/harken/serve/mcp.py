@@ -219,7 +219,8 @@ class Tools:
                 clip_timestamps=() if (start, end) == (0, None) else (start, *([] if end is None else [end])),
             )
             transcript = await self._transcript(ctx, path, options, speakers, model)
-            if target:
+            if save_to and target:
+                self._new_file(save_to)  # transcribing took long: somebody may have written it meanwhile
                 link = RecordingLink(path=path, transcript_folder=target.parent)
                 write_atomic(target, render(transcript, _format_of(target), recording=link), durable=True)
             whole = "" if target else _in_format(transcript, format)

@@ -255,10 +255,11 @@ class AudioPipe:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Add bytes, once there is room."""
+        """Add bytes, once there is room; those behind the end of the audio are dropped."""
         await self._wait_until(lambda: len(self._data) < MAX_PIPE_BYTES)
         with self._changed:
-            self._data += data
+            if not self._closed:
+                self._data += data
             self._starved = False
             self._changed.notify()
 
