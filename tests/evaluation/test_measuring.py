@@ -162,14 +162,15 @@ REFUSED = [
     ("eval talks --compare=--beams", 2, "--compare '--beams': No such option '--beams'"),
     ("eval talks --beam-size 1 --compare=--patience=2", 2, "--patience has no effect with --beam-size 1"),
     ("eval talks --compare=--detect --language en", 2, "--detect and --language exclude each other"),
-    ("eval talks --speakers --compare a.jsonl", 2, "--speakers and --compare exclude each other"),
+    ("eval talks --speakers --compare a.jsonl", 2, "--compare has no effect with --speakers"),
     ("eval talks --json none/a.json", 5, "none/a.json: cannot be written: there is no folder"),
     ("eval talks --hypotheses none/a", 5, "none/a: cannot be written: No such file"),
     ("eval talks --worst -1", 2, "Invalid value for '--worst'"),
     ("eval", 2, "Missing argument 'MANIFEST...'"),
-    ("eval talks --turns found", 2, "--turns and --no-words need --speakers"),
-    ("eval talks --no-words", 2, "--turns and --no-words need --speakers"),
-    ("eval talks --speakers --hypotheses a.jsonl", 2, "--speakers and --hypotheses exclude each other"),
+    ("eval talks --turns found", 2, "--turns has no effect without --speakers"),
+    ("eval talks --no-words", 2, "--no-words has no effect without --speakers"),
+    ("eval talks --speakers --hypotheses a.jsonl", 2, "--hypotheses has no effect with --speakers"),
+    ("eval talks --speakers --worst 9", 2, "--worst has no effect with --speakers"),
 ]
 """Command lines, their exit codes, and the beginnings of their only line."""
 

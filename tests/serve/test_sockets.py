@@ -42,6 +42,9 @@ async def test_the_results_of_deepgram(stage):
     asked = parse_query(QueryParams(query), stage.service)
     options = asked.stream.options
     assert (options.language, options.hotwords) == ("en", ("Ask", "not"))
+    for endpointing, ends in (("False", False), ("True", True), ("300", True)):
+        query = f"{RAW}&detect_language=True&endpointing={endpointing}"
+        assert parse_query(QueryParams(query), stage.service).ends_speech == ends
     translator = DeepgramTranslator(asked, "id")
     shown = interim(" Ask", tentative=" nut", at_s=1.0)
     events = (speech_started(0.2), shown, final(" Ask", " not!"), speech_ended(2.0))

@@ -112,7 +112,7 @@ class _ReadAhead:
             future.add_done_callback(_close)
 
     def close(self) -> None:
-        """Close all files, and fetch nothing more; what is being fetched may go on for a while, as from a slow server."""
+        """Close all files, and fetch nothing more; what a slow server is sending may come for a while."""
         self._is_closed.set()
         for index in [*self._futures]:
             self.drop(index)

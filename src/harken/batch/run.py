@@ -69,7 +69,10 @@ class BatchOptions:
         3, "Times that a worker may be lost with a recording before it is given up.", low=1, high=100
     )
     time_limit: float = _workers(
-        20.0, "Most seconds of work for a second of audio, and two minutes more.", low=0.1, high=10_000
+        20.0,
+        "Most seconds of work for a second of audio, times --batch-size, and two minutes more.",
+        low=0.1,
+        high=10_000,
     )
     moved: bool = _workers(False, "Take recordings of the same names in another input for those of before.")
     retry_failed: bool = _workers(False, "Transcribe recordings that have failed once more.")

@@ -25,7 +25,7 @@ from harken.cli.measuring import (
     measure,
     table_rows,
 )
-from harken.cli.model_options import chosen_model_files, load_model_with_status, model_options, model_params
+from harken.cli.model_options import chosen_files, load_model_with_status, model_options, model_params
 from harken.cli.options import (
     Command,
     FilePath,
@@ -245,7 +245,7 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
     names = expand_patterns(recordings)
     eval_recordings, unreadable = _find_recordings(names, params["limit"])
     read_files = [*map(manifest_path, names), *(recording.path for recording in eval_recordings)]
-    refuse_overwriting([json_file] if json_file else [], [*read_files, *chosen_model_files(params)])
+    refuse_overwriting([json_file] if json_file else [], [*read_files, *chosen_files(params)])
     with Screen(params["progress"]) as screen:
 
         def start() -> Measurement[Any]:

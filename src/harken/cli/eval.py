@@ -26,8 +26,8 @@ from harken.cli.eval_report import (
 from harken.cli.inputs import refuse_overwriting
 from harken.cli.measuring import Measurement, Report, json_option, limit_option, measure
 from harken.cli.model_options import (
+    chosen_files,
     chosen_loader,
-    chosen_model_files,
     load_model_with_status,
     model_options,
     model_params,
@@ -41,6 +41,8 @@ from harken.cli.options import (
     progress_option,
     refuse_options_in_vain,
     single_option,
+    with_option,
+    without_flag,
 )
 from harken.cli.terminal import Screen, write_stderr
 from harken.evaluation.evaluate import (
@@ -74,6 +76,7 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
 @evaluation_option(
     "--detect/--language-from-manifest",
     default=False,
+    no_effect=with_option("speakers"),
     help="Detect the language, or take it from the manifest if it is given there.",
 )
 @limit_option(section="Evaluation")
@@ -82,6 +85,7 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
     type=click.IntRange(0),
     default=5,
     metavar="N",
+    no_effect=with_option("speakers"),
     help="Show the differences in the N recordings with the most errors.",
 )
 @evaluation_option(
@@ -89,12 +93,14 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
     metavar="OPTIONS|FILE",
     type=FilePath(),
     multiple=True,
+    no_effect=with_option("speakers"),
     help="Compare with other options, such as '--beam-size 5', or a file of hypotheses; may be given repeatedly.",
 )
 @evaluation_option(
     *("--html", "page_file"),
     metavar="FILE",
     type=FilePath(),
+    no_effect=with_option("speakers"),
     help="Write a page with the recordings with errors, to listen to, and their differences, the worst first.",
 )
 @json_option(section="Evaluation")
@@ -102,6 +108,7 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
     "--hypotheses",
     metavar="FILE",
     type=FilePath(),
+    no_effect=with_option("speakers"),
     help="Save hypotheses in a file of JSON lines; recordings in it are not transcribed again.",
 )
 @evaluation_option(
@@ -117,11 +124,13 @@ _ALLOWED_CHANGES = "allowed are options of the model and of decoding, --detect a
     "--turns",
     metavar="FOLDER",
     type=FilePath(),
+    no_effect=without_flag("speakers"),
     help="With --speakers: score the NAME.json or NAME.rttm in a folder; nothing is computed.",
 )
 @evaluation_option(
     "--words/--no-words",
     default=True,
+    no_effect=without_flag("speakers"),
     help="With --speakers: transcribe recordings whose manifest has the words of each speaker.",
 )
 @model_options
@@ -142,7 +151,6 @@ def command(**params: Any) -> int:
     With --speakers a line of the manifest has the turns of the recording (rttm, a path; or there is a file with the
     name of the recording that ends in .rttm) and, if known, its words (said, a list of turns with speaker and text).
     """
-    _check_speaker_options(params)
     settings = {"": params} | {
         text: _changed(click.get_current_context(), text) for text in params["compare"] if _are_options(text)
     }
@@ -158,7 +166,7 @@ def command(**params: Any) -> int:
             *map(manifest_path, params["manifests"]),
             *(entry.path for entry in entries),
             *(reference_path(entry) for entry in entries if params["speakers"]),
-            *(file for own in settings.values() for file in chosen_model_files(own)),
+            *(file for own in settings.values() for file in chosen_files(own)),
             *files,
         ],
     )
@@ -181,17 +189,6 @@ def command(**params: Any) -> int:
             return _measurement(entries, engines, params)
 
         return measure(screen, start, params["json_file"], params["page_file"])
-
-
-def _check_speaker_options(params: Mapping[str, Any]) -> None:
-    """Refuse options that mean nothing with or without --speakers."""
-    if params["speakers"] and params["hypotheses"]:
-        raise click.UsageError("--speakers and --hypotheses exclude each other; --turns scores what is there")
-    for name, option in (("compare", "--compare"), ("page_file", "--html")):
-        if params["speakers"] and params[name]:
-            raise click.UsageError(f"--speakers and {option} exclude each other")
-    if not params["speakers"] and (params["turns"] or not params["words"]):
-        raise click.UsageError("--turns and --no-words need --speakers")
 
 
 def _are_options(text: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED, UNEXPECTED, describe_error, exit_code
 from harken.cli.inputs import output_paths, recording_duration_s, refuse_overwriting
-from harken.cli.model_options import chosen_model_files, load_diarizer_with_status, load_model_with_status
+from harken.cli.model_options import chosen_files, load_diarizer_with_status, load_model_with_status
 from harken.cli.signals import StopDeferral, saving_on_stop
 from harken.cli.terminal import Screen, format_time, format_timed_text, pluralize
 from harken.cli.transcript_files import TranscriptFiles, all_exist
@@ -96,11 +96,7 @@ class FilesJob:
         files = self.files(sources)
         refuse_overwriting(
             [path for paths in files.paths.values() for path in paths.values()],
-            [
-                *sources,
-                *chosen_model_files(self.params),
-                *(file for name in ("voices", "draft") if (file := self.params.get(name))),
-            ],
+            [*sources, *chosen_files(self.params)],
         )
         if self.folder:
             make_folder(self.folder)

@@ -19,13 +19,13 @@ from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, Li
 from harken.cli.exits import Stop
 from harken.cli.inputs import STDIN, refuse_overwriting
 from harken.cli.model_options import (
-    chosen_model_files,
+    chosen_files,
     live_speaker_options,
     load_diarizer_with_status,
     load_model_with_status,
     model_options,
 )
-from harken.cli.options import WORD_FORMATS, Command, dataclass_options, is_given, single_option
+from harken.cli.options import WORD_FORMATS, Command, dataclass_options, is_given, single_option, without_flag
 from harken.cli.outputs import Outputs, Recording, SettlingSegments, TranscriptFile, make_transcript
 from harken.cli.signals import saving_on_stop
 from harken.cli.sources import (
@@ -113,6 +113,7 @@ class LiveRunner:
 OFFLINE_ONLY = ("batch_size", "channels", "clip_timestamps", "prefix", "vad")
 
 input_option = partial(single_option, section="Audio")
+pcm_option = partial(input_option, no_effect=without_flag("pcm"))
 output_option = partial(single_option, section="Output")
 
 
@@ -138,15 +139,15 @@ def _parse_transcript_path(name: str | None) -> tuple[Path, str] | None:
     help="Read a file as fast as it can be transcribed, or in real time, as if it were spoken now.",
 )
 @input_option("--pcm", is_flag=True, help="Standard input holds raw samples, without a header.")
-@input_option("--pcm-format", type=click.Choice([*PCM_FORMATS]), default="s16le", help="Type of the samples.")
-@input_option(
+@pcm_option("--pcm-format", type=click.Choice([*PCM_FORMATS]), default="s16le", help="Type of the samples.")
+@pcm_option(
     "--pcm-rate",
     type=click.IntRange(1_000, 768_000),
     default=SAMPLE_RATE,
     metavar="HZ",
     help="Samples per second.",
 )
-@input_option(
+@pcm_option(
     "--pcm-channels",
     type=click.IntRange(1, 64),
     default=1,
@@ -283,14 +284,9 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
     ):
         if refused:
             raise click.UsageError(message)
-    if not params["pcm"]:
-        for option in ("pcm_format", "pcm_rate", "pcm_channels"):
-            if is_given(option):
-                name = option.replace("_", "-")
-                raise click.UsageError(f"--{name} is for raw samples: harken listen - --pcm --{name} ...")
     transcript, _ = params["transcript"] or (None, "")
     targets = [path for path in (params["record"], transcript) if path]
-    refuse_overwriting(targets, [file or STDIN, *chosen_model_files(params)])
+    refuse_overwriting(targets, [file or STDIN, *chosen_files(params)])
 
 
 def _open_outputs(params: dict[str, Any], settling: SettlingSegments, file: str | None) -> Outputs:

@@ -155,9 +155,10 @@ def model_files(*models: str | Sequence[str] | None) -> Iterator[Path]:
         yield from (file for pattern in _MODEL_FILE_PATTERNS for file in folder.glob(pattern))
 
 
-def chosen_model_files(params: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the files of the models that `model_options` chose by their paths."""
-    return model_files(*(params.get(name) for name in ("model", "assistant", "adapter")))
+def chosen_files(params: Mapping[str, Any]) -> Iterator[str | Path]:
+    """Yield the files that options name to be read: those of models, of known voices and of a draft."""
+    yield from model_files(*(params.get(name) for name in ("model", "assistant", "adapter")))
+    yield from filter(None, (params.get(name) for name in ("voices", "draft")))
 
 
 def model_params(params: Mapping[str, Any], *, exclude: Collection[str] = ()) -> dict[str, Any]:

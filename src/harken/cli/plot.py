@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from harken.cli.inputs import STDIN, recording_duration_s, refuse_overwriting
-from harken.cli.model_options import chosen_model_files, load_model, model_options
+from harken.cli.model_options import chosen_files, load_model, model_options
 from harken.cli.options import Command, FilePath, NumberRange, dataclass_options, single_option
 from harken.cli.terminal import write_stderr
 from harken.files import open_atomic
@@ -56,7 +56,7 @@ def command(file: str, output: Path | None, start: float, duration: float, **par
     recording_duration_s(file)
     output = output or (Path("stdin.plot.html") if file == STDIN else Path(file).with_suffix(".plot.html"))
     draw = _make_renderer(output)
-    refuse_overwriting([output], [file, *chosen_model_files(params)])
+    refuse_overwriting([output], [file, *chosen_files(params)])
     with open_atomic(output) as write:
         samples = read_excerpt(file, start, duration)
         recognizer = load_model(params)

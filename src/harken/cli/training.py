@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -181,9 +182,14 @@ def run_task(
 
     with ProgressBar(params["progress"], counts=True) as bar, handling_signals(on_signal), finishing_calls():
 
+        def is_over() -> bool:
+            return perf_counter() - began_s > limit_s
+
         def on_progress(stage: str, done: int, total: int) -> None:
             if signals:
                 raise _interrupted_stop(signals)
+            if is_over():
+                raise _TimeIsOver
             bar.update(stage, stage, done, total)
 
         def on_evaluation(point: EvalPoint) -> None:
@@ -198,13 +204,20 @@ def run_task(
             on_warning=bar.write_stderr,
             on_step=lambda done, total, loss: bar.update("step", f"step, loss {loss:.3f}", done, total),
             on_evaluation=on_evaluation,
-            should_stop=lambda: bool(signals) or perf_counter() - began_s > limit_s,
+            should_stop=lambda: bool(signals) or is_over(),
         )
-        if not train(callbacks):
+        finished = False
+        with suppress(_TimeIsOver):
+            finished = train(callbacks)
+        if not finished:
             if signals:
                 raise _interrupted_stop(signals)
             bar.write_stderr("stopped at --time-limit; the same command goes on from there")
     write_stdout(_format_curve(task.run_directory.load_learning_curve()))
+
+
+class _TimeIsOver(Exception):
+    """The time limit has passed before the first step."""
 
 
 def _interrupted_stop(signals: Sequence[int]) -> Stop:
@@ -213,7 +226,7 @@ def _interrupted_stop(signals: Sequence[int]) -> Stop:
 
 def _format_curve(points: Sequence[EvalPoint]) -> str:
     """Format the evaluations as a table, with the best one marked."""
-    best = max(points, key=lambda point: point.held_out.ranking_key)
+    best = max(points, key=lambda point: point.held_out.ranking_key, default=None)
     rows = [
         f"{point.step:>7}  {point.held_out.acceptance_rate:>10.1%}  {point.held_out.tokens_per_forward:>17.2f}  "
         f"{point.held_out.mean_loss:>8.3f}{'  best' if point is best else ''}\n"

@@ -117,18 +117,22 @@ def parse_query(query: QueryParams, service: Service) -> LiveRequest:
         stream=OpenStream(*wish, speakers=form.flag("diarize")),
         audio=audio_format(form),
         interim=form.flag("interim_results"),
-        ends_speech=form.text("endpointing") != OFF,
+        ends_speech=_endpointing(form) != OFF,
         vad_events=form.flag("vad_events"),
         multilingual=form.text("language") == MULTILINGUAL,
         utterance_end_s=None if utterance_end_ms is None else utterance_end_ms / 1000,
     )
 
 
+def _endpointing(form: Form) -> str:
+    return (form.text("endpointing") or "").lower()
+
+
 def _stream_options(form: Form) -> StreamOptions:
-    given = form.text("endpointing")
+    given = _endpointing(form)
     if given == OFF:
         return StreamOptions()
-    pause_ms = PAUSE_MS if given in (None, "true") else form.number("endpointing") or 0.0
+    pause_ms = PAUSE_MS if given in ("", "true") else form.number("endpointing") or 0.0
     pause_s = min(max(pause_ms, MIN_PAUSE_MS), MAX_PAUSE_MS) / 1000
     return StreamOptions(sentence_pause_s=pause_s, pause_s=pause_s)
 

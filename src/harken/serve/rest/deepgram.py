@@ -58,7 +58,9 @@ OPTION_FIELDS = {
     ),
     "detect_language": Field(
         "Detect the language; codes are the only candidates.",
-        lambda form, name: from_language_tags(set(form.texts(name)) - FLAGS.keys(), option=name),
+        lambda form, name: from_language_tags(
+            {each.lower() for each in form.texts(name)} - FLAGS.keys(), option=name
+        ),
         {"type": "string"},
         option="languages",
     ),
