@@ -22,6 +22,8 @@ that names the file or the option, the value, and what is allowed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from reprlib import Repr
 
 
@@ -107,6 +109,17 @@ def printable(name: str) -> str:
 def install_hint(extra: str) -> str:
     """Return the words of a message that say how to install an extra: harken is on no package index."""
     return f"pip install '.[{extra}]' in a clone of harken"
+
+
+@contextmanager
+def importing(extra: str, need: str) -> Iterator[None]:
+    """Import packages of an extra inside this block; `BackendUnavailable` says what needs one that cannot be."""
+    try:
+        yield
+    except ImportError as error:
+        is_missing = isinstance(error, ModuleNotFoundError)
+        problem = f"{error.name} is not installed" if is_missing else f"a package cannot be imported ({error})"
+        raise BackendUnavailable(f"{problem}, which {need} needs: {install_hint(extra)}") from error
 
 
 _REPR = Repr()

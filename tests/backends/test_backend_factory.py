@@ -315,7 +315,7 @@ def test_missing_pytorch_is_reported_with_its_install_command(
 ) -> None:
     monkeypatch.delitem(sys.modules, "harken.backends.torch", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    message = r"PyTorch cannot be imported.*pip install '\.\[torch\]' in a clone of harken$"
+    message = r"torch is not installed, which backend torch needs: pip install '\.\[torch\]' in a clone of harken$"
     with pytest.raises(BackendUnavailable, match=message):
         harken.load(fitting, backend="torch")
 

@@ -15,7 +15,7 @@ from typing import Any
 from harken.batch.rows import ShardReport
 from harken.batch.worker import NO_PROGRESS, Progress, Task, Worker, WorkerSettings
 from harken.batch.workers import READY, Broken, Handle, Member, Pool, broken_by
-from harken.errors import BackendUnavailable, HarkenError, install_hint
+from harken.errors import BackendUnavailable, HarkenError, importing
 
 MOST_THREADS = 4
 """Threads of a worker by default, where nodes have as many processors."""
@@ -153,12 +153,8 @@ def _room(ray: Any, threads: int | None) -> tuple[int, int]:
 def _connect(address: str) -> Any:
     """Return the module of Ray, connected to a cluster; raises as `RayWorkers`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
+    with importing("ray", "a cluster"):
         import ray
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"a cluster needs Ray, which is missing; {install_hint('ray')} installs it"
-        ) from error
     if not ray.is_initialized():
         _check_reachable(address)
         try:

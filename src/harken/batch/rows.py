@@ -20,7 +20,7 @@ from harken.batch.inputs import PATH_KEYS, BatchRecording
 from harken.batch.locations import is_url
 from harken.batch.plan import Recipe
 from harken.batch.store import PARQUET, REPORT, ROWS, ShardFiles, Store
-from harken.errors import BackendUnavailable, install_hint
+from harken.errors import importing
 from harken.formats import RecordingLink, as_json, render
 from harken.manifests import Json
 from harken.results import Segment, SpeakerTurn, Transcript, UnwrittenSpeech, Word
@@ -269,12 +269,8 @@ def read_reports(store: Store, names: Collection[str]) -> dict[str, ShardReport]
 
 def require_pyarrow() -> None:
     """Raise `BackendUnavailable` unless pyarrow is installed."""
-    try:
+    with importing("parquet", "Parquet"):
         import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"Parquet needs pyarrow, which is missing; {install_hint('parquet')} installs it"
-        ) from error
 
 
 def parquet_bytes(rows: Sequence[Json]) -> bytes:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from harken.checkpoints.model_files import DTYPES as PLAIN_DTYPES
 from harken.checkpoints.model_files import Array, ByteArray, Cursor, LazyTensor, StorageDtype, lazy_tensor
-from harken.errors import BackendUnavailable, install_hint
+from harken.errors import importing
 
 Float32 = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
@@ -93,13 +93,9 @@ def _float16_column(columns: ByteArray) -> Float32:
 
 def _decode_by_gguf(name: str, blocks: ByteArray) -> Array:
     """Decode blocks of a type that needs large tables."""
-    try:
+    with importing("gguf", f"a weight of type {name.lower()}"):
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"gguf is not installed, which weights of type {name.lower()} need: {install_hint('gguf')}"
-        ) from error
     values: Array = dequantize(blocks, GGMLQuantizationType[name])
     return values
 

@@ -27,7 +27,7 @@ from harken.checkpoints.model_files import (
     watch,
 )
 from harken.checkpoints.weight_shapes import Declared, usual_heads
-from harken.errors import BackendUnavailable, CheckpointError, install_hint
+from harken.errors import CheckpointError, importing
 
 _DTYPE_NAMES = {1: "float32", 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 10: "float16", 16: "bfloat16"}
 """By number in ``TensorProto.DataType``."""
@@ -72,12 +72,8 @@ def _both(path: Path) -> tuple[Path, Path]:
 
 
 def _load(path: Path) -> Any:
-    try:
+    with importing("onnx", "a model in ONNX"):
         import onnx
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"onnx is not installed, which models in ONNX need: {install_hint('onnx')}"
-        ) from error
     try:
         return onnx.load_model(path, load_external_data=False)
     except Exception as error:  # protobuf's, which is not of onnx

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from harken.cli.options import (
 )
 from harken.cli.signals import handling_signals, keeping_stop
 from harken.cli.terminal import write_stderr
-from harken.errors import BackendUnavailable, OptionError, install_hint
+from harken.errors import OptionError, importing
 from harken.option_types import options_from
 from harken.serve.options import ServeOptions
 from harken.speakers.diarizer import Diarizer
@@ -70,7 +70,7 @@ def command(**params: Any) -> int:
     options = options_from(ServeOptions, _with_environment(params))
     ids = _offered(params["model"])
     aliases = dict(_parse_alias(alias, ids) for alias in params["alias"])
-    with _extra("serve", "the server needs"):
+    with importing("serve", "the server"):
         from harken.serve.server import run
     with keeping_stop():
         load_speakers = _speaker_loader(params)
@@ -109,7 +109,7 @@ def mcp_command(roots: tuple[str, ...], **params: Any) -> int:
     It reads and writes nothing outside the folders of --root, links followed, and overwrites nothing. A model is loaded
     when it is first needed, and kept.
     """
-    with _extra("mcp", "agents need"):
+    with importing("mcp", "an agent"):
         from harken.serve.mcp import make_server, serve_http
     server = make_server(
         lambda name: load(**model_params(params | {"model": name})),
@@ -130,17 +130,6 @@ def _offered(models: Sequence[str]) -> tuple[str, ...]:
     for model in models:
         check_model_name(model)
     return tuple(dict.fromkeys(models))
-
-
-@contextmanager
-def _extra(name: str, need: str) -> Iterator[None]:
-    """Import modules of an extra inside this block."""
-    try:
-        yield
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"{error.name} is missing, which {need}; {install_hint(name)} installs it"
-        ) from error
 
 
 def _load(params: dict[str, Any], model: str) -> Recognizer:

@@ -22,7 +22,7 @@ from harken.cli.inputs import STDIN, recording_duration_s
 from harken.cli.signals import handling_signals, signal_listeners
 from harken.cli.terminal import format_table
 from harken.contract import Floats
-from harken.errors import AudioError, BackendUnavailable, install_hint
+from harken.errors import AudioError, BackendUnavailable, importing
 from harken.types import SAMPLE_RATE
 
 BLOCK_S = 0.05
@@ -410,11 +410,8 @@ def microphone_table() -> str:
 
 def _portaudio() -> Any:
     try:
-        import sounddevice
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"{error.name} is not installed, which the microphone needs: {install_hint('mic')}"
-        ) from error
+        with importing("mic", "the microphone"):
+            import sounddevice
     except OSError as error:  # wheels for Linux do not include the library
         raise BackendUnavailable(
             f"the microphone needs PortAudio, which is not installed ({error}): apt install libportaudio2, "

@@ -16,21 +16,16 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.errors import BackendUnavailable, install_hint
+from harken.errors import importing
 from harken.text.languages import LANGUAGES_WITHOUT_SPACES
 
 
 @contextmanager
 def require_eval_extra() -> Iterator[None]:
     """Import modules of the extra inside this block; one that is not installed raises `BackendUnavailable`."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in their docstrings warn at the first compilation
-            yield
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"{error.name} is not installed, which evaluation needs: {install_hint('eval')}"
-        ) from error
+    with importing("eval", "evaluation"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in their docstrings warn at the first compilation
+        yield
 
 
 Normalizer = Callable[[str], str]

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.api import Recognizer
-from harken.errors import AudioError, BackendUnavailable, ManifestError, OptionError, install_hint
+from harken.errors import AudioError, ManifestError, OptionError, importing
 from harken.evaluation.error_rate import (
     Counted,
     ErrorCounts,
@@ -161,12 +161,8 @@ def assign(costs: Matrix) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
     It needs the extra ``harken[speakers]``, and so do all that use it.
     """
-    try:
+    with importing("speakers", "scoring speakers"):
         from scipy.optimize import linear_sum_assignment
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"{error.name} is not installed, which scoring speakers needs: {install_hint('speakers')}"
-        ) from error
     rows, columns = linear_sum_assignment(costs)
     return rows, columns
 

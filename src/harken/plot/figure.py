@@ -9,20 +9,16 @@ import io
 import warnings
 from typing import Any
 
-from harken.errors import BackendUnavailable, install_hint
+from harken.errors import importing
 from harken.plot.plot_data import PlotData
 from harken.plot.svg import GROUND, LEFT_OUT, PALETTE, QUIET, Area, Box, Image, Line, Shape, Text, draw
 
-try:
+with importing("plot", "a PNG, unlike an HTML page (-o out.html),"):
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
-except ImportError as error:
-    raise BackendUnavailable(
-        f"a PNG needs matplotlib: {install_hint('plot')}; an HTML page (-o out.html) needs nothing"
-    ) from error
 
 _DOTS_PER_INCH, _POINTS_PER_INCH = 96, 72
 _TITLE_PIXELS = 26

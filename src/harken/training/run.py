@@ -17,12 +17,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from harken.errors import BackendUnavailable, CheckpointError, ManifestError, OptionError, install_hint
+from harken.errors import CheckpointError, ManifestError, OptionError, importing
 
-try:
+with importing("torch", "training"):
     import torch
-except ImportError as error:
-    raise BackendUnavailable(f"PyTorch cannot be imported ({error}): {install_hint('torch')}") from error
 
 from torch import Tensor
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.loading import reporting_memory
-from harken.errors import BackendUnavailable, OptionError, install_hint
+from harken.errors import BackendUnavailable, OptionError, importing
 from harken.store import FileStore
 
 if TYPE_CHECKING:
@@ -194,13 +194,8 @@ class OpenVinoGraph:
 def import_onnxruntime() -> Any:
     """Import ONNX Runtime, which then reports to nobody."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
-        with reporting_memory("importing ONNX Runtime"):
-            import onnxruntime
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"ONNX Runtime cannot be imported ({error}): {install_hint('onnx')}"
-        ) from error
+    with importing("onnx", "backend onnx"), reporting_memory("importing ONNX Runtime"):
+        import onnxruntime
     return onnxruntime
 
 
@@ -210,10 +205,8 @@ def import_openvino() -> Any:
     modules = cast(dict[str, ModuleType | None], sys.modules)
     modules.setdefault(OPENVINO_TELEMETRY, None)
     try:
-        with reporting_memory("importing OpenVINO"):
+        with importing("onnx", "backend onnx"), reporting_memory("importing OpenVINO"):
             import openvino
-    except ImportError as error:
-        raise BackendUnavailable(f"OpenVINO cannot be imported ({error}): {install_hint('onnx')}") from error
     finally:
         if modules.get(OPENVINO_TELEMETRY, ...) is None:
             modules.pop(OPENVINO_TELEMETRY, None)  # another thread may be as far
