@@ -51,7 +51,7 @@ def test_report_and_text_have_every_part(cli):
     assert facts_by_part["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
     assert facts_by_part["packages"]["av"] is not None
     folder = str(Path(os.environ["HARKEN_CACHE"]) / "graphs")
-    assert facts_by_part["cache"] == {"folder": folder, "graphs": 0, "size": "0 B", "writable": True}
+    assert facts_by_part["cache"] == {"folder": folder, "entries": 0, "size": "0 B", "writable": True}
     out = cli.run("doctor").out
     assert all(f"{part}\n  " in out for part in facts_by_part.keys() - {"advice", "ready"})
     assert "\nwhat to do\n" in out
@@ -121,7 +121,7 @@ def test_read_only_cache_is_advice_only(cli, tmp_path):
     assert [advice.needed for advice in finding.advice] == [False]
     assert "set HARKEN_CACHE" in finding.advice[0].text
     cli.monkeypatch.setenv("HARKEN_CACHE", "y" * 5000)  # no disk takes such a name
-    assert doctor.cache().facts["graphs"] == 0
+    assert doctor.cache().facts["entries"] == 0
 
 
 def test_cache_reports_graphs_and_size_without_what_a_killed_process_left(cli, tmp_path):
@@ -129,7 +129,7 @@ def test_cache_reports_graphs_and_size_without_what_a_killed_process_left(cli, t
         (tmp_path / "cache" / "graphs" / name).mkdir(parents=True)
         (tmp_path / "cache" / "graphs" / name / "model.onnx").write_bytes(bytes(1500))
     facts = doctor.cache().facts
-    assert (facts["graphs"], facts["size"]) == (2, "3.0 kB")
+    assert (facts["entries"], facts["size"]) == (2, "3.0 kB")
 
 
 def test_offline_mode_is_reported_and_token_is_not_shown(cli):
@@ -155,4 +155,4 @@ def test_part_that_cannot_be_examined_is_reported(cli):
     code, facts_by_part = report(cli)
     assert (code, facts_by_part["engine"]) == (1, {"failed": "RuntimeError: no such primitive"})
     assert facts_by_part["ready"] is False
-    assert facts_by_part["cache"]["graphs"] == 0
+    assert facts_by_part["cache"]["entries"] == 0

@@ -166,7 +166,7 @@ def cache() -> Finding:
     writable = _writable(root)
     facts = {
         "folder": str(root),
-        "graphs": len(sizes),
+        "entries": len(sizes),
         "size": human_size(sum(sizes)),
         "writable": writable,
     }

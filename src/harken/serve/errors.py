@@ -90,7 +90,7 @@ def not_found(model: str, known: list[str]) -> RequestError:
 
 def too_long(duration_s: float, max_s: float) -> RequestError:
     """Return the error for a recording that is longer than allowed."""
-    message = f"the recording is longer than {duration_s:.0f} s; allowed are {max_s:g} s"
+    message = f"the recording has at least {duration_s:.0f} s; allowed are {max_s:g} s"
     return RequestError(message, status=413, code="audio_too_long", param="file")
 
 

@@ -26,8 +26,8 @@ class ServeOptions:
     Raises
     ------
     OptionError
-        If a value is not allowed; or if clients of other machines could use the server without a key, which takes
-        ``auth=False``.
+        If a value is not allowed; or if clients of other machines could use it by HTTP without a key, which takes
+        ``auth=False``. The protocols of ``vosk`` and ``wyoming`` have no keys.
     """
 
     host: str = _server(

@@ -282,7 +282,7 @@ class Service:
         *,
         speakers: bool = False,
     ) -> LatencyPlan:
-        """Return the plan of a live stream, without holding room for it; the errors are those of `stream`."""
+        """Return the plan of a live stream, which has its room only until then; the errors are those of `stream`."""
         async with self.stream(model_name, options, stream_options, speakers=speakers) as job:
             job.close()
             async for update in job.updates:
