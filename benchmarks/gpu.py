@@ -159,8 +159,6 @@ def make_rules(dims: Dims) -> LogitRules:
 
 def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | None = None) -> Engine:
     """Return harken as an engine: greedy decoding of windows, maybe with drafts."""
-    import numpy as np
-
     from harken.decoding.candidate_generator import Assistant
     from harken.decoding.generate import Row as DecodedRow
     from harken.decoding.generate import WindowEnd, generate, pick_best
@@ -184,8 +182,9 @@ def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | No
         found = [DecodedRow(len(PROMPT), steps, WindowEnd(EOT)) for _ in numbers]
         drafts = None
         if assistant is not None:
-            mel = np.zeros((len(prompts), 1, 2 * backend.dims.n_audio_ctx), np.float32)
-            context = DraftContext(speculative, mel, features)
+            context = DraftContext(
+                speculative, lambda drafter: drafter.backend.reuse_encoder_output(features), WINDOW_S
+            )
             drafts = context.open_draft_session(numbers, prompts, [()] * len(prompts), rules)
         passes.append(
             generate(session, found, logits, rules, pick_best, greedy=rules.greedy, draft_session=drafts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -55,7 +55,7 @@ from harken.decoding.candidate_generator import AssistedCandidateGenerator, Draf
 from harken.decoding.generate import Row, WindowEnd, generate, pick_best
 from harken.decoding.speculation import MAX_DRAFT_TOKENS, NEAR_TIE
 from harken.transcribe import TranscribeOptions, WindowDecoder
-from harken.transcribe.window_decoder import WindowResult
+from harken.transcribe.window_decoder import AudioWindow, WindowResult
 from single_recording import SMALL_PADDING, audio_window, decode_windows
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER, make_mel
 
@@ -191,7 +191,7 @@ def test_assistant_does_not_encode_where_it_does_not_draft() -> None:
     def stats(strategy: Strategy, **costs: float) -> DecodeStats:
         assistant = Assistant(backend=NoEncoder(random_logits()), shares_encoder=False, setup_ratio=0.5)
         decoder = SpeculativeDecoder(float, assistant=assistant)
-        context = DraftContext(decoder, make_mel(2), FakeFeatures(2), **costs)
+        context = draft_context(decoder, FakeFeatures(2), **costs)
         backend = ScriptedBackend(random_logits())
         return decode_all(backend, FakeFeatures(2), windows, rules, strategy, context)[1]
 
@@ -223,6 +223,10 @@ Decoded = tuple[list[DecodingResult], DecodeStats, dict[int, list[int]]]
 def scripted(n_text_ctx: int, name: str = "itself") -> ScriptedBackend:
     share, vocabulary = ASSISTANTS[name]
     return ScriptedBackend(random_logits(share), n_text_ctx, vocabulary=vocabulary)
+
+
+def draft_context(decoder: SpeculativeDecoder, features: FakeFeatures, **costs: float) -> DraftContext:
+    return DraftContext(decoder, partial(Assistant.encode, mel=make_mel(), features=features), 30.0, **costs)
 
 
 def decode_all(
@@ -311,7 +315,7 @@ def test_no_draft_changes_the_text(
         backend=scripted(n_text_ctx, assistant), shares_encoder=assistant == "itself"
     )
     decoder = eager_decoder(assistant=drafting or None, ngram=ngram)
-    context = DraftContext(decoder, make_mel(), features)
+    context = draft_context(decoder, features)
     ours = decode_all(backend, features, attempts, rules, strategy, context)
     assert_same(ours, plain)
 
@@ -329,7 +333,7 @@ def test_drafts_of_the_model_itself_are_all_accepted(batch: tuple[list[Window], 
     ]
     itself = eager_decoder(assistant=Assistant(backend=backend, shares_encoder=True))
     for decoder, drafted in ((itself, windows), (eager_decoder(), known)):
-        context = DraftContext(decoder, make_mel(), features)
+        context = draft_context(decoder, features)
         _, stats, rows = decode_all(backend, features, drafted, rules, Greedy(), context)
         assert stats.accepted == stats.drafted
         assert stats.drafted or max(map(len, rows.values())) < 3
@@ -376,6 +380,35 @@ def test_text_of_a_partly_encoded_window_is_the_draft_of_the_whole(
     assert stats.drafted > 0
     assert stats.encode_s == 2
     assert stats.decode_s >= 2
+
+
+def test_windows_that_were_encoded_apart_are_drafted_for_together(
+    open_backend: Callable[[str], Backend],
+) -> None:
+    """By an assistant, in the attempts at higher temperatures too, with the text of each alone and without drafts."""
+    backend = open_backend("native-int8")
+    options = TranscribeOptions(
+        language="en", fidelity="fast", temperatures=(0.0, 0.4), best_of=2, beam_size=1, logprob_threshold=0.0
+    )
+    windows = [
+        audio_window(mel, content_frames=frames) for mel, frames in zip(make_mel(3), (8, 16, 48), strict=True)
+    ]
+
+    def decode_together(
+        windows: Sequence[AudioWindow], speculator: SpeculativeDecoder | None
+    ) -> tuple[list[tuple[int, ...]], DecodeStats]:
+        decoder = WindowDecoder(backend, TOKENIZER, options, speculator, padding=SMALL_PADDING)
+        results, _ = decode_windows(decoder, windows)
+        assert all(len(result.attempts) > 1 for result in results)
+        return [result.decoded.hypothesis.tokens for result in results], decoder.stats
+
+    for shares_encoder in (True, False):
+        assistant = Assistant(backend=backend, shares_encoder=shares_encoder)
+        texts, stats = decode_together(windows, eager_decoder(assistant=assistant))
+        assert texts == [decode_together([window], None)[0][0] for window in windows]
+        assert stats.undrafted_windows == 0
+        assert stats.accepted > 0
+        assert stats.forwards < decode_together(windows, None)[1].forwards
 
 
 # --- lookup in earlier text --------------------------------------------------------------------------------

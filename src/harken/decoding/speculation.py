@@ -1,7 +1,7 @@
 """Speculative decoding: propose draft tokens, have them verified in one forward pass, and stop if that does not pay.
 
 A `SpeculativeDecoder` lives as long as a model and holds the statistics of drafting. A `DraftContext` has windows that
-are encoded together, and opens a `DraftSession` for each decode of them, which `harken.decoding.generate.generate` asks
+are decoded together, and opens a `DraftSession` for each decode of them, which `harken.decoding.generate.generate` asks
 for drafts.
 """
 
@@ -12,8 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import fmean
+from typing import cast
 
-from harken.contract import Features, Floats, SparsePositions
+from harken.contract import Features, JoiningBackend
 from harken.decoding.candidate_generator import (
     Assistant,
     AssistedCandidateGenerator,
@@ -26,7 +28,6 @@ from harken.decoding.candidate_generator import (
 from harken.decoding.draft_controller import AcceptanceCounter, DraftController
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.types import DecodeStats
-from harken.types import FRAMES_PER_SECOND
 
 MAX_DRAFT_TOKENS = 15
 """Most tokens that are drafted before they are verified.
@@ -84,25 +85,40 @@ class SpeculativeDecoder:
 
 @dataclass(eq=False)
 class DraftContext:
-    """Windows to draft for that are encoded together; an assistant encodes them when it is first needed.
+    """Windows to draft for; an assistant encodes them when it is first needed.
 
     Parameters
     ----------
     speculative_decoder : SpeculativeDecoder
-    mel : ndarray of shape (windows, n_mels, frames), float32
-    main_features : Features
-        Encoder output of the main model.
+    encode : callable
+        Encodes the windows for an assistant.
+    window_s : float
+        Length of a window in seconds; 0 is unknown.
     encode_s : float
-        Seconds that the main model took for it, from which the time of an assistant is estimated.
-    positions : SparsePositions, optional
-        The position of each two frames.
+        Seconds that the main model took to encode them, from which the time of an assistant is estimated.
     """
 
     speculative_decoder: SpeculativeDecoder
-    mel: Floats
-    main_features: Features
+    encode: Callable[[Assistant], Features]
+    window_s: float = 0.0
     encode_s: float = 0.0
-    positions: SparsePositions | None = None
+
+    @classmethod
+    def join(cls, contexts: Sequence[DraftContext]) -> DraftContext:
+        """Join windows whose features the backends of model and assistant can join."""
+        if len(contexts) == 1:
+            return contexts[0]
+
+        def encode(assistant: Assistant) -> Features:
+            backend = cast(JoiningBackend, assistant.backend)
+            return backend.join_features([context.assistant_features for context in contexts])
+
+        return cls(
+            contexts[0].speculative_decoder,
+            encode,
+            window_s=fmean(context.window_s for context in contexts),
+            encode_s=sum(context.encode_s for context in contexts),
+        )
 
     @property
     def has_source(self) -> bool:
@@ -113,7 +129,7 @@ class DraftContext:
     def assistant_features(self) -> Features:
         """Encoder output of the assistant."""
         assert self.speculative_decoder.assistant, "there is no assistant to encode for"
-        return self.speculative_decoder.assistant.encode(self.mel, self.main_features, self.positions)
+        return self.encode(self.speculative_decoder.assistant)
 
     def open_draft_session(
         self,
@@ -162,8 +178,7 @@ class DraftContext:
         if not generators:
             return None
         setup_s = self.encode_s * decoder.assistant.setup_ratio if decoder.assistant else 0.0
-        window_s = self.mel.shape[2] / FRAMES_PER_SECOND
-        return DraftSession(statistics.controller, generators, statistics.speech, window_s, setup_s)
+        return DraftSession(statistics.controller, generators, statistics.speech, self.window_s, setup_s)
 
 
 @dataclass(slots=True, eq=False)

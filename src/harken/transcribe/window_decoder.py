@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple, cast
 
@@ -18,6 +19,7 @@ import numpy as np
 from harken.audio.vad import SpeechDetector
 from harken.contract import Backend, Features, Floats, JoiningBackend, SparsePositions
 from harken.decoding import (
+    Assistant,
     DecodeStats,
     DecodingResult,
     DraftContext,
@@ -234,10 +236,6 @@ class WindowDecoder:
         )
 
     @property
-    def _has_assistant(self) -> bool:
-        return self.speculator is not None and self.speculator.assistant is not None
-
-    @property
     def window_frames(self) -> int:
         """Mel frames of a whole window."""
         return FRAMES_PER_POSITION * self.backend.dims.n_audio_ctx
@@ -288,7 +286,12 @@ class WindowDecoder:
             encode_s = self._now_s() - began_s
             batch = EncodedBatch(features, positions is not None, encode_s / len(indices))
             if self.speculator:
-                batch.draft_context = DraftContext(self.speculator, mel, features, encode_s, positions)
+                batch.draft_context = DraftContext(
+                    self.speculator,
+                    partial(Assistant.encode, mel=mel, features=features, positions=positions),
+                    window_s=mel.shape[2] / FRAMES_PER_SECOND,
+                    encode_s=encode_s,
+                )
             encoded.update({i: EncodedWindow(windows[i], batch, index) for index, i in enumerate(indices)})
         return [encoded[i] for i in range(len(windows))]
 
@@ -389,15 +392,14 @@ class WindowDecoder:
     ) -> tuple[dict[int, WindowResult], list[DecodePass]]:
         """Decode windows with the same options together; return the results by number, in the order of the requests.
 
-        If an assistant drafts for them, or the backend cannot join features, only those that were encoded together.
+        If the backend cannot join features, only those that were encoded together.
         """
         groups: dict[tuple[EncodedBatch | None, TranscribeOptions, LogitRules], list[int]] = {}
         for i, request in requests.items():
             options = self.options.in_language(request.language)
-            is_drafted = self._has_assistant and options.beam_size in (None, 1)
-            joins = self.backend.capabilities.joins_features and not is_drafted
             rules = self._first_window_rules if request.encoded.window.is_first else self._rules
-            groups.setdefault((None if joins else request.encoded.batch, options, rules), []).append(i)
+            apart = None if self.backend.capabilities.joins_features else request.encoded.batch
+            groups.setdefault((apart, options, rules), []).append(i)
         results: dict[int, WindowResult] = {}
         passes = []
         for (_, options, rules), indices in groups.items():
@@ -416,12 +418,11 @@ class WindowDecoder:
         callbacks: Sequence[Callbacks],
     ) -> tuple[list[WindowResult], DecodeStats]:
         batches = list(dict.fromkeys(request.encoded.batch for request in requests))
-        features, draft_context = batches[0].features, batches[0].draft_context
+        features = batches[0].features
         if len(batches) > 1:
             joining = cast(JoiningBackend, self.backend)
             features = joining.join_features([batch.features for batch in batches])
-            if self._has_assistant:  # its features are those of one batch
-                draft_context = None
+        contexts = [batch.draft_context for batch in batches if batch.draft_context]
         n_before = accumulate((batch.features.n_windows for batch in batches), initial=0)
         first_index = dict(zip(batches, n_before, strict=False))
         windows = []
@@ -457,12 +458,11 @@ class WindowDecoder:
                 if request.encoded.batch.partial or request.encoded.window.is_gap
             },
             observe=observe,
-            draft_context=draft_context,
+            draft_context=DraftContext.join(contexts) if contexts else None,
         )
         stats += DecodeStats(
             encode_s=sum(request.encoded.batch.encode_s for request in requests),
             decode_s=self._now_s() - began_s,
-            undrafted_windows=len(windows) if self._has_assistant and not draft_context else 0,
         )
         self.stats += stats
         results = [
