@@ -691,7 +691,7 @@ class Recognizer:
         key = {
             "harken": __version__,
             "model": self._weights_digest() or self.model,
-            "engine": [capabilities.name, capabilities.precision, capabilities.device, capabilities.detail],
+            "engine": [capabilities.name, capabilities.precision, capabilities.device],
             "options": repr(replace(options, batch_size=1)),
             "recording": recording_identity(audio),
         }

@@ -86,7 +86,9 @@ class BackendFactory:
                 "precision", self.precision, f"{' or '.join(precisions)} with backend={self.backend!r}"
             )
         if self.threads is not None and self.backend == "numpy":
-            raise OptionError("threads", self.threads, "None with backend='numpy', whose threads numpy chooses")
+            raise OptionError(
+                "threads", self.threads, "no number with backend='numpy', whose threads numpy chooses"
+            )
         if self.attention == "lsh" and self.backend != "torch":
             raise OptionError("attention", self.attention, f"full with backend={self.backend!r}; torch has lsh")
 

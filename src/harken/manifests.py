@@ -149,7 +149,7 @@ def read_rows(content: bytes, name: str, *, finite: bool = False) -> Iterator[tu
     """Yield the place of each line of a manifest, as ``file:number``, and its keys and values.
 
     It is UTF-8, with or without a byte order mark. If its path or URL ends in ``.csv``, it is CSV with a heading, where
-    an empty value is none.
+    an empty value is none, but for an empty text.
 
     Raises
     ------
@@ -166,7 +166,12 @@ def read_rows(content: bytes, name: str, *, finite: bool = False) -> Iterator[tu
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         for row in reader:
-            values = {key: value for key, value in row.items() if key is not None and value}
+            if None in row:
+                raise ManifestError(
+                    f"{name}:{reader.line_num}: has {len(row) - 1 + len(row[None])} fields, and the heading "
+                    f"{len(row) - 1}; a text with commas is quoted"
+                )
+            values = {key: value for key, value in row.items() if value or (key == "text" and value == "")}
             numbers = {key: _number_or_text(values[key]) for key in SECONDS_KEYS if key in values}
             yield f"{name}:{reader.line_num}", values | numbers
     except csv.Error as error:

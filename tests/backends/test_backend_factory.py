@@ -315,7 +315,9 @@ def test_missing_pytorch_is_reported_with_its_install_command(
 ) -> None:
     monkeypatch.delitem(sys.modules, "harken.backends.torch", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    message = r"torch is not installed, which backend torch needs: pip install '\.\[torch\]' in a clone of harken$"
+    message = (
+        r"torch is not installed, which backend torch needs: pip install '\.\[torch\]' in a clone of harken$"
+    )
     with pytest.raises(BackendUnavailable, match=message):
         harken.load(fitting, backend="torch")
 
@@ -375,7 +377,7 @@ def test_gpu_and_hashed_attention_choose_torch() -> None:
         ({"threads": 2000}, "an integer from 1 to 1024"),
         # What a backend would ignore is refused, too.
         ({"backend": "numpy", "precision": "int8"}, "auto or fp32 with backend='numpy'"),
-        ({"backend": "numpy", "threads": 2}, "None with backend='numpy', whose threads numpy chooses"),
+        ({"backend": "numpy", "threads": 2}, "no number with backend='numpy', whose threads numpy chooses"),
         ({"backend": "native", "precision": "bf16"}, "auto or fp32 or int16 or int8 with backend='native'"),
         ({"backend": "torch", "attention": "hashed"}, "full or lsh"),
         ({"backend": "native", "attention": "lsh"}, "full with backend='native'"),

@@ -131,7 +131,9 @@ def test_path_takes_precedence_over_a_name_and_has_no_revision(tmp_path: Path, s
     path = files.write_openai(tmp_path / "small", files.TINY, files.random_weights())
     assert resolve_model("small") == Path("small")
     assert resolve_model(path) == path
-    with pytest.raises(OptionError, match=r"revision='main': allowed is None with .*small, which is a path"):
+    with pytest.raises(
+        OptionError, match=r"revision='main': allowed is no revision with .*small, which is a path"
+    ):
         resolve_model(path, revision="main")
     assert_refused("no such file or directory", Path("openai/whisper-small"), CheckpointNotFound)
     assert stub.requests == []

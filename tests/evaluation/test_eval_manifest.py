@@ -127,6 +127,14 @@ def test_manifest_of_csv_is_read_as_one_of_json(folder: Path) -> None:
     (folder / "talks.csv").write_text("audio,text,seconds,language\na.wav,Hello.,2.5,German\n")
     (entry,) = read_manifests([folder / "talks.csv"])
     assert (entry.name, entry.text, entry.seconds, entry.language) == ("german/a.wav", "Hello.", 2.5, "de")
+    (folder / "talks.csv").write_text("audio,text,seconds\na.wav,,\n")
+    (entry,) = read_manifests([folder / "talks.csv"])
+    assert (entry.text, entry.seconds) == ("", None)
+    (folder / "talks.csv").write_text("audio,text\na.wav,Hello, you\n")
+    with pytest.raises(
+        ManifestError, match=r"talks.csv:2: has 3 fields, and the heading 2; a text with commas"
+    ):
+        read_manifests([folder / "talks.csv"])
     (folder / "talks.csv").write_text("audio,text,seconds\na.wav,Hello.,long\n")
     with pytest.raises(ManifestError, match=r"talks.csv:2: seconds='long': allowed is a length in seconds"):
         read_manifests([folder / "talks.csv"])

@@ -115,7 +115,10 @@ def test_options_override_the_preset() -> None:
         *(({"window_frames": 41}, "window_frames", ""), ({"hop_frames": 251}, "hop_frames", "")),
         ({"local_agreement": 0}, "local_agreement", ""),
         # A delay is a name or milliseconds.
-        *(({"delay": delay}, "delay", "") for delay in ("0", "60001", "9" * 5000, "-5", "5.5", "", 500, None)),
+        *(
+            ({"delay": delay}, "delay", "")
+            for delay in ("0", "60001", "9" * 5000, "-5", "5.5", "", 0, True, None)
+        ),
         # An error about two options names one that was given.
         ({"pause_s": 0.5}, "pause_s", "at least sentence_pause_s=0.8"),
         ({"sentence_pause_s": 2.0}, "sentence_pause_s", "pause_s=1.5"),

@@ -67,6 +67,7 @@ class ShardReport:
     failed: Mapping[str, int] = field(default_factory=dict)  # recordings, by the type of their error
     audio_s: float = 0.0  # transcribed
     work_s: float = 0.0  # that the worker took
+    first_failure: str = ""  # the message of the first recording that failed
 
     @property
     def n_failed(self) -> int:
@@ -77,11 +78,14 @@ class ShardReport:
 def sum_reports(reports: Iterable[ShardReport]) -> ShardReport:
     """Return the counts of several shards."""
     failed: Counter[str] = Counter()
-    rows, audio_s, work_s = 0, 0.0, 0.0
+    rows, audio_s, work_s, first_failure = 0, 0.0, 0.0, ""
     for report in reports:
         failed.update(report.failed)
         rows, audio_s, work_s = rows + report.rows, audio_s + report.audio_s, work_s + report.work_s
-    return ShardReport(rows=rows, failed=dict(failed), audio_s=audio_s, work_s=work_s)
+        first_failure = first_failure or report.first_failure
+    return ShardReport(
+        rows=rows, failed=dict(failed), audio_s=audio_s, work_s=work_s, first_failure=first_failure
+    )
 
 
 def transcript_row(
@@ -136,11 +140,13 @@ def error_row(recording: BatchRecording, kind: str, message: str, tries: int = 1
 def report_of(rows: Iterable[Json], work_s: float) -> ShardReport:
     """Count the rows of a shard."""
     rows = [*rows]
+    errors = [row["error"] for row in rows if "error" in row]
     return ShardReport(
         rows=len(rows),
-        failed=dict(Counter(row["error"]["type"] for row in rows if "error" in row)),
+        failed=dict(Counter(error["type"] for error in errors)),
         audio_s=sum(row["duration"] for row in rows if "error" not in row),
         work_s=work_s,
+        first_failure=errors[0]["message"] if errors else "",
     )
 
 

@@ -99,6 +99,8 @@ class BatchSummary:
         Rows in the output folder, and those among them with an error.
     failures : dict of str to int
         Number of rows with an error, by its type.
+    first_failure : str
+        The message of one of these errors; it names the recording.
     new_rows : int
         Rows that this run has made.
     audio_hours : float
@@ -118,6 +120,7 @@ class BatchSummary:
     rows: int
     failed: int
     failures: dict[str, int]
+    first_failure: str
     new_rows: int
     audio_hours: float
     work_hours: float
@@ -289,6 +292,7 @@ class _Batch:
             rows=total.rows,
             failed=total.n_failed,
             failures={**total.failed},
+            first_failure=total.first_failure,
             new_rows=new.rows - (kept.rows - kept.n_failed),
             audio_hours=total.audio_s / 3600,
             work_hours=total.work_s / 3600,

@@ -103,7 +103,7 @@ def resolve_model(model: str | os.PathLike[str], *, download: bool = True, revis
     """
     if os.path.exists(model):
         if revision is not None:
-            raise OptionError("revision", revision, f"None with {os.fspath(model)}, which is a path")
+            raise OptionError("revision", revision, f"no revision with {os.fspath(model)}, which is a path")
         return Path(model)
     repository = _repository_of(model)
     if revision is None:

@@ -158,5 +158,8 @@ def _summary_text(summary: BatchSummary, out: str) -> str:
     ]
     if summary.failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(summary.failures.items()))
-        lines.append(f"{pluralize(summary.failed, 'row')} failed: {kinds}; --retry-failed tries them once more")
+        lines.append(
+            f"{pluralize(summary.failed, 'row')} failed: {kinds}, such as {summary.first_failure}; "
+            "--retry-failed tries them once more"
+        )
     return "\n".join(lines)

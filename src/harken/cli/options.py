@@ -21,6 +21,7 @@ from harken.cli.inputs import FILES_READ
 from harken.errors import OptionError
 from harken.formats import RULES, Layout
 from harken.streaming import StreamOptions
+from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 
 WORD_FORMATS = {"words.tsv", "html"}
@@ -138,8 +139,20 @@ def _language_is_not_voted_on(given: Given) -> object:
     return given["language"] or (given["multilingual"] and "vad" in given)
 
 
+def _is_beam_search(given: Given) -> bool:
+    """Return whether beams are searched, as far as that is known before the language is detected."""
+    options = TranscribeOptions(language=given["language"], beam_size=given["beam_size"])
+    if options.language:
+        options = options.in_language(to_language_code(options.language))
+    return (options.beam_size or 1) > 1
+
+
 NO_EFFECT: Mapping[str, NoEffect] = {
-    "languages": NoEffect("with --language", lambda given: given["language"] and not given["multilingual"]),
+    "language": NoEffect("with --multilingual", lambda given: given.get("multilingual")),
+    "draft": NoEffect(
+        "in beam search, the default in other languages than English: --beam-size 1", _is_beam_search
+    ),
+    "languages": NoEffect("with --language", lambda given: given["language"]),
     **dict.fromkeys(
         ("language_threshold", "language_windows"),
         NoEffect("with --language or --multilingual", _language_is_not_voted_on),

@@ -48,7 +48,7 @@ class SpeakerOptions:
     def __post_init__(self) -> None:
         check(self)
         if self.num_speakers is not None and (self.min_speakers, self.max_speakers) != (None, None):
-            raise OptionError("num_speakers", self.num_speakers, "None with min_speakers or max_speakers")
+            raise OptionError("num_speakers", self.num_speakers, "no number with min_speakers or max_speakers")
         if self.min_speakers and self.max_speakers and self.min_speakers > self.max_speakers:
             raise OptionError("min_speakers", self.min_speakers, f"at most max_speakers={self.max_speakers}")
 

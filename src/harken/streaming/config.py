@@ -145,6 +145,9 @@ class StreamOptions:
     pause_s: float = _live_option(1.5, "Silence that ends an utterance anywhere, in seconds.", **_PAUSE)
 
     def __post_init__(self) -> None:
+        delay: object = self.delay
+        if isinstance(delay, int):  # milliseconds
+            object.__setattr__(self, "delay", str(delay))
         check(self)
         if self.delay not in DELAYS and not _is_delay_ms(self.delay):
             allowed = f"{', '.join(DELAYS)}, or milliseconds from 1 to {MAX_DELAY_MS}"

@@ -56,6 +56,7 @@ ANY_LANGUAGE = frozenset({"", "*", "auto", "detect", "none", "null", "und", "mul
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 _SEPARATORS = re.compile("[-_.@]")
+_SCRIPT = re.compile("[a-z]{4}")  # RFC 5646, section 2.2.3
 LANGUAGE_TOKEN = re.compile(r"<\|([a-z]{2,3})\|>")
 _CODES = {code: code for code in LANGUAGES} | {name: code for code, name in LANGUAGES.items()} | ALIASES
 
@@ -102,11 +103,22 @@ def script_of(language: str) -> str | None:
     Returns
     -------
     str or None
-        A script of `SCRIPTS`; None if it names none, or none of this language.
+        A script of `SCRIPTS`; None if it names none, or a language that has one script.
+
+    Raises
+    ------
+    OptionError
+        If it names another script than those of its language.
     """
     code, subtags = _split(language)
     scripts = SCRIPTS.get(code or "", {})
-    return next((scripts[subtag] for subtag in subtags if subtag in scripts), None)
+    for subtag in subtags:
+        if subtag in scripts:
+            return scripts[subtag]
+        if scripts and _SCRIPT.fullmatch(subtag):
+            tags = [f"{code}-{script}" for script in dict.fromkeys(scripts.values())]
+            raise OptionError("language", language, f"{' or '.join(tags)}, or {code} as it comes")
+    return None
 
 
 def from_language_tag(tag: str | None, *, option: str = "language") -> str | None:
