@@ -251,7 +251,7 @@ def load_diarizer(
 
 
 class Recognizer:
-    """A loaded model; it holds no state of any recording, so one may serve many calls in turn.
+    """A loaded model; it holds nothing of a recording that changes the text of another: one may serve many calls.
 
     Parameters
     ----------
@@ -386,8 +386,9 @@ class Recognizer:
             options = replace(options, word_timestamps=True)
         window_decoder = self._window_decoder(options, self._drafter)
         if options.channels == "apart":
-            if journals:
-                raise OptionError("journals", journals, "none with channels='apart'")
+            for name, value in {"journals": journals, "draft": draft, "drafts": drafts}.items():
+                if value:
+                    raise OptionError(name, value, "none with channels='apart'")
             each_callbacks = [callbacks_by_index.get(index, callbacks) for index in range(len(audios))]
             return [
                 ChannelsTranscription(

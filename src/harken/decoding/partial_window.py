@@ -172,7 +172,7 @@ def decode_partial(
 
 
 def _ends_too_early(window: PartialWindow, hypothesis: PartialHypothesis) -> bool:
-    """Return true if there is speech behind a text that ended by itself; speech without any text may be noise."""
+    """Return whether there is speech behind a text that ended by itself; speech without any text may be noise."""
     has_text = bool(window.committed or hypothesis.tokens)
     if window.speech is None or not hypothesis.reached_eot or not has_text:
         return False

@@ -71,7 +71,7 @@ LOAD_LEVELS = (
 
 
 def highest_level(finals: str) -> int:
-    """Return the highest level to use: without exact finals, the last one leaves out nothing more."""
+    """Return the highest level to use: the last one leaves out exact finals, where there are any."""
     return len(LOAD_LEVELS) - 2 if finals == "streamed" else len(LOAD_LEVELS) - 1
 
 

@@ -25,7 +25,7 @@ class _ActiveChain(NamedTuple):
 
 _Ready = list[tuple[_ActiveChain, AudioWindow]]
 
-WINDOWS_TOGETHER, ON_A_GPU = 2, 4
+WINDOWS_TOGETHER, WINDOWS_TOGETHER_ON_GPU = 2, 4
 """Windows of a recording that are decoded together by default: much of what more of them gain, for little memory."""
 
 
@@ -38,8 +38,8 @@ class Scheduler:
     recordings : iterable of RecordingTranscriber
         Started in this order, each when there is room for it.
     batch_size : int or None
-        Most windows to decode together; None is `WINDOWS_TOGETHER` of one recording, `ON_A_GPU` there, and one in a
-        step.
+        Most windows to decode together. None is one in a `step` and of several recordings, and `WINDOWS_TOGETHER` (on a
+        GPU `WINDOWS_TOGETHER_ON_GPU`) of a single recording whose segments are asked for.
     first_window_alone : bool
         Decode the first window by itself, so that its words are there sooner.
     """
@@ -54,7 +54,7 @@ class Scheduler:
     ) -> None:
         self._window_decoder, self._batch_size = window_decoder, batch_size or 1
         on_cpu = window_decoder.backend.capabilities.device == "cpu"
-        self._windows_together = batch_size or (WINDOWS_TOGETHER if on_cpu else ON_A_GPU)
+        self._windows_together = batch_size or (WINDOWS_TOGETHER if on_cpu else WINDOWS_TOGETHER_ON_GPU)
         self._waiting = deque(recordings)
         self._started: list[RecordingTranscriber] = []
         self._active: list[_ActiveChain] = []

@@ -39,9 +39,10 @@ from harken.transcribe.language_id import LanguageProbabilities, language_probab
 from harken.transcribe.options import Callbacks, TranscribeOptions
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-MIN_SPARSE_LOGPROB, SURE_LAYERS = -0.5, 6
-"""Average log-probability below which a multilingual model with fewer layers in its encoder, which is `tiny`, gets the
-whole window (docs/decisions/fidelity.md)."""
+MIN_SPARSE_LOGPROB = -0.5
+"""Average log-probability below which `tiny` gets the whole window (docs/decisions/fidelity.md)."""
+SURE_LAYERS = 6
+"""Layers of the encoder of a multilingual model that is larger than `tiny`."""
 TEXT_WEIGHT = 3.0
 """Weight of the average log-probability of a text for its language, beside that of the detected probability."""
 

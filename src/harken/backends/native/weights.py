@@ -126,8 +126,7 @@ class EncoderWeights:
             turn = make_rotation(self.dims.n_audio_state)
             rotations[0].write(put, np.ascontiguousarray(turn.T), None)
             rotations[1].write(put, gain[:, None] * turn, bias)
-        is_rotated = bool(rotations)
-        folded = RotatedWeights(weights, self.dims, "encoder", rotates=is_rotated, factors=self.factors)
+        folded = RotatedWeights(weights, self.dims, "encoder", rotates=bool(rotations), factors=self.factors)
         head_size = self.dims.n_audio_state // self.dims.n_audio_head
         for layer in range(self.dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
@@ -136,9 +135,8 @@ class EncoderWeights:
             ):
                 source, norm = f"{block}.{module}", READERS.get(module)
                 scale = np.float32(head_size**-0.5 if name in SCALED_QUERIES else 1)
-                bias = folded[f"{source}.bias"]
-                if norm and not rotations:
-                    bias = _folded_bias(weights, source, f"{block}.{norm}")
+                folds = norm and not rotations  # rotated weights have their norms folded in
+                bias = _folded_bias(weights, source, f"{block}.{norm}") if folds else folded[f"{source}.bias"]
                 bias = bias * scale
                 if not first:
                     matrix.write(put, folded[f"{source}.weight"] * scale, bias)
