@@ -56,7 +56,7 @@ from harken.transcribe import (
 )
 from harken.transcribe.journal import Journal, recording_identity
 from harken.transcribe.language_id import allowed_languages
-from harken.transcribe.options import FIDELITIES
+from harken.transcribe.options import FIDELITIES, OFFLINE_ONLY
 from harken.transcription import ChannelsTranscription, DecodingTurn, Speakers, Transcription
 from harken.types import Dims
 from harken.version import __version__
@@ -626,6 +626,8 @@ class Recognizer:
     ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
         """Return the parts of a live session: its model worker, its options and its latency plan."""
         checked_value("clock", clock, Callable[[], float] | None)
+        if ignored := given.keys() & OFFLINE_ONLY:
+            raise OptionError(min(ignored), given[min(ignored)], "none in a live stream")
         stream_options = options_or_default("stream_options", stream_options, StreamOptions)
         stream_options = replace(stream_options, **pop_fields(StreamOptions, given))
         if with_words:  # to which speakers are given

@@ -316,6 +316,12 @@ def test_no_word_is_lost_on_a_machine_that_can_keep_no_level(finals: str) -> Non
     assert final_text(events) == speech.text
 
 
+def test_options_that_mean_nothing_in_a_stream_are_refused() -> None:
+    for name, value in {"clip_timestamps": (0.0, 3.0), "prefix": "a", "vad": False}.items():
+        with pytest.raises(OptionError, match=f"{name}=.*: allowed is none in a live stream"):
+            listener(ToneBackend()).stream(**{name: value})
+
+
 def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:
     clock = FakeClock()
     backend = ToneBackend(clock=clock, encode_s=5.0)

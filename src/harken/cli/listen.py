@@ -46,6 +46,7 @@ from harken.results import Segment
 from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, SpeakersChanged, StreamOptions
 from harken.streaming.events import event_fields
 from harken.transcribe import TranscribeOptions
+from harken.transcribe.options import OFFLINE_ONLY
 from harken.types import SAMPLE_RATE
 
 
@@ -108,9 +109,6 @@ class LiveRunner:
         if self.show_warnings:
             self.display.tell(f"harken: {text}")
 
-
-# Options without a meaning for a stream, which is a single recording that is always split at pauses.
-OFFLINE_ONLY = ("batch_size", "channels", "clip_timestamps", "prefix", "vad")
 
 input_option = partial(single_option, section="Audio")
 pcm_option = partial(input_option, no_effect=without_flag("pcm"))

@@ -27,7 +27,7 @@ picture_option = partial(single_option, section="Picture")
     *("-o", "--output"),
     metavar="FILE",
     type=FilePath(path_type=Path, dir_okay=False),
-    help="File to write: a name that ends in .html, or in .png, which needs harken[plot]. "
+    help="File to write: a name that ends in .html, or in .png, which takes pip install '.[plot]'. "
     "By default FILE.plot.html beside the recording.",
 )
 @picture_option("--start", type=NumberRange(0), default=0.0, metavar="SECONDS", help="Start of the excerpt.")

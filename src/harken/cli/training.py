@@ -256,7 +256,7 @@ def distill_command(model: str, layers: int, init_from: str | None, **params: An
 
     It shares the encoder of the model; its decoder has few layers and learns to predict the model's transcripts of
     recordings, whose text need not be known. It is initialized from some of the model's own layers; with little speech,
-    the decoder of a smaller model (--init-from) is better. This needs harken[torch].
+    the decoder of a smaller model (--init-from) is better. It takes pip install '.[torch]'.
 
     After Ctrl-C the same command continues where it was interrupted; the best assistant so far is in the folder.
     """
@@ -288,7 +288,8 @@ def finetune_command(model: str, freeze_encoder: bool, **params: Any) -> None:
     """Train MODEL on recordings with known text.
 
     The manifests hold the texts (see 'harken eval'); recordings longer than 30 s are cut between words, by forced
-    alignment. The result is a whole model, in a folder that harken and transformers load. This needs harken[torch].
+    alignment. The result is a whole model, in a folder that harken and transformers load. It takes
+    pip install '.[torch]'.
 
     After Ctrl-C the same command continues where it was interrupted; the best model so far is in the folder.
     """
@@ -306,7 +307,8 @@ def adapt_command(model: str, **params: Any) -> None:
     """Train an adapter for MODEL, to be used with --adapter.
 
     An adapter changes the encoder so that it gives with the short windows of a live stream what it gives with whole
-    ones. The model is its own teacher: what is said in the recordings need not be known. This needs harken[torch].
+    ones. The model is its own teacher: what is said in the recordings need not be known. It takes
+    pip install '.[torch]'.
 
     After Ctrl-C the same command continues where it was interrupted; the best adapter so far is in the folder.
     """

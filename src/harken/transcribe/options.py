@@ -36,6 +36,8 @@ TEMPERATURES = f"0, and numbers from {MIN_TEMPERATURE} to 10"
 MAX_CLIP_S = 1e7
 """Latest time of a clip, about four months."""
 DEFAULT_BEAMS = 5
+OFFLINE_ONLY = ("batch_size", "channels", "clip_timestamps", "prefix", "vad")
+"""Options without a meaning for a live stream, which is a single recording that is always split at pauses."""
 GREEDY_LANGUAGE = "en"
 """Language in which beams gain little (docs/decisions/fallback.md)."""
 
