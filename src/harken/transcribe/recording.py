@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from harken.contract import Floats
 from harken.decoding import DecodeStats
@@ -246,7 +247,8 @@ class RecordingTranscriber:
         if self._decoded_until_s > self._reported_s:
             self._reported_s = self._decoded_until_s
             self.callbacks.on_progress(self._reported_s, False)
-        if self.finished:
+        if self.finished and self._reported_s < inf:
+            self._reported_s = inf
             self.callbacks.on_progress(self.duration_s, True)
 
     def detect_language(self) -> dict[str, float]:
