@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import wave
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -33,7 +35,8 @@ from harken.errors import (
 from harken.formats import render
 from harken.streaming import StreamOptions
 from harken.transcribe import Callbacks
-from real_models import EXAMPLE, recognizer
+from processes import PATIENCE_S, environment
+from real_models import CACHE, EXAMPLE, model_path, recognizer
 from tiny_models import DIMS, TOKENIZER
 
 NOISE = np.random.default_rng(2).standard_normal(round(3 * WINDOW_S * 16_000)).astype(np.float32)
@@ -391,3 +394,22 @@ def test_channels_that_were_interrupted_before_the_first_segment_are_not_empty()
     for attempt in (work.step, work.result, lambda: list(work), work.step):
         with pytest.raises(KeyboardInterrupt):
             attempt()
+
+
+def test_a_script_may_end_before_its_transcription() -> None:
+    """After an odd number of blocks, in which the last chunk of voice activity detection is not whole."""
+    script = """if True:
+        import sys
+        import numpy as np
+        import harken
+        from harken.audio import load_audio
+
+        speech = np.tile(load_audio(sys.argv[1]), 30)
+        transcription = harken.load("tiny.en").transcribe(np.concatenate([np.zeros(40 * 16_000, np.float32), speech]))
+        next(iter(transcription))
+        assert transcription.read_s < 240
+    """
+    model_path("tiny.en")
+    command = [sys.executable, "-c", script, str(EXAMPLE)]
+    done = subprocess.run(command, env=environment(CACHE), capture_output=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, b"")
