@@ -260,7 +260,7 @@ class ChannelsTranscription(Transcription):
         self._waiting: list[deque[Segment]] = []
         self._merged: list[Segment] = []
         self._failure: HarkenError | None = None
-        self._raised = False
+        self._raised: BaseException | None = None
         self._turn = DecodingTurn()
 
     def __iter__(self) -> Iterator[Segment]:
@@ -272,21 +272,26 @@ class ChannelsTranscription(Transcription):
             if self.finished:
                 break
             self.step()
-        if self._failure:
-            raise self._failure
+        if self._raised:
+            raise self._raised
 
     def step(self) -> list[Segment]:
         """Decode at most one window of the channel that is most behind; see `Transcription.step`."""
         with self._turn.taken():
+            if self._raised:
+                raise self._raised
             try:
                 self._advance()
             except HarkenError as failure:
                 self._failure = self._failure or failure
+            except BaseException as interruption:
+                self._raised = interruption
+                raise
             segments = [*self._ready()]
             self._report()
             if not segments and self._failure and self._all_returned:
-                self._raised = True
-                raise self._failure
+                self._raised = self._failure
+                raise self._raised
         return segments
 
     def _advance(self) -> None:
@@ -300,12 +305,12 @@ class ChannelsTranscription(Transcription):
             waiting.extend(channel.step())
 
     def _report(self) -> None:
-        """Report the progress of the channel that is most behind."""
-        if self._all_returned:
-            self._on_progress(self.read_s, True)
-        elif self.done_s > self._reported_s:
-            self._reported_s = self.done_s
-            self._on_progress(self.done_s, False)
+        """Report the progress of the channel that is most behind, and the end once."""
+        ended = self._all_returned
+        done_s = inf if ended else self.done_s
+        if done_s > self._reported_s:
+            self._reported_s = done_s
+            self._on_progress(self.read_s if ended else done_s, ended)
 
     def _without_segments(self) -> list[tuple[Transcription, deque[Segment]]]:
         """Return the channels that may have segments before those that wait."""
@@ -329,8 +334,8 @@ class ChannelsTranscription(Transcription):
 
     @property
     def finished(self) -> bool:
-        """True once all segments have been returned, and the error that ended a channel raised."""
-        return self._all_returned and (self._raised or not self._failure)
+        """True once all segments have been returned, and the error that ended a channel raised; or an interruption."""
+        return bool(self._raised) or (self._all_returned and not self._failure)
 
     @property
     def read_s(self) -> float:

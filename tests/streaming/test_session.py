@@ -18,14 +18,15 @@ from fakes.tone_backend import (
     WORDS,
     ToneBackend,
     ToneEncoderState,
+    ToneFeatures,
     ToneSpeech,
     silence,
     speak_random_words,
     speak_words,
 )
 from harken.api import Recognizer
-from harken.contract import Floats
-from harken.errors import AudioError, HarkenError, OptionError
+from harken.contract import Floats, SparsePositions
+from harken.errors import AudioError, HarkenError, OptionError, OutOfMemory
 from harken.streaming import (
     Event,
     FinalSegment,
@@ -405,6 +406,66 @@ def test_samples_of_16_bits_are_taken_and_neither_modified_nor_kept_by_reference
         np.testing.assert_array_equal(reused, block)
         reused[:] = 1
     assert events + session.close() == expected
+
+
+# --- failures -----------------------------------------------------------------------------------------------
+
+
+class FailingBackend(ToneBackend):
+    """A backend that raises its failure once, when an utterance is transcribed."""
+
+    failure: BaseException | None = None
+
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> ToneFeatures:
+        if failure := self.failure:
+            self.failure = None
+            raise failure
+        return super().encode(mel, positions)
+
+
+@pytest.mark.parametrize("failure", [MemoryError(), OutOfMemory("too little memory"), KeyboardInterrupt()])
+def test_a_stream_whose_call_failed_says_so_and_its_events_until_then_and_other_streams_are_kept(
+    failure: BaseException,
+) -> None:
+    backend = FailingBackend()
+    sessions = listener(backend).stream_many(2, clock=None, **LETTER_OPTIONS)
+    for name in ("door", "gate"):
+        sessions.open(name)
+    expected = events_of(SENTENCE)
+    half = len(SENTENCE.samples) // 2
+    events = sessions.feed(dict.fromkeys(("door", "gate"), SENTENCE.samples[:half]))
+    backend.failure = failure
+    with pytest.raises(type(failure)):
+        sessions.feed({"door": SENTENCE.samples[half:]})
+    for use in (
+        lambda: sessions.feed({"gate": SENTENCE.samples, "door": SENTENCE.samples}),
+        *[lambda: sessions.flush("door")] * 2,
+    ):
+        with pytest.raises(
+            HarkenError, match=f"stream 'door' cannot go on.*{type(failure).__name__}.*close it now"
+        ):
+            use()
+    gate = events["gate"] + sessions.feed({"gate": SENTENCE.samples[half:]})["gate"] + sessions.close("gate")
+    assert gate == expected
+    before = events["door"] + sessions.close("door")
+    assert before == expected[: len(before)]
+    assert {*map(type, expected[len(before) :])} == {FinalSegment, SpeechEnded}
+    sessions.open("door")
+    assert sessions.feed({"door": SENTENCE.samples})["door"] == expected
+
+
+def test_a_close_that_failed_is_no_close() -> None:
+    backend = FailingBackend()
+    session, stopped = open_session(backend), (silence(0.5) + speak_words(0, 1, 2)).samples
+    session.feed(stopped)
+    backend.failure = MemoryError()
+    with pytest.raises(MemoryError):
+        session.close()
+    with pytest.raises(HarkenError, match=r"^the session cannot go on"):
+        session.close()
+    assert not any(isinstance(event, SpeechEnded) for event in session.close())
+    with pytest.raises(HarkenError, match=r"^the session is closed$"):
+        session.feed(stopped)
 
 
 # --- several streams ----------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import wave
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -33,7 +35,8 @@ from harken.errors import (
 from harken.formats import render
 from harken.streaming import StreamOptions
 from harken.transcribe import Callbacks
-from real_models import EXAMPLE, recognizer
+from processes import PATIENCE_S, environment
+from real_models import CACHE, EXAMPLE, model_path, recognizer
 from tiny_models import DIMS, TOKENIZER
 
 NOISE = np.random.default_rng(2).standard_normal(round(3 * WINDOW_S * 16_000)).astype(np.float32)
@@ -119,6 +122,20 @@ class TestTranscription:
         )
         with pytest.raises(HarkenError, match="a callback asked for segments"):
             works[0].result()
+
+    def test_the_end_is_told_once_however_often_it_is_asked_for(self) -> None:
+        ends: list[float] = []
+        work = use_texts(ONE).transcribe(
+            NOISE,
+            AS_IT_IS,
+            language="en",
+            on_progress=lambda done_s, finished: ends.extend([done_s] * finished),
+        )
+        while not work.finished:
+            work.step()
+        assert work.step() == []
+        assert len(work.result().segments) == 3
+        assert ends == [work.read_s]
 
     def test_every_kind_of_source_gives_the_same(self) -> None:
         def first_mel(source: Any) -> bytes:
@@ -350,10 +367,49 @@ def test_channels_are_transcribed_as_recordings_of_their_own_and_merged_by_time(
     assert progress == sorted(progress)
 
 
-def test_a_recording_that_breaks_off_fails_after_its_segments() -> None:
-    work = tones().transcribe(wav(stereo(ANN, BOB), cut=80_000), channels="apart", **OPTIONS)
+def test_a_recording_that_breaks_off_fails_after_its_segments_and_tells_its_end_once() -> None:
+    progress: list[tuple[float, bool]] = []
+    work = tones().transcribe(
+        wav(stereo(ANN, BOB), cut=80_000),
+        channels="apart",
+        **OPTIONS,
+        on_progress=lambda *at: progress.append(at),
+    )
     for _ in range(2):
         with pytest.raises(AudioError, match="cut short"):
             for _ in work:
                 pass
         assert {segment.speakers for segment in work.so_far().segments} == {("channel 1",), ("channel 2",)}
+        with pytest.raises(AudioError, match="cut short"):
+            work.step()
+    assert [at for at in progress if at[1]] == progress[-1:] == [(work.read_s, True)]
+
+
+def test_channels_that_were_interrupted_before_the_first_segment_are_not_empty() -> None:
+    class Interrupted(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise KeyboardInterrupt
+
+    work = tones().transcribe(wav(stereo(ANN, BOB), Interrupted), channels="apart", **OPTIONS)
+    for attempt in (work.step, work.result, lambda: list(work), work.step):
+        with pytest.raises(KeyboardInterrupt):
+            attempt()
+
+
+def test_a_script_may_end_before_its_transcription() -> None:
+    """After an odd number of blocks, in which the last chunk of voice activity detection is not whole."""
+    script = """if True:
+        import sys
+        import numpy as np
+        import harken
+        from harken.audio import load_audio
+
+        speech = np.tile(load_audio(sys.argv[1]), 30)
+        transcription = harken.load("tiny.en").transcribe(np.concatenate([np.zeros(40 * 16_000, np.float32), speech]))
+        next(iter(transcription))
+        assert transcription.read_s < 240
+    """
+    model_path("tiny.en")
+    command = [sys.executable, "-c", script, str(EXAMPLE)]
+    done = subprocess.run(command, env=environment(CACHE), capture_output=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, b"")

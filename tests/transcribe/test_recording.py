@@ -265,6 +265,15 @@ def test_language_is_detected_in_the_first_window() -> None:
     assert len(backend.mels) == 2
 
 
+@pytest.mark.parametrize("audio", [4, NOISE[: 4 * WINDOW_SAMPLES]], ids=["as it is", "speech"])
+def test_an_unsure_clip_has_the_language_of_its_own_windows_only(audio: float | Floats) -> None:
+    unsure = WindowText(tokens=(TOKENIZER.language_tokens["fr"],), gap=-29.0)
+    backend = TranscriptBackend([unsure, HELLO], unsure, HELLO)
+    list(work(backend, audio, language=None, clip_timestamps=(0.1, 0.8, 1.2, 1.9)).segments())
+    assert backend.prompts.count((TOKENIZER.sot,)) == 2
+    assert [int(np.any(mel, axis=(0, 1)).sum()) for mel in backend.mels[:2]] == [48, 22]
+
+
 # --- words --------------------------------------------------------------------------------------------------
 
 

@@ -132,6 +132,14 @@ def test_tokens_begin_and_end_where_word_heads_attend_to(lag: int) -> None:
     np.testing.assert_allclose(ends, [9, 14, 37])
 
 
+@given(st.integers(-40, 40), st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_tokens_of_any_audio_are_within_it_in_order(lag: int, n_positions: int, seed: int) -> None:
+    weights = np.random.default_rng(seed).random((2, 4, n_positions), np.float32)
+    spans = np.stack(token_spans(weights, (WordHead(0, 0, lag), WordHead(0, 1, lag, tells_end=True))), axis=1)
+    assert 0 <= spans.min() <= spans.max() <= n_positions - 1
+    assert np.all(np.diff(spans.ravel()) >= 0)
+
+
 # --- words --------------------------------------------------------------------------------------------------
 
 

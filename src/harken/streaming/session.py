@@ -92,7 +92,13 @@ class LiveSession:
             If they are of another dtype or shape, not finite, or obviously in another scale, as `stream_audio` says;
             the session goes on without them.
         HarkenError
-            If the session is closed, or in use: by another thread, or by the call that this one came from.
+            If the session is closed, or in use: by another thread, or by the call that this one came from; or if it
+            cannot go on.
+
+        Notes
+        -----
+        Whatever else breaks off a call, errors of the model and Ctrl-C, leaves a session that cannot go on. The next
+        call says so with a `HarkenError`; after that `close` returns the events before the failure.
         """
         return self._sessions.feed({None: samples}, waited_s={None: waited_s})[None]
 
@@ -101,7 +107,13 @@ class LiveSession:
         return self._sessions.flush(None)
 
     def close(self) -> list[Event]:
-        """End the stream and return its last events; closing again returns none."""
+        """End the stream and return its last events; closing again returns none.
+
+        Raises
+        ------
+        HarkenError
+            If the session is in use; or if it cannot go on, as for `feed`, and no call has said so yet.
+        """
         return self._sessions.close(None) if self._sessions.is_open(None) else []
 
 
@@ -131,6 +143,8 @@ class LiveSessions:
         self._worker, self._options, self._listen_for_speakers = worker, options, listen_for_speakers
         self._streams: dict[Hashable, Stream] = {}
         self._speakers: dict[Hashable, LiveSpeakers] = {}
+        self._failures: dict[Hashable, str] = {}  # of streams that cannot go on
+        self._told: set[Hashable] = set()  # streams of which a call has said so
         self._turns = [None]  # empty while a call works; taking from a list is atomic
 
     @property
@@ -177,32 +191,48 @@ class LiveSessions:
         AudioError
             As for `LiveSession.feed`; then no stream takes its samples.
         HarkenError
-            If a stream is not open, or the streams are in use, as for `LiveSession.feed`.
+            If a stream is not open, or the streams are in use, or one cannot go on, as for `LiveSession.feed`: what
+            breaks off a call leaves all its streams so.
         """
         with self._turn():
             streams = {name: self._opened_stream(name) for name in samples}
             blocks = {name: checked_samples(block) for name, block in samples.items()}
-            self._worker.run(
-                [stream.feed(blocks[name], waited_s.get(name, 0.0)) for name, stream in streams.items()]
-            )
-            return {name: self._pop_events(name, block) for name, block in blocks.items()}
+            with self._whole_call(streams):
+                self._worker.run(
+                    [stream.feed(blocks[name], waited_s.get(name, 0.0)) for name, stream in streams.items()]
+                )
+                return {name: self._pop_events(name, block) for name, block in blocks.items()}
 
     def flush(self, name: Hashable) -> list[Event]:
         """End the current utterance of a stream and return its events."""
         with self._turn():
             opened = self._opened_stream(name)
-            self._worker.run([opened.flush()])
-            return self._pop_events(name, _NO_SAMPLES)
+            with self._whole_call([name]):
+                self._worker.run([opened.flush()])
+                return self._pop_events(name, _NO_SAMPLES)
 
     def close(self, name: Hashable) -> list[Event]:
-        """End a stream and return its last events."""
+        """End a stream and return its last events; see `LiveSession.close`."""
         with self._turn():
-            closed = self._opened_stream(name)
-            del self._streams[name]
-            speakers = self._speakers.pop(name, None)
-            self._worker.run([closed.close()])
-            events = closed.pop_events()
-            return speakers.end(events) if speakers else events
+            closed = self._streams[name] if name in self._told else self._opened_stream(name)
+            with self._whole_call([name]):
+                self._worker.run([] if name in self._told else [closed.close()])
+                events = closed.pop_events()
+                if name in self._speakers:
+                    events = self._speakers[name].end(events)
+            for of_streams in (self._streams, self._speakers, self._failures):
+                of_streams.pop(name, None)
+            self._told.discard(name)
+            return events
+
+    @contextmanager
+    def _whole_call(self, names: Iterable[Hashable]) -> Iterator[None]:
+        """Do all the work of a call; what breaks it off leaves its streams out of step, so they cannot go on."""
+        try:
+            yield
+        except BaseException as failure:
+            self._failures |= dict.fromkeys(names, type(failure).__name__)
+            raise
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -225,9 +255,15 @@ class LiveSessions:
         return self._speakers[name].follow(samples, events) if name in self._speakers else events
 
     def _opened_stream(self, name: Hashable) -> Stream:
+        which = "the session" if name is None else f"the stream {name!r}"
         if name not in self._streams:
-            which = "session is closed" if name is None else f"stream {name!r} is closed, or was never opened"
-            raise HarkenError(f"the {which}")
+            raise HarkenError(f"{which} is closed{'' if name is None else ', or was never opened'}")
+        if name in self._failures:
+            self._told.add(name)
+            raise HarkenError(
+                f"{which} cannot go on, as a call was broken off by {self._failures[name]}: "
+                "close it now for the events before that, and open another"
+            )
         return self._streams[name]
 
 

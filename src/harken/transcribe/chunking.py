@@ -244,10 +244,10 @@ class SpeechSegmenter:
                 self.peak = max(self.peak, float(np.abs(block).max(initial=0)))
                 self._add_probabilities(self._detector.feed(block))
                 yield block
-        finally:
-            self._add_probabilities(self._detector.flush())
-            self.regions += self._vad.flush(self._n_samples // HOP_SAMPLES)
-            self._word_regions += self._word_vad.flush(self._n_samples // HOP_SAMPLES)
+        except Exception:
+            self._flush()
+            raise
+        self._flush()  # not where the reader stops early: that may be while the interpreter shuts down
 
     def packed_spans(
         self, windows: MelWindows, clips: Iterable[ClipRange], window_frames: int, *, apart: bool = False
@@ -290,6 +290,12 @@ class SpeechSegmenter:
         speaking_since = self._word_vad.speaking_since
         open_region = [(speaking_since, end)] if speaking_since is not None and speaking_since < end else []
         return [*self._word_regions[max(0, first - 1) : last + 1], *open_region]
+
+    def _flush(self) -> None:
+        """Note the end of the audio, or the failure that ends it."""
+        self._add_probabilities(self._detector.flush())
+        self.regions += self._vad.flush(self._n_samples // HOP_SAMPLES)
+        self._word_regions += self._word_vad.flush(self._n_samples // HOP_SAMPLES)
 
     def _add_probabilities(self, probabilities: Floats) -> None:
         n_chunks = self._n_chunks + len(probabilities)

@@ -5,9 +5,11 @@ Source: openai/whisper, transcribe.py, transcribe; Radford et al. 2022, section 
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from harken.contract import Floats
 from harken.decoding import DecodeStats
@@ -245,7 +247,8 @@ class RecordingTranscriber:
         if self._decoded_until_s > self._reported_s:
             self._reported_s = self._decoded_until_s
             self.callbacks.on_progress(self._reported_s, False)
-        if self.finished:
+        if self.finished and self._reported_s < inf:
+            self._reported_s = inf
             self.callbacks.on_progress(self.duration_s, True)
 
     def detect_language(self) -> dict[str, float]:
@@ -340,12 +343,13 @@ class RecordingTranscriber:
         return vote_on_language(windows, self.options.language_threshold, self.options.language_windows)
 
     def _encoded_from(self, encoded: EncodedWindow) -> Iterator[EncodedWindow]:
-        """Yield an encoded window, and those behind it in the recording, whole and as they are."""
+        """Yield an encoded window, and those behind it in its clip, whole and as they are."""
         yield encoded
-        seek = encoded.window.seek
-        while True:
-            seek += self._window_frames
-            frames, ceiling = self._windows.read_spans([(seek, seek + self._window_frames)])
+        first = encoded.window.seek
+        clips = self.options.clips(FRAMES_PER_SECOND)
+        clip_end = next(end or sys.maxsize for start, end in clips if start <= first < (end or sys.maxsize))
+        for seek in range(first + self._window_frames, clip_end, self._window_frames):
+            frames, ceiling = self._windows.read_spans([(seek, min(seek + self._window_frames, clip_end))])
             if not (n_frames := frames.shape[1]):
                 return
             mel = self._windows.pad_and_normalize(frames, ceiling)

@@ -115,7 +115,7 @@ def _shifted(weights: Floats, lag: int) -> Floats:
     if lag > 0:
         shifted[:, :-lag] = weights[:, lag:]
     else:
-        shifted[:, -lag:] = weights[:, : weights.shape[1] + lag]
+        shifted[:, -lag:] = weights[:, : max(0, weights.shape[1] + lag)]
     return shifted
 
 
