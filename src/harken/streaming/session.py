@@ -97,8 +97,8 @@ class LiveSession:
 
         Notes
         -----
-        Whatever else breaks off a call, errors of the model and Ctrl-C, leaves a session that cannot go on. The next
-        call says so with a `HarkenError`; after that `close` returns the events before the failure.
+        Whatever else breaks off a call, errors of the model and Ctrl-C, leaves a session that cannot go on: further
+        calls say so with a `HarkenError`, and `close` returns the events before the failure.
         """
         return self._sessions.feed({None: samples}, waited_s={None: waited_s})[None]
 
@@ -107,13 +107,7 @@ class LiveSession:
         return self._sessions.flush(None)
 
     def close(self) -> list[Event]:
-        """End the stream and return its last events; closing again returns none.
-
-        Raises
-        ------
-        HarkenError
-            If the session is in use; or if it cannot go on, as for `feed`, and no call has said so yet.
-        """
+        """End the stream and return its last events; closing again returns none."""
         return self._sessions.close(None) if self._sessions.is_open(None) else []
 
 
@@ -144,7 +138,6 @@ class LiveSessions:
         self._streams: dict[Hashable, Stream] = {}
         self._speakers: dict[Hashable, LiveSpeakers] = {}
         self._failures: dict[Hashable, str] = {}  # of streams that cannot go on
-        self._told: set[Hashable] = set()  # streams of which a call has said so
         self._turns = [None]  # empty while a call works; taking from a list is atomic
 
     @property
@@ -212,17 +205,16 @@ class LiveSessions:
                 return self._pop_events(name, _NO_SAMPLES)
 
     def close(self, name: Hashable) -> list[Event]:
-        """End a stream and return its last events; see `LiveSession.close`."""
+        """End a stream and return its last events, those before the failure if it could not go on."""
         with self._turn():
-            closed = self._streams[name] if name in self._told else self._opened_stream(name)
+            closed = self._opened_stream(name, may_have_failed=True)
             with self._whole_call([name]):
-                self._worker.run([] if name in self._told else [closed.close()])
+                self._worker.run([] if name in self._failures else [closed.close()])
                 events = closed.pop_events()
                 if name in self._speakers:
                     events = self._speakers[name].end(events)
             for of_streams in (self._streams, self._speakers, self._failures):
                 of_streams.pop(name, None)
-            self._told.discard(name)
             return events
 
     @contextmanager
@@ -254,15 +246,14 @@ class LiveSessions:
         events = self._streams[name].pop_events()
         return self._speakers[name].follow(samples, events) if name in self._speakers else events
 
-    def _opened_stream(self, name: Hashable) -> Stream:
+    def _opened_stream(self, name: Hashable, *, may_have_failed: bool = False) -> Stream:
         which = "the session" if name is None else f"the stream {name!r}"
         if name not in self._streams:
             raise HarkenError(f"{which} is closed{'' if name is None else ', or was never opened'}")
-        if name in self._failures:
-            self._told.add(name)
+        if name in self._failures and not may_have_failed:
             raise HarkenError(
                 f"{which} cannot go on, as a call was broken off by {self._failures[name]}: "
-                "close it now for the events before that, and open another"
+                "close it for the events before that, and open another"
             )
         return self._streams[name]
 

@@ -347,7 +347,8 @@ class RecordingTranscriber:
         yield encoded
         first = encoded.window.seek
         clips = self.options.clips(FRAMES_PER_SECOND)
-        clip_end = next(end or sys.maxsize for start, end in clips if start <= first < (end or sys.maxsize))
+        ends = (end or sys.maxsize for start, end in clips if start <= first)
+        clip_end = next((end for end in ends if first < end), sys.maxsize)
         for seek in range(first + self._window_frames, clip_end, self._window_frames):
             frames, ceiling = self._windows.read_spans([(seek, min(seek + self._window_frames, clip_end))])
             if not (n_frames := frames.shape[1]):
