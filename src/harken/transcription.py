@@ -120,17 +120,23 @@ class Transcription:
         Raises
         ------
         HarkenError
-            What ended the decoding, once all segments before it have been returned.
+            What ended the decoding, once all segments before it have been returned. Whatever else breaks off a step,
+            such as Ctrl-C, ends it too, and is raised again by further ones.
         """
         with self._turn.taken():
-            segments = self._scheduler.step(self._recording)
-            if self._speakers:
-                self._speakers.add(segments)
-                segments = self._speakers.finish() if self._recording.finished else []
-            self._decoded_segments += segments
-            if not segments and self._recording.failure:
-                self._failure = self._recording.failure
+            if self._failure:
                 raise self._failure
+            try:
+                segments = self._scheduler.step(self._recording)
+                if self._speakers:
+                    self._speakers.add(segments)
+                    segments = self._speakers.finish() if self._recording.finished else []
+                if not segments and self._recording.failure:
+                    raise self._recording.failure
+            except BaseException as failure:
+                self._failure = failure
+                raise
+            self._decoded_segments += segments
         return segments
 
     @property
@@ -138,7 +144,7 @@ class Transcription:
         """True once all segments have been decoded and returned, and the error that ended the decoding raised."""
         recording = self._recording
         waiting = recording.ready_segments or (self._speakers and not self._speakers.finished)
-        return recording.finished and not waiting and recording.failure is self._failure
+        return bool(self._failure) or (recording.finished and not waiting and not recording.failure)
 
     @property
     def read_s(self) -> float:

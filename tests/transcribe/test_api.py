@@ -385,12 +385,13 @@ def test_a_recording_that_breaks_off_fails_after_its_segments_and_tells_its_end_
     assert [at for at in progress if at[1]] == progress[-1:] == [(work.read_s, True)]
 
 
-def test_channels_that_were_interrupted_before_the_first_segment_are_not_empty() -> None:
+@pytest.mark.parametrize("channels", ["mixed", "apart"])
+def test_what_was_interrupted_before_the_first_segment_is_not_empty(channels: str) -> None:
     class Interrupted(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             raise KeyboardInterrupt
 
-    work = tones().transcribe(wav(stereo(ANN, BOB), Interrupted), channels="apart", **OPTIONS)
+    work = tones().transcribe(wav(stereo(ANN, BOB), Interrupted), channels=channels, **OPTIONS)
     for attempt in (work.step, work.result, lambda: list(work), work.step):
         with pytest.raises(KeyboardInterrupt):
             attempt()

@@ -431,4 +431,4 @@ def _count_finite_samples(frame: AudioFrame) -> int:
 
 def _reason(error: BaseException) -> str:
     """Return the first line of an error's text; for OSError and FFmpegError without errno and path."""
-    return str(getattr(error, "strerror", None) or error or type(error).__name__).splitlines()[0]
+    return (str(getattr(error, "strerror", None) or error) or type(error).__name__).splitlines()[0]
