@@ -10,7 +10,7 @@ import pytest
 
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
-from harken.text.vocabulary import bytes_to_unicode
+from harken.text.vocabulary import NO_CONFIG, GenerationConfig, bytes_to_unicode
 
 N_VOCAB = 1509 + 259 + 2
 TOKENS = [*(bytes([byte]) for byte in range(256)), b"he", b"hello", b""]
@@ -32,6 +32,8 @@ class Source:
     tokens: tuple[bytes, ...] = ()
     path: Path | None = None
     arrangement: None = None
+    config: GenerationConfig = NO_CONFIG
+    model: Path = Path("model.bin")
 
 
 @pytest.mark.parametrize("name", CONTENTS)

@@ -114,7 +114,6 @@ def read(path: Path) -> Checkpoint:
                 f"{config_path}: {'not a Whisper model: ' * (name == 'model_type')}{name} is {json.dumps(found)[:80]}, "
                 f"allowed is {' or '.join(map(json.dumps, allowed))}"
             )
-    generation = read_object(path.with_name("generation_config.json"), optional=True)
     shards = [watch(shard) for shard in (_shards(path) if path.suffix == ".json" else (path,))]
     tensors = {
         openai_name_of(name): tensor for shard in shards for name, tensor in read_shard(shard.path).items()
@@ -132,7 +131,6 @@ def read(path: Path) -> Checkpoint:
         declared_dims(config_path, config),
         find_vocabulary(path.parent),
         files=[config_file, *shards],
-        alignment_heads=generation.get("alignment_heads"),
     )
     return replace(checkpoint, **_harken_config(config_path, config, checkpoint.dims.n_vocab))
 
