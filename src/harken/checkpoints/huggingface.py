@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ _THEIRS = {
     for theirs, ours in table.items()
 }
 """By OpenAI's names."""
+_OUTPUT = "proj_out.weight"
 _PREFIX = re.compile(r".*?\b(?=(encoder|decoder|proj_out)\.)")
 _BLOCK = re.compile(r"(encoder|decoder)\.(?:layers|blocks)\.(\d+)\.(.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -115,15 +117,9 @@ def read(path: Path) -> Checkpoint:
                 f"allowed is {' or '.join(map(json.dumps, allowed))}"
             )
     shards = [watch(shard) for shard in (_shards(path) if path.suffix == ".json" else (path,))]
-    tensors = {
-        openai_name_of(name): tensor for shard in shards for name, tensor in read_shard(shard.path).items()
-    }
-    output, embedding = tensors.pop("proj_out.weight", None), tensors.get(EMBEDDING)
-    is_tied = config.get("tie_word_embeddings", True)
-    if output and embedding and not (is_tied or np.array_equal(output.read(), embedding.read())):
-        raise CheckpointError(
-            f"{path}: proj_out.weight and the token embedding differ, allowed is one matrix for both, as Whisper has"
-        )
+    tensors = without_output(
+        path, openai_tensors(path, (item for shard in shards for item in read_shard(shard.path).items()))
+    )
     checkpoint = assemble(
         path,
         "huggingface",
@@ -237,6 +233,46 @@ def openai_name_of(name: str) -> str:
         side, layer, part = block.groups()
         return f"{side}.blocks.{layer}.{(_BLOCK_MODULES | _MLX_BLOCK_MODULES).get(part, part)}.{leaf}"
     return f"{_MODULES.get(module, module)}.{leaf}"
+
+
+def openai_tensors(path: Path, stored: Iterable[tuple[str, LazyTensor]]) -> dict[str, LazyTensor]:
+    """Return the tensors of a file by OpenAI's names (`openai_name_of`).
+
+    Raises
+    ------
+    CheckpointError
+        If two have one name: nothing says which of them is the model's.
+    """
+    tensors: dict[str, LazyTensor] = {}
+    names: dict[str, str] = {}
+    for name, tensor in stored:
+        ours = openai_name_of(name)
+        if ours in names:
+            raise CheckpointError(
+                f"{path}: holds {ours[:80]} twice, as {names[ours][:80]!r} and {name[:80]!r}, allowed is once"
+            )
+        tensors[ours], names[ours] = tensor, name
+    return tensors
+
+
+def without_output(path: Path, tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """Return tensors without a matrix of the output, which is the token embedding's in Whisper.
+
+    Whether it is here is seen when the embedding is read, unless one of the two is quantised otherwise.
+    """
+    output, embedding = tensors.get(_OUTPUT), tensors.get(EMBEDDING)
+    kept = {name: tensor for name, tensor in tensors.items() if name != _OUTPUT}
+    if output and embedding and output.stored_dtype == embedding.stored_dtype:
+        kept[EMBEDDING] = embedding.combined(partial(_checked_embedding, path), output)
+    return kept
+
+
+def _checked_embedding(path: Path, embedding: Array, output: Array) -> Array:
+    if not np.array_equal(output, embedding):
+        raise CheckpointError(
+            f"{path}: {_OUTPUT} and the token embedding differ, allowed is one matrix for both, as Whisper has"
+        )
+    return embedding
 
 
 def hf_name_of(openai_name: str) -> str:
