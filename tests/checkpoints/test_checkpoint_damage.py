@@ -278,7 +278,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (pickled(b"\x80\x02cos\nsystem\n)\x81."), "the instruction NEWOBJ"),
         (pickled(b"\x80\x04\x8c\x02os\x8c\x06system\x93\x94)R."), "it calls 'os system'"),
         (pickled(b"\x80\x04K\x01\x8c\x06system\x93."), MISFIT),
-        (pickled(b"\x80\x04" + b"\x8c\xff" + b"a" * 255 + b"\x94h\0\x93."), MISFIT),
+        (pickled(b"\x80\x04" + b"X\x2c\x01\0\0" + b"a" * 300 + b"\x94h\0\x93."), MISFIT),
         (pickled(b"\x80\x02\x82\x01."), "the instruction EXT1"),
         (pickled(b"\x80\x04\x8e\xff\xff\xff\xff\xff\0\0\0."), "bytes8"),
         (pickled(b"\x80\x02Nr\xff\xff\xff\x7fR."), MISFIT),
@@ -293,6 +293,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (pickled(b"\x80\x02})" + doubled(200) + b"K\x01s."), MISFIT),
         (pickled(b"\x80\x02})" + doubled(200) + b")R."), MISFIT),
         (pickled(b"\x80\x02})" + doubled(200) + b"Q."), MISFIT),
+        (pickled(b"\x80\x04\x8c\x02os)" + doubled(200) + b"\x93."), MISFIT),
         (pickled(STORAGE_TYPE + doubled(200) + b"NNNtQK\0))tRs."), "'w' has another type than torch Float"),
     ],
     "dimensions": [

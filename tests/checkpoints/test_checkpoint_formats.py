@@ -105,12 +105,15 @@ def write_compiled(directory: Path, output: files.Array) -> Path:
 
 def test_the_output_is_the_embedding(tmp_path: Path) -> None:
     assert_read_as(write_compiled(tmp_path / "same", HALF[EMBEDDING]), HALF, "huggingface", "float16")
+    wider = write_compiled(tmp_path / "same", HALF[EMBEDDING].astype(np.float32))
+    np.testing.assert_array_equal(open_checkpoint(wider).weights[EMBEDDING], HALF[EMBEDDING])
     other = {"proj_out.weight": HALF[EMBEDDING] + np.float16(1)}
     for path in (
         write_compiled(tmp_path / "other", *other.values()),
         files.write_huggingface(
             tmp_path / "tied", files.TINY, HALF | other, config={"tie_word_embeddings": True}
         ),
+        write_compiled(tmp_path / "wider", other["proj_out.weight"].astype(np.float32)),
         files.write_gguf(tmp_path / "other.gguf", files.TINY, HALF | other),
     ):
         with pytest.raises(CheckpointError, match=r"proj_out\.weight and the token embedding differ"):

@@ -97,6 +97,8 @@ def test_file_that_does_not_fit_or_cannot_be_read_is_rejected_by_name(tmp_path: 
     path.write_text(CONTENTS[path.name], encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"vocabulary\.txt: .* n_vocab=51864"):
         Tokenizer.from_file(path, 51864)
+    with pytest.raises(CheckpointError, match=r"^model\.bin: a vocabulary of 259 text tokens does not fit"):
+        Tokenizer.from_source(Source(tokens=tuple(TOKENS)), 51864)
     (tmp_path / "vocab.json").mkdir()
     with pytest.raises(CheckpointError, match=r"vocab\.json: cannot be read"):
         Tokenizer.from_file(tmp_path / "vocab.json", N_VOCAB)

@@ -37,7 +37,7 @@ from harken.checkpoints.model_files import (
     reading,
     watch,
 )
-from harken.checkpoints.safetensors import read_tensors, serialize_tensors
+from harken.checkpoints.safetensors import FLOATS, read_tensors, serialize_tensors
 from harken.checkpoints.torch_file import TorchFile
 from harken.checkpoints.weight_shapes import Declared, declared_by, expected_shapes
 from harken.errors import CheckpointError
@@ -260,15 +260,23 @@ def without_output(path: Path, tensors: Mapping[str, LazyTensor]) -> dict[str, L
 
     Whether it is here is seen when the embedding is read, unless one of the two is quantised otherwise.
     """
+    floats = {*FLOATS.values()}
     output, embedding = tensors.get(_OUTPUT), tensors.get(EMBEDDING)
     kept = {name: tensor for name, tensor in tensors.items() if name != _OUTPUT}
-    if output and embedding and output.stored_dtype == embedding.stored_dtype:
+    if (
+        output
+        and embedding
+        and (len(types := {output.stored_dtype, embedding.stored_dtype}) == 1 or types <= floats)
+    ):
         kept[EMBEDDING] = embedding.combined(partial(_checked_embedding, path), output)
     return kept
 
 
 def _checked_embedding(path: Path, embedding: Array, output: Array) -> Array:
-    if not np.array_equal(output, embedding):
+    coarser = min(output.dtype, embedding.dtype, key=lambda dtype: dtype.itemsize)
+    with np.errstate(over="ignore"):
+        are_equal = np.array_equal(output.astype(coarser), embedding.astype(coarser))
+    if not are_equal:
         raise CheckpointError(
             f"{path}: {_OUTPUT} and the token embedding differ, allowed is one matrix for both, as Whisper has"
         )

@@ -131,8 +131,8 @@ class _Machine:
                 push(Global(argument))
             case "STACK_GLOBAL":
                 name, module = pop(), pop()
-                if len(module) + len(name) > _MAX_GLOBAL:
-                    raise TypeError("no name that a state dict needs is that long")
+                if not all(isinstance(part, str) and len(part) <= _MAX_GLOBAL for part in (module, name)):
+                    raise TypeError("what is imported is not a name, or is longer than any of a state dict")
                 push(Global(f"{module} {name}"))
             case "REDUCE":
                 arguments = pop()

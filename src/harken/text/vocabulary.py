@@ -228,7 +228,7 @@ def arrange(path: Path, n_vocab: int, config: GenerationConfig) -> Arrangement |
     in_order = (*text, eot, sot, *sorted(languages), *rest, *sorted(timestamps))
     multilingual = config.is_multilingual
     if multilingual is None:
-        multilingual = eot == N_ENGLISH_TOKENS + 1 or (len(languages) > 1 and eot != N_ENGLISH_TOKENS)
+        multilingual = len(languages) > 1 or eot == N_ENGLISH_TOKENS + 1
     tokens = tuple([named[i] for i in text])
     if not (added.keys().isdisjoint(tokens) and is_byte_level("".join(tokens))):
         tokens = tuple(_in_alphabet(token, is_text=token in added) for token in tokens)
@@ -237,7 +237,7 @@ def arrange(path: Path, n_vocab: int, config: GenerationConfig) -> Arrangement |
         tokens=tokens,
         languages=tuple(languages[i] for i in sorted(languages)),
         has_timestamps=bool(timestamps),
-        multilingual=multilingual,
+        multilingual=multilingual and eot != N_ENGLISH_TOKENS,
     )
 
 
