@@ -17,7 +17,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,31 +255,28 @@ def openai_tensors(path: Path, stored: Iterable[tuple[str, LazyTensor]]) -> dict
 
 
 def without_output(path: Path, tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return tensors without a matrix of the output, which is the token embedding's in Whisper.
+    """Return tensors without the matrix of the output, which is the token embedding in Whisper.
 
-    Whether it is here is seen when the embedding is read, unless one of the two is quantised otherwise.
+    Raises
+    ------
+    CheckpointError
+        If the file holds one that is another; of quantised ones this is seen if both are of one type.
     """
-    floats = {*FLOATS.values()}
     output, embedding = tensors.get(_OUTPUT), tensors.get(EMBEDDING)
-    kept = {name: tensor for name, tensor in tensors.items() if name != _OUTPUT}
-    if (
-        output
-        and embedding
-        and (len(types := {output.stored_dtype, embedding.stored_dtype}) == 1 or types <= floats)
-    ):
-        kept[EMBEDDING] = embedding.combined(partial(_checked_embedding, path), output)
-    return kept
+    if output and embedding and output is not embedding:
+        types = {output.stored_dtype, embedding.stored_dtype}
+        if (len(types) == 1 or types <= {*FLOATS.values()}) and not _are_equal(output.read(), embedding.read()):
+            raise CheckpointError(
+                f"{path}: {_OUTPUT} and the token embedding differ, allowed is one matrix for both, as Whisper has"
+            )
+    return {name: tensor for name, tensor in tensors.items() if name != _OUTPUT}
 
 
-def _checked_embedding(path: Path, embedding: Array, output: Array) -> Array:
-    coarser = min(output.dtype, embedding.dtype, key=lambda dtype: dtype.itemsize)
+def _are_equal(first: Array, second: Array) -> bool:
+    """Return whether two matrices are the same in the precision of the coarser."""
+    coarser = min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
     with np.errstate(over="ignore"):
-        are_equal = np.array_equal(output.astype(coarser), embedding.astype(coarser))
-    if not are_equal:
-        raise CheckpointError(
-            f"{path}: {_OUTPUT} and the token embedding differ, allowed is one matrix for both, as Whisper has"
-        )
-    return embedding
+        return np.array_equal(first.astype(coarser), second.astype(coarser))
 
 
 def hf_name_of(openai_name: str) -> str:

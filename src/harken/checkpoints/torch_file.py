@@ -221,6 +221,7 @@ class TorchFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._tensors: dict[object, LazyTensor] = {}  # tied weights are one
         self._members = zip_members(path)
         pickles = [name for name in self._members if name.endswith("/data.pkl")]
         if len(pickles) != 1:
@@ -267,7 +268,9 @@ class TorchFile:
             steps = [stride * values.itemsize for stride in strides]
             return np.ascontiguousarray(np.lib.stride_tricks.as_strided(values, shape, steps))
 
-        return LazyTensor(shape, dtype.name, read)
+        return self._tensors.setdefault(
+            (dtype.name, key, offset, shape, strides), LazyTensor(shape, dtype.name, read)
+        )
 
 
 def _is_size(value: object) -> bool:
