@@ -237,6 +237,7 @@ BAD_PEFT: list[tuple[dict[str, object], str, str]] = [
     ({"lora_alpha": "8"}, "", 'lora_alpha is "8"'),
     ({"lora_alpha": float("nan")}, "", "lora_alpha is NaN"),
     ({"alpha_pattern": {"(a+)+b": 1}}, "", "is not the plain name of a module"),
+    ({"trainable_token_indices": [220]}, "", "trainable_token_indices is set"),
     ({"fan_in_fan_out": True}, "", "fan_in_fan_out is set"),
     ({}, "base_model.model.proj_out.lora_A.weight", "changes proj_out.weight, allowed are"),
     ({"init_lora_weights": "pissa"}, "", 'init_lora_weights is "pissa", which changes the model too'),
@@ -263,5 +264,11 @@ def test_an_adapter_changes_the_embedding_and_the_output_alike(stock: Checkpoint
     arrays = {peft_name(EMBEDDING, "weight"): np.ones(stock.weights.shape(name), np.float32)}
     with raises_checkpoint_error("to the same values", most_bytes=1 << 26):
         with_adapters(stock, write_peft(tmp_path / "one", arrays))
+    shapes = {"A": (4, stock.dims.n_vocab), "B": (stock.dims.n_text_state, 4)}
+    factors = {
+        peft_name(EMBEDDING, f"lora_embedding_{part}"): np.ones(shapes[part], np.float32) for part in "AB"
+    }
+    with raises_checkpoint_error("to the same values", most_bytes=1 << 26):
+        with_adapters(stock, write_peft(tmp_path / "factors", factors))
     arrays["base_model.model.proj_out.weight"] = arrays[peft_name(EMBEDDING, "weight")]
     assert (with_adapters(stock, write_peft(tmp_path / "both", arrays)).weights[name] == 1).all()

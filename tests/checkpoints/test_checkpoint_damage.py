@@ -150,6 +150,19 @@ def oversized_member(data: bytes) -> bytes:
     return data[:start] + struct.pack("<II", 0xFFFFFFF0, 0xFFFFFFF0) + data[start + 8 :]
 
 
+def outer_product(data: bytes) -> bytes:
+    """Replace a matrix by the product of a column and a row, which takes more memory than the file has bytes."""
+    column, row = (
+        f'<layer id="{number}" name="self.layers.0.fc1.weight" type="Const"><data element_type="f16" shape="{shape}" '
+        f'offset="0" size="{size}"/></layer>'
+        for number, shape, size in ((900, "128, 1", 256), (901, "1, 32", 64))
+    )
+    product = f'{column}{row}<layer id="902" name="m" type="Multiply"/></layers>'.encode()
+    edges = b'<edge from-layer="900" to-layer="902" to-port="0"/><edge from-layer="901" to-layer="902" to-port="1"/>'
+    data = data.replace(b"self.layers.0.fc1.weight", b"gone").replace(b"</layers>", product)
+    return data.replace(b"</edges>", edges + b"</edges>")
+
+
 # --- The table ---------------------------------------------------------------------------------------------
 
 OUTSIDE = "allowed are files of its own directory"
@@ -238,6 +251,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
             for scale in (0.0, -1.0, float("nan"), float("inf"))
         ),
         (ct2(at(b"decoder/activation\0", 6, b"\0")), "decoder/activation=0, allowed for Whisper is 3"),
+        (ct2(lambda data: data.replace(b"conv1/bias", b"conv2/bias")), "encoder/conv2/bias is there twice"),
         (ct2(lambda data: data[:-26] + b"decoder/embeddings/weighs\0"), "which is not in the file"),
     ],
     "ggml": [
@@ -252,6 +266,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
     "OpenVINO": [
         (openvino(lambda data: data.replace(b'offset="0"', b'offset="99999999"')), "missing or too short"),
         (openvino(lambda data: data.replace(b'offset="', b'offset="-')), "token_embedding.weight is missing"),
+        (openvino(outer_product), "weight decoder.blocks.0.mlp.0.weight has shape (1, 32)"),
     ],
     "pickles": [
         (pickled(b"\x80\x02cos\nsystem\nX\x02\0\0\0ls\x85R."), "it calls 'os system'"),
@@ -261,7 +276,9 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (pickled(b"(ios\nsystem\n."), "the instruction INST"),
         (pickled(b"\x80\x02(cos\nsystem\no."), "the instruction OBJ"),
         (pickled(b"\x80\x02cos\nsystem\n)\x81."), "the instruction NEWOBJ"),
-        (pickled(b"\x80\x04\x8c\x02os\x8c\x06system\x93."), "the instruction SHORT_BINUNICODE"),
+        (pickled(b"\x80\x04\x8c\x02os\x8c\x06system\x93\x94)R."), "it calls 'os system'"),
+        (pickled(b"\x80\x04K\x01\x8c\x06system\x93."), MISFIT),
+        (pickled(b"\x80\x04" + b"X\x2c\x01\0\0" + b"a" * 300 + b"\x94h\0\x93."), MISFIT),
         (pickled(b"\x80\x02\x82\x01."), "the instruction EXT1"),
         (pickled(b"\x80\x04\x8e\xff\xff\xff\xff\xff\0\0\0."), "bytes8"),
         (pickled(b"\x80\x02Nr\xff\xff\xff\x7fR."), MISFIT),
@@ -276,6 +293,7 @@ DAMAGE: dict[str, list[tuple[Write, str]]] = {
         (pickled(b"\x80\x02})" + doubled(200) + b"K\x01s."), MISFIT),
         (pickled(b"\x80\x02})" + doubled(200) + b")R."), MISFIT),
         (pickled(b"\x80\x02})" + doubled(200) + b"Q."), MISFIT),
+        (pickled(b"\x80\x04\x8c\x02os)" + doubled(200) + b"\x93."), MISFIT),
         (pickled(STORAGE_TYPE + doubled(200) + b"NNNtQK\0))tRs."), "'w' has another type than torch Float"),
     ],
     "dimensions": [
@@ -322,7 +340,8 @@ def test_damage_is_refused_with_its_reason_in_one_line_that_names_the_file(tmp_p
 def test_imports_of_a_pickle_are_only_names_and_plain_data_and_tensors_are_parsed() -> None:
     assert parse_pickle(b"\x80\x02cos\nsystem\n.") == Global("os system")
     value = {"a": (1, 2.5, True, None), "b": [], "c": {3: "x"}, "d": [1, (2,), (3, 4), (5, 6, 7), ()]}
-    assert parse_pickle(pickle.dumps(value, 2)) == value
+    for protocol in (2, 4, 5):
+        assert parse_pickle(pickle.dumps(value, protocol)) == value
     view = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))NNt"
     assert parse_pickle(view + b"R.") == PickledTensor(None, 0, (), (), None, None)
 

@@ -105,8 +105,43 @@ def write_compiled(directory: Path, output: files.Array) -> Path:
 
 def test_the_output_is_the_embedding(tmp_path: Path) -> None:
     assert_read_as(write_compiled(tmp_path / "same", HALF[EMBEDDING]), HALF, "huggingface", "float16")
-    with pytest.raises(CheckpointError, match=r"proj_out\.weight and the token embedding differ"):
-        open_checkpoint(write_compiled(tmp_path / "other", HALF[EMBEDDING] + np.float16(1)))
+    wider = write_compiled(tmp_path / "same", HALF[EMBEDDING].astype(np.float32))
+    np.testing.assert_array_equal(open_checkpoint(wider).weights[EMBEDDING], HALF[EMBEDDING])
+    other = {"proj_out.weight": HALF[EMBEDDING] + np.float16(1)}
+    for path in (
+        write_compiled(tmp_path / "other", *other.values()),
+        files.write_huggingface(
+            tmp_path / "tied", files.TINY, HALF | other, config={"tie_word_embeddings": True}
+        ),
+        write_compiled(tmp_path / "wider", other["proj_out.weight"].astype(np.float32)),
+        files.write_gguf(tmp_path / "other.gguf", files.TINY, HALF | other),
+    ):
+        with pytest.raises(CheckpointError, match=r"proj_out\.weight and the token embedding differ"):
+            open_checkpoint(path)
+
+
+@pytest.mark.parametrize("writer", ["safetensors", "sharded", "torch-bin", "ggml", "gguf", "mlx"])
+def test_two_weights_of_one_name_are_refused(tmp_path: Path, writer: str) -> None:
+    """As in files of a training that hold the model and its teacher."""
+    both = HALF | {"teacher.decoder.ln.bias": HALF["decoder.ln.bias"]}
+    path = files.FORMATS[writer](tmp_path, files.TINY, both)
+    with pytest.raises(
+        CheckpointError, match=r"holds decoder\.ln\.bias twice, as '.+' and '.*teacher\.decoder"
+    ):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("writer", ["safetensors", "gguf", "mlx", "onnx", "openvino"])
+def test_alignment_heads_are_those_beside_the_weights(tmp_path: Path, writer: str) -> None:
+    path = files.FORMATS[writer](tmp_path, files.TINY, HALF)
+    (tmp_path / "generation_config.json").write_text('{"alignment_heads": [[1, 0], [2, 3]]}')
+    expected = ((1, 0),) if writer == "mlx" else ((1, 0), (2, 3))  # its own file holds them
+    assert open_checkpoint(path).alignment_heads == expected
+
+
+def test_names_of_a_model_trained_in_several_processes_are_known(tmp_path: Path) -> None:
+    wrapped = {f"module.{name}": values for name, values in HALF.items()}
+    assert_read_as(files.write_openai(tmp_path / "m.pt", files.TINY, wrapped), HALF, "openai", "float16")
 
 
 def test_weights_of_a_variant_and_in_float64_are_read(tmp_path: Path) -> None:

@@ -53,6 +53,13 @@ def open_with(
     return open_checkpoint(folder)
 
 
+def declare(checkpoint: Checkpoint, **entries: object) -> Checkpoint:
+    """Write a generation_config.json beside a model and open it again."""
+    folder = checkpoint.path.parent
+    (folder / "generation_config.json").write_text(json.dumps(entries))
+    return open_checkpoint(folder)
+
+
 def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     return Tokenizer.from_source(checkpoint.vocabulary, checkpoint.dims.n_vocab)
 
@@ -113,6 +120,73 @@ def test_vocabularies_are_recognised_by_their_files_where_the_size_is_that_of_an
         CheckpointError, match="the English vocabulary, which does not fit a model of n_vocab=51900"
     ):
         Tokenizer.from_file(path, 51900)
+
+
+def test_the_tokenizer_of_another_published_model_is_refused(tmp_path: Path) -> None:
+    """Its special tokens have other ids, so the text would be wrong or empty."""
+    for size, n_vocab in ((51865, 51866), (51864, 51865)):
+        dims = replace(DIMS, n_mels=80, n_vocab=size)
+        source = files.write_openai(tmp_path / "m.pt", dims, files.random_weights(dims))
+        folder = converted(source, tmp_path / f"{size}").path.parent
+        wider = replace(dims, n_vocab=n_vocab)
+        files.write_huggingface(folder, wider, files.random_weights(wider))
+        with pytest.raises(
+            CheckpointError,
+            match=f"json: a vocabulary of {size} tokens, which does not fit .* n_vocab={n_vocab}",
+        ):
+            open_checkpoint(folder)
+    (folder / "generation_config.json").write_text(
+        '{"no_timestamps_token_id": 50362}'
+    )  # the last row is padding
+    assert tokenizer_of(open_checkpoint(folder)).n_vocab == size
+
+
+def test_special_tokens_with_other_ids_than_the_files_say_are_refused(tmp_path: Path) -> None:
+    wrong = declare(open_with(tmp_path, WITH_ADDED), no_timestamps_token_id=265, task_to_id={"transcribe": 260})
+    with pytest.raises(
+        CheckpointError, match=r"config\.json: the id of <\|transcribe\|> is 260, allowed is 261"
+    ):
+        tokenizer_of(wrong)
+    right = declare(wrong, no_timestamps_token_id=265, task_to_id={"transcribe": 261, "translate": None})
+    assert tokenizer_of(right).no_speech + 1 == tokenizer_of(right).no_timestamps
+    (right.path.parent / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match="does not fit a model of n_vocab=1773"):
+        tokenizer_of(open_checkpoint(right.path.parent))
+    dims = replace(files.TINY, n_vocab=51866)  # a multilingual model with one more token, taken for large-v3
+    files.write_huggingface(tmp_path / "v3", dims, files.random_weights(dims))
+    extended = declare(open_checkpoint(tmp_path / "v3"), no_timestamps_token_id=50363)
+    with pytest.raises(CheckpointError, match="is 50363, allowed is 50364"):
+        tokenizer_of(extended)
+    cut = open_with(tmp_path / "cut", WITHOUT_TIMESTAMPS + TIMESTAMPS[:1500], 0, "vocabulary.json")
+    with pytest.raises(
+        CheckpointError, match=r"vocabulary\.json: the id of <\|notimestamps\|> is 265, allowed is 264"
+    ):
+        tokenizer_of(cut)
+
+
+@pytest.mark.parametrize("token", ["<|um|>", "<|pad|>", "<|30.02|>"])
+def test_added_tokens_that_look_like_languages_or_timestamps_are_text(tmp_path: Path, token: str) -> None:
+    tokenizer = tokenizer_of(open_with(tmp_path, [*WITH_ADDED, token]))
+    assert [*tokenizer.language_tokens] == ["en", "de", "gsw"]
+    assert tokenizer.decode([tokenizer.eot - 1]) == token
+
+
+def test_languages_that_the_model_declares_are_those_and_those_of_whisper(tmp_path: Path) -> None:
+    checkpoint = declare(
+        open_with(tmp_path, [*WITH_ADDED, "<|um|>"]), lang_to_id={"<|en|>": 258, "<|um|>": 1770}
+    )
+    tokenizer = tokenizer_of(checkpoint)
+    assert [*tokenizer.language_tokens] == ["en", "de", "um"]
+    assert tokenizer.decode([tokenizer.eot - 2]) == "<|gsw|>"
+
+
+def test_a_multilingual_model_of_one_language_has_its_token_in_the_prompt(tmp_path: Path) -> None:
+    one = [token for token in WITHOUT_TIMESTAMPS + TIMESTAMPS if token != "<|de|>"]
+    small = open_with(tmp_path, one, file="vocabulary.json")
+    assert tokenizer_of(declare(small, is_multilingual=True)).sot_sequence("en") == (257, 258, 260)
+    assert tokenizer_of(declare(small, is_multilingual=False)).sot_sequence("en") == (257,)
+    pruned = open_with(tmp_path / "pruned", builtin_tokens(True) + one[256:], file="vocabulary.json")
+    assert tokenizer_of(pruned).sot_sequence("en") == (50258, 50259, 50261)
 
 
 @pytest.mark.parametrize("rows", [0, PADDING])

@@ -10,7 +10,7 @@ import pytest
 
 from harken.errors import CheckpointError, CheckpointNotFound
 from harken.text import Tokenizer
-from harken.text.vocabulary import bytes_to_unicode
+from harken.text.vocabulary import NO_CONFIG, GenerationConfig, bytes_to_unicode
 
 N_VOCAB = 1509 + 259 + 2
 TOKENS = [*(bytes([byte]) for byte in range(256)), b"he", b"hello", b""]
@@ -32,6 +32,8 @@ class Source:
     tokens: tuple[bytes, ...] = ()
     path: Path | None = None
     arrangement: None = None
+    config: GenerationConfig = NO_CONFIG
+    model: Path = Path("model.bin")
 
 
 @pytest.mark.parametrize("name", CONTENTS)
@@ -95,6 +97,8 @@ def test_file_that_does_not_fit_or_cannot_be_read_is_rejected_by_name(tmp_path: 
     path.write_text(CONTENTS[path.name], encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"vocabulary\.txt: .* n_vocab=51864"):
         Tokenizer.from_file(path, 51864)
+    with pytest.raises(CheckpointError, match=r"^model\.bin: a vocabulary of 259 text tokens does not fit"):
+        Tokenizer.from_source(Source(tokens=tuple(TOKENS)), 51864)
     (tmp_path / "vocab.json").mkdir()
     with pytest.raises(CheckpointError, match=r"vocab\.json: cannot be read"):
         Tokenizer.from_file(tmp_path / "vocab.json", N_VOCAB)

@@ -56,7 +56,7 @@ _OUTPUT = "proj_out.weight"
 _PLAIN_PATTERN = re.compile(r"[\w.]+")
 _UNSUPPORTED = (
     *("fan_in_fan_out", "lora_bias", "layer_replication", "use_qalora", "use_bdlora", "kasa_config"),
-    *("monteclora_config", "alora_invocation_tokens", "arrow_config"),
+    *("monteclora_config", "alora_invocation_tokens", "arrow_config", "trainable_token_indices"),
 )
 """Settings of peft that mean another computation."""
 _PLAIN_INITS = (None, True, False, "gaussian", "orthogonal", "eva")
@@ -302,6 +302,9 @@ def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change]
     if whole and not (EMBEDDING in whole and config.get("ensure_weight_tying")) and not _are_equal(whole):
         raise _untied(file, " and ".join(whole))
     of_embedding = next((found for found in factors.values() if "embedding_A" in found), {})
+    has_output = any(openai_name_of(f"{module}.weight") == _OUTPUT for module in factors)
+    if of_embedding and not (has_output or config.get("ensure_weight_tying")):
+        raise _untied(file, EMBEDDING)
     for module, found in factors.items():
         ours = openai_name_of(f"{module}.weight")
         if ours == _OUTPUT:

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads, word_heads
-from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, check_text_size, watch
+from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, check_text_size, read_object, watch
 from harken.checkpoints.weight_shapes import Declared, check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.store import FileStore, default_store_directory
-from harken.text.vocabulary import Arrangement, arrange
+from harken.text.vocabulary import NO_CONFIG, Arrangement, GenerationConfig, arrange
 from harken.types import Dims, WordHead
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
@@ -153,11 +153,17 @@ class Vocabulary:
         The bytes of each text token, in order of id, if the weights file lists them.
     arrangement : Arrangement, optional
         Of the file, if it says where the special tokens are: the rows of the token embedding are read in this order.
+    config : GenerationConfig
+        Of transformers, beside the model.
+    model : Path
+        The model's file, for messages.
     """
 
     path: Path | None = None
     tokens: tuple[bytes, ...] = field(default=(), repr=False)
     arrangement: Arrangement | None = None
+    config: GenerationConfig = field(default=NO_CONFIG, repr=False, hash=False)
+    model: Path = Path()
 
     def arranged(self, tensor: LazyTensor, axis: int = 0) -> LazyTensor:
         """Return a tensor with an axis of the model's ids in the order of the tokenizer's."""
@@ -247,7 +253,7 @@ def assemble(
     files : sequence of WatchedFile
         The files that contain the weights and dimensions, watched since before they were read.
     alignment_heads : object
-        Unchecked `alignment_heads` entry of a configuration file.
+        Unchecked heads that the model's own files name; by default those of generation_config.json.
 
     Raises
     ------
@@ -257,18 +263,20 @@ def assemble(
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     dims = infer_dims(path, shapes, declared)
     check_shapes(path, shapes, dims)
-    path_of_tokens = vocabulary.path
-    if path_of_tokens and (own := arrange(path_of_tokens, dims.n_vocab)):
+    path_of_tokens, config = vocabulary.path, vocabulary.config
+    vocabulary = replace(vocabulary, model=path)
+    if path_of_tokens and (own := arrange(path_of_tokens, dims.n_vocab, config)):
         vocabulary = replace(vocabulary, arrangement=own)
         if not own.is_standard:
-            files = [*files, watch(path_of_tokens)]
+            files = [*files, watch(path_of_tokens), *([watch(config.path)] if config.entries else [])]
             tensors = {**tensors, EMBEDDING: vocabulary.arranged(tensors[EMBEDDING])}
             dims = replace(dims, n_vocab=len(own.ids))
+    heads = config.entries.get("alignment_heads") if alignment_heads is None else alignment_heads
     return Checkpoint(
         dims=dims,
         weights=Weights(path, tensors, files),
         vocabulary=vocabulary,
-        alignment_heads=declared_heads(alignment_heads, dims) or published_heads(dims),
+        alignment_heads=declared_heads(heads, dims) or published_heads(dims),
         path=path,
         format=format,
         stored_dtypes=_stored_dtypes(tensors),
@@ -283,13 +291,14 @@ def _stored_dtypes(tensors: Mapping[str, LazyTensor]) -> tuple[str, ...]:
 
 
 def find_vocabulary(directory: Path) -> Vocabulary:
-    """Find the vocabulary file in the directory of a model."""
+    """Find the vocabulary file in the directory of a model, and generation_config.json."""
     files = (directory / name for name in ("tokenizer.json", "vocab.json", "vocabulary.json", "vocabulary.txt"))
     path = next(filter(Path.is_file, files), None)
     for file in (path, directory / "added_tokens.json"):  # which is read with a vocab.json
         if file and file.is_file():
             check_text_size(file)
-    return Vocabulary(path=path)
+    config = directory / "generation_config.json"
+    return Vocabulary(path=path, config=GenerationConfig(config, read_object(config, optional=True)))
 
 
 @lru_cache(maxsize=1)

@@ -179,6 +179,8 @@ def _read_variables(cursor: Cursor) -> tuple[dict[str, _Variable], dict[str, int
         code, size = cursor.read_number("B"), cursor.read_number("I")
         if code >= len(_DTYPE_NAMES):
             raise cursor.error(f"{name} has data type {code}, allowed is 0 to {len(_DTYPE_NAMES) - 1}")
+        if name in variables or name in scalars:
+            raise cursor.error(f"{name} is there twice, allowed is once")
         dtype = DTYPES[_DTYPE_NAMES[code]]
         if math.prod(shape) * dtype.block_bytes != size:
             raise cursor.error(f"{name} has {size} bytes, which is not {dtype.name} of shape {shape}")

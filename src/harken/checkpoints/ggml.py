@@ -18,7 +18,7 @@ import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble, find_vocabulary
 from harken.checkpoints.ggml_types import shape_and_type, weight_at
-from harken.checkpoints.huggingface import dims_beside, openai_name_of
+from harken.checkpoints.huggingface import dims_beside, openai_name_of, openai_tensors, without_output
 from harken.checkpoints.model_files import Array, Cursor, LazyTensor, StorageDtype, half, open_cursor, watch
 from harken.checkpoints.weight_shapes import declared_by, usual_heads
 from harken.types import Dims
@@ -54,12 +54,13 @@ def read_ggml(path: Path) -> Checkpoint:
         n_mels, n_bins = cursor.read_numbers("2i")
         cursor.skip(n_mels * n_bins * 4)  # the mel filters, which harken computes itself
         tokens = _read_tokens(cursor)
-        tensors: dict[str, LazyTensor] = {}
+        stored: list[tuple[str, LazyTensor]] = []
         while cursor.remaining:
             name, dtype, tensor = _read_tensor(cursor)
             if dtype.block_items > 1 and version != _QUANTISATION_VERSION:
                 raise cursor.error(f"quantisation version {version}, allowed is {_QUANTISATION_VERSION}")
-            tensors[name] = tensor
+            stored.append((name, tensor))
+    tensors = openai_tensors(path, stored)
     dims = declared_by(path, declared)
     return assemble(path, "ggml", tensors, dims, Vocabulary(tokens=tokens), files=[file])
 
@@ -148,13 +149,12 @@ def read_gguf(path: Path) -> Checkpoint:
             )
         infos = [_read_info(cursor) for _ in range(n_tensors)]
         start = cursor.position + -cursor.position % _alignment(cursor, metadata)
-        tensors: dict[str, LazyTensor] = {}
+        stored: list[tuple[str, LazyTensor]] = []
         for name, axes, code, offset in infos:
             shape, dtype = shape_and_type(cursor, name, axes, code)
             cursor.at(start + offset).skip(dtype.nbytes_of(shape))
-            ours = openai_name_of(name)
-            tensors[ours] = weight_at(path, ours, start + offset, shape, dtype)
-    tensors.pop("proj_out.weight", None)
+            stored.append((name, weight_at(path, openai_name_of(name), start + offset, shape, dtype)))
+    tensors = without_output(path, openai_tensors(path, stored))
     declared = {
         heads: value
         for heads, endings in _HEADS.items()

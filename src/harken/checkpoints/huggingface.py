@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from harken.checkpoints.model_files import (
     reading,
     watch,
 )
-from harken.checkpoints.safetensors import read_tensors, serialize_tensors
+from harken.checkpoints.safetensors import FLOATS, read_tensors, serialize_tensors
 from harken.checkpoints.torch_file import TorchFile
 from harken.checkpoints.weight_shapes import Declared, declared_by, expected_shapes
 from harken.errors import CheckpointError
@@ -94,6 +94,7 @@ _THEIRS = {
     for theirs, ours in table.items()
 }
 """By OpenAI's names."""
+_OUTPUT = "proj_out.weight"
 _PREFIX = re.compile(r".*?\b(?=(encoder|decoder|proj_out)\.)")
 _BLOCK = re.compile(r"(encoder|decoder)\.(?:layers|blocks)\.(\d+)\.(.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -114,17 +115,10 @@ def read(path: Path) -> Checkpoint:
                 f"{config_path}: {'not a Whisper model: ' * (name == 'model_type')}{name} is {json.dumps(found)[:80]}, "
                 f"allowed is {' or '.join(map(json.dumps, allowed))}"
             )
-    generation = read_object(path.with_name("generation_config.json"), optional=True)
     shards = [watch(shard) for shard in (_shards(path) if path.suffix == ".json" else (path,))]
-    tensors = {
-        openai_name_of(name): tensor for shard in shards for name, tensor in read_shard(shard.path).items()
-    }
-    output, embedding = tensors.pop("proj_out.weight", None), tensors.get(EMBEDDING)
-    is_tied = config.get("tie_word_embeddings", True)
-    if output and embedding and not (is_tied or np.array_equal(output.read(), embedding.read())):
-        raise CheckpointError(
-            f"{path}: proj_out.weight and the token embedding differ, allowed is one matrix for both, as Whisper has"
-        )
+    tensors = without_output(
+        path, openai_tensors(path, (item for shard in shards for item in read_shard(shard.path).items()))
+    )
     checkpoint = assemble(
         path,
         "huggingface",
@@ -132,7 +126,6 @@ def read(path: Path) -> Checkpoint:
         declared_dims(config_path, config),
         find_vocabulary(path.parent),
         files=[config_file, *shards],
-        alignment_heads=generation.get("alignment_heads"),
     )
     return replace(checkpoint, **_harken_config(config_path, config, checkpoint.dims.n_vocab))
 
@@ -239,6 +232,51 @@ def openai_name_of(name: str) -> str:
         side, layer, part = block.groups()
         return f"{side}.blocks.{layer}.{(_BLOCK_MODULES | _MLX_BLOCK_MODULES).get(part, part)}.{leaf}"
     return f"{_MODULES.get(module, module)}.{leaf}"
+
+
+def openai_tensors(path: Path, stored: Iterable[tuple[str, LazyTensor]]) -> dict[str, LazyTensor]:
+    """Return the tensors of a file by OpenAI's names (`openai_name_of`).
+
+    Raises
+    ------
+    CheckpointError
+        If two have one name: nothing says which of them is the model's.
+    """
+    tensors: dict[str, LazyTensor] = {}
+    names: dict[str, str] = {}
+    for name, tensor in stored:
+        ours = openai_name_of(name)
+        if ours in names:
+            raise CheckpointError(
+                f"{path}: holds {ours[:80]} twice, as {names[ours][:80]!r} and {name[:80]!r}, allowed is once"
+            )
+        tensors[ours], names[ours] = tensor, name
+    return tensors
+
+
+def without_output(path: Path, tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """Return tensors without the matrix of the output, which is the token embedding in Whisper.
+
+    Raises
+    ------
+    CheckpointError
+        If the file holds one that is another; of quantised ones this is seen if both are of one type.
+    """
+    output, embedding = tensors.get(_OUTPUT), tensors.get(EMBEDDING)
+    if output and embedding and output is not embedding:
+        types = {output.stored_dtype, embedding.stored_dtype}
+        if (len(types) == 1 or types <= {*FLOATS.values()}) and not _are_equal(output.read(), embedding.read()):
+            raise CheckpointError(
+                f"{path}: {_OUTPUT} and the token embedding differ, allowed is one matrix for both, as Whisper has"
+            )
+    return {name: tensor for name, tensor in tensors.items() if name != _OUTPUT}
+
+
+def _are_equal(first: Array, second: Array) -> bool:
+    """Return whether two matrices are the same in the precision of the coarser."""
+    coarser = min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
+    with np.errstate(over="ignore"):
+        return np.array_equal(first.astype(coarser), second.astype(coarser))
 
 
 def hf_name_of(openai_name: str) -> str:

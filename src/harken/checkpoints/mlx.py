@@ -9,6 +9,7 @@ floating-point numbers, a bias.
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from zipfile import ZipInfo
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.huggingface import declared_dims, openai_name_of
+from harken.checkpoints.huggingface import declared_dims, openai_tensors
 from harken.checkpoints.model_files import Array, LazyTensor, read_object, watch
 from harken.checkpoints.safetensors import FLOATS, INTEGERS, read_tensors
 from harken.checkpoints.torch_file import read_member, zip_members
@@ -63,8 +64,8 @@ def read(path: Path) -> Checkpoint:
     stored = (
         _npz_tensors(path) if path.suffix == ".npz" else read_tensors(path, FLOATS | INTEGERS | {"U8": "uint8"})
     )
-    stored.pop("alignment_heads", None)
-    tensors: dict[str, LazyTensor] = {}
+    heads = stored.pop("alignment_heads", None)
+    found: list[tuple[str, LazyTensor]] = []
     for name, tensor in stored.items():
         module, _, leaf = name.rpartition(".")
         if leaf in ("scales", "biases"):
@@ -76,14 +77,23 @@ def read(path: Path) -> Checkpoint:
             tensor = tensor.combined(
                 lambda kernel: np.ascontiguousarray(kernel.swapaxes(1, 2)), shape=(rows, columns, frames)
             )
-        tensors[openai_name_of(name)] = tensor
+        found.append((name, tensor))
+    tensors = openai_tensors(path, found)
     norm = tensors.get("encoder.ln_post.weight")
     length = config.get("n_audio_ctx")
     if _POSITIONS not in tensors and norm and norm.shape and type(length) is int and 0 < length < 1 << 20:
         shape = (length, *norm.shape[:1])
         tensors[_POSITIONS] = LazyTensor(shape, "float32", partial(_sinusoids, *shape))
     declared = declared_dims(config_path, config)
-    return assemble(path, "mlx", tensors, declared, find_vocabulary(path.parent), files=files)
+    return assemble(
+        path,
+        "mlx",
+        tensors,
+        declared,
+        find_vocabulary(path.parent),
+        files=files,
+        alignment_heads=heads.read().tolist() if heads and math.prod(heads.shape) < 1 << 12 else None,
+    )
 
 
 def _sinusoids(length: int, channels: int) -> Array:

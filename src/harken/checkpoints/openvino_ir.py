@@ -126,9 +126,11 @@ def _constant(
                 shape = np.broadcast_shapes(first.tensor.shape, second.tensor.shape)
             except ValueError:
                 return None
+            if shape != first.tensor.shape:  # larger than what the file stores, maybe by far
+                return None
             operation = _ARITHMETIC[kind]
             result = first.tensor.combined(
-                lambda a, b: operation(a.astype(np.float32), b.astype(np.float32)), second.tensor, shape=shape
+                lambda a, b: operation(a.astype(np.float32), b.astype(np.float32)), second.tensor
             )
             return replace(first, tensor=result)
         case "Reshape", [Constant() as first, Constant()]:

@@ -74,6 +74,7 @@ def parse_pickle(data: bytes) -> Any:
 
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_MAX_GLOBAL = 256
 _TUPLE_SIZES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
@@ -97,7 +98,9 @@ class _Machine:
                 push(self.memo[argument])
             case "BINPUT" | "LONG_BINPUT":
                 self.memo[argument] = stack[-1]
-            case "BINUNICODE" | "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
+            case "MEMOIZE":
+                self.memo[len(self.memo)] = stack[-1]
+            case "BINUNICODE" | "SHORT_BINUNICODE" | "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
                 push(argument)
             case "NONE" | "NEWTRUE" | "NEWFALSE":
                 push(_CONSTANTS[opcode])
@@ -126,6 +129,11 @@ class _Machine:
                 push(Storage(*pop()))
             case "GLOBAL":
                 push(Global(argument))
+            case "STACK_GLOBAL":
+                name, module = pop(), pop()
+                if not all(isinstance(part, str) and len(part) <= _MAX_GLOBAL for part in (module, name)):
+                    raise TypeError("what is imported is not a name, or is longer than any of a state dict")
+                push(Global(f"{module} {name}"))
             case "REDUCE":
                 arguments = pop()
                 push(_construct(pop(), arguments))
@@ -176,6 +184,8 @@ _DTYPES = {
     )
 }
 _MAX_PICKLE_BYTES = 1 << 24  # large-v3 has 150 kB
+_WRAPPER = "module."
+"""Before the names of a model that was trained in several processes."""
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature ... lengths of the name and of the extra field
 
 
@@ -185,8 +195,11 @@ def read_openai(path: Path) -> Checkpoint:
     file = TorchFile(path)
     match file.content:
         case {"dims": dict(dims), "model_state_dict": state}:
+            tensors = file.tensors(state)
+            if all(name.startswith(_WRAPPER) for name in tensors):
+                tensors = {name.removeprefix(_WRAPPER): tensor for name, tensor in tensors.items()}
             declared = declared_by(path, dims)
-            return assemble(path, "openai", file.tensors(state), declared, Vocabulary(), files=[watched])
+            return assemble(path, "openai", tensors, declared, Vocabulary(), files=[watched])
     raise CheckpointError(f"{path}: holds no dict with dims and model_state_dict, as OpenAI's checkpoints do")
 
 
@@ -208,6 +221,7 @@ class TorchFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._tensors: dict[object, LazyTensor] = {}  # tied weights are one
         self._members = zip_members(path)
         pickles = [name for name in self._members if name.endswith("/data.pkl")]
         if len(pickles) != 1:
@@ -254,7 +268,9 @@ class TorchFile:
             steps = [stride * values.itemsize for stride in strides]
             return np.ascontiguousarray(np.lib.stride_tricks.as_strided(values, shape, steps))
 
-        return LazyTensor(shape, dtype.name, read)
+        return self._tensors.setdefault(
+            (dtype.name, key, offset, shape, strides), LazyTensor(shape, dtype.name, read)
+        )
 
 
 def _is_size(value: object) -> bool:

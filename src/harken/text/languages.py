@@ -8,7 +8,7 @@ text is rewritten behind decoding, character by character but for phrases in whi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -58,6 +58,13 @@ LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 _SEPARATORS = re.compile("[-_.@]")
 _SCRIPT = re.compile("[a-z]{4}")  # RFC 5646, section 2.2.3
 LANGUAGE_TOKEN = re.compile(r"<\|([a-z]{2,3})\|>")
+_OTHER_LANGUAGE = re.compile(
+    "a[abekvy]|bi|c[ehoruv]|d[vz]|e[eo]|f[fjy]|g[adv]|h[oz]|i[aegikou]|jv|k[gijlrsuvwy]|l[giu]|mh|n[adgrvy]|o[jmrs]|pi|"
+    "qu|r[mnw]|s[ceghmst]|t[inoswy]|ug|v[eo]|w[ao]|xh|z[au]"
+)
+"""Codes of ISO 639-1 that Whisper has no token for."""
+_NO_LANGUAGE = re.compile("bos|cls|eos|hmm|mhm|pad|sep|uhm|umm|unk")
+"""Tokens in the form of codes of three letters, of which ISO 639-3 has nearly half as languages."""
 _CODES = {code: code for code in LANGUAGES} | {name: code for code, name in LANGUAGES.items()} | ALIASES
 
 
@@ -90,6 +97,32 @@ def to_language_code(language: str, *, option: str = "language") -> str:
     if code is None:
         raise OptionError(option, language, _allowed_languages(language))
     return code
+
+
+def language_of_token(token: str, declared: Collection[str] | None = None) -> str | None:
+    """Return the code of the language that a token of a model stands for; None for another, as the filler ``<|um|>``.
+
+    Parameters
+    ----------
+    token : str
+        As the vocabulary names it.
+    declared : collection of str, optional
+        The tokens that the model says are languages, beside those of Whisper. Without, those are that may be codes of
+        ISO 639.
+    """
+    match = LANGUAGE_TOKEN.fullmatch(token)
+    if match is None:
+        return None
+    code = match[1]
+    if code in LANGUAGES:
+        is_language = True
+    elif declared is not None:
+        is_language = token in declared
+    elif len(code) == 2:
+        is_language = code in TAGS or _OTHER_LANGUAGE.fullmatch(code) is not None
+    else:
+        is_language = _NO_LANGUAGE.fullmatch(code) is None
+    return TAGS.get(code, code) if is_language else None
 
 
 def script_of(language: str) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -26,8 +26,10 @@ from harken.text.vocabulary import (
     N_TIMESTAMPS,
     Arrangement,
     BytePairEncoder,
+    GenerationConfig,
     builtin_tokens,
     bytes_to_unicode,
+    named_ids,
     read_tokens,
     unicode_to_bytes,
 )
@@ -68,6 +70,12 @@ class VocabularySource(Protocol):
 
     @property
     def arrangement(self) -> Arrangement | None: ...
+
+    @property
+    def config(self) -> GenerationConfig: ...
+
+    @property
+    def model(self) -> Path: ...
 
 
 class Tokenizer:
@@ -151,7 +159,26 @@ class Tokenizer:
 
     @classmethod
     def from_source(cls, source: VocabularySource, n_vocab: int) -> Tokenizer:
-        """Build from the tokens or the file of a checkpoint, or from the built-in vocabulary if it has none."""
+        """Build from the tokens or the file of a checkpoint, or from the built-in vocabulary if it has none.
+
+        Raises
+        ------
+        CheckpointError
+            As for `from_file`, or if the ids of special tokens are others than the files of the checkpoint say.
+        """
+        file = source.path or source.model
+        try:
+            tokenizer = cls._from_parts(source, n_vocab)
+        except CheckpointError as error:
+            named = str(error).startswith(f"{file}: ")
+            raise error if named else CheckpointError(f"{file}: {error}") from None
+        tokenizer._check_special_ids(source.config.path, source.config.special_ids)
+        if source.path and not source.arrangement:
+            tokenizer._check_special_ids(source.path, named_ids(source.path))
+        return tokenizer
+
+    @classmethod
+    def _from_parts(cls, source: VocabularySource, n_vocab: int) -> Tokenizer:
         if own := source.arrangement:
             tokenizer = cls(
                 own.tokens,
@@ -167,6 +194,18 @@ class Tokenizer:
         if source.path is not None:
             return cls.from_file(source.path, n_vocab)
         return cls.builtin(n_vocab)
+
+    def _check_special_ids(self, file: Path, ids: Mapping[str, int]) -> None:
+        """Refuse a file that says other ids of special tokens than this vocabulary has: it is another model's."""
+        own = {"<|notimestamps|>": self.no_timestamps}
+        if self.multilingual:
+            own |= {"<|transcribe|>": self.transcribe, "<|translate|>": self.translate}
+        for name, token in own.items():
+            if ids.get(name, self.model_ids[token]) != self.model_ids[token]:
+                raise CheckpointError(
+                    f"{file}: the id of {name} is {ids[name]}, allowed is {self.model_ids[token]}, which the model's "
+                    "vocabulary has: add the tokenizer.json that belongs to this model, or remove what is another's"
+                )
 
     @classmethod
     def from_file(cls, path: Path | str, n_vocab: int) -> Tokenizer:

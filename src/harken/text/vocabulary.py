@@ -13,15 +13,15 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harken.errors import CheckpointError, CheckpointNotFound
-from harken.text.languages import LANGUAGE_TOKEN, LANGUAGES, TAGS
+from harken.text.languages import LANGUAGES, language_of_token
 
 # GPT-2 encoder.py, `bytes_to_unicode`.
 _PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
@@ -57,6 +57,8 @@ def is_byte_level(letters: str) -> bool:
 END_OF_TEXT = "<|endoftext|>"
 N_TIMESTAMPS = 1501
 MIN_MULTILINGUAL_VOCAB = 51865
+_PUBLISHED_SIZES = {51864, 51865, 51866}
+"""Of the English and multilingual vocabularies, and that of large-v3."""
 MOST_PADDING_ROWS = 256
 """Behind a vocabulary without timestamps; more are timestamps of a model whose vocabulary is another."""
 N_ENGLISH_TOKENS = 50256
@@ -66,7 +68,7 @@ _SPECIALS_IN_ORDER = (
     *("<|startofprev|>", "<|nospeech|> <|nocaptions|>", "<|notimestamps|>"),
 )
 """The special tokens beside languages and timestamps, with their other names, in the order of their ids."""
-_TIMESTAMP = re.compile(r"<\|\d\d?\.\d\d\|>")
+_TIMESTAMP = re.compile(r"<\|(?:[12]?\d\.\d[02468]|30\.00)\|>")
 
 _DATA = Path(__file__).parent / "data"
 
@@ -96,6 +98,45 @@ def read_tokens(path: Path) -> list[str]:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{path}: not a Whisper vocabulary: {reason}") from error
+
+
+class GenerationConfig(NamedTuple):
+    """A ``generation_config.json`` of transformers, with what it says of tokens; its entries are not checked.
+
+    Attributes
+    ----------
+    path : Path
+    entries : mapping
+        Empty if there is no such file.
+    """
+
+    path: Path
+    entries: Mapping[str, object]
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """The model's ids of special tokens, by their names."""
+        tasks = self.entries.get("task_to_id")
+        found = {
+            "<|notimestamps|>": self.entries.get("no_timestamps_token_id"),
+            **({f"<|{task}|>": i for task, i in tasks.items()} if isinstance(tasks, dict) else {}),
+        }
+        return {name: i for name, i in found.items() if type(i) is int}
+
+    @property
+    def languages(self) -> Collection[str] | None:
+        """The tokens of languages; None if they are not listed."""
+        listed = self.entries.get("lang_to_id")
+        return listed if isinstance(listed, dict) and listed else None
+
+    @property
+    def is_multilingual(self) -> bool | None:
+        """Whether prompts contain a language and a task; None if it does not say."""
+        value = self.entries.get("is_multilingual")
+        return value if isinstance(value, bool) else None
+
+
+NO_CONFIG = GenerationConfig(Path("generation_config.json"), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +175,7 @@ class Arrangement:
         )
 
 
-def arrange(path: Path, n_vocab: int) -> Arrangement | None:
+def arrange(path: Path, n_vocab: int, config: GenerationConfig) -> Arrangement | None:
     """Arrange the vocabulary of a file; None if the file does not say where its special tokens are.
 
     Parameters
@@ -143,6 +184,13 @@ def arrange(path: Path, n_vocab: int) -> Arrangement | None:
         As for `read_tokens`.
     n_vocab : int
         Number of rows of the model's embedding.
+    config : GenerationConfig
+        Says which added tokens are languages, and whether the model is multilingual; otherwise that is guessed.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is that of another published model.
     """
     try:
         everything, added = _all_ids(path)
@@ -153,8 +201,14 @@ def arrange(path: Path, n_vocab: int) -> Arrangement | None:
         specials = [
             next(ids[name] for name in names if name in ids) for names in map(str.split, _SPECIALS_IN_ORDER)
         ]
+        size = max(*everything.values(), specials[-1] + N_TIMESTAMPS) + 1
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
         return None
+    is_known_to_fit = config.special_ids.get("<|notimestamps|>") == specials[-1]
+    if size != n_vocab and {size, n_vocab} <= _PUBLISHED_SIZES and not is_known_to_fit:
+        raise CheckpointError(
+            f"{path}: a vocabulary of {size} tokens, which does not fit a model of {n_vocab=}"
+        )
     named = {i: token for token, i in ids.items()}
     timestamps = [i for token, i in marked.items() if _TIMESTAMP.fullmatch(token)]
     first = specials[-1] + 1
@@ -164,14 +218,17 @@ def arrange(path: Path, n_vocab: int) -> Arrangement | None:
             timestamps = []  # a model without; rows behind are padding
             if n_vocab - first > MOST_PADDING_ROWS:
                 return None
-    codes = {i: code[1] for token, i in marked.items() if (code := LANGUAGE_TOKEN.fullmatch(token))}
-    languages = {i: code if code in LANGUAGES else TAGS.get(code, code) for i, code in codes.items()}
+    codes = {i: language_of_token(token, config.languages) for token, i in marked.items()}
+    languages = {i: code for i, code in codes.items() if code}
     if len(timestamps) not in (0, N_TIMESTAMPS) or not languages:
         return None
     others = {*specials, *timestamps, *languages}
     text = [i for i in sorted(named) if i not in others]
     eot, sot, *rest = specials
     in_order = (*text, eot, sot, *sorted(languages), *rest, *sorted(timestamps))
+    multilingual = config.is_multilingual
+    if multilingual is None:
+        multilingual = len(languages) > 1 or eot == N_ENGLISH_TOKENS + 1
     tokens = tuple([named[i] for i in text])
     if not (added.keys().isdisjoint(tokens) and is_byte_level("".join(tokens))):
         tokens = tuple(_in_alphabet(token, is_text=token in added) for token in tokens)
@@ -180,8 +237,16 @@ def arrange(path: Path, n_vocab: int) -> Arrangement | None:
         tokens=tokens,
         languages=tuple(languages[i] for i in sorted(languages)),
         has_timestamps=bool(timestamps),
-        multilingual=len(languages) > 1 and eot != N_ENGLISH_TOKENS,
+        multilingual=multilingual and eot != N_ENGLISH_TOKENS,
     )
+
+
+def named_ids(path: Path) -> Mapping[str, int]:
+    """Return the ids of all tokens that a vocabulary file names; none if it cannot be read."""
+    try:
+        return _all_ids(path)[0]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def _all_ids(path: Path) -> tuple[dict[str, int], Mapping[str, int]]:
