@@ -119,6 +119,13 @@ def read_entries(
     return [entry for path in map(Path, paths) for entry in _entries(path, note, needs_text)]
 
 
+def named_files(paths: Iterable[str | os.PathLike[str]], *, needs_text: bool = True) -> Iterator[Path]:
+    """Yield manifests and the recordings that they name, to protect them from being overwritten."""
+    for path in paths:
+        yield manifest_path(path)
+        yield from (entry.path for entry in read_manifests([path], needs_text=needs_text))
+
+
 def _entries(path: Path, note: Callable[[str], None], needs_text: bool) -> Sequence[Entry]:
     if needs_text or not os.path.isdir(path) or os.path.isfile(path / MANIFEST):
         return read_manifests([path], note=note, needs_text=needs_text)

@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from batch_files import RECIPE
+from batch_files import RECIPE, noise, wav_bytes
 
 from cli_runner import eventually
 from fakes.archive_recognizer import (
@@ -35,7 +35,7 @@ from harken.batch.store import Store
 from harken.batch.worker import Task, WorkerSettings
 from harken.batch.workers import Broken, ProcessWorkers
 from harken.cli import main
-from harken.errors import OutputError, PlanError, WorkerError
+from harken.errors import OptionError, OutputError, PlanError, WorkerError
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL"),
@@ -134,6 +134,18 @@ def test_a_full_disk_ends_the_run_after_some_tries_and_another_run_completes_it(
     before = len(transcribed(tmp_path))
     assert run_batch(manifest, tmp_path / "out", options).rows == 4
     assert set(transcribed(tmp_path)[before:]) == read_rows(tmp_path / "out").keys() - done
+
+
+def test_a_batch_writes_over_no_manifest_and_knows_the_names_of_what_it_loads(tmp_path):
+    (tmp_path / "talk.wav").write_bytes(wav_bytes(noise(1)))
+    summary = tmp_path / "out" / "_summary.json"
+    summary.parent.mkdir()
+    summary.write_text('{"audio_filepath": "../talk.wav"}')
+    with pytest.raises(PlanError, match=r"_summary\.json: the batch writes its summary there"):
+        run_batch(summary, tmp_path / "out")
+    assert json.loads(summary.read_text()) == {"audio_filepath": "../talk.wav"}
+    with pytest.raises(OptionError, match=r"load='modl': allowed is arguments of harken\.load"):
+        run_batch(tmp_path / "talk.wav", tmp_path / "other", load={"modl": "tiny.en"})
 
 
 def test_no_worker_starts_where_all_of_them_end_at_once(tmp_path, monkeypatch):

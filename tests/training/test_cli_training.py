@@ -213,7 +213,10 @@ def test_missing_pytorch_names_the_extra(cli, tmp_path, monkeypatch):
 def test_refused_training_does_not_block_its_folder(cli: CliRunner, tmp_path: Path) -> None:
     arguments = (*FINETUNE, "--out", tmp_path / "out", *SHORT_TRAINING)
     code, line = fail(cli, *arguments, "--held-out-fraction", 1)
-    assert (code, line) == (3, "harken: there is no speech to learn from, in 6 recordings\n")
+    assert (code, line) == (
+        3,
+        "harken: there is no speech to learn from, in 6 recordings with a held-out fraction of 1\n",
+    )
     assert [*(tmp_path / "out").iterdir()] == []
     assert cli.run(*arguments, "--epochs", 1).code == 0
 

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
+from harken.api import load as harken_load
 from harken.backend_factory import AUTO, NGRAM, NO_ASSISTANT
 from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import BatchRecording, Note, read_recordings
@@ -30,7 +32,7 @@ from harken.batch.worker import Task, WorkerSettings
 from harken.batch.workers import InProcessWorkers, ProcessWorkers, Workers
 from harken.checkpoints import NO_ADAPTER
 from harken.compiled_library import usable_processors
-from harken.errors import HarkenError, OptionError
+from harken.errors import HarkenError, OptionError, PlanError
 from harken.formats import FORMATS, Layout
 from harken.keywords import options_or_default
 from harken.option_types import check, option
@@ -324,6 +326,10 @@ def _prepare(
         raise OptionError("word_timestamps", False, "True with a layout that is made of words")
     if "rttm" in options.formats and speakers is None and transcribe_options.channels != "apart":
         raise OptionError("formats", "rttm", "it only where speakers or channels are told apart")
+    if os.path.realpath(source) == os.path.realpath(os.path.join(store.folder, SUMMARY_FILE)):
+        raise PlanError(f"{os.fspath(source)}: the batch writes its summary there; allowed is another manifest")
+    if unknown := {*(load or {})} - signature(harken_load).parameters.keys():
+        raise OptionError("load", min(unknown), "arguments of harken.load")
     recordings = [
         recording.with_known(location=_absolute(recording.location))
         for recording in read_recordings(os.fspath(source), note)

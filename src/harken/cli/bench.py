@@ -51,7 +51,7 @@ from harken.evaluation.speed import (
     run_rounds,
     summarise_speed,
 )
-from harken.manifests import Entry, manifest_path, read_manifests
+from harken.manifests import Entry, named_files, read_manifests
 from harken.option_types import options_from
 from harken.streaming import StreamOptions
 from harken.text import Tokenizer
@@ -244,8 +244,8 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
         normalizer(None)
     names = expand_patterns(recordings)
     eval_recordings, unreadable = _find_recordings(names, params["limit"])
-    read_files = [*map(manifest_path, names), *(recording.path for recording in eval_recordings)]
-    refuse_overwriting([json_file] if json_file else [], [*read_files, *chosen_files(params)])
+    read_files = [*named_files([name for name in names if _is_manifest(name)]), *names, *chosen_files(params)]
+    refuse_overwriting([json_file] if json_file else [], read_files)
     with Screen(params["progress"]) as screen:
 
         def start() -> Measurement[Any]:
@@ -315,6 +315,10 @@ def _speed_measurement(
     )
 
 
+def _is_manifest(name: str) -> bool:
+    return os.path.isdir(name) or name.endswith(".jsonl")
+
+
 def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[Entry], list[Failure]]:
     """Return the recordings that are named, and those of manifests; and those that cannot be read.
 
@@ -331,7 +335,7 @@ def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[Entr
     for name in names:
         if name == STDIN:
             raise click.UsageError("standard input can be read only once; allowed are files and manifests")
-        if os.path.isdir(name) or name.endswith(".jsonl"):
+        if _is_manifest(name):
             eval_recordings += read_manifests([name], limit, note=write_stderr)
         else:
             entry = Entry(name=name, path=Path(name), text="", has_reference=False)

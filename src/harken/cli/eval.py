@@ -60,7 +60,7 @@ from harken.evaluation.speakers import (
     report_speakers,
     summarise_speakers,
 )
-from harken.manifests import Entry, manifest_path, read_manifests
+from harken.manifests import Entry, named_files, read_manifests
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
@@ -163,8 +163,7 @@ def command(**params: Any) -> int:
     refuse_overwriting(
         filter(None, written),
         [
-            *map(manifest_path, params["manifests"]),
-            *(entry.path for entry in entries),
+            *named_files(params["manifests"], needs_text=not params["speakers"]),
             *(reference_path(entry) for entry in entries if params["speakers"]),
             *(file for own in settings.values() for file in chosen_files(own)),
             *files,

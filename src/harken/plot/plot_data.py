@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechDetector
 from harken.contract import Floats
 from harken.decoding import DecodingResult, alignment_matrix
 from harken.errors import AudioError, OptionError
+from harken.option_types import checked_value
 from harken.results import MAX_TIME_S, Attempt, Segment, Word
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions
@@ -164,10 +166,13 @@ def read_excerpt(source: AudioSource, start_s: float, duration_s: float) -> Floa
     Raises
     ------
     OptionError
-        If the recording ends before `start_s`, or less than a frame behind it.
+        If a time is negative or not finite, or the recording ends before `start_s`, or less than a frame behind it.
     AudioError
         If the recording cannot be read, or is shorter than a frame.
     """
+    for name, time_s in {"start_s": start_s, "duration_s": duration_s}.items():
+        if not 0 <= checked_value(name, time_s, float) < inf:
+            raise OptionError(name, time_s, "a number of seconds from 0 on")
     start, end = (round(min(time_s, MAX_TIME_S) * SAMPLE_RATE) for time_s in (start_s, start_s + duration_s))
     end = max(end, start + HOP_SAMPLES)
     blocks: list[Floats] = []

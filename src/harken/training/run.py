@@ -75,8 +75,9 @@ class TrainingTask(Generic[TrainOptionsT]):
 
     @property
     def source_folder(self) -> Path | None:
-        """Folder of the files that go with the model, in the format of an export."""
-        return self.checkpoint.path.parent if self.checkpoint.format == "huggingface" else None
+        """Folder of the files that go with the model; None for a format that is a single file."""
+        is_file = self.checkpoint.format in ("openai", "ggml", "gguf")
+        return None if is_file else self.checkpoint.path.parent
 
     def create_or_resume(self, **extra: Any) -> None:
         """Create the folder, or check that it holds this training (see `RunDirectory.create_or_resume`)."""
@@ -179,14 +180,24 @@ def _make_windows(
 def _split(
     task: TrainingTask[Any], windows: Sequence[TrainingWindow]
 ) -> tuple[list[TrainingWindow], list[TrainingWindow]]:
-    """Return the windows to learn from, and the held-out ones; raise a `ManifestError` if there are none."""
+    """Return the windows to learn from, and the held-out ones.
+
+    Raises
+    ------
+    ManifestError
+        If there are none; it names the options that decide.
+    """
     splits = (
         [window for window in windows if not window.held_out],
         [window for window in windows if window.held_out],
     )
+    fraction = f"a held-out fraction of {task.data.held_out_fraction:g}"
+    division = "held-out data that are given" if task.held_out_entries else fraction
     for purpose, split in zip(("learn from", "measure with"), splits, strict=True):
         if not split:
-            raise ManifestError(f"there is no speech to {purpose}, in {len(task.entries)} recordings")
+            raise ManifestError(
+                f"there is no speech to {purpose}, in {len(task.entries)} recordings with {division}"
+            )
     return splits
 
 
