@@ -214,6 +214,20 @@ async def test_the_end_of_the_server_brings_the_last_words(stage, protocol):
     assert client.text == words_said(7)
 
 
+@only(VoskClient, DeepgramClient)
+@played(gate_from=UTTERANCE_SAMPLES)
+async def test_the_end_of_the_server_loses_nothing_of_who_has_said_all(stage, protocol):
+    client = await stage.connect(protocol, says=7, ends=True)
+    await until(lambda: stage.gate.heard)
+    await settled()
+    draining = create_task(stage.service.drain())
+    await settled()
+    stage.gate.open.set()
+    await draining
+    await until(client.serving.done)
+    assert client.text == words_said(7)
+
+
 @played(gate_from=0)
 async def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(stage, protocol):
     client = await stage.connect(protocol, says=1200)

@@ -3,10 +3,12 @@
 import asyncio
 import json
 
+import numpy as np
 import pytest
 from clients import DeepgramClient, VoskClient, asking, played, until
 from leaping import leap, settled
 from realtime_script import final, interim
+from served_audio import wav
 from starlette.datastructures import QueryParams
 from talking import words_said
 from websockets.sync.client import connect
@@ -92,6 +94,15 @@ async def test_finalize_is_answered_even_if_nothing_was_said(stage):
     assert [final["from_finalize"] for final in finals] == [True, True]
     assert client.text == words_said(3)
     assert (client.messages[-1]["type"], client.close_code) == ("Metadata", 1000)
+
+
+@played()
+async def test_a_container_that_is_cut_short_gives_its_words_and_then_an_error(stage):
+    client = await stage.connect(asking(DeepgramClient, query=b"model=nova-3"))
+    client.send(wav(np.zeros(48_000, np.float32), n_bytes=20_000))
+    client.finish()
+    await until(client.serving.done)
+    assert (client.text, client.errors, client.close_code) == (words_said(6), ["invalid_audio"], 1008)
 
 
 @pytest.mark.parametrize(

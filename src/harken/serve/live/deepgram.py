@@ -235,8 +235,8 @@ class DeepgramTranslator(Translator):
 
     def _close_stream(self) -> Iterator[Output]:
         if self._is_open:
-            self._is_open = False
             yield CloseStream()
+            self._is_open = False  # not before: if that is cut short, `ended` does it again
 
     def _hang_up(self, problem: RequestError) -> Iterator[Output]:
         yield self._error(problem)

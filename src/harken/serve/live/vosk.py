@@ -126,8 +126,8 @@ class VoskTranslator(Translator):
 
     def ended(self, problem: RequestError) -> Iterator[Output]:
         if self._is_open:
-            self._is_open = False
             yield CloseStream()
+            self._is_open = False
         yield self._hang_up(problem)
 
     def _take(self, audio: bytes) -> Iterator[Output]:
@@ -148,8 +148,8 @@ class VoskTranslator(Translator):
                 yield Flush()
                 yield self._rest()
             case {"eof": _}:
-                self._is_open = False
                 yield CloseStream()
+                self._is_open = False  # not before: if that is cut short, `ended` does it again
                 yield HangUp(NORMAL, "", self._rest())
             case _:
                 raise _unknown_message()
