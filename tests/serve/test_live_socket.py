@@ -87,7 +87,7 @@ async def test_a_wrong_first_message_is_refused_in_a_line(stage):
         ({"audio": {"channels": 3}}, "channels"),
         ({"type": "resume", "session": "x"}, "token"),
         ({"type": "resume", "session": "x", "token": "\ud800"}, "token"),
-        ({"\ud800": 1}, "\ud800"),
+        ({"\ud800": 1}, r"\ud800"),
         ({"type": "resume", "session": "x", "token": "y"}, "session"),
     ):
         client = await stage.connect(OwnClient, **first)
