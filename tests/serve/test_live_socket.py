@@ -210,6 +210,7 @@ async def test_a_bad_recording_gives_its_words_and_then_an_error(stage, data, n_
     client, code = await streamed(stage, data, audio=CONTAINER)
     assert (client.text, client.errors, code) == (words_said(n_words), ["invalid_audio"], 1008)
     message = client.messages[-1]["message"]
+    assert client.messages[-1]["param"] == "audio"
     assert problem in message
     assert "\n" not in message
 

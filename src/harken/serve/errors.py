@@ -126,7 +126,7 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
             error.param = params.get(error.param or "", error.param)
             return error
         case AudioError():
-            return RequestError(str(error), code="invalid_audio", param="file")
+            return RequestError(str(error), code="invalid_audio", param=params.get("file", "file"))
         case OptionError(field=field):
             param = params.get(field, field)
             return RequestError(str(error).replace(field, param), code="invalid_value", param=param)
