@@ -114,7 +114,8 @@ def test_what_deepgrams_clients_say_of_samples_is_refused_by_its_name(http):
         refused = http.post(f"/v1/listen?{query}", content=WAVE[44:])
         assert (refused.status_code, refused.json()["err_code"]) == (400, code)
         assert refused.json()["err_msg"].startswith(named)
-    assert http.post("/v1/listen?encoding=linear16", content=WAVE).status_code == 200
+    for query in ("encoding=linear16", "encoding=opus&sample_rate=48000"):
+        assert http.post(f"/v1/listen?{query}", content=WAVE).status_code == 200, "what the file says counts"
 
 
 def test_a_missing_file_or_model_is_named(http):

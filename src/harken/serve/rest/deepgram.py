@@ -215,7 +215,7 @@ def _raw_audio(form: Form) -> AudioFormat | None:
     """Return the format of samples without a header; None if the recording says what it is."""
     form.upload.seek(0)
     has_head = _CONTAINER_HEAD.match(form.upload.read(12))
-    if has_head and form.text("encoding") in ENCODINGS and form.text("sample_rate") is None:
+    if has_head and (form.text("encoding") not in ENCODINGS or form.text("sample_rate") is None):
         return None  # clients name the codec of files too
     audio = audio_format(form)
     return None if audio.format == CONTAINER else audio
