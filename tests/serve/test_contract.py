@@ -2,6 +2,7 @@
 
 import json
 from asyncio import create_task
+from pathlib import Path
 
 import pytest
 from clients import (
@@ -21,6 +22,7 @@ from clients import (
 from leaping import leap, settled
 from talking import UTTERANCE_SAMPLES, words_said
 
+from harken.serve.work import jobs
 from harken.serve.work.jobs import MAX_PENDING_S, MAX_UPDATES
 
 LIMIT_S = 100.0
@@ -212,6 +214,20 @@ async def test_the_end_of_the_server_brings_the_last_words(stage, protocol):
     assert client.text == words_said(7)
 
 
+@only(VoskClient, DeepgramClient)
+@played(gate_from=UTTERANCE_SAMPLES)
+async def test_the_end_of_the_server_loses_nothing_of_who_has_said_all(stage, protocol):
+    client = await stage.connect(protocol, says=7, ends=True)
+    await until(lambda: stage.gate.heard)
+    await settled()
+    draining = create_task(stage.service.drain())
+    await settled()
+    stage.gate.open.set()
+    await draining
+    await until(client.serving.done)
+    assert client.text == words_said(7)
+
+
 @played(gate_from=0)
 async def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(stage, protocol):
     client = await stage.connect(protocol, says=1200)
@@ -221,7 +237,7 @@ async def test_who_is_cut_off_by_the_end_of_the_server_is_told_to_come_again(sta
     await settled()
     stage.gate.open.set()
     await closing
-    code = by(protocol, 1012, 1011, 0, 200 if protocol is StreamedFileClient else 503)
+    code = by(protocol, 1012, 1012, 0, 200 if protocol is StreamedFileClient else 503)
     errors, closed_with = await closed(client)
     assert ({*errors}, closed_with) == ({"draining"}, code)
 
@@ -383,7 +399,19 @@ async def test_a_turn_that_is_longer_than_a_recording_may_be_ends_the_session(st
     client = await stage.connect(RealtimeClient)
     client.send(MANUAL)
     client.say(int(10 * LIMIT_S) + 10)
-    assert await closed(client) == (["audio_too_long"], 1011)
+    assert await closed(client) == (["audio_too_long"], 1009)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="stands for a full disk")
+@played()
+async def test_a_disk_that_is_full_ends_a_turn_and_leaves_nothing(stage, monkeypatch, caplog):
+    full = Path("/dev/full").open("w+b")  # noqa: SIM115 (closed by the turn)
+    monkeypatch.setattr(jobs, "SpooledTemporaryFile", lambda size: full)
+    client = await stage.connect(RealtimeClient)
+    client.send(MANUAL)
+    client.say(30)
+    assert await closed(client) == (["out_of_space"], 1013)
+    assert "unforeseen" not in caplog.text
 
 
 @played(gate_from=0)

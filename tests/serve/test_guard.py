@@ -5,10 +5,12 @@ import socket
 import ssl
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import MappingProxyType
 
 import httpx
 import pytest
+from leaping import leap
 from talking import TalkingRecognizer
 from websockets.sync.client import connect
 
@@ -137,16 +139,20 @@ def test_other_machines_need_a_key(host):
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_a_certificate_makes_it_https(tmp_path):
+def test_a_certificate_makes_it_https(tmp_path, caplog):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
     outputs = ("-keyout", str(key), "-out", str(certificate))
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *outputs]
     subprocess.run(command, check=True, capture_output=True)
     files = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
-    with serve(uvicorn=files) as server:
+    with serve(uvicorn=files | {"http": server.HttpProtocol}) as running:
         context = ssl.create_default_context(cafile=str(certificate))
-        assert httpx.get(f"https://127.0.0.1:{server.port}/healthz", verify=context).text == "ok\n"
+        assert httpx.get(f"https://127.0.0.1:{running.port}/healthz", verify=context).text == "ok\n"
+        with connect(f"wss://127.0.0.1:{running.port}/v1/stream", ssl=context):
+            pass
+        running.run(partial(leap, server.FIRST_REQUEST_S + 1))
+    assert "Traceback" not in caplog.text
 
 
 def test_a_connection_that_asks_for_nothing_is_closed():

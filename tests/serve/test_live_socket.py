@@ -87,7 +87,7 @@ async def test_a_wrong_first_message_is_refused_in_a_line(stage):
         ({"audio": {"channels": 3}}, "channels"),
         ({"type": "resume", "session": "x"}, "token"),
         ({"type": "resume", "session": "x", "token": "\ud800"}, "token"),
-        ({"\ud800": 1}, "\ud800"),
+        ({"\ud800": 1}, r"\ud800"),
         ({"type": "resume", "session": "x", "token": "y"}, "session"),
     ):
         client = await stage.connect(OwnClient, **first)
@@ -210,6 +210,7 @@ async def test_a_bad_recording_gives_its_words_and_then_an_error(stage, data, n_
     client, code = await streamed(stage, data, audio=CONTAINER)
     assert (client.text, client.errors, code) == (words_said(n_words), ["invalid_audio"], 1008)
     message = client.messages[-1]["message"]
+    assert client.messages[-1]["param"] == "audio"
     assert problem in message
     assert "\n" not in message
 

@@ -87,6 +87,18 @@ def test_a_short_lived_key_opens_sessions_with_its_configuration_and_makes_no_ot
             make(expires_after={"anchor": "created_at", "seconds": seconds})
 
 
+def test_a_key_that_is_not_valid_unicode_is_refused_by_its_escape(server):
+    for path, body, param in (
+        ("client_secrets", r'{"\ud800": 1}', r"\ud800"),
+        ("client_secrets", r'{"session": {"\ud800": 1}}', r"session.\ud800"),
+        ("transcription_sessions", r'{"client_secret": {"\ud800": 7}}', r"\ud800"),
+    ):
+        headers = {"authorization": f"Bearer {KEY}"}
+        refused = server.http.post(f"/v1/realtime/{path}", content=body, headers=headers)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"], error["param"]) == (400, "unknown_parameter", param)
+
+
 @pytest.mark.parametrize("by_header", [True, False])
 def test_the_beta_dialect_has_short_lived_keys_and_sessions_too(server, by_header):
     sessions = server.client(KEY).beta.realtime.transcription_sessions

@@ -145,7 +145,7 @@ def test_fields_have_the_effect_of_the_options_of_the_command_line(
 
 @pytest.mark.real
 def test_an_english_model_refuses_what_it_cannot_do(unhurried_server):
-    for path, language, param in (("/v1/audio/translations", "en", "task"), (PATH, "de", "language")):
+    for path, language, param in (("/v1/audio/translations", "en", "model"), (PATH, "de", "language")):
         answer = ask_real(unhurried_server, "json", path, language=language)
         assert "this model is English-only" in check_refused(answer, 400, "invalid_value", param)
 

@@ -104,6 +104,20 @@ def test_a_value_that_is_not_allowed_is_named(http):
     assert line.startswith("max_line_count=0: allowed is an integer from 1")
 
 
+def test_what_deepgrams_clients_say_of_samples_is_refused_by_its_name(http):
+    for query, code, named in (
+        ("encoding=zz", "invalid_value", "encoding='zz'"),
+        ("encoding=linear16", "missing_required_parameter", "sample_rate is missing"),
+        ("encoding=linear16&sample_rate=0", "invalid_value", "sample_rate=0"),
+        ("encoding=linear16&sample_rate=16000&channels=0", "invalid_value", "channels=0"),
+    ):
+        refused = http.post(f"/v1/listen?{query}", content=WAVE[44:])
+        assert (refused.status_code, refused.json()["err_code"]) == (400, code)
+        assert refused.json()["err_msg"].startswith(named)
+    for query in ("encoding=linear16", "encoding=opus&sample_rate=48000"):
+        assert http.post(f"/v1/listen?{query}", content=WAVE).status_code == 200, "what the file says counts"
+
+
 def test_a_missing_file_or_model_is_named(http):
     missing = "missing_required_parameter"
     check_refused(http.post(PATH, files={"file": WAVE}), 400, missing, "model")

@@ -152,6 +152,11 @@ def test_sigterm_brings_the_last_words_and_finishes_files_and_the_log_keeps_secr
                 await hostile.send(b"\xff", text=True)
                 await hostile.wait_closed()
                 assert hostile.close_code == 1007
+            host, port = address.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"POST /asr HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 400")
+            writer.close()
             process.send_signal(signal.SIGTERM)
             finals = ""
             with suppress(ConnectionClosedError):

@@ -3,10 +3,12 @@
 import asyncio
 import json
 
+import numpy as np
 import pytest
 from clients import DeepgramClient, VoskClient, asking, played, until
 from leaping import leap, settled
 from realtime_script import final, interim
+from served_audio import wav
 from starlette.datastructures import QueryParams
 from talking import words_said
 from websockets.sync.client import connect
@@ -94,12 +96,24 @@ async def test_finalize_is_answered_even_if_nothing_was_said(stage):
     assert (client.messages[-1]["type"], client.close_code) == ("Metadata", 1000)
 
 
+@played()
+async def test_a_container_that_is_cut_short_gives_its_words_and_then_an_error(stage):
+    client = await stage.connect(asking(DeepgramClient, query=b"model=nova-3"))
+    client.send(wav(np.zeros(48_000, np.float32), n_bytes=20_000))
+    client.finish()
+    await until(client.serving.done)
+    assert (client.text, client.errors, client.close_code) == (words_said(6), ["invalid_audio"], 1008)
+
+
 @pytest.mark.parametrize(
     ("query", "code"),
     [
         ("encoding=opus", "invalid_value"),
         ("encoding=linear16", "missing_required_parameter"),
         ("encoding=mulaw&sample_rate=1", "invalid_value"),
+        (f"{RAW}&channels=0", "invalid_value"),
+        (f"{RAW}&utterance_end_ms=-5", "invalid_value"),
+        (f"{RAW}&endpointing=-5", "invalid_value"),
         (f"{RAW}&language=klingon", "invalid_value"),
         (f"{RAW}&model=large", "model_not_found"),
         (f"{RAW}&callback=https://results.example", "invalid_value"),
@@ -154,6 +168,14 @@ async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(
     (alternative,) = end["alternatives"]
     assert alternative["text"] == " ".join(word["word"] for word in alternative["result"])
     assert client.close_code == 1000
+
+
+@played()
+async def test_vosk_refuses_a_number_of_alternatives_below_0(stage):
+    client = await stage.connect(VoskClient)
+    client.send({"config": {"max_alternatives": -1}})
+    await until(client.serving.done)
+    assert client.close_reason == "invalid_value: max_alternatives=-1: allowed is an integer from 0 on"
 
 
 @played()

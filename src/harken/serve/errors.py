@@ -50,8 +50,9 @@ class RequestError(HarkenError):
         param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status, self.type, self.code, self.param = status, type, code, param
+        super().__init__(_printable(message))
+        self.status, self.type, self.code = status, type, code
+        self.param = None if param is None else _printable(param)
         self.retry_after_s = retry_after_s
 
     def body(self) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
             error.param = params.get(error.param or "", error.param)
             return error
         case AudioError():
-            return RequestError(str(error), code="invalid_audio", param="file")
+            return RequestError(str(error), code="invalid_audio", param=params.get("file", "file"))
         case OptionError(field=field):
             param = params.get(field, field)
             return RequestError(str(error).replace(field, param), code="invalid_value", param=param)
@@ -141,6 +142,11 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
             # The text of an unforeseen error may hold paths, or what was said.
             message = f"{type(error).__name__}: the server did not foresee this; its log has the details"
             return RequestError(message, status=500, type="server_error", code=UNFORESEEN)
+
+
+def _printable(text: str) -> str:
+    """Return a text that can be sent: keys of JSON may hold half a character."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _no_room(what: str, code: str) -> RequestError:

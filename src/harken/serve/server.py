@@ -36,6 +36,8 @@ CLOSE_S = 5
 BACKLOG = 2048
 OF_CLIENTS = ("without completing handshake", "Invalid UTF-8 sequence")
 """In uvicorn's errors about WebSockets that were refused, and closed for a text that is none."""
+ANSWERED_TWICE = "LocalProtocolError"
+"""Of h11: the application answers a body that is not framed as HTTP wants it, which uvicorn has refused already."""
 FIRST_REQUEST_S = 30.0
 """Seconds from a connection to the end of the headers of its first request."""
 
@@ -55,6 +57,8 @@ class HttpProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self.loop.call_later(FIRST_REQUEST_S, self._close_if_silent, transport)
 
     def _close_if_silent(self, transport: asyncio.Transport) -> None:
+        if transport.is_closing():
+            return  # a closed one of TLS knows no protocol
         if self.cycle is None and transport.get_protocol() is self:  # else it is a WebSocket
             transport.close()
 
@@ -218,7 +222,9 @@ def _configure_log(log_format: str) -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Tell if a line of uvicorn says more than the one about the request, whose client was told what is wrong."""
-    return not any(known in record.getMessage() for known in OF_CLIENTS)
+    error = record.exc_info[0] if record.exc_info else None
+    of_client = error is not None and error.__name__ == ANSWERED_TWICE
+    return not (of_client or any(known in record.getMessage() for known in OF_CLIENTS))
 
 
 class _TextFormatter(logging.Formatter):

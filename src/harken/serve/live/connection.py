@@ -17,8 +17,7 @@ from typing import Any, Protocol
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from harken.contract import Floats
-from harken.errors import HarkenError
-from harken.serve.errors import SERVER_FAULT, RequestError, draining
+from harken.serve.errors import SERVER_FAULT, UNFORESEEN, RequestError, draining, request_error
 from harken.serve.live.audio import AudioFormat, AudioInput, open_input
 from harken.serve.live.outgoing import Outgoing, ReplayLog
 from harken.serve.live.translator import (
@@ -447,5 +446,5 @@ async def cancelled(*tasks: asyncio.Task[None]) -> None:
 
 def log_unforeseen(error: BaseException) -> None:
     """Log an error that nothing was meant to raise; of others the client is told."""
-    if not isinstance(error, HarkenError):
+    if request_error(error).code == UNFORESEEN:
         log.error("unforeseen error", exc_info=error)

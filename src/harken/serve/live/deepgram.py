@@ -44,7 +44,7 @@ from harken.serve.rest.deepgram import (
     model_name,
     model_uuid,
 )
-from harken.serve.rest.forms import Form
+from harken.serve.rest.forms import Form, bad_field
 from harken.serve.service import Service
 from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
@@ -110,7 +110,7 @@ def parse_query(query: QueryParams, service: Service) -> LiveRequest:
         If a value is not allowed.
     """
     form = Form(query.multi_items())
-    utterance_end_ms = form.number("utterance_end_ms")
+    utterance_end_ms = _milliseconds(form, "utterance_end_ms")
     model = service.models.resolve(model_name(form) or service.models.ids[0])
     wish = (model, listen_options(form), _stream_options(form))
     return LiveRequest(
@@ -132,9 +132,16 @@ def _stream_options(form: Form) -> StreamOptions:
     given = _endpointing(form)
     if given == OFF:
         return StreamOptions()
-    pause_ms = PAUSE_MS if given in ("", "true") else form.number("endpointing") or 0.0
+    pause_ms = PAUSE_MS if given in ("", "true") else _milliseconds(form, "endpointing") or 0.0
     pause_s = min(max(pause_ms, MIN_PAUSE_MS), MAX_PAUSE_MS) / 1000
     return StreamOptions(sentence_pause_s=pause_s, pause_s=pause_s)
+
+
+def _milliseconds(form: Form, name: str) -> float | None:
+    value = form.number(name)
+    if value is not None and value < 0:
+        raise bad_field(name, f"{value:g}", "a number of milliseconds from 0 on")
+    return value
 
 
 class DeepgramTranslator(Translator):
@@ -235,8 +242,8 @@ class DeepgramTranslator(Translator):
 
     def _close_stream(self) -> Iterator[Output]:
         if self._is_open:
-            self._is_open = False
             yield CloseStream()
+            self._is_open = False  # not before: if that is cut short, `ended` does it again
 
     def _hang_up(self, problem: RequestError) -> Iterator[Output]:
         yield self._error(problem)

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from harken.errors import HarkenError
-from harken.serve.errors import NORMAL, RESTART, SERVER_FAULT, TRY_LATER, RequestError, object_in, request_error
+from harken.serve.errors import NORMAL, RESTART, TRY_LATER, RequestError, object_in, request_error
 from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
 from harken.serve.live.connection import IDLE, SESSION_LIMIT, serve_socket
 from harken.serve.live.realtime_config import (
@@ -227,7 +227,7 @@ class RealtimeSession(Translator):
                 problem = request_error(failure, self._paths)
                 yield from self._turns.fail(problem, self._received_s)
                 yield self._writer.error(problem)
-                yield HangUp(SERVER_FAULT, str(problem))
+                yield HangUp(problem.close_code, str(problem))
             case StreamClosed():
                 self._turns.end_stream(self._next_start_s, self._opened_with)
                 if self._problem:

@@ -60,7 +60,7 @@ TRANSCRIBE_FIELDS: Mapping[str, str] = MappingProxyType(
 )
 """Fields of a hello, and the options of a transcription that they set."""
 STREAM_FIELDS = tuple(field.name for field in fields(StreamOptions))
-PARAMS = MappingProxyType({option: name for name, option in TRANSCRIBE_FIELDS.items()})
+PARAMS = MappingProxyType({option: name for name, option in TRANSCRIBE_FIELDS.items()} | {"file": "audio"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,14 +312,14 @@ class ResumableStream(Translator):
             case StreamClosed():
                 yield self._last()
             case Failed(failure=failure):
-                self._fail(request_error(failure))
+                self._fail(request_error(failure, PARAMS))
             case Flushed():
                 yield {"type": "flushed"}
             case event:
                 yield event
 
     def failed(self, error: Exception) -> Iterator[Output]:
-        self._fail(request_error(error))
+        self._fail(request_error(error, PARAMS))
         yield CloseStream()
 
     def ended(self, problem: RequestError) -> Iterator[Output]:

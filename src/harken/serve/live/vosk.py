@@ -17,7 +17,7 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from harken.decoding.logit_rules import fitting_hotwords
-from harken.errors import HarkenError
+from harken.errors import HarkenError, OptionError
 from harken.formats import main_speaker
 from harken.option_types import checked_value
 from harken.results import Segment, Word
@@ -126,8 +126,8 @@ class VoskTranslator(Translator):
 
     def ended(self, problem: RequestError) -> Iterator[Output]:
         if self._is_open:
-            self._is_open = False
             yield CloseStream()
+            self._is_open = False
         yield self._hang_up(problem)
 
     def _take(self, audio: bytes) -> Iterator[Output]:
@@ -148,8 +148,8 @@ class VoskTranslator(Translator):
                 yield Flush()
                 yield self._rest()
             case {"eof": _}:
-                self._is_open = False
                 yield CloseStream()
+                self._is_open = False  # not before: if that is cut short, `ended` does it again
                 yield HangUp(NORMAL, "", self._rest())
             case _:
                 raise _unknown_message()
@@ -165,9 +165,10 @@ class VoskTranslator(Translator):
         self._hotwords = fitting_hotwords(phrase for phrase in phrases if phrase != UNKNOWN_WORD)
         self._with_words = bool(config.get("words", self._with_words))
         self._with_speakers = bool(config.get("speakers", self._with_speakers))
-        self._n_alternatives = checked_value(
-            "max_alternatives", config.get("max_alternatives", self._n_alternatives), int
-        )
+        n = checked_value("max_alternatives", config.get("max_alternatives", self._n_alternatives), int)
+        if n < 0:
+            raise OptionError("max_alternatives", n, "an integer from 0 on")
+        self._n_alternatives = n
 
     def _rest(self) -> str:
         """Return the result of all that has not been told."""

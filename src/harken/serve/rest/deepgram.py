@@ -51,6 +51,10 @@ DEEPGRAM_MODEL = re.compile(
 """The names of Deepgram's own models, all of which mean the server's first; but `base`, which is Whisper's too."""
 MULTILINGUAL = "multi"
 PARAGRAPH_PAUSE_S = 2.0
+_CONTAINER_HEAD = re.compile(
+    rb"RIFF|RF64|FORM|caff|fLaC|OggS|ID3|\x1aE\xdf\xa3|....ftyp|\xff[\xf1-\xf3\xf9-\xfb]", re.DOTALL
+)
+"""The first bytes of recordings that say what they are; the last are those of frames of mp3 and AAC."""
 _WEIGHT = re.compile(r":-?[\d.]+$")
 OPTION_FIELDS = {
     "language": Field(
@@ -132,7 +136,8 @@ def audio_format(form: Form) -> AudioFormat:
     if (rate := form.whole("sample_rate")) is None:
         raise missing_field("sample_rate", "that of raw audio")
     try:
-        return AudioFormat(format=ENCODINGS[encoding], rate=rate, channels=form.whole("channels") or 1)
+        channels = form.whole("channels")
+        return AudioFormat(format=ENCODINGS[encoding], rate=rate, channels=1 if channels is None else channels)
     except OptionError as error:
         raise request_error(error, {"rate": "sample_rate"}) from error
 
@@ -208,8 +213,12 @@ def _asked(form: Form) -> ListenRequest:
 
 def _raw_audio(form: Form) -> AudioFormat | None:
     """Return the format of samples without a header; None if the recording says what it is."""
-    is_raw = form.text("encoding") in ENCODINGS and form.whole("sample_rate")
-    return audio_format(form) if is_raw else None
+    form.upload.seek(0)
+    has_head = _CONTAINER_HEAD.match(form.upload.read(12))
+    if has_head and (form.text("encoding") not in ENCODINGS or form.text("sample_rate") is None):
+        return None  # clients name the codec of files too
+    audio = audio_format(form)
+    return None if audio.format == CONTAINER else audio
 
 
 def _respond(transcript: Transcript, asked: TranscriptionRequest) -> Response:

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from harken.api import Recognizer
 from harken.audio import stream_audio
+from harken.errors import OptionError
 from harken.results import Segment, Transcript
 from harken.serve.errors import UNFORESEEN, RequestError, request_error
 from harken.serve.rest.forms import (
@@ -112,6 +113,9 @@ class Dialect:
 
     def problem(self, error: BaseException) -> RequestError:
         """Return what its clients are told about an error; it names their fields."""
+        if isinstance(error, OptionError) and error.field == "task" and "task" not in self.fields:
+            message = f"model: allowed is one that can {error.value}; this model is English-only"
+            return RequestError(message, code="invalid_value", param="model")
         return request_error(error, {**field_names(self.fields), **self.more_names})
 
 

@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from tempfile import SpooledTemporaryFile
 from time import monotonic
@@ -88,9 +89,11 @@ class _EngineJob(ABC, Generic[T]):
 
     def _end(self) -> None:
         self.done = True
-        self._let_go()
-        self._on_end()  # first, so that who sees the end finds its room free
-        self.updates.close()
+        try:
+            self._let_go()
+        finally:
+            self._on_end()  # first, so that who sees the end finds its room free
+            self.updates.close()
 
 
 class Work(Protocol):
@@ -301,7 +304,8 @@ class Turn:
     def close(self) -> None:
         """Let go of the samples."""
         self._stop()
-        self._file.close()
+        with suppress(OSError):  # it writes what waits in its buffer, for which a full disk has no room
+            self._file.close()
 
     def _stop(self) -> None:
         if self._work:
