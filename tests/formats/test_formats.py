@@ -185,8 +185,8 @@ REFUSED_VALUES = [
     (["segments", 0, "text"], [[[[[[[["a"]]]]]]]], "segments[0].text=[[[[[[[...]]]]]]]: allowed is str"),
     (["segments"], "x\n" * 10**6, "segments='x\\nx\\nx"),
     (["segments", 0, "words"], [{"start": -0.5}], "segments[0].words[0].start=-0.5: allowed is"),
-    (["segments", 0, "tokens"], 5, "segments[0].tokens=5: allowed is tuple"),
-    (["speech"], [[1.0]], "speech[0]=[1.0]: allowed is tuple"),
+    (["segments", 0, "tokens"], 5, "segments[0].tokens=5: allowed is a list"),
+    (["speech"], [[1.0]], "speech[0]=[1.0]: allowed is a list of two times"),
     (["segments", 0], [], "segments[0]=[]: allowed is Segment"),
     (["segments", 0], {}, "segments[0].id=None: allowed is a value, which is required"),
 ]

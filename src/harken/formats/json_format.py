@@ -203,7 +203,7 @@ def _parser_of(hint: Any) -> Parser[Any]:
 def _tuple_of(parse: Parser[T]) -> Parser[tuple[T, ...]]:
     def parse_items(value: Any, path: str) -> tuple[T, ...]:
         if not isinstance(value, list):
-            raise OptionError(path, value, "tuple")
+            raise OptionError(path, value, "a list")
         return tuple(parse(item, f"{path}[{i}]") for i, item in enumerate(value))
 
     return parse_items
@@ -215,7 +215,7 @@ def _or_none(parse: Parser[T]) -> Parser[T | None]:
 
 def _time_span(value: Any, path: str) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
-        raise OptionError(path, value, "tuple")
+        raise OptionError(path, value, "a list of two times")
     start_s, end_s = _time(value[0], f"{path}[0]"), _time(value[1], f"{path}[1]")
     _check_order(start_s, end_s, f"{path}[1]")
     return start_s, end_s
