@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from harken.checkpoints.checkpoint import EMBEDDING, Checkpoint, Weights, encoder_digest
-from harken.checkpoints.huggingface import openai_name_of, read_shard
+from harken.checkpoints.huggingface import OUTPUT, openai_name_of, read_shard
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, read_object, watch
 from harken.checkpoints.safetensors import read_metadata, read_tensors, serialize_tensors
 from harken.checkpoints.weight_shapes import check_shapes
@@ -52,7 +52,6 @@ _ADAPTED = re.compile(r"encoder\.blocks\.\d+\.attn\.(query|key|value|out)\.weigh
 _TAKES_ENCODER_OUTPUT = (".cross_attn.key.weight", ".cross_attn.value.weight")
 _LORA = re.compile(r"(.+)\.lora_(embedding_)?(A|B|magnitude_vector)(\.\w+?)??(\.weight)?")
 _SAVED = re.compile(r"\.((modules_to_save|original_module)(\.default)?|base_layer)(?=\.)")
-_OUTPUT = "proj_out.weight"
 _PLAIN_PATTERN = re.compile(r"[\w.]+")
 _UNSUPPORTED = (
     *("fan_in_fan_out", "lora_bias", "layer_replication", "use_qalora", "use_bdlora", "kasa_config"),
@@ -291,23 +290,23 @@ def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change]
             factors.setdefault(module, {})[f"{embedding or ''}{part}"] = tensor
             continue
         ours = openai_name_of(_SAVED.sub("", name))
-        if ours in (EMBEDDING, _OUTPUT):
+        if ours in (EMBEDDING, OUTPUT):
             tensor = checkpoint.vocabulary.arranged(tensor)
             if ".base_layer." not in name:
                 whole[ours] = tensor
-        if ours != _OUTPUT:
+        if ours != OUTPUT:
             if ours not in checkpoint.weights or checkpoint.weights.shape(ours) != tensor.shape:
                 raise _no_such_weight(file, checkpoint, ours, tensor.shape)
             changes[ours] = partial(_replaced, file, tensor)
     if whole and not (EMBEDDING in whole and config.get("ensure_weight_tying")) and not _are_equal(whole):
         raise _untied(file, " and ".join(whole))
     of_embedding = next((found for found in factors.values() if "embedding_A" in found), {})
-    has_output = any(openai_name_of(f"{module}.weight") == _OUTPUT for module in factors)
+    has_output = any(openai_name_of(f"{module}.weight") == OUTPUT for module in factors)
     if of_embedding and not (has_output or config.get("ensure_weight_tying")):
         raise _untied(file, EMBEDDING)
     for module, found in factors.items():
         ours = openai_name_of(f"{module}.weight")
-        if ours == _OUTPUT:
+        if ours == OUTPUT:
             if not _is_transposed(found, of_embedding):
                 raise _untied(file, ours)
             continue
@@ -354,7 +353,7 @@ def _bad_factors(
 
 def _untied(file: Path, changed: str) -> CheckpointError:
     return CheckpointError(
-        f"{file}: changes {changed}, allowed are {EMBEDDING} and {_OUTPUT} to the same values, as Whisper has one "
+        f"{file}: changes {changed}, allowed are {EMBEDDING} and {OUTPUT} to the same values, as Whisper has one "
         "matrix for the two"
     )
 

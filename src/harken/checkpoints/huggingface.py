@@ -94,7 +94,7 @@ _THEIRS = {
     for theirs, ours in table.items()
 }
 """By OpenAI's names."""
-_OUTPUT = "proj_out.weight"
+OUTPUT = "proj_out.weight"
 _PREFIX = re.compile(r".*?\b(?=(encoder|decoder|proj_out)\.)")
 _BLOCK = re.compile(r"(encoder|decoder)\.(?:layers|blocks)\.(\d+)\.(.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -262,14 +262,14 @@ def without_output(path: Path, tensors: Mapping[str, LazyTensor]) -> dict[str, L
     CheckpointError
         If the file holds one that is another; of quantised ones this is seen if both are of one type.
     """
-    output, embedding = tensors.get(_OUTPUT), tensors.get(EMBEDDING)
+    output, embedding = tensors.get(OUTPUT), tensors.get(EMBEDDING)
     if output and embedding and output is not embedding:
         types = {output.stored_dtype, embedding.stored_dtype}
         if (len(types) == 1 or types <= {*FLOATS.values()}) and not _are_equal(output.read(), embedding.read()):
             raise CheckpointError(
-                f"{path}: {_OUTPUT} and the token embedding differ, allowed is one matrix for both, as Whisper has"
+                f"{path}: {OUTPUT} and the token embedding differ, allowed is one matrix for both, as Whisper has"
             )
-    return {name: tensor for name, tensor in tensors.items() if name != _OUTPUT}
+    return {name: tensor for name, tensor in tensors.items() if name != OUTPUT}
 
 
 def _are_equal(first: Array, second: Array) -> bool:

@@ -21,7 +21,6 @@ from harken.cli.inputs import FILES_READ
 from harken.errors import OptionError
 from harken.formats import RULES, Layout
 from harken.streaming import StreamOptions
-from harken.text import to_language_code
 from harken.transcribe import TranscribeOptions
 
 WORD_FORMATS = {"words.tsv", "html"}
@@ -142,8 +141,8 @@ def _language_is_not_voted_on(given: Given) -> object:
 def _is_beam_search(given: Given) -> bool:
     """Return whether beams are searched, as far as that is known before the language is detected."""
     options = TranscribeOptions(language=given["language"], beam_size=given["beam_size"])
-    if options.language:
-        options = options.in_language(to_language_code(options.language))
+    if code := options.language_code:
+        options = options.in_language(code)
     return (options.beam_size or 1) > 1
 
 

@@ -125,13 +125,15 @@ def language_of_token(token: str, declared: Collection[str] | None = None) -> st
     return TAGS.get(code, code) if is_language else None
 
 
-def script_of(language: str) -> str | None:
+def script_of(language: str, *, option: str = "language") -> str | None:
     """Find the script that a language is to be written in: ``Hant`` of ``zh-Hant`` and ``zh_TW``.
 
     Parameters
     ----------
     language : str
         As for `from_language_tag`.
+    option : str
+        As for `to_language_code`.
 
     Returns
     -------
@@ -150,7 +152,7 @@ def script_of(language: str) -> str | None:
             return scripts[subtag]
         if scripts and _SCRIPT.fullmatch(subtag):
             tags = [f"{code}-{script}" for script in dict.fromkeys(scripts.values())]
-            raise OptionError("language", language, f"{' or '.join(tags)}, or {code} as it comes")
+            raise OptionError(option, language, f"{' or '.join(tags)}, or {code} as it comes")
     return None
 
 

@@ -131,7 +131,7 @@ class GenerationConfig(NamedTuple):
 
     @property
     def is_multilingual(self) -> bool | None:
-        """Whether prompts contain a language and a task; None if it does not say."""
+        """True if prompts contain a language and a task; None if it does not say."""
         value = self.entries.get("is_multilingual")
         return value if isinstance(value, bool) else None
 

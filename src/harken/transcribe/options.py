@@ -276,7 +276,8 @@ class TranscribeOptions:
     def scripts(self) -> dict[str, Script]:
         """Return the scripts that languages are to be written in, by the code of the language."""
         tags = () if self.task == "translate" else (self.language,) if self.language else self.languages
-        asked = {to_language_code(tag): script_of(tag) for tag in reversed(tags)}
+        option = "language" if self.language else "languages"
+        asked = {to_language_code(tag): script_of(tag, option=option) for tag in reversed(tags)}
         return {code: script_named(code, script) for code, script in asked.items() if script}
 
     def replacements(self) -> Replacements:

@@ -36,7 +36,7 @@ MAX_TURN_MEMORY = 1 << 21
 
 
 class _EngineJob(ABC, Generic[T]):
-    """What the jobs have in common: they end once, by themselves, by an error, or because nobody waits any more.
+    """The common part of jobs: they end once, by themselves, by an error, or because nobody waits any more.
 
     Parameters
     ----------
