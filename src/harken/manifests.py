@@ -231,6 +231,8 @@ def get_seconds(fields: Mapping[str, Any], name: str, where: str) -> float | Non
 
 
 def _read(path: Path, note: Callable[[str], None], needs_text: bool) -> list[Entry]:
+    if path.suffix.lower() in RECORDING_SUFFIXES:
+        raise ManifestError(f"{path}: is a recording; {ALLOWED}")
     lines_by_name: dict[str, dict[str, Entry]] = {}
     for where, fields in read_rows(read_file(path, ALLOWED), str(path)):
         entry = _parse_entry(fields, path, where, needs_text)

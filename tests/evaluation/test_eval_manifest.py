@@ -91,7 +91,7 @@ def test_malformed_manifest_line_is_named(folder: Path, line: object, complaint:
     assert "\n" not in str(caught.value)
 
 
-def test_missing_empty_and_binary_manifests_are_refused(folder: Path) -> None:
+def test_missing_empty_and_binary_manifests_and_recordings_are_refused(folder: Path) -> None:
     for content, complaint in (
         (None, "no such file; allowed is a manifest, or a folder"),
         (b"", "holds no recordings"),
@@ -101,6 +101,8 @@ def test_missing_empty_and_binary_manifests_are_refused(folder: Path) -> None:
             (folder / "manifest.jsonl").write_bytes(content)
         with pytest.raises(ManifestError, match=rf"manifest\.jsonl: {complaint}"):
             read_manifests([folder])
+    with pytest.raises(ManifestError, match=r"talk\.mp3: is a recording; allowed is a manifest, or a folder"):
+        read_manifests([folder / "talk.mp3"])
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no endless device")
