@@ -318,8 +318,8 @@ static void check_largest_sums(int32_t columns, float first, float other) {
 }
 
 /* The longest blocks that may be multiplied with weights of 7 bits, and weights that are like them or their opposites, as
- * long as those may be: the sums of AVX2 have 16 bits, and the results have to be those of 64-bit integers. So it is for
- * numbers whose squares are 0, too. */
+ * long as those may be: the sums of AVX2 have 16 bits, and the results have to be those of 64-bit integers. Numbers
+ * of a size of 1e-25 have squares of 0. */
 static void check_largest_sums_7(int32_t n_large, float other, float size) {
     struct harken_supported supported = harken_supported_kernels();
     float x[HARKEN_BLOCK], sized[HARKEN_BLOCK], norm = 0;
