@@ -57,9 +57,9 @@ class FileStore:
             If they have to be written and cannot be written anywhere.
         """
         directory = self._root / key
+        with suppress(OSError):  # there are none, or they cannot be written
+            os.utime(directory / CHECKSUM_FILE)  # before they are read: nobody shall remove them meanwhile
         if is_intact(directory, names):
-            with suppress(OSError):  # a store that cannot be written
-                os.utime(directory / CHECKSUM_FILE)
             return directory
         remove_abandoned(self._root)
         _remove_unused(self._root)

@@ -318,14 +318,16 @@ static void check_largest_sums(int32_t columns, float first, float other) {
 }
 
 /* The longest blocks that may be multiplied with weights of 7 bits, and weights that are like them or their opposites, as
- * long as those may be: the sums of AVX2 have 16 bits, and the results have to be those of 64-bit integers. */
-static void check_largest_sums_7(int32_t n_large, float other) {
+ * long as those may be: the sums of AVX2 have 16 bits, and the results have to be those of 64-bit integers. Numbers
+ * of a size of 1e-25 have squares of 0. */
+static void check_largest_sums_7(int32_t n_large, float other, float size) {
     struct harken_supported supported = harken_supported_kernels();
-    float x[HARKEN_BLOCK], norm = 0;
+    float x[HARKEN_BLOCK], sized[HARKEN_BLOCK], norm = 0;
     for (int32_t column = 0; column < HARKEN_BLOCK; column++) {
         x[column] = column % 2 ? -1 : 1;
         x[column] *= column / 4 < n_large ? 1 : other;
         norm += column % 4 < 2 ? x[column] * x[column] : 0;
+        sized[column] = x[column] * size;
     }
     for (int32_t i = 0; i < supported.n; i++) {
         int8_t values[HARKEN_BLOCK];
@@ -334,7 +336,7 @@ static void check_largest_sums_7(int32_t n_large, float other) {
         int32_t offset, sum = 0;
         float scale, y[HARKEN_GROUP];
         struct harken_activations activations = {values, &scale, &offset};
-        supported.list[i]->quantise(x, HARKEN_BLOCK, 0, 7, &activations, 0);
+        supported.list[i]->quantise(sized, HARKEN_BLOCK, 0, 7, &activations, 0);
         for (int32_t column = 0; column < HARKEN_BLOCK; column++) {
             int32_t weight = (int32_t)fmaxf(-63, fminf(63, rintf(x[column] * 138 / sqrtf(norm))));
             sum += weight * values[column];
@@ -454,9 +456,10 @@ int main(void) {
         check_largest_sums(columns, -1e-9f, 1e-9f);
     }
     for (int32_t n_large = 1; n_large <= HARKEN_BLOCK / 4; n_large++) {
-        check_largest_sums_7(n_large, 0);
-        check_largest_sums_7(n_large, 0.3f);
-        check_largest_sums_7(n_large, -0.9f);
+        check_largest_sums_7(n_large, 0, 1);
+        check_largest_sums_7(n_large, 0.3f, 1);
+        check_largest_sums_7(n_large, -0.9f, 1);
+        check_largest_sums_7(n_large, 0.3f, 1e-25f);
     }
     check_fma();
     check_sigmoid_and_tanh();

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,21 @@ def test_what_nobody_has_used_for_long_is_removed_when_files_are_written(root: P
     assert names(root) == {*keys}
     get(root, "written")
     assert names(root) == {"used", "new", "written"}
+
+
+def test_files_are_not_removed_as_unused_while_a_process_reads_them(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(get(root) / CHECKSUM_FILE, (0, 0))
+
+    def read_slowly(directory: Path, names: Sequence[str]) -> bool:
+        whole = is_intact(directory, names)
+        if directory.name == "key":
+            get(root, "of another process")
+        return whole
+
+    monkeypatch.setattr("harken.store.is_intact", read_slowly)
+    assert value_in(get(root, make=must_not_write)) == 1
 
 
 def test_default_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

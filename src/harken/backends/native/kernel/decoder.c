@@ -107,12 +107,12 @@ harken_session *harken_session_open(harken_decoder *decoder, const struct harken
     session->keep_attention = keep_attention;
     session->windows = malloc(((size_t)n_windows + 1) * sizeof *windows);
     session->rows = allocate_rows(session, n_rows);
+    session->n_windows = n_windows;
+    session->n_rows = n_rows;
     if (!session->windows || !session->rows) {
         harken_session_close(session);
         return NULL;
     }
-    session->n_windows = n_windows;
-    session->n_rows = n_rows;
     for (int32_t i = 0; i < n_windows; i++) {
         session->windows[i] = windows[i];
         if (windows[i].positions > session->positions)

@@ -21,7 +21,7 @@ INLINE i16x16 to_int16(f32x16 x) {
 
 /* The factor that makes integers, of magnitudes up to `largest`, of numbers with this peak and this sum of squares. */
 INLINE float integer_factor(float peak, float squares, float largest) {
-    if (!(peak > 1e-18f))
+    if (!(peak > SMALLEST_PEAK))
         return 0;
     float by_peak = largest / peak, by_norm = LARGEST_NORM / sqrtf(squares);
     return by_peak < by_norm ? by_peak : by_norm;

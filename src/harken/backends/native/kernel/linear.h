@@ -347,7 +347,7 @@ static void quantise(const float *x, int32_t columns, int normalise, int bits, s
             largest = __builtin_elementwise_max(largest, magnitude_bits(parts[part]));
         }
         float peak = float_of_bits(__builtin_reduce_max(largest));
-        float inverse = peak > 1e-30f ? 127 / peak : 0, scale = peak * (1.0f / 127);
+        float inverse = peak > SMALLEST_PEAK ? 127 / peak : 0, scale = peak * (1.0f / 127);
         if (bits == 7 && inverse > 0) {
             f32x16 squares = parts[0] * parts[0] + parts[1] * parts[1];
             float even_squares = sum_lanes((f32x16)((i32x16)squares & even));

@@ -187,7 +187,8 @@ int32_t harken_session_pick_best(harken_session *session, const struct harken_ru
     for (int32_t i = 0; i < n; i++)
         n_unread += picked[i].n_unread;
     struct row *rows = malloc((size_t)n * sizeof *rows);
-    int32_t *unread = malloc(((size_t)n_unread + n) * sizeof *unread), *counts = unread + n_unread;
+    int32_t *unread = malloc(((size_t)n_unread + (size_t)n) * sizeof *unread);
+    int32_t *counts = unread ? unread + n_unread : NULL;
     int32_t(*spans)[3] = malloc((size_t)n * MOST_SPANS * sizeof *spans);
     bool has_memory = rows && unread && spans;
     for (int32_t i = 0, first = 0; i < n && has_memory; first += picked[i++].n_unread) {

@@ -246,6 +246,9 @@ INLINE float natural_log(double x) {
     return (float)(exponent * 0.69314718055994531 + 2 * s * series);
 }
 
+/* Numbers that are all smaller become 0 as integers: the sum of their squares, which bounds these, would lose bits. */
+static const float SMALLEST_PEAK = 1e-18f;
+
 /* Magnitudes compare as their bits do, among which those of NaN are the largest. */
 INLINE i32x16 magnitude_bits(f32x16 x) {
     return (i32x16)x & 0x7fffffff;
