@@ -55,6 +55,8 @@ _CONTAINER_HEAD = re.compile(
     rb"RIFF|RF64|FORM|caff|fLaC|OggS|ID3|\x1aE\xdf\xa3|....ftyp|\xff[\xf1-\xf3\xf9-\xfb]", re.DOTALL
 )
 """The first bytes of recordings that say what they are; the last are those of frames of mp3 and AAC."""
+_JSON_HEAD = re.compile(rb'\s*\{\s*"')
+"""The first bytes of an object; samples may begin with a brace too, but not go on so."""
 _WEIGHT = re.compile(r":-?[\d.]+$")
 OPTION_FIELDS = {
     "language": Field(
@@ -195,7 +197,7 @@ def refuse(problem: RequestError) -> Response:
 def _asked(form: Form) -> ListenRequest:
     given = read_fields(form, FIELDS)
     form.upload.seek(0)
-    if form.upload.read(1) == b"{":
+    if _JSON_HEAD.match(form.upload.read(12)):
         raise RequestError(
             "the body is JSON; allowed is the recording itself, as this server fetches no address",
             code="Bad Request",
