@@ -2,15 +2,16 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from clients import DeepgramClient, VoskClient, asking, played, until
 from leaping import leap, settled
-from realtime_script import final, interim
+from realtime_script import final, interim, word
 from served_audio import wav
 from starlette.datastructures import QueryParams
-from talking import words_said
+from talking import make_segment, words_said
 from websockets.sync.client import connect
 
 from fakes.live_sessions import speech_ended, speech_started
@@ -78,8 +79,13 @@ async def test_the_end_of_an_utterance_is_told_if_its_silence_came_before_it_was
         assert told(translator.updated(event)) == []
     _, mark = translator.updated(speech_ended(1.0))
     assert isinstance(mark, Mark)
+    *_, second = translator.received(bytes(3_200))
     (ended,) = told(translator.updated(Flushed(token=mark.token)))
     assert (ended["type"], ended["last_word_end"]) == ("UtteranceEnd", 0.5)
+    later = replace(final(), segment=make_segment(replace(word(" Now"), end_s=1.9)))
+    for event in (speech_started(1.5), later, speech_ended(2.1)):
+        told(translator.updated(event))
+    assert told(translator.updated(Flushed(token=second.token))) == [], "its silence was before the last word"
 
 
 @played()
