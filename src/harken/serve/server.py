@@ -210,12 +210,13 @@ def _configure_log(log_format: str) -> None:
     handler.setFormatter(
         _JsonFormatter() if log_format == "json" else _TextFormatter("%(asctime)s %(message)s")
     )
-    for name in ("harken", "uvicorn.error"):  # the former also says what loading a model had to do without
+    for name in ("harken", "uvicorn.error", "asyncio"):  # the first also says what loading had to do without
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.propagate = False
     logging.getLogger("harken.serve").setLevel(logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    for name in ("uvicorn.error", "asyncio"):  # their warnings are of clients that have gone
+        logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes what damaged forms hold
 
