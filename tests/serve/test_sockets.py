@@ -65,6 +65,14 @@ async def test_the_results_of_deepgram(stage):
     (ended,) = told(translator.updated(Flushed(token=mark.token)))
     assert ended == {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 0.5}
     assert told(translator.updated(Flushed(token=mark.token))) == []
+    asked = parse_query(QueryParams(f"{RAW}&language=multi"), stage.service)
+    multilingual = DeepgramTranslator(asked, "id")
+    said, silent = (
+        told(output for event in (*events, speech_ended(2.0)) for output in multilingual.updated(event))[0]
+        for events in ([final(" Ask")], [])
+    )
+    assert said["channel"]["alternatives"][0]["languages"] == ["en"]
+    assert "languages" not in silent["channel"]["alternatives"][0], "clients take the first of the list"
     *_, metadata, hang_up = translator.received('{"type": "CloseStream"}')
     assert json.loads(metadata)["duration"] == 1.5
     assert isinstance(hang_up, HangUp)

@@ -37,7 +37,7 @@ from harken.serve.rest.deepgram import (
     MULTILINGUAL,
     alternative_json,
     audio_format,
-    languages_of,
+    languages_json,
     listen_options,
     metadata_json,
     model_info,
@@ -266,7 +266,7 @@ class DeepgramTranslator(Translator):
             self._speakers.setdefault(name, len(self._speakers))
         alternative = alternative_json(text, words, self._speakers)
         if self._asked.multilingual:
-            alternative["languages"] = languages_of(segments)
+            alternative |= languages_json(segments)
         message = self._results(
             alternative, is_final=True, speech_final=speech_final, from_finalize=from_finalize
         )

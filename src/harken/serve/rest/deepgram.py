@@ -161,9 +161,10 @@ def alternative_json(
     return {"transcript": text.strip(), "confidence": round(confidence, 6), "words": shown}
 
 
-def languages_of(segments: Iterable[Segment]) -> list[str]:
-    """Return the languages of segments, in the order of their first one."""
-    return [*dict.fromkeys(segment.language for segment in segments if segment.language)]
+def languages_json(segments: Iterable[Segment]) -> dict[str, list[str]]:
+    """Return the languages of segments, in the order of their first one; no key for none, as clients take the first."""
+    languages = [*dict.fromkeys(segment.language for segment in segments if segment.language)]
+    return {"languages": languages} if languages else {}
 
 
 def metadata_json(request_id: str, duration_s: float) -> dict[str, Any]:
@@ -229,7 +230,7 @@ def _respond(transcript: Transcript, asked: TranscriptionRequest) -> Response:
     numbers = {speaker.name: number for number, speaker in enumerate(transcript.speakers or ())}
     alternative = alternative_json(transcript.text, words_of(segments), numbers)
     if asked.multilingual:
-        alternative["languages"] = languages_of(segments)
+        alternative |= languages_json(segments)
     if asked.paragraphs:
         paragraphs = [*map(_paragraph_json, _paragraphs(segments))]
         text = "\n\n".join(" ".join(each["text"] for each in shown["sentences"]) for shown in paragraphs)
