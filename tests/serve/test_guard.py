@@ -63,6 +63,8 @@ def test_pages_of_the_server_and_of_friends_may_use_it_and_other_pages_may_not(l
         assert reply.status_code == 200
         assert reply.headers["access-control-allow-origin"] == origin
         assert "origin" in reply.headers["vary"].lower()
+        read_by_libraries = {"x-request-id", "retry-after", "x-should-retry"}
+        assert read_by_libraries <= set(reply.headers["access-control-expose-headers"].split(", "))
     others = ("https://evil.example", "null", "http://127.0.0.1:1", "https://friend.example.evil")
     for origin in (*others, f"{local.url}.evil"):
         reply = local.http.get("/v1/models", headers={"origin": origin})
