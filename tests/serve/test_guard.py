@@ -148,7 +148,7 @@ def test_a_certificate_makes_it_https(tmp_path, caplog):
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *outputs]
     subprocess.run(command, check=True, capture_output=True)
     files = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
-    with serve(uvicorn=files | {"http": server.HttpProtocol}) as running:
+    with serve(uvicorn=files) as running:
         context = ssl.create_default_context(cafile=str(certificate))
         assert httpx.get(f"https://127.0.0.1:{running.port}/healthz", verify=context).text == "ok\n"
         with connect(f"wss://127.0.0.1:{running.port}/v1/stream", ssl=context):
@@ -159,7 +159,7 @@ def test_a_certificate_makes_it_https(tmp_path, caplog):
 
 def test_a_connection_that_asks_for_nothing_is_closed():
     with (
-        serve(uvicorn={"http": server.HttpProtocol}) as running,
+        serve() as running,
         connect(f"{running.socket_url}/v1/stream") as live,
         ThreadPoolExecutor(1) as clients,
     ):
