@@ -162,7 +162,7 @@ async def test_the_end_of_the_server_does_not_wait_for_what_is_checked_first(sta
 async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(stage):
     """Also where all is sent before the first audio has been heard."""
     client = await stage.connect(VoskClient)
-    client.send({"config": {"sample_rate": 8000.0, "words": False, "phrase_list": ["word", "[unk]"]}})
+    client.send({"config": {"sample_rate": "8000.0", "words": False, "phrase_list": ["word", "[unk]"]}})
     for _ in range(14):
         client.say(1)
     client.send('{"reset" : 1}')
