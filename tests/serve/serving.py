@@ -24,6 +24,7 @@ from websockets.sync.client import connect
 from harken.api import Recognizer
 from harken.serve.app import make_app
 from harken.serve.options import ServeOptions
+from harken.serve.server import HttpProtocol
 from harken.serve.service import Service
 from harken.speakers.diarizer import Diarizer
 
@@ -102,7 +103,12 @@ def serving(
 
     async def serve() -> None:
         service = Service(load, ids, options or ServeOptions(preload=False), aliases or {}, load_diarizer)
-        usual = {"ws": "websockets-sansio", "log_config": None, "timeout_graceful_shutdown": 5}
+        usual = {
+            "http": HttpProtocol,
+            "ws": "websockets-sansio",
+            "log_config": None,
+            "timeout_graceful_shutdown": 5,
+        }
         server = uvicorn.Server(uvicorn.Config(make_app(service), **usual | uvicorn_options))
         started.set_result((service, asyncio.get_running_loop(), server))
         try:

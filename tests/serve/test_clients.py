@@ -79,6 +79,8 @@ whisper-obsidian-plugin > /v1/audio/transcriptions > openai
     file/r.webm=WAVE model=whisper-1 language=en prompt=Names origin:=app://obsidian.md
 Open WebUI, with an address without /v1 > /audio/transcriptions > openai
     model=Systran/faster-whisper-large-v3-turbo language=en file/a.wav=WAVE
+a program in Java, whose library offers HTTP/2 > /v1/audio/transcriptions > openai
+    file/a.mp3=WAVE model=whisper-1 connection:=Upgrade,HTTP2-Settings upgrade:=h2c http2-settings:=AAEAAEAA
 Subtitle Edit > /v1/audio/transcriptions > verbose
     model=whisper-1 response_format=verbose_json language=en file/a.mp3=WAVE
     timestamp_granularities[]=segment timestamp_granularities[]=word

@@ -63,6 +63,8 @@ def test_pages_of_the_server_and_of_friends_may_use_it_and_other_pages_may_not(l
         assert reply.status_code == 200
         assert reply.headers["access-control-allow-origin"] == origin
         assert "origin" in reply.headers["vary"].lower()
+        read_by_libraries = {"x-request-id", "retry-after", "x-should-retry"}
+        assert read_by_libraries <= set(reply.headers["access-control-expose-headers"].split(", "))
     others = ("https://evil.example", "null", "http://127.0.0.1:1", "https://friend.example.evil")
     for origin in (*others, f"{local.url}.evil"):
         reply = local.http.get("/v1/models", headers={"origin": origin})
@@ -146,7 +148,7 @@ def test_a_certificate_makes_it_https(tmp_path, caplog):
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *outputs]
     subprocess.run(command, check=True, capture_output=True)
     files = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
-    with serve(uvicorn=files | {"http": server.HttpProtocol}) as running:
+    with serve(uvicorn=files) as running:
         context = ssl.create_default_context(cafile=str(certificate))
         assert httpx.get(f"https://127.0.0.1:{running.port}/healthz", verify=context).text == "ok\n"
         with connect(f"wss://127.0.0.1:{running.port}/v1/stream", ssl=context):
@@ -157,7 +159,7 @@ def test_a_certificate_makes_it_https(tmp_path, caplog):
 
 def test_a_connection_that_asks_for_nothing_is_closed():
     with (
-        serve(uvicorn={"http": server.HttpProtocol}) as running,
+        serve() as running,
         connect(f"{running.socket_url}/v1/stream") as live,
         ThreadPoolExecutor(1) as clients,
     ):

@@ -116,6 +116,11 @@ def test_what_deepgrams_clients_say_of_samples_is_refused_by_its_name(http):
         assert refused.json()["err_msg"].startswith(named)
     for query in ("encoding=linear16", "encoding=opus&sample_rate=48000"):
         assert http.post(f"/v1/listen?{query}", content=WAVE).status_code == 200, "what the file says counts"
+    raw, address = "/v1/listen?encoding=mulaw&sample_rate=8000", {"url": "https://example.org/a.wav"}
+    assert http.post(raw, content=b"{}" * 4000).status_code == 200, (
+        "samples may look like the beginning of an object"
+    )
+    assert "fetches no address" in http.post(raw, json=address).json()["err_msg"]
 
 
 def test_a_missing_file_or_model_is_named(http):

@@ -64,7 +64,7 @@ def serve(*options):
 @pytest.fixture
 def own_log(monkeypatch):
     """Loggers whose handlers go with the test: they would write to what pytest closes."""
-    for name in ("harken", "uvicorn.error"):
+    for name in ("harken", "uvicorn.error", "asyncio"):
         monkeypatch.setattr(logging.getLogger(name), "handlers", [])
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
 
@@ -74,9 +74,11 @@ def test_every_line_of_the_log_is_json_if_it_is_to_be(capsys):
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         assert main(["serve", "--log-format", "json", "--port", str(taken.getsockname()[1])]) == 2
     capsys.readouterr()
-    for name in ("harken", "harken.serve"):  # the former tells what loading a model had to do without
-        logging.getLogger(name).warning("a line")
+    for name in ("harken", "harken.serve", "asyncio"):  # the first tells what loading a model had to do without
+        logging.getLogger(name).error("a line")
         assert json.loads(capsys.readouterr().err)["event"] == "a line"
+    logging.getLogger("asyncio").warning("socket.send() raised exception.")  # what is sent to one who has gone
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("own_log")

@@ -2,15 +2,16 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from clients import DeepgramClient, VoskClient, asking, played, until
 from leaping import leap, settled
-from realtime_script import final, interim
+from realtime_script import final, interim, word
 from served_audio import wav
 from starlette.datastructures import QueryParams
-from talking import words_said
+from talking import make_segment, words_said
 from websockets.sync.client import connect
 
 from fakes.live_sessions import speech_ended, speech_started
@@ -64,6 +65,14 @@ async def test_the_results_of_deepgram(stage):
     (ended,) = told(translator.updated(Flushed(token=mark.token)))
     assert ended == {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 0.5}
     assert told(translator.updated(Flushed(token=mark.token))) == []
+    asked = parse_query(QueryParams(f"{RAW}&language=multi"), stage.service)
+    multilingual = DeepgramTranslator(asked, "id")
+    said, silent = (
+        told(output for event in (*events, speech_ended(2.0)) for output in multilingual.updated(event))[0]
+        for events in ([final(" Ask")], [])
+    )
+    assert said["channel"]["alternatives"][0]["languages"] == ["en"]
+    assert "languages" not in silent["channel"]["alternatives"][0], "clients take the first of the list"
     *_, metadata, hang_up = translator.received('{"type": "CloseStream"}')
     assert json.loads(metadata)["duration"] == 1.5
     assert isinstance(hang_up, HangUp)
@@ -78,8 +87,13 @@ async def test_the_end_of_an_utterance_is_told_if_its_silence_came_before_it_was
         assert told(translator.updated(event)) == []
     _, mark = translator.updated(speech_ended(1.0))
     assert isinstance(mark, Mark)
+    *_, second = translator.received(bytes(3_200))
     (ended,) = told(translator.updated(Flushed(token=mark.token)))
     assert (ended["type"], ended["last_word_end"]) == ("UtteranceEnd", 0.5)
+    later = replace(final(), segment=make_segment(replace(word(" Now"), end_s=1.9)))
+    for event in (speech_started(1.5), later, speech_ended(2.1)):
+        told(translator.updated(event))
+    assert told(translator.updated(Flushed(token=second.token))) == [], "its silence was before the last word"
 
 
 @played()
@@ -148,7 +162,7 @@ async def test_the_end_of_the_server_does_not_wait_for_what_is_checked_first(sta
 async def test_vosk_answers_each_message_of_audio_and_tells_the_rest_at_the_end(stage):
     """Also where all is sent before the first audio has been heard."""
     client = await stage.connect(VoskClient)
-    client.send({"config": {"sample_rate": 8000.0, "words": False, "phrase_list": ["word", "[unk]"]}})
+    client.send({"config": {"sample_rate": "8000.0", "words": False, "phrase_list": ["word", "[unk]"]}})
     for _ in range(14):
         client.say(1)
     client.send('{"reset" : 1}')

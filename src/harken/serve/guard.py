@@ -236,7 +236,7 @@ class _LoggedRequest:
                 # Libraries add their own, and a header does no harm.
                 headers["access-control-allow-headers"] = wanted
                 headers["access-control-allow-methods"] = "GET, POST, DELETE"
-                headers["access-control-expose-headers"] = "x-request-id, retry-after"
+                headers["access-control-expose-headers"] = "x-request-id, retry-after, x-should-retry"
                 headers["access-control-max-age"] = PREFLIGHT_S
         await self._send(message)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from harken.api import Recognizer
 from harken.errors import OptionError
@@ -49,10 +49,13 @@ class _Uvicorn(uvicorn.Server):
         return nullcontext()
 
 
-class HttpProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's protocol, which closes connections that ask for nothing: each takes one of the files of the process."""
+class HttpProtocol(H11Protocol):
+    """uvicorn's protocol, which closes connections that ask for nothing: each takes one of the files of the process.
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    The other one, by httptools, loses the bodies of Java's clients, which offer HTTP/2 with each request.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.loop.call_later(FIRST_REQUEST_S, self._close_if_silent, transport)
 
@@ -210,12 +213,13 @@ def _configure_log(log_format: str) -> None:
     handler.setFormatter(
         _JsonFormatter() if log_format == "json" else _TextFormatter("%(asctime)s %(message)s")
     )
-    for name in ("harken", "uvicorn.error"):  # the former also says what loading a model had to do without
+    for name in ("harken", "uvicorn.error", "asyncio"):  # the first also says what loading had to do without
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.propagate = False
     logging.getLogger("harken.serve").setLevel(logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    for name in ("uvicorn.error", "asyncio"):  # their warnings are of clients that have gone
+        logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes what damaged forms hold
 

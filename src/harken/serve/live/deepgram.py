@@ -37,7 +37,7 @@ from harken.serve.rest.deepgram import (
     MULTILINGUAL,
     alternative_json,
     audio_format,
-    languages_of,
+    languages_json,
     listen_options,
     metadata_json,
     model_info,
@@ -54,8 +54,8 @@ PAUSE_MS, MIN_PAUSE_MS, MAX_PAUSE_MS = 500, 350, 10_000
 """Silence that ends an utterance, if nobody says otherwise; shorter ones would cut sentences into words."""
 CHANNELS = (0, 1)
 """The channel of a message, and how many there are."""
-FINALIZE, UTTERANCE_END = "finalize", "utterance end"
-"""Tokens of a flush and a mark."""
+FINALIZE = "finalize"
+"""Token of a flush; that of a mark is the end of the last word before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +204,8 @@ class DeepgramTranslator(Translator):
                     yield from self._silence()  # its audio may have come before the end was found
             case Flushed(token=token) if token == FINALIZE:
                 yield self._final(speech_final=True, from_finalize=True)
-            case Flushed(token=token) if token == UTTERANCE_END and self._last_word_s < inf:
-                last_word_s, self._last_word_s = self._last_word_s, inf
+            case Flushed(token=float(last_word_s)) if last_word_s == self._last_word_s:
+                self._last_word_s = inf
                 yield _message("UtteranceEnd", channel=CHANNELS, last_word_end=round(last_word_s, 3))
             case Failed(failure=failure):
                 yield from self._hang_up(request_error(failure))
@@ -226,7 +226,7 @@ class DeepgramTranslator(Translator):
         """Have the end of the utterance told once the audio so far has been heard, if it ends in enough silence."""
         silence_s, told_s = self._received_s - self._last_word_s, self._asked.utterance_end_s
         if self._is_open and told_s is not None and silence_s >= told_s:
-            yield Mark(UTTERANCE_END)
+            yield Mark(self._last_word_s)
 
     def _finalize(self) -> Iterator[Output]:
         if self._is_open:
@@ -266,7 +266,7 @@ class DeepgramTranslator(Translator):
             self._speakers.setdefault(name, len(self._speakers))
         alternative = alternative_json(text, words, self._speakers)
         if self._asked.multilingual:
-            alternative["languages"] = languages_of(segments)
+            alternative |= languages_json(segments)
         message = self._results(
             alternative, is_final=True, speech_final=speech_final, from_finalize=from_finalize
         )

@@ -37,6 +37,7 @@ from harken.serve.live.translator import (
     Translator,
 )
 from harken.serve.rest.files import plain_error
+from harken.serve.rest.forms import parse_number
 from harken.serve.service import Service
 from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, StreamOptions
@@ -157,7 +158,7 @@ class VoskTranslator(Translator):
     def _configure(self, config: Mapping[str, Any]) -> None:
         """Take a configuration; but for the rate it is that of streams that are opened later."""
         if "sample_rate" in config:
-            rate = checked_value("sample_rate", config["sample_rate"], float)
+            rate = parse_number("sample_rate", str(config["sample_rate"]))  # Vosk takes texts too
             self._format = AudioFormat(rate=round(rate))
         if model := checked_value("model", config.get("model"), str | None):
             self._model = self._service.models.resolve(model)

@@ -55,6 +55,8 @@ _CONTAINER_HEAD = re.compile(
     rb"RIFF|RF64|FORM|caff|fLaC|OggS|ID3|\x1aE\xdf\xa3|....ftyp|\xff[\xf1-\xf3\xf9-\xfb]", re.DOTALL
 )
 """The first bytes of recordings that say what they are; the last are those of frames of mp3 and AAC."""
+_JSON_HEAD = re.compile(rb'\s*\{\s*"')
+"""The first bytes of an object; samples may begin with a brace too, but not go on so."""
 _WEIGHT = re.compile(r":-?[\d.]+$")
 OPTION_FIELDS = {
     "language": Field(
@@ -159,9 +161,10 @@ def alternative_json(
     return {"transcript": text.strip(), "confidence": round(confidence, 6), "words": shown}
 
 
-def languages_of(segments: Iterable[Segment]) -> list[str]:
-    """Return the languages of segments, in the order of their first one."""
-    return [*dict.fromkeys(segment.language for segment in segments if segment.language)]
+def languages_json(segments: Iterable[Segment]) -> dict[str, list[str]]:
+    """Return the languages of segments, in the order of their first one; no key for none, as clients take the first."""
+    languages = [*dict.fromkeys(segment.language for segment in segments if segment.language)]
+    return {"languages": languages} if languages else {}
 
 
 def metadata_json(request_id: str, duration_s: float) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def refuse(problem: RequestError) -> Response:
 def _asked(form: Form) -> ListenRequest:
     given = read_fields(form, FIELDS)
     form.upload.seek(0)
-    if form.upload.read(1) == b"{":
+    if _JSON_HEAD.match(form.upload.read(12)):
         raise RequestError(
             "the body is JSON; allowed is the recording itself, as this server fetches no address",
             code="Bad Request",
@@ -227,7 +230,7 @@ def _respond(transcript: Transcript, asked: TranscriptionRequest) -> Response:
     numbers = {speaker.name: number for number, speaker in enumerate(transcript.speakers or ())}
     alternative = alternative_json(transcript.text, words_of(segments), numbers)
     if asked.multilingual:
-        alternative["languages"] = languages_of(segments)
+        alternative |= languages_json(segments)
     if asked.paragraphs:
         paragraphs = [*map(_paragraph_json, _paragraphs(segments))]
         text = "\n\n".join(" ".join(each["text"] for each in shown["sentences"]) for shown in paragraphs)
