@@ -90,6 +90,13 @@ class Failing(io.BytesIO):
         return super().read(size)
 
 
+class Generous(io.BytesIO):
+    """A file object that reads all there is, however little is asked for."""
+
+    def read(self, size=-1):
+        return super().read()
+
+
 class WithoutPosition(io.BytesIO):
     """A file that says that it is seekable, and then does not tell its position."""
 
@@ -110,6 +117,7 @@ def test_source_that_cannot_be_used_is_explained_in_one_line(tmp_path):
         (closed, r"<BytesIO>: cannot be read: I/O operation on closed file\.?"),
         (WithoutPosition(), "<WithoutPosition>: cannot be read: Illegal seek"),
         (Failing(), r"talk\.wav: cannot be read: Input/output error"),
+        (Generous(bytes(100_000)), r"<Generous>: cannot be read: read\(\d+\) returned 100000 bytes"),
         *(
             (other, f"<{type(other).__name__}>: allowed is a path, .+ binary mode, or a numpy array")
             for other in (None, 3, b"talk.mp3", [0.0], io.StringIO("talk"))

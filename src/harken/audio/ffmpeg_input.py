@@ -42,6 +42,8 @@ class FFmpegInput:
             return b""
         try:
             data = bytes(self._file.read(size))
+            if len(data) > size:  # FFmpeg would write them behind the end of its buffer
+                raise ValueError(f"read({size}) returned {len(data)} bytes")
         except BaseException as error:  # KeyboardInterrupt too: the callback would lose it
             self.error = error
             return b""
