@@ -190,6 +190,12 @@ def test_mp4_with_index_at_the_end_is_rejected_in_a_pipe(tmp_path):
     assert len(load_audio(Pipe(MP4_FRONT.write(tmp_path / "front").read_bytes()))) > 1.9 * SAMPLE_RATE
 
 
+@pytest.mark.parametrize("stdin", [None, io.StringIO("talk")])
+def test_a_program_may_have_no_standard_input(stdin, monkeypatch):
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert error_of("-") == "<stdin>: there is no standard input"
+
+
 def test_empty_standard_input_is_explained_and_ffmpeg_prints_nothing_to_the_terminal(tmp_path):
     """Damaged packets print nothing, not even from FFmpeg's C code."""
     damaged = bytearray(AUDIO_FORMATS["mp3"].write(tmp_path / "talk").read_bytes())

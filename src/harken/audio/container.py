@@ -290,9 +290,10 @@ def _metadata_options(version: str) -> dict[str, Any]:
 
 def _open_source(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
     if source == "-":
-        if sys.stdin is None:
+        stdin = getattr(sys.stdin, "buffer", None)
+        if stdin is None:  # a program without a console, or with a text in its place
             raise AudioError("<stdin>: there is no standard input")
-        return "<stdin>", sys.stdin.buffer
+        return "<stdin>", stdin
     if isinstance(source, str | os.PathLike):
         path = os.fsdecode(source)
         return printable(path), stack.enter_context(_open_path(path))
