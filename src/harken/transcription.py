@@ -272,10 +272,12 @@ class ChannelsTranscription(Transcription):
     def __iter__(self) -> Iterator[Segment]:
         index = 0
         while True:
+            with self._turn.lock:  # else another thread may add a segment between the two
+                ended = self.finished
             while index < len(self._merged):
                 yield self._merged[index]
                 index += 1
-            if self.finished:
+            if ended:
                 break
             self.step()
         if self._raised:
@@ -290,6 +292,7 @@ class ChannelsTranscription(Transcription):
                 self._advance()
             except HarkenError as failure:
                 self._failure = self._failure or failure
+                self._channels = self._channels or ()  # it could not be opened
             except BaseException as interruption:
                 self._raised = interruption
                 raise
@@ -303,7 +306,6 @@ class ChannelsTranscription(Transcription):
     def _advance(self) -> None:
         """Open the recording, or take a step of the channel that is most behind of those that hold up the others."""
         if self._channels is None:
-            self._channels = ()
             self._channels = self._open_channels()
             self._waiting = [deque() for _ in self._channels]
         elif behind := self._without_segments():

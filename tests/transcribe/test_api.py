@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from time import sleep
 from typing import Any
 
@@ -365,6 +365,26 @@ def test_channels_are_transcribed_as_recordings_of_their_own_and_merged_by_time(
     assert "channel 2: " in "".join(render(result, "srt", None))
     assert progress[-1] == (result.duration_s, True)
     assert progress == sorted(progress)
+
+
+def test_threads_that_iterate_over_channels_get_the_same_segments_also_while_they_are_opened() -> None:
+    class Waiting(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            opening.set()
+            assert go_on.wait(PATIENCE_S)
+            return super().read(size)
+
+    opening, go_on = Event(), Event()
+    work = tones().transcribe(wav(stereo(ANN, BOB), Waiting), channels="apart", **OPTIONS)
+    with ThreadPoolExecutor(4) as pool:
+        lists = [pool.submit(list, work)]
+        assert opening.wait(PATIENCE_S)
+        was_finished = work.finished
+        lists += [pool.submit(list, work) for _ in range(3)]
+        go_on.set()
+    assert not was_finished
+    assert [each.result() for each in lists] == [[*work.result().segments]] * 4
+    assert work.finished
 
 
 def test_a_recording_that_breaks_off_fails_after_its_segments_and_tells_its_end_once() -> None:
