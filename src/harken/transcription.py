@@ -307,6 +307,7 @@ class ChannelsTranscription(Transcription):
         """Open the recording, or take a step of the channel that is most behind of those that hold up the others."""
         if self._channels is None:
             self._channels = self._open_channels()
+            del self._open_channels  # which holds the audio
             self._waiting = [deque() for _ in self._channels]
         elif behind := self._without_segments():
             channel, waiting = min(behind, key=lambda each: each[0].done_s)
