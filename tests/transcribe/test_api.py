@@ -137,6 +137,21 @@ class TestTranscription:
         assert len(work.result().segments) == 3
         assert ends == [work.read_s]
 
+    @pytest.mark.parametrize("channels", ["mixed", "apart"])
+    def test_what_there_is_so_far_is_as_far_as_progress_even_if_its_callback_fails(self, channels: str) -> None:
+        def report(done_s: float, finished: bool) -> None:
+            segments = work.so_far().segments
+            assert segments[-1].end_s == pytest.approx(done_s)
+            if len(segments) == 2:
+                raise ArithmeticError
+
+        work = use_texts(ONE, TWO, THREE).transcribe(
+            NOISE, AS_IT_IS, language="en", channels=channels, on_progress=report
+        )
+        with pytest.raises(ArithmeticError):
+            list(iter(work.step, None))
+        assert work.so_far().text == "onetwo"
+
     def test_every_kind_of_source_gives_the_same(self) -> None:
         def first_mel(source: Any) -> bytes:
             model = use_texts(ONE)
