@@ -395,7 +395,10 @@ def _one(frame: AudioFrame, channel: int) -> AudioFrame:
 def _by_channel(frame: AudioFrame) -> NDArray[Any]:
     """Return the samples of a frame, of shape (channels, samples)."""
     if dtype := _PLANAR_DTYPES.get(frame.format.name):
-        planes = frame.planes[: len(frame.layout.channels)]  # PyAV 19 sees more behind eight, of any memory
+        from av.audio.plane import AudioPlane
+
+        # Not `frame.planes`, which takes the memory behind eight for a ninth.
+        planes: list[Any] = [AudioPlane(frame, index) for index in range(len(frame.layout.channels))]
         return np.stack([np.frombuffer(plane, dtype, frame.samples) for plane in planes])
     samples: NDArray[Any] = frame.to_ndarray()
     return samples.reshape(frame.samples, -1).T
