@@ -134,7 +134,7 @@ class Transcription:
                 if not segments and self._recording.failure:
                     raise self._recording.failure
             except BaseException as failure:
-                self._failure = failure
+                self._break_off(failure)
                 raise
             self._decoded_segments += segments
         return segments
@@ -180,9 +180,14 @@ class Transcription:
             except StopIteration:
                 return False
             except BaseException as failure:
-                self._failure = failure
+                self._break_off(failure)
                 raise
         return True
+
+    def _break_off(self, failure: BaseException) -> None:
+        """Remember what ended the decoding, whose traceback would keep the file and the journal open."""
+        self._failure = failure
+        self._recording.stop()
 
     @property
     def language(self) -> str | None:
