@@ -18,7 +18,7 @@ import pytest
 from audio_files import AUDIO_FORMATS, VIDEO_ONLY, WITH_SIZES, AudioFormat, Pipe, tone
 from damage import damaged
 from harken.audio import audio_duration, load_audio, stream_audio
-from harken.errors import AudioError, AudioNotFound
+from harken.errors import AudioError, AudioNotFound, OptionError
 from harken.types import SAMPLE_RATE
 
 NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
@@ -129,6 +129,14 @@ def test_source_that_cannot_be_used_is_explained_in_one_line(tmp_path):
         (np.array([0.0, np.inf]), f"<array>: at 0.00 s: {NOT_FINITE}"),
     ):
         assert re.fullmatch(message, error_of(source)), source
+
+
+@pytest.mark.parametrize("block_samples", [0, -1])
+def test_blocks_have_a_sample_at_least(block_samples):
+    with pytest.raises(
+        OptionError, match=f"^block_samples={block_samples}: allowed is an integer of at least 1$"
+    ):
+        next(stream_audio(np.zeros(800, np.float32), block_samples=block_samples))
 
 
 def test_missing_file_raises_audio_not_found_and_so_may_a_file_object_that_knows_it(tmp_path):
