@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, groupby, repeat
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,7 +170,7 @@ class AudioDecoder:
 
 
 @contextmanager
-def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecoder]:
+def open_audio(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[AudioDecoder]:
     """Open a path, ``-`` for standard input, or a binary file object; a file opened here is also closed here.
 
     Raises
@@ -210,7 +210,7 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
         yield AudioDecoder(name, ffmpeg_input, container)
 
 
-def shared_views(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str | os.PathLike[str] | BinaryIO]:
+def shared_views(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[str | os.PathLike[str] | IO[bytes]]:
     """Yield as many sources of one recording as are asked for, to be read at the same time while this goes on.
 
     Raises
@@ -232,13 +232,13 @@ def shared_views(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str | os
             file = kept
         origin = file.tell()
         while True:
-            yield cast(BinaryIO, _View(name, file, origin))
+            yield cast(IO[bytes], _View(name, file, origin))
 
 
 class _View(io.RawIOBase):
     """A file object with a position of its own in a file that others read, too."""
 
-    def __init__(self, name: str, file: BinaryIO, origin: int) -> None:
+    def __init__(self, name: str, file: IO[bytes], origin: int) -> None:
         self.name = name
         self._file, self._origin, self._position = file, origin, 0
 
@@ -288,7 +288,7 @@ def _metadata_options(version: str) -> dict[str, Any]:
     return {"metadata_errors": "ignore"} if int(version.split(".")[0]) < 19 else {}
 
 
-def _open_source(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
+def _open_source(source: Any, stack: ExitStack) -> tuple[str, IO[bytes]]:
     if source == "-":
         stdin = getattr(sys.stdin, "buffer", None)
         if stdin is None:  # a program without a console, or with a text in its place
@@ -306,7 +306,7 @@ def _open_source(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
     return name, source
 
 
-def _open_path(path: str) -> BinaryIO:
+def _open_path(path: str) -> IO[bytes]:
     try:
         if os.path.isdir(path):
             raise AudioError(f"{printable(path)}: is a directory; {ALLOWED_SOURCES}")

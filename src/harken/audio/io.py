@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from av import AudioFrame
 
 
-AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]
+AudioSource = str | os.PathLike[str] | IO[bytes] | NDArray[Any]
 """A path, ``"-"`` for standard input, a binary file object (a pipe too), or samples at 16 kHz: an array of
 shape (samples,), float32 or float64 of a level up to 8, or int16."""
 
