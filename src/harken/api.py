@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from io import IOBase
 from logging import getLogger
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
+
+import numpy as np
 
 from harken.audio import AudioSource, stream_audio, stream_channels
 from harken.audio.vad import SpeechDetector
@@ -371,7 +374,8 @@ class Recognizer:
         OptionError
             As for `transcribe`.
         """
-        if isinstance(audios, str) or not isinstance(audios, Iterable):
+        is_samples = isinstance(audios, np.ndarray) and audios.ndim < 2 and audios.dtype.kind in "iuf"
+        if is_samples or isinstance(audios, str | IOBase) or not isinstance(audios, Iterable):
             raise OptionError("audios", audios, "a list of recordings")
         audios = list(audios)
         given: dict[str, Any] = {**keywords}
@@ -609,10 +613,10 @@ class Recognizer:
         self, diarizer: Diarizer | None, delay_s: float
     ) -> Callable[[], LiveSpeakers] | None:
         """Return what makes the speakers of a stream; None without a diarizer."""
-        diarizer = checked_value("diarizer", diarizer, Diarizer | None)
+        diarizer, delay_s = checked_value("diarizer", diarizer, Diarizer | None), checked_delay(delay_s)
         if not diarizer:
             return None
-        begin = partial(diarizer.begin_live, checked_delay(delay_s))
+        begin = partial(diarizer.begin_live, delay_s)
         return lambda: LiveSpeakers(begin(), self.tokenizer.encode)
 
     def _prepare_streams(

@@ -134,7 +134,7 @@ class Transcription:
                 if not segments and self._recording.failure:
                     raise self._recording.failure
             except BaseException as failure:
-                self._failure = failure
+                self._break_off(failure)
                 raise
             self._decoded_segments += segments
         return segments
@@ -180,9 +180,14 @@ class Transcription:
             except StopIteration:
                 return False
             except BaseException as failure:
-                self._failure = failure
+                self._break_off(failure)
                 raise
         return True
+
+    def _break_off(self, failure: BaseException) -> None:
+        """Remember what ended the decoding, whose traceback would keep the file and the journal open."""
+        self._failure = failure
+        self._recording.stop()
 
     @property
     def language(self) -> str | None:
@@ -272,10 +277,12 @@ class ChannelsTranscription(Transcription):
     def __iter__(self) -> Iterator[Segment]:
         index = 0
         while True:
+            with self._turn.lock:  # else another thread may add a segment between the two
+                ended = self.finished
             while index < len(self._merged):
                 yield self._merged[index]
                 index += 1
-            if self.finished:
+            if ended:
                 break
             self.step()
         if self._raised:
@@ -290,6 +297,7 @@ class ChannelsTranscription(Transcription):
                 self._advance()
             except HarkenError as failure:
                 self._failure = self._failure or failure
+                self._channels = self._channels or ()  # it could not be opened
             except BaseException as interruption:
                 self._raised = interruption
                 raise
@@ -303,8 +311,8 @@ class ChannelsTranscription(Transcription):
     def _advance(self) -> None:
         """Open the recording, or take a step of the channel that is most behind of those that hold up the others."""
         if self._channels is None:
-            self._channels = ()
             self._channels = self._open_channels()
+            del self._open_channels  # which holds the audio
             self._waiting = [deque() for _ in self._channels]
         elif behind := self._without_segments():
             channel, waiting = min(behind, key=lambda each: each[0].done_s)

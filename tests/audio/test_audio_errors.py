@@ -18,7 +18,7 @@ import pytest
 from audio_files import AUDIO_FORMATS, VIDEO_ONLY, WITH_SIZES, AudioFormat, Pipe, tone
 from damage import damaged
 from harken.audio import audio_duration, load_audio, stream_audio
-from harken.errors import AudioError, AudioNotFound
+from harken.errors import AudioError, AudioNotFound, OptionError
 from harken.types import SAMPLE_RATE
 
 NOT_FINITE = "a sample is nan or infinite; allowed are finite samples"
@@ -90,6 +90,13 @@ class Failing(io.BytesIO):
         return super().read(size)
 
 
+class Generous(io.BytesIO):
+    """A file object that reads all there is, however little is asked for."""
+
+    def read(self, size=-1):
+        return super().read()
+
+
 class WithoutPosition(io.BytesIO):
     """A file that says that it is seekable, and then does not tell its position."""
 
@@ -110,6 +117,7 @@ def test_source_that_cannot_be_used_is_explained_in_one_line(tmp_path):
         (closed, r"<BytesIO>: cannot be read: I/O operation on closed file\.?"),
         (WithoutPosition(), "<WithoutPosition>: cannot be read: Illegal seek"),
         (Failing(), r"talk\.wav: cannot be read: Input/output error"),
+        (Generous(bytes(100_000)), r"<Generous>: cannot be read: read\(\d+\) returned 100000 bytes"),
         *(
             (other, f"<{type(other).__name__}>: allowed is a path, .+ binary mode, or a numpy array")
             for other in (None, 3, b"talk.mp3", [0.0], io.StringIO("talk"))
@@ -121,6 +129,14 @@ def test_source_that_cannot_be_used_is_explained_in_one_line(tmp_path):
         (np.array([0.0, np.inf]), f"<array>: at 0.00 s: {NOT_FINITE}"),
     ):
         assert re.fullmatch(message, error_of(source)), source
+
+
+@pytest.mark.parametrize("block_samples", [0, -1])
+def test_blocks_have_a_sample_at_least(block_samples):
+    with pytest.raises(
+        OptionError, match=f"^block_samples={block_samples}: allowed is an integer of at least 1$"
+    ):
+        next(stream_audio(np.zeros(800, np.float32), block_samples=block_samples))
 
 
 def test_missing_file_raises_audio_not_found_and_so_may_a_file_object_that_knows_it(tmp_path):
@@ -180,6 +196,12 @@ def test_mp4_with_index_at_the_end_is_rejected_in_a_pipe(tmp_path):
         "<Pipe>: an mp4 whose index (moov) is not in front cannot be read from a pipe; give the file itself"
     )
     assert len(load_audio(Pipe(MP4_FRONT.write(tmp_path / "front").read_bytes()))) > 1.9 * SAMPLE_RATE
+
+
+@pytest.mark.parametrize("stdin", [None, io.StringIO("talk")])
+def test_a_program_may_have_no_standard_input(stdin, monkeypatch):
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert error_of("-") == "<stdin>: there is no standard input"
 
 
 def test_empty_standard_input_is_explained_and_ffmpeg_prints_nothing_to_the_terminal(tmp_path):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from time import sleep
 from typing import Any
 
@@ -137,6 +137,21 @@ class TestTranscription:
         assert len(work.result().segments) == 3
         assert ends == [work.read_s]
 
+    @pytest.mark.parametrize("channels", ["mixed", "apart"])
+    def test_what_there_is_so_far_is_as_far_as_progress_even_if_its_callback_fails(self, channels: str) -> None:
+        def report(done_s: float, finished: bool) -> None:
+            segments = work.so_far().segments
+            assert segments[-1].end_s == pytest.approx(done_s)
+            if len(segments) == 2:
+                raise ArithmeticError
+
+        work = use_texts(ONE, TWO, THREE).transcribe(
+            NOISE, AS_IT_IS, language="en", channels=channels, on_progress=report
+        )
+        with pytest.raises(ArithmeticError):
+            list(iter(work.step, None))
+        assert work.so_far().text == "onetwo"
+
     def test_every_kind_of_source_gives_the_same(self) -> None:
         def first_mel(source: Any) -> bytes:
             model = use_texts(ONE)
@@ -215,6 +230,7 @@ class TestRefusals:
             ("clock", lambda model: model.stream(clock=5)),
             ("pause_s", lambda model: model.stream(pause_s="1")),
             ("beam_size", lambda model: model.stream(beam_size=2.5)),
+            ("speaker_delay", lambda model: model.stream(speaker_delay=0)),
             ("count", lambda model: model.stream_many(True)),
             ("count", lambda model: model.stream_many(0)),
             ("count", lambda model: model.stream_many(257)),
@@ -226,6 +242,8 @@ class TestRefusals:
             ("callbacks", lambda model: model.transcribe_many([NOISE], callbacks={1: Callbacks()})),
             ("audios", lambda model: model.transcribe_many("talk.mp3")),
             ("audios", lambda model: model.transcribe_many(None)),
+            ("audios", lambda model: model.transcribe_many(NOISE)),
+            ("audios", lambda model: model.transcribe_many(io.BytesIO(b"RIFF"))),
             ("prefix", lambda model: model.transcribe(NOISE, prefix="x" * 12)),
             ("language", lambda model: model.transcribe(NOISE, language="klingon")),
             ("language", lambda model: model.align(NOISE, "one", language="klingon")),
@@ -365,6 +383,26 @@ def test_channels_are_transcribed_as_recordings_of_their_own_and_merged_by_time(
     assert "channel 2: " in "".join(render(result, "srt", None))
     assert progress[-1] == (result.duration_s, True)
     assert progress == sorted(progress)
+
+
+def test_threads_that_iterate_over_channels_get_the_same_segments_also_while_they_are_opened() -> None:
+    class Waiting(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            opening.set()
+            assert go_on.wait(PATIENCE_S)
+            return super().read(size)
+
+    opening, go_on = Event(), Event()
+    work = tones().transcribe(wav(stereo(ANN, BOB), Waiting), channels="apart", **OPTIONS)
+    with ThreadPoolExecutor(4) as pool:
+        lists = [pool.submit(list, work)]
+        assert opening.wait(PATIENCE_S)
+        was_finished = work.finished
+        lists += [pool.submit(list, work) for _ in range(3)]
+        go_on.set()
+    assert not was_finished
+    assert [each.result() for each in lists] == [[*work.result().segments]] * 4
+    assert work.finished
 
 
 def test_a_recording_that_breaks_off_fails_after_its_segments_and_tells_its_end_once() -> None:

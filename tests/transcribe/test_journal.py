@@ -78,6 +78,27 @@ def test_journal_in_use_by_another_transcription_is_refused(talk: Path, journal:
     assert first.result().text == "onetwothreefour"
 
 
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_journal_goes_on_in_the_program_in_which_it_was_broken_off(
+    talk: Path, journal: Path, stepwise: bool
+) -> None:
+    def interrupt(start_s: float, *_: Any) -> None:
+        if start_s:
+            raise KeyboardInterrupt
+
+    whole, _ = transcribe(TEXTS, talk, None)
+    model = Recognizer(TranscriptBackend(*TEXTS), TOKENIZER, "fake")
+    (broken_off,) = model.transcribe_many(
+        [talk], journals={0: journal}, language="en", vad=False, on_window_end=interrupt
+    )
+    with pytest.raises(KeyboardInterrupt):
+        list(iter(broken_off.step, None)) if stepwise else broken_off.result()
+    assert broken_off.so_far().text == "one"
+    assert transcribe(TEXTS[1:], talk, journal) == (whole, 3)
+    with pytest.raises(KeyboardInterrupt):
+        broken_off.result()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
 def test_journal_on_a_full_disk_ends_its_recording_only(talk: Path, journal: Path) -> None:
     import resource

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -167,15 +168,20 @@ def test_failing_recordings_do_not_end_the_others(vad: bool) -> None:
     assert [segment.text for segment in works[3].so_far().segments][: len(whole)] == whole
 
 
+@pytest.mark.parametrize("channels", ["mixed", "apart"])
 @pytest.mark.parametrize("vad", [False, True])
-def test_finished_and_stopped_recordings_release_their_audio(vad: bool) -> None:
-    works = together(1, [noise_and_silence(0.4, 8, 0.4, 3)] * 3, vad=vad)
+def test_finished_and_stopped_recordings_release_their_audio(vad: bool, channels: str) -> None:
+    audios = [noise_and_silence(0.4, 0.4, 0.4, 160) for _ in range(3)]  # further than is read ahead
+    sources = [weakref.ref(audio) for audio in audios]
+    works = together(1, audios, vad=vad, channels=channels, clip_timestamps=(0, 2))
+    audios.clear()
     tracemalloc.start()
     try:
         works[0].result()
         works[1].result()
         next(iter(works[2]))
         works[2].stop()
+        assert all(source() is None for source in sources)
         sound = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, mel_windows.__file__)])
         assert sum(trace.size for trace in sound.traces) < 10_000
     finally:

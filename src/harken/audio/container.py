@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, groupby, repeat
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,7 +170,7 @@ class AudioDecoder:
 
 
 @contextmanager
-def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecoder]:
+def open_audio(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[AudioDecoder]:
     """Open a path, ``-`` for standard input, or a binary file object; a file opened here is also closed here.
 
     Raises
@@ -210,7 +210,7 @@ def open_audio(source: str | os.PathLike[str] | BinaryIO) -> Iterator[AudioDecod
         yield AudioDecoder(name, ffmpeg_input, container)
 
 
-def shared_views(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str | os.PathLike[str] | BinaryIO]:
+def shared_views(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[str | os.PathLike[str] | IO[bytes]]:
     """Yield as many sources of one recording as are asked for, to be read at the same time while this goes on.
 
     Raises
@@ -232,13 +232,13 @@ def shared_views(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str | os
             file = kept
         origin = file.tell()
         while True:
-            yield cast(BinaryIO, _View(name, file, origin))
+            yield cast(IO[bytes], _View(name, file, origin))
 
 
 class _View(io.RawIOBase):
     """A file object with a position of its own in a file that others read, too."""
 
-    def __init__(self, name: str, file: BinaryIO, origin: int) -> None:
+    def __init__(self, name: str, file: IO[bytes], origin: int) -> None:
         self.name = name
         self._file, self._origin, self._position = file, origin, 0
 
@@ -288,11 +288,12 @@ def _metadata_options(version: str) -> dict[str, Any]:
     return {"metadata_errors": "ignore"} if int(version.split(".")[0]) < 19 else {}
 
 
-def _open_source(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
+def _open_source(source: Any, stack: ExitStack) -> tuple[str, IO[bytes]]:
     if source == "-":
-        if sys.stdin is None:
+        stdin = getattr(sys.stdin, "buffer", None)
+        if stdin is None:  # a program without a console, or with a text in its place
             raise AudioError("<stdin>: there is no standard input")
-        return "<stdin>", sys.stdin.buffer
+        return "<stdin>", stdin
     if isinstance(source, str | os.PathLike):
         path = os.fsdecode(source)
         return printable(path), stack.enter_context(_open_path(path))
@@ -305,7 +306,7 @@ def _open_source(source: Any, stack: ExitStack) -> tuple[str, BinaryIO]:
     return name, source
 
 
-def _open_path(path: str) -> BinaryIO:
+def _open_path(path: str) -> IO[bytes]:
     try:
         if os.path.isdir(path):
             raise AudioError(f"{printable(path)}: is a directory; {ALLOWED_SOURCES}")
@@ -394,7 +395,10 @@ def _one(frame: AudioFrame, channel: int) -> AudioFrame:
 def _by_channel(frame: AudioFrame) -> NDArray[Any]:
     """Return the samples of a frame, of shape (channels, samples)."""
     if dtype := _PLANAR_DTYPES.get(frame.format.name):
-        planes = frame.planes[: len(frame.layout.channels)]  # PyAV 19 sees more behind eight, of any memory
+        from av.audio.plane import AudioPlane
+
+        # Not `frame.planes`, which takes the memory behind eight for a ninth.
+        planes: list[Any] = [AudioPlane(frame, index) for index in range(len(frame.layout.channels))]
         return np.stack([np.frombuffer(plane, dtype, frame.samples) for plane in planes])
     samples: NDArray[Any] = frame.to_ndarray()
     return samples.reshape(frame.samples, -1).T

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import IO
 
 _HEAD_BYTES = 1 << 16  # of a pipe; a header with a larger picture in front is not searched for a length
 _TAIL_BYTES = (1 << 16) + (1 << 15)  # of a pipe; more than the largest page of Ogg (65,307 bytes)
@@ -18,7 +18,7 @@ class FFmpegInput:
     ----------
     name : str
         FFmpeg guesses the format from its extension.
-    file : BinaryIO
+    file : IO[bytes]
         Read from its current position, which is position 0 for FFmpeg.
 
     Attributes
@@ -27,7 +27,7 @@ class FFmpegInput:
         The error of `read` that is held back.
     """
 
-    def __init__(self, name: str, file: BinaryIO) -> None:
+    def __init__(self, name: str, file: IO[bytes]) -> None:
         self.name = name
         self._file = file
         self.error: BaseException | None = None
@@ -42,6 +42,8 @@ class FFmpegInput:
             return b""
         try:
             data = bytes(self._file.read(size))
+            if len(data) > size:  # FFmpeg would write them behind the end of its buffer
+                raise ValueError(f"read({size}) returned {len(data)} bytes")
         except BaseException as error:  # KeyboardInterrupt too: the callback would lose it
             self.error = error
             return b""

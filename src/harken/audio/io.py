@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,14 @@ from harken.audio.container import (
     shared_views,
     without_cancellation,
 )
-from harken.errors import AudioError
+from harken.errors import AudioError, OptionError
 from harken.types import SAMPLE_RATE, WINDOW_SAMPLES
 
 if TYPE_CHECKING:
     from av import AudioFrame
 
 
-AudioSource = str | os.PathLike[str] | BinaryIO | NDArray[Any]
+AudioSource = str | os.PathLike[str] | IO[bytes] | NDArray[Any]
 """A path, ``"-"`` for standard input, a binary file object (a pipe too), or samples at 16 kHz: an array of
 shape (samples,), float32 or float64 of a level up to 8, or int16."""
 
@@ -74,7 +74,11 @@ def stream_audio(
         If the source cannot be read as audio, is truncated, has a sample that is not finite, or is an array whose
         floats are obviously in another scale: more than 1 % of a block, and 16 samples, are beyond 8. The message is
         one line that names the file (``<stdin>`` for standard input), the time if known, and the reason.
+    OptionError
+        If `block_samples` is below 1.
     """
+    if block_samples < 1:
+        raise OptionError("block_samples", block_samples, "an integer of at least 1")
     if isinstance(source, np.ndarray):
         source = np.asarray(source)  # a subclass, such as a masked array, has other methods
         one = source[:, channel] if channel is not None and source.ndim == 2 else source

@@ -238,8 +238,9 @@ class SpeechSegmenter:
 
     def blocks(self) -> Iterator[Floats]:
         """Yield the samples, each block after voice activity detection has seen it."""
+        blocks, self._blocks = self._blocks, iter(())  # whoever reads them may close them
         try:
-            for block in self._blocks:
+            for block in blocks:
                 self._n_samples += len(block)
                 self.peak = max(self.peak, float(np.abs(block).max(initial=0)))
                 self._add_probabilities(self._detector.feed(block))

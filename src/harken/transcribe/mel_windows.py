@@ -109,6 +109,11 @@ class MelWindows:
         self._buffer.append(frames)
         return not self._ended
 
+    def close(self) -> None:
+        """Release the frames and what they are read from."""
+        self._blocks, self._ended = iter(()), True
+        self._buffer.discard_before(self._buffer.end)
+
     @property
     def frames_read(self) -> int:
         """Number of frames of the recording that have been read."""

@@ -51,7 +51,7 @@ _speech = partial(option, section="Speech")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscribeOptions:
-    """The options of a transcription.
+    """The options of a transcription, of which docs/reference.md (``harken transcribe``) says what each does.
 
     The defaults are those of the reference's command line, except for greedy search, voice activity detection, dropped
     hallucinations, and windows that are not conditioned on one another. docs/decisions/defaults.md gives the reasons,

@@ -270,11 +270,11 @@ class RecordingTranscriber:
         self.failure = failure
 
     def _finish(self) -> None:
-        """Release all audio: a caller may keep many recordings for their text."""
+        """Release all audio, and its file: a caller may keep many recordings for their text."""
         self.finished = True
         self._chains.clear()
         self._frame_sources = iter(())
-        self._windows.discard_before(self._windows.frames_read)
+        self._windows.close()
         if self._journal:
             self._journal.close()
 

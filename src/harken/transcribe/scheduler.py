@@ -92,9 +92,9 @@ class Scheduler:
         """
         if not recording.ready_segments and not recording.finished:
             self._advance(self._batch_size)
+        recording.report_progress()  # before they are taken: a callback may ask for what there is so far, or fail
         segments = [*recording.ready_segments]
         recording.ready_segments.clear()
-        recording.report_progress()
         return segments
 
     def _advance(self, batch_size: int) -> None:
