@@ -157,6 +157,15 @@ class TestAlign:
         assert 0 <= words[0].start_s <= words[0].end_s == words[1].start_s <= words[1].end_s <= WINDOW_S
         assert use_texts(ONE).align(samples, " ") == ()
 
+    @pytest.mark.parametrize("language", ["en", "zh"])
+    def test_words_are_the_same_however_the_lines_of_the_text_are_broken(self, language: str) -> None:
+        def align(text: str) -> tuple[harken.Word, ...]:
+            return use_texts(ONE).align(NOISE[: round(WINDOW_S * 16_000)], text, language=language, vad=False)
+
+        words = align("one two three")
+        assert words == align("\none\r\n\r\n two\n\tthree \n")
+        assert all(word.text.strip() for word in words)
+
     def test_the_language_is_looked_for_where_it_is_not_given(self) -> None:
         model = use_texts(ONE)
         model.align(NOISE[: round(WINDOW_S * 16_000)], "eins", languages=("de", "fr"))

@@ -24,6 +24,9 @@ from harken.transcribe.word_boundaries import fit_to_speech
 from harken.transcribe.word_timestamps import align_tokens, words_by_segment
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
 
+LINE_BREAKS = re.compile(r"[^\S\u00a0\u202f]+")
+"""White space at which a line may be broken: all but no-break spaces."""
+
 
 def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: str) -> Iterator[Word]:
     """Align the words of a known text with its recording.
@@ -89,7 +92,8 @@ def _align_window(
         (probabilities,) = window_decoder.languages_of(features)
         language = next(iter(probabilities))
     space, n_positions = "" if language in LANGUAGES_WITHOUT_SPACES else " ", frames // FRAMES_PER_POSITION
-    tokens = tuple(tokenizer.encode(space + text.strip())) if text.strip() else ()
+    text = LINE_BREAKS.sub(" ", text).strip()
+    tokens = tuple(tokenizer.encode(space + text)) if text else ()
     alignment = align_tokens(backend, features, 0, tokens, tokenizer, n_positions, language=language)
     (timings,), _ = words_by_segment([tokens], alignment, tokenizer, language=language)
     words = [
