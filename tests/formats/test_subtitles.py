@@ -113,6 +113,12 @@ def test_speech_that_is_too_fast_breaks_that_rule_alone() -> None:
     assert {each.rule for each in broken_rules(fast, subtitle_style="bbc")} == {"max_reading_speed"}
 
 
+def test_gaps_leave_the_cue_of_every_short_word_half_of_its_time() -> None:
+    short = said(" It was I", letters_s=50)
+    found = cues(spoken(*short), max_words_per_line=1)
+    assert [(start, end) for start, end, _ in found] == [(0, 30), (60, 100), (140, 970)]
+
+
 def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start() -> None:
     first = said(" I believe that this nation should commit itself to achieving the goal before")
     rest = said(" this decade is out.", start_s=first[-1][1])

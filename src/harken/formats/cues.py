@@ -274,11 +274,12 @@ class _Run:
     def _end_s(self, first: int, behind: int, next_start_s: float) -> float:
         """Return the end of a cue: that of its speech, later if there is silence for who reads, and before the next.
 
-        Cues of two who speak at once are shown at once.
+        Cues of two who speak at once are shown at once. The gap takes at most half of a cue, as of a single short word.
         """
         start_s, spoken_until_s = self._words[first].start_s, self._words[behind - 1].end_s
         read_s = max(self._rules.min_cue_s, self._width(first, behind) / self._rules.max_reading_speed)
-        latest_s = max(next_start_s, spoken_until_s) - self._rules.min_gap_s
+        next_s = max(next_start_s, spoken_until_s)
+        latest_s = max(next_s - self._rules.min_gap_s, (start_s + next_s) / 2)
         return min(max(spoken_until_s, start_s + read_s), latest_s, start_s + self._rules.max_cue_s)
 
     def _cut_until(self, behind: int, next_start_s: float) -> Iterator[Cue]:
