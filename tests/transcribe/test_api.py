@@ -20,6 +20,7 @@ import pytest
 import harken
 from audio_files import Pipe
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
+from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_words
 from harken.api import Recognizer
 from harken.audio import load_audio
@@ -374,6 +375,18 @@ def test_channels_are_transcribed_as_recordings_of_their_own_and_merged_by_time(
     assert "channel 2: " in "".join(render(result, "srt", None))
     assert progress[-1] == (result.duration_s, True)
     assert progress == sorted(progress)
+
+
+@pytest.mark.parametrize("word_timestamps", [True, False])
+def test_turns_of_channels_leave_out_their_pauses(word_timestamps: bool) -> None:
+    ann = speak_words(0, 1) + silence(4) + speak_words(2, 3, 4) + silence(2)
+    samples = stereo(ann, silence(2) + speak_words(5, 6, 7))
+    recognizer = Recognizer(ToneBackend(), TOKENIZER, "tones", speech_detector=LoudIsSpeech)
+    options = {**OPTIONS, "vad": True, "word_timestamps": word_timestamps}
+    result = recognizer.transcribe(samples, channels="apart", **options).result()
+    assert [segment.text.strip() for segment in result.segments] == ["ba co du fe gi", "ha jo ku"]
+    assert [turn.speaker for turn in result.turns] == ["channel 1", "channel 2", "channel 1"]
+    assert all(turn.end_s - turn.start_s < 2 for turn in result.turns)
 
 
 def test_a_recording_that_breaks_off_fails_after_its_segments_and_tells_its_end_once() -> None:
