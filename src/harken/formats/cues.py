@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from math import inf
+from unicodedata import category
 
 from harken.formats.base import (
     CueRules,
@@ -39,7 +40,7 @@ SHORT_WORD = 3
 """Most letters of a word that probably belongs to the next one: an article, a preposition, a conjunction."""
 
 # Costs, in cues: what it costs to cut between two words of a clause, and so on.
-CUT, SHORT_WORD_CUT, CLAUSE_CUT, TORN_WORD = 4.0, 6.0, 1.2, 12.0
+CUT, SHORT_WORD_CUT, CLAUSE_CUT, TORN_WORD, TORN_MARK = 4.0, 6.0, 1.2, 12.0, 24.0
 SENTENCE_INSIDE, PAUSE_INSIDE = 1.5, 1.5  # the latter a second
 ALONE = 10.0
 UNEVEN = 20.0  # lines, by the square of what they differ from the mean, in relation to it
@@ -330,6 +331,12 @@ class _Run:
 
 def _cut_cost(before: str, after: str) -> float:
     """Return what a cut between two words tears apart: nothing at the end of a sentence."""
+    if (
+        _is_mark(before, -1, ("Ps", "Pi"))
+        or _is_mark(after, 0, ("Pe", "Pf", "Po"))
+        or not columns(after.strip()[0])
+    ):
+        return TORN_MARK
     if SENTENCE_END.search(before) and not _ABBREVIATION.match(before):
         return 0.0
     if _CLAUSE_END.search(before):
@@ -339,3 +346,9 @@ def _cut_cost(before: str, after: str) -> float:
     if not after[:1].isspace():
         return TORN_WORD
     return SHORT_WORD_CUT if len(before.strip()) <= SHORT_WORD else CUT
+
+
+def _is_mark(word: str, position: int, categories: Sequence[str]) -> bool:
+    """Return whether a word has only marks, and at a position one of some categories, as of brackets that open."""
+    marks = word.strip()
+    return category(marks[position]) in categories and not any(map(str.isalnum, marks))
