@@ -8,6 +8,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from math import ceil
 from typing import NamedTuple
+from unicodedata import combining, normalize
 
 import numpy as np
 
@@ -180,8 +181,8 @@ def _pauses(text: str, recognized: Sequence[Word], language: str) -> Iterator[tu
     recognized_units = [(match[0], word) for word in recognized for match in re.finditer(unit, word.text)]
     matcher = SequenceMatcher(
         None,
-        [normalize_phrase(match[0]) for match in text_units],
-        [normalize_phrase(part) for part, _ in recognized_units],
+        [_letters(match[0]) for match in text_units],
+        [_letters(part) for part, _ in recognized_units],
         autojunk=False,
     )
     for block in matcher.get_matching_blocks():
@@ -189,3 +190,8 @@ def _pauses(text: str, recognized: Sequence[Word], language: str) -> Iterator[tu
             (_, before), (_, word) = recognized_units[block.b + offset - 1 : block.b + offset + 1]
             if word is not before:
                 yield text_units[block.a + offset].start(), before.end_s, word.start_s
+
+
+def _letters(text: str) -> str:
+    """Return a text without accents and vowel marks, which one of two texts of the same words may leave out."""
+    return normalize_phrase("".join(char for char in normalize("NFKD", text) if not combining(char)))
