@@ -506,7 +506,8 @@ class Recognizer:
         Raises
         ------
         AudioError
-            If the recording cannot be read; or if one longer than a window has no word of the text in a whole window.
+            If the recording cannot be read; or if one longer than a window has speech, but no word of the text, in a
+            whole window.
         OptionError
             If more text falls on a window than fits into the decoder (about 440 tokens), or as for `transcribe`.
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from heapq import merge
-from itertools import chain
+from itertools import chain, islice, takewhile
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from threading import RLock
 from typing import TypeVar
 
 from harken.decoding import DecodeStats
 from harken.errors import HarkenError
 from harken.results import DroppedSegment, Segment, SpeakerTurn, Transcript, Word, speakers_of
+from harken.speakers.clustering import MAX_PAUSE_S
 from harken.speakers.diarizer import Diarization
 from harken.transcribe import RecordingTranscriber, Scheduler
 from harken.transcribe.options import ProgressCallback
 
 SpokenT = TypeVar("SpokenT", Segment, Word)
+Stretch = tuple[float, float]
+"""Start and end in seconds."""
 _by_start: Callable[[Segment], float] = attrgetter("start_s")
 
 
@@ -433,12 +437,23 @@ def _with_channel(spoken: SpokenT, channel: int) -> SpokenT:
 
 
 def _turns(transcript: Transcript, channel: int, named: Iterable[Segment]) -> Iterator[SpeakerTurn]:
-    """Yield the turns of a channel: its segments, unless its speakers are told apart."""
+    """Yield the turns of a channel: its segments without the pauses in them, unless its speakers are told apart."""
     if transcript.speakers is None:
-        for segment in named:
-            yield SpeakerTurn(start_s=segment.start_s, end_s=segment.end_s, speaker=_name(channel))
+        spoken = [span for segment in named for span in _spoken(segment, transcript.speech)]
+        for start_s, end_s in _joined([spoken], MAX_PAUSE_S) or ():
+            yield SpeakerTurn(start_s=start_s, end_s=end_s, speaker=_name(channel))
     for turn in transcript.turns:
         yield replace(turn, speaker=_name(channel, turn.speaker))
+
+
+def _spoken(segment: Segment, speech: Sequence[Stretch] | None) -> Sequence[Stretch]:
+    """Return the stretches of a segment in which somebody speaks: its words, or the detected speech in it."""
+    if segment.words:
+        return [(word.start_s, word.end_s) for word in segment.words]
+    first = bisect_right(speech or (), segment.start_s, key=itemgetter(1))
+    near = takewhile(lambda region: region[0] < segment.end_s, islice(speech or (), first, None))
+    inside = [(max(start_s, segment.start_s), min(end_s, segment.end_s)) for start_s, end_s in near]
+    return inside or [(segment.start_s, segment.end_s)]
 
 
 def _renumbered(dropped: Iterable[DroppedSegment], segments: Sequence[Segment]) -> Iterator[DroppedSegment]:
@@ -448,16 +463,17 @@ def _renumbered(dropped: Iterable[DroppedSegment], segments: Sequence[Segment]) 
         yield replace(each, segment=replace(each.segment, index=index))
 
 
-def _joined(
-    regions: Iterable[tuple[tuple[float, float], ...] | None],
-) -> tuple[tuple[float, float], ...] | None:
-    """Return the stretches in which there is speech in any channel; None without voice activity detection."""
+def _joined(regions: Iterable[Sequence[Stretch] | None], pause_s: float = 0.0) -> tuple[Stretch, ...] | None:
+    """Return the stretches in which there is speech in any channel; None without voice activity detection.
+
+    Pauses of up to `pause_s` are left out.
+    """
     of_channels = [*regions]
     if None in of_channels:
         return None
-    found: list[tuple[float, float]] = []
+    found: list[Stretch] = []
     for start_s, end_s in sorted(chain.from_iterable(filter(None, of_channels))):
-        if found and start_s <= found[-1][1]:
+        if found and start_s <= found[-1][1] + pause_s:
             found[-1] = found[-1][0], max(found[-1][1], end_s)
         else:
             found.append((start_s, end_s))

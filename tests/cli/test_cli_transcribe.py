@@ -151,8 +151,11 @@ class TestScreen:
     def test_check_passes_subtitles_without_speech_and_goes_on_after_what_are_none(self, cli):
         AUDIO_FORMATS["wav s16"].write(Path("rain"), samples=np.zeros(3 * 16_000))
         cli.run("transcribe", "rain.wav", "--vad", "-f", "srt,vtt")
-        outcome = cli.run("check", "none.srt", "rain.wav", "rain.srt", "rain.vtt")
-        passed = "".join(f"rain.{ending}: 0 of 0 cues with a broken rule\n" for ending in ("srt", "vtt"))
+        Path("titled.vtt").write_text("WEBVTT - rain\nKind: captions\n")
+        outcome = cli.run("check", "none.srt", "rain.wav", "rain.srt", "rain.vtt", "titled.vtt")
+        passed = "".join(
+            f"{name}: 0 of 0 cues with a broken rule\n" for name in ("rain.srt", "rain.vtt", "titled.vtt")
+        )
         assert (outcome.code, outcome.out) == (1, passed)
         assert [line.split(":")[1] for line in outcome.err.splitlines()] == [" none.srt", " rain.wav"]
 

@@ -107,10 +107,35 @@ def test_wide_characters_count_as_such() -> None:
     assert broken_rules(written("srt", spoken(*chinese), subtitle_style="plain")) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "width"),
+    [
+        (" C'est | « | beau | » | : | je | vous | le | dis | ; | allez | y | ! | Oui | ?", 12),
+        ("他|说|：“|你|看|过|《|红|楼|梦|》|吗|？”|我|在|（|家|里|）|看|过|，|“|很|好|看|”|。", 7),
+        ("ส|ว|ั|ส|ด|ี|ค|ร|ั|บ|ว|ั|น|น|ี้|อ|า|ก|า|ศ|ด|ี|ม|า|ก", 5),
+    ],
+    ids=["French", "Chinese", "Thai"],
+)
+def test_no_line_begins_with_a_mark_that_closes_nor_ends_with_one_that_opens(words: str, width: int) -> None:
+    spans = [(0.3 * i, 0.3 * i + 0.3, word) for i, word in enumerate(words.replace(" | ", "| ").split("|"))]
+    found = cues(spoken(*spans), max_line_width=width)
+    lines = [line for _, _, text in found for line in text.split("\n")]
+    assert "".join(lines).replace(" ", "") == words.replace("|", "").replace(" ", "")
+    assert [
+        line for line in lines if line[0] in "»:;!?》）”，。？" or line[-1] in "«《（“" or not columns(line[0])
+    ] == []
+
+
 def test_speech_that_is_too_fast_breaks_that_rule_alone() -> None:
     shells = " She sells sea shells by the sea shore, and the shells she sells are sea shells."
     fast = written("vtt", spoken(*said(shells, letters_s=40)), subtitle_style="bbc")
     assert {each.rule for each in broken_rules(fast, subtitle_style="bbc")} == {"max_reading_speed"}
+
+
+def test_gaps_leave_the_cue_of_every_short_word_half_of_its_time() -> None:
+    short = said(" It was I", letters_s=50)
+    found = cues(spoken(*short), max_words_per_line=1)
+    assert [(start, end) for start, end, _ in found] == [(0, 30), (60, 100), (140, 970)]
 
 
 def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start() -> None:

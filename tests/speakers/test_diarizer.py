@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.speakers import BOTH, EMBEDDINGS, FIRST, SECOND, SILENCE, THIRD, conversation, level_diarizer
+from fakes.speakers import (
+    BOTH,
+    EMBEDDINGS,
+    FIRST,
+    SECOND,
+    SILENCE,
+    THIRD,
+    LevelEmbedding,
+    conversation,
+    level_diarizer,
+)
 from harken.errors import CheckpointError, OptionError
 from harken.results import SpeakerTurn
 from harken.speakers import live
@@ -127,6 +137,26 @@ def test_blocks_are_passed_on_and_the_end_is_heard_when_reading_fails():
         passed.extend(diarization.listen(failing()))
     assert sum(map(len, passed)) == 48_000
     assert len(diarization.turns) == 1
+
+
+def test_the_turns_so_far_are_known_when_a_signal_ends_the_recording(monkeypatch):
+    """Within a block of any length, of which some windows have been heard."""
+    samples = conversation((FIRST, 30), (SECOND, 60))
+    diarization, heard = level_diarizer().begin(), itertools.count(1)
+    embed = LevelEmbedding.embed
+
+    def interrupted(model, pieces):
+        if next(heard) == 3:
+            raise KeyboardInterrupt
+        return embed(model, pieces)
+
+    monkeypatch.setattr(LevelEmbedding, "embed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(diarization.listen([samples]))
+    first, second = diarization.turns
+    assert (first.start_s, first.speaker, second.speaker) == (0, "A", "B")
+    assert first.end_s == second.start_s == pytest.approx(30, abs=TOLERANCE_S)
+    assert 40 < second.end_s < 60
 
 
 def test_more_pieces_than_a_block_are_clustered_block_by_block(monkeypatch):

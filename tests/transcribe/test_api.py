@@ -20,6 +20,7 @@ import pytest
 import harken
 from audio_files import Pipe
 from fakes.backends import WINDOW_POSITIONS, WINDOW_S, TranscriptBackend, window_text
+from fakes.speech_detector import LoudIsSpeech
 from fakes.tone_backend import LETTER_OPTIONS, ToneBackend, ToneSpeech, silence, speak_words
 from harken.api import Recognizer
 from harken.audio import load_audio
@@ -171,6 +172,15 @@ class TestAlign:
         assert [word.text for word in words] == ["你", "好"]
         assert 0 <= words[0].start_s <= words[0].end_s == words[1].start_s <= words[1].end_s <= WINDOW_S
         assert use_texts(ONE).align(samples, " ") == ()
+
+    @pytest.mark.parametrize("language", ["en", "zh"])
+    def test_words_are_the_same_however_the_lines_of_the_text_are_broken(self, language: str) -> None:
+        def align(text: str) -> tuple[harken.Word, ...]:
+            return use_texts(ONE).align(NOISE[: round(WINDOW_S * 16_000)], text, language=language, vad=False)
+
+        words = align("one two three")
+        assert words == align("\none\r\n\r\n two\n\tthree \n")
+        assert all(word.text.strip() for word in words)
 
     def test_the_language_is_looked_for_where_it_is_not_given(self) -> None:
         model = use_texts(ONE)
@@ -403,6 +413,18 @@ def test_threads_that_iterate_over_channels_get_the_same_segments_also_while_the
     assert not was_finished
     assert [each.result() for each in lists] == [[*work.result().segments]] * 4
     assert work.finished
+
+
+@pytest.mark.parametrize("word_timestamps", [True, False])
+def test_turns_of_channels_leave_out_their_pauses(word_timestamps: bool) -> None:
+    ann = speak_words(0, 1) + silence(4) + speak_words(2, 3, 4) + silence(2)
+    samples = stereo(ann, silence(2) + speak_words(5, 6, 7))
+    recognizer = Recognizer(ToneBackend(), TOKENIZER, "tones", speech_detector=LoudIsSpeech)
+    options = {**OPTIONS, "vad": True, "word_timestamps": word_timestamps}
+    result = recognizer.transcribe(samples, channels="apart", **options).result()
+    assert [segment.text.strip() for segment in result.segments] == ["ba co du fe gi", "ha jo ku"]
+    assert [turn.speaker for turn in result.turns] == ["channel 1", "channel 2", "channel 1"]
+    assert all(turn.end_s - turn.start_s < 2 for turn in result.turns)
 
 
 def test_a_recording_that_breaks_off_fails_after_its_segments_and_tells_its_end_once() -> None:

@@ -343,6 +343,13 @@ def recognized(words: str) -> list[Word]:
             *(" call 0-1| me 1-2| fish 2-7| some 8-8.5| years 8.6-9| ago 9-12", "en"),
             [("Call me Ishmael. Some ", 8.55), ("years ago", 13.0)],
         ),
+        # Vowel marks and accents may be written or not.
+        ("قَالَ رَبِّ", " قال 0-1| رب 8-11", "ar", [("قَالَ ", 4.5), ("رَبِّ", 12.0)]),
+        ("e\u0301te\u0301 Élan", " été 0-1| élan 8-11", "fr", [("e\u0301te\u0301 ", 4.5), ("Élan", 12.0)]),
+        # A chunk without text lies in long silence.
+        ("a b", " a 12-13| b 14-15", "en", [("", 8.0), ("a b", 16.0)]),
+        ("a b c", " a 0-1| b 2-3| c 22-23", "en", [("a b ", 7.75), ("", 17.25), ("c", 24.0)]),
+        ("a b", " a 0-1| b 2-3", "en", [("a b", 7.0), ("", 15.0)]),
         ("你好世界再见", "你好 0-2|世界 6-8|再见 8-12", "zh", [("你好世界", 8.0), ("再见", 13.0)]),
     ],
 )

@@ -141,8 +141,8 @@ def read_cues(path: str | os.PathLike[str]) -> list[Cue]:
     except UnicodeDecodeError as error:
         raise ManifestError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
     cues = [*parse_cues(text)]
-    # Without speech an srt file is empty, and a vtt file its heading.
-    if not cues and text.strip().partition("\n")[0] not in ("", "WEBVTT"):
+    # Without speech an srt file is empty, and a vtt file its heading, which may go on after this word.
+    if not cues and text.split(maxsplit=1)[:1] not in ([], ["WEBVTT"]):
         raise ManifestError(f"{path}: has no subtitles; {_ALLOWED}")
     return cues
 

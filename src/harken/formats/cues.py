@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from math import inf
+from unicodedata import category
 
 from harken.formats.base import (
     CueRules,
@@ -39,7 +40,7 @@ SHORT_WORD = 3
 """Most letters of a word that probably belongs to the next one: an article, a preposition, a conjunction."""
 
 # Costs, in cues: what it costs to cut between two words of a clause, and so on.
-CUT, SHORT_WORD_CUT, CLAUSE_CUT, TORN_WORD = 4.0, 6.0, 1.2, 12.0
+CUT, SHORT_WORD_CUT, CLAUSE_CUT, TORN_WORD, TORN_MARK = 4.0, 6.0, 1.2, 12.0, 24.0
 SENTENCE_INSIDE, PAUSE_INSIDE = 1.5, 1.5  # the latter a second
 ALONE = 10.0
 UNEVEN = 20.0  # lines, by the square of what they differ from the mean, in relation to it
@@ -274,11 +275,12 @@ class _Run:
     def _end_s(self, first: int, behind: int, next_start_s: float) -> float:
         """Return the end of a cue: that of its speech, later if there is silence for who reads, and before the next.
 
-        Cues of two who speak at once are shown at once.
+        Cues of two who speak at once are shown at once. The gap takes at most half of a cue, as of a single short word.
         """
         start_s, spoken_until_s = self._words[first].start_s, self._words[behind - 1].end_s
         read_s = max(self._rules.min_cue_s, self._width(first, behind) / self._rules.max_reading_speed)
-        latest_s = max(next_start_s, spoken_until_s) - self._rules.min_gap_s
+        next_s = max(next_start_s, spoken_until_s)
+        latest_s = max(next_s - self._rules.min_gap_s, (start_s + next_s) / 2)
         return min(max(spoken_until_s, start_s + read_s), latest_s, start_s + self._rules.max_cue_s)
 
     def _cut_until(self, behind: int, next_start_s: float) -> Iterator[Cue]:
@@ -329,6 +331,12 @@ class _Run:
 
 def _cut_cost(before: str, after: str) -> float:
     """Return what a cut between two words tears apart: nothing at the end of a sentence."""
+    if (
+        _is_mark(before, -1, ("Ps", "Pi"))
+        or _is_mark(after, 0, ("Pe", "Pf", "Po"))
+        or not columns(after.strip()[0])
+    ):
+        return TORN_MARK
     if SENTENCE_END.search(before) and not _ABBREVIATION.match(before):
         return 0.0
     if _CLAUSE_END.search(before):
@@ -338,3 +346,9 @@ def _cut_cost(before: str, after: str) -> float:
     if not after[:1].isspace():
         return TORN_WORD
     return SHORT_WORD_CUT if len(before.strip()) <= SHORT_WORD else CUT
+
+
+def _is_mark(word: str, position: int, categories: Sequence[str]) -> bool:
+    """Return whether a word has only marks, and at a position one of some categories, as of brackets that open."""
+    marks = word.strip()
+    return category(marks[position]) in categories and not any(map(str.isalnum, marks))

@@ -160,14 +160,10 @@ class SpeechPieces:
         self.n_samples += len(samples)
         self._buffer = np.concatenate([self._buffer, samples])
         hop = HOP_FRAMES * STEP_SAMPLES
-        n_complete = max(0, (len(self._buffer) - WINDOW_SAMPLES) // hop + 1)
-        starts = range(0, n_complete * hop, hop)
-        for i in range(0, n_complete, MAX_BATCH_WINDOWS):
-            batch = [
-                self._buffer[start : start + WINDOW_SAMPLES] for start in starts[i : i + MAX_BATCH_WINDOWS]
-            ]
-            self._add_windows(np.stack(batch))
-        self._buffer = self._buffer[n_complete * hop :]
+        while n_complete := max(0, (len(self._buffer) - WINDOW_SAMPLES) // hop + 1):
+            starts = range(0, min(n_complete, MAX_BATCH_WINDOWS) * hop, hop)
+            self._add_windows(np.stack([self._buffer[start : start + WINDOW_SAMPLES] for start in starts]))
+            self._buffer = self._buffer[starts.stop :]  # at once, as a signal may end the recording here
 
     def flush(self) -> None:
         """End the recording: what no window has decided on yet is the end of a last one, padded with silence."""
@@ -175,7 +171,8 @@ class SpeechPieces:
         self._ended = len(self._buffer) > decided
         if self._ended:
             window = np.zeros((1, WINDOW_SAMPLES), np.float32)
-            window[0, : len(self._buffer)] = self._buffer
+            rest = self._buffer[:WINDOW_SAMPLES]  # more of them wait where a signal has ended the recording
+            window[0, : len(rest)] = rest
             self._add_windows(window)
         self._buffer = np.empty(0, np.float32)
 

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
+from math import ceil
 from typing import NamedTuple
+from unicodedata import combining, normalize
 
 import numpy as np
 
@@ -23,6 +25,9 @@ from harken.transcribe.window_decoder import AudioWindow, WindowDecoder
 from harken.transcribe.word_boundaries import fit_to_speech
 from harken.transcribe.word_timestamps import align_tokens, words_by_segment
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, TIMESTAMP_STEP_S
+
+LINE_BREAKS = re.compile(r"[^\S\u00a0\u202f]+")
+"""White space at which a line may be broken: all but no-break spaces."""
 
 
 def force_align(window_decoder: WindowDecoder, blocks: Iterator[Floats], text: str) -> Iterator[Word]:
@@ -89,7 +94,8 @@ def _align_window(
         (probabilities,) = window_decoder.languages_of(features)
         language = next(iter(probabilities))
     space, n_positions = "" if language in LANGUAGES_WITHOUT_SPACES else " ", frames // FRAMES_PER_POSITION
-    tokens = tuple(tokenizer.encode(space + text.strip())) if text.strip() else ()
+    text = LINE_BREAKS.sub(" ", text).strip()
+    tokens = tuple(tokenizer.encode(space + text)) if text else ()
     alignment = align_tokens(backend, features, 0, tokens, tokenizer, n_positions, language=language)
     (timings,), _ = words_by_segment([tokens], alignment, tokenizer, language=language)
     words = [
@@ -115,7 +121,7 @@ class TextChunk(NamedTuple):
 
 
 class _Anchor(NamedTuple):
-    """A position in text and recording between two recognized words that also follow each other in the text."""
+    """A position in the text, and in the pause between recognized words at which it is spoken."""
 
     text_index: int
     time_s: float
@@ -128,24 +134,28 @@ def split_text(
     """Yield the chunks of a text in order; joined they are the text, and together they cover the recording.
 
     Each chunk ends in the longest pause between recognized words in the second half of the time it may have, if there
-    is one. The language decides whether words are separated by spaces.
+    is one; one without text lies in longer silence. The language decides whether words are separated by spaces.
 
     Raises
     ------
     AudioError
-        If no recognized words match the text for longer than a chunk may be.
+        If no recognized words match the text for longer than a chunk may be, silence left out.
     """
-    anchors = list(_anchors(text, recognized, language))
+    pauses = [*_pauses(text, recognized, language)]
+    if pauses:
+        at_ends = (0, 0.0, recognized[0].start_s), (len(text), recognized[-1].end_s, duration_s)
+        pauses += [each for each in at_ends if each[2] - each[1] > max_chunk_s]
+    anchors = [anchor for pause in pauses for anchor in _anchors(*pause, max_chunk_s)]
     start, start_s = 0, 0.0
     while duration_s - start_s > max_chunk_s:
         in_reach = [
-            at for at in anchors if start_s < at.time_s <= start_s + max_chunk_s and at.text_index > start
+            at for at in anchors if start_s < at.time_s <= start_s + max_chunk_s and at.text_index >= start
         ]
         in_second_half = [at for at in in_reach if at.time_s > start_s + max_chunk_s / 2]
         if not in_reach:
             raise AudioError(
                 f"the recording does not match the text from {start_s:.2f} s on; "
-                f"allowed are at most {max_chunk_s:g} s without a matching word"
+                f"allowed are at most {max_chunk_s:g} s of speech without a matching word"
             )
         anchor = max(in_second_half or in_reach, key=lambda at: (at.pause_s, at.time_s))
         yield TextChunk(text[start : anchor.text_index], start_s, anchor.time_s)
@@ -153,23 +163,35 @@ def split_text(
     yield TextChunk(text[start:], start_s, duration_s)
 
 
-def _anchors(text: str, recognized: Sequence[Word], language: str) -> Iterator[_Anchor]:
-    """Yield an anchor for every two words that follow each other both in the text and in the transcription."""
+def _anchors(text_index: int, start_s: float, end_s: float, max_chunk_s: float) -> Iterator[_Anchor]:
+    """Yield the anchor in the middle of a pause, or several if it is longer than a chunk may be."""
+    parts = max(2, ceil(2 * (end_s - start_s) / max_chunk_s))
+    for part in range(1, parts):
+        time_s = start_s + (end_s - start_s) * part / parts
+        yield _Anchor(text_index=text_index, time_s=time_s, pause_s=end_s - start_s)
+
+
+def _pauses(text: str, recognized: Sequence[Word], language: str) -> Iterator[tuple[int, float, float]]:
+    """Yield the pause between every two words that follow each other both in the text and in the transcription.
+
+    Each is the index in the text of the word behind it, its start and its end.
+    """
     unit = r"\S" if language in LANGUAGES_WITHOUT_SPACES else r"\S+"
     text_units = list(re.finditer(unit, text))
     recognized_units = [(match[0], word) for word in recognized for match in re.finditer(unit, word.text)]
     matcher = SequenceMatcher(
         None,
-        [normalize_phrase(match[0]) for match in text_units],
-        [normalize_phrase(part) for part, _ in recognized_units],
+        [_letters(match[0]) for match in text_units],
+        [_letters(part) for part, _ in recognized_units],
         autojunk=False,
     )
     for block in matcher.get_matching_blocks():
         for offset in range(1, block.size):
             (_, before), (_, word) = recognized_units[block.b + offset - 1 : block.b + offset + 1]
             if word is not before:
-                yield _Anchor(
-                    text_index=text_units[block.a + offset].start(),
-                    time_s=(before.end_s + word.start_s) / 2,
-                    pause_s=word.start_s - before.end_s,
-                )
+                yield text_units[block.a + offset].start(), before.end_s, word.start_s
+
+
+def _letters(text: str) -> str:
+    """Return a text without accents and vowel marks, which one of two texts of the same words may leave out."""
+    return normalize_phrase("".join(char for char in normalize("NFKD", text) if not combining(char)))
