@@ -37,7 +37,7 @@ from harken.streaming import (
     SpeechStarted,
 )
 from harken.streaming.config import FINALS
-from harken.types import SAMPLE_RATE
+from harken.types import HOP_SAMPLES, SAMPLE_RATE
 from session_events import check_events, final_text, group_utterances, run_session
 from tiny_models import TOKENIZER
 
@@ -105,6 +105,21 @@ def test_stream_that_ends_within_a_word_has_that_word(finals: str) -> None:
     stopped = (silence(0.5) + speak_words(0, 1, 2)).samples[: -round(0.25 * SAMPLE_RATE)]
     (utterance,) = check_events(run_session(open_session(finals=finals), stopped), len(stopped))
     assert (utterance.text, utterance.reason) == (" ba co du", "close")
+
+
+def test_a_stream_of_one_utterance_is_transcribed_as_its_recording_to_the_last_sample() -> None:
+    class RecordingBackend(ToneBackend):
+        def encode(self, mel: Floats, positions: SparsePositions | None = None) -> ToneFeatures:
+            heard.append(mel)
+            return super().encode(mel, positions)
+
+    heard: list[Floats] = []
+    samples = speak_words(0, 1, 2).samples[: HOP_SAMPLES * 100 + HOP_SAMPLES // 2]
+    events = run_session(open_session(RecordingBackend()), samples)
+    text = listener(RecordingBackend()).transcribe(samples, **LETTER_OPTIONS).text
+    assert final_text(events).strip() == text != ""
+    live, offline = heard
+    np.testing.assert_array_equal(live, offline)
 
 
 @pytest.mark.parametrize("finals", FINALS)

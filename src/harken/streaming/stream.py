@@ -233,7 +233,7 @@ class Stream:
         exact |= self._turn_frame is not None  # the final of its first part has waited
         response = ModelResponse()
         if exact:
-            if request := self._final_request(utterance, utterance_end.frame, utterance_end.is_continued):
+            if request := self._final_request(utterance, utterance_end):
                 response = yield request
         elif not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
             utterance.finalize_last()
@@ -253,18 +253,19 @@ class Stream:
         self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, response, reason=utterance_end.reason)
         self._record_load(response)
 
-    def _final_request(
-        self, utterance: ActiveUtterance, end_frame: int, is_continued: bool
-    ) -> FinalRequest | None:
+    def _final_request(self, utterance: ActiveUtterance, utterance_end: UtteranceEnd) -> FinalRequest | None:
         """Return the request for an exact final; None if it waits for the next part of the turn."""
         is_first = self._turn_frame is None
         first_frame = utterance.start_frame if self._turn_frame is None else self._turn_frame
-        waits = self._options.finals == "turns" and is_continued and end_frame - first_frame < MAX_TURN_FRAMES
+        is_short = utterance_end.frame - first_frame < MAX_TURN_FRAMES
+        waits = self._options.finals == "turns" and utterance_end.is_continued and is_short
         self._turn_frame = first_frame if waits else None
         if waits:
             return None
+        # The samples of the last, incomplete frame of a stream count in its transcription as a recording too.
+        end = self._samples.end if utterance_end.reason == "close" else utterance_end.frame * HOP_SAMPLES
         return FinalRequest(
-            samples=self._samples.between(first_frame * HOP_SAMPLES, end_frame * HOP_SAMPLES),
+            samples=self._samples.between(first_frame * HOP_SAMPLES, end),
             start_s=first_frame / FRAMES_PER_SECOND,
             draft_tokens=utterance.tokens if is_first else (),
         )
