@@ -37,6 +37,7 @@ from harken.streaming import (
     SpeechStarted,
 )
 from harken.streaming.config import FINALS
+from harken.transcribe import TranscribeOptions
 from harken.types import HOP_SAMPLES, SAMPLE_RATE
 from session_events import check_events, final_text, group_utterances, run_session
 from tiny_models import TOKENIZER
@@ -336,6 +337,8 @@ def test_options_that_mean_nothing_in_a_stream_are_refused() -> None:
     for name, value in {"clip_timestamps": (0.0, 3.0), "prefix": "a", "vad": False}.items():
         with pytest.raises(OptionError, match=f"{name}=.*: allowed is none in a live stream"):
             listener(ToneBackend()).stream(**{name: value})
+        with pytest.raises(OptionError, match=f"{name}=.*: allowed is none in a live stream"):
+            listener(ToneBackend()).stream(TranscribeOptions(**{name: value}))
 
 
 def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:
