@@ -48,6 +48,7 @@ from harken.streaming.worker import (
     PartialRequest,
     RequestGenerator,
 )
+from harken.transcribe.language_id import LanguageProbabilities
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
 SAMPLES_PER_POSITION = FRAMES_PER_POSITION * HOP_SAMPLES
@@ -132,7 +133,7 @@ class Stream:
         self._shown_text: tuple[str, str] = ("", "")
         self._shown_tokens = 0
         self._context_tokens: tuple[int, ...] = ()
-        self._last_language: str | None = None
+        self._languages: LanguageProbabilities = {}  # of the stream so far
         self._n_segments = 0
         if plan.level:
             self._emit_load(level=plan.level, lag_s=0.0, detail=plan.detail)
@@ -197,7 +198,7 @@ class Stream:
             start_frame=utterance_start.frame,
             committed=split.next_committed if split else [],
             tentative=split.next_tentative if split else (),
-            language=self._last_language if split else None,
+            language=split.language if split else None,
         )
         self._shown_text, self._shown_tokens = ("", ""), len(self._utterance.committed)
         self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND, ModelResponse())
@@ -244,7 +245,10 @@ class Stream:
             self._split = utterance.split(utterance_end.frame, self._worker.tokenizer)
             committed = self._split.finished_tokens
         final_segments = response.segments if exact else self._committed_segments(utterance, committed)
-        self._last_language = utterance.language or self._last_language
+        if response.segments:
+            self._languages = response.languages
+        elif not exact and utterance.language:
+            self._languages = {utterance.language: 1.0}
         for segment in final_segments:
             self._emit(FinalSegment, segment.end_s, response, segment=replace(segment, index=self._n_segments))
             self._n_segments += 1
@@ -268,6 +272,7 @@ class Stream:
             samples=self._samples.between(first_frame * HOP_SAMPLES, end),
             start_s=first_frame / FRAMES_PER_SECOND,
             draft_tokens=utterance.tokens if is_first else (),
+            languages=self._languages,
         )
 
     def _decode_last_chunk(
@@ -350,7 +355,7 @@ class Stream:
             draft_tokens=utterance.tentative,
             context_tokens=self._context_tokens,
             language=utterance.language,
-            previous_language=self._last_language,
+            previous_language=max(self._languages, key=self._languages.__getitem__, default=None),
             committed_end=utterance.committed[-1].end_position if utterance.committed else 0,
             speech=self._speech_of(utterance, chunk.positions),
         )
