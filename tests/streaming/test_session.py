@@ -134,6 +134,18 @@ def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals: str) ->
     assert [(each.text, each.reason) for each in found] == [(" ba co", "flush"), (" du fe", "close")]
 
 
+@pytest.mark.parametrize("finals", FINALS)
+def test_an_utterance_is_conditioned_on_the_text_before_it_if_that_was_asked_for(finals: str) -> None:
+    for conditioned in (True, False):
+        backend = ToneBackend()
+        session = open_session(backend, finals=finals, condition_on_previous_text=conditioned)
+        session.feed((SENTENCE + speak_words(0, 1)).samples)
+        session.close()
+        (last_prompt,) = backend.sessions[-1].read[0]
+        text = TOKENIZER.encode(" ba co du mi.")
+        assert (last_prompt[: len(text) + 1] == (TOKENIZER.sot_prev, *text)) == conditioned
+
+
 def test_short_sentence_is_heard_with_its_continuation() -> None:
     speech = silence(0.5) + speak_words(0, 9) + silence(1.0) + speak_words(1, 2) + silence(2.0)
     (utterance,) = group_utterances(events_of(speech))

@@ -252,8 +252,7 @@ class Stream:
         for segment in final_segments:
             self._emit(FinalSegment, segment.end_s, response, segment=replace(segment, index=self._n_segments))
             self._n_segments += 1
-        if self._worker.options.condition_on_previous_text:
-            self._context_tokens = self._extended_context(final_segments)
+        self._context_tokens = self._context_after(final_segments)
         self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, response, reason=utterance_end.reason)
         self._record_load(response)
 
@@ -272,6 +271,7 @@ class Stream:
             samples=self._samples.between(first_frame * HOP_SAMPLES, end),
             start_s=first_frame / FRAMES_PER_SECOND,
             draft_tokens=utterance.tokens if is_first else (),
+            context_tokens=self._context_tokens,
             languages=self._languages,
         )
 
@@ -296,8 +296,12 @@ class Stream:
             self._replacements.apply(segment, streamed=True) for segment in sentences if segment.text.strip()
         ]
 
-    def _extended_context(self, final_segments: Sequence[Segment]) -> tuple[int, ...]:
+    def _context_after(self, final_segments: Sequence[Segment]) -> tuple[int, ...]:
         """Return the tokens before the next utterance, as many as can fit into a prompt."""
+        options = self._worker.options
+        too_hot = any(segment.temperature > options.prompt_reset_temperature for segment in final_segments)
+        if too_hot or not options.condition_on_previous_text:
+            return ()
         eot, max_tokens = self._worker.tokenizer.eot, self._worker.backend.dims.n_text_ctx
         tokens = (token for segment in final_segments for token in segment.tokens if token < eot)
         return (*self._context_tokens, *tokens)[-max_tokens:]

@@ -37,6 +37,8 @@ class FinalRequest:
         Start of the utterance in the stream.
     draft_tokens : tuple of int
         Tokens of its last hypothesis, with timestamps or without.
+    context_tokens : tuple of int
+        As for `PartialRequest`.
     languages : mapping
         Probability of each language in the stream before it; empty at its start.
     """
@@ -44,6 +46,7 @@ class FinalRequest:
     samples: Floats
     start_s: float
     draft_tokens: tuple[int, ...] = ()
+    context_tokens: tuple[int, ...] = ()
     languages: LanguageProbabilities = field(default_factory=dict)
 
 
@@ -269,6 +272,7 @@ def final_pass(
             window_decoder,
             stream_audio(request.samples),
             draft_tokens=request.draft_tokens,
+            previous_tokens=request.context_tokens,
             languages=request.languages,
         )
         for request in requests

@@ -45,6 +45,8 @@ class RecordingTranscriber:
     callbacks : Callbacks or None
     draft_tokens : tuple of int
         Tokens expected at the beginning: the draft of the first window.
+    previous_tokens : tuple of int
+        Text tokens before the recording, for the prompt.
     languages : mapping or None
         Of an utterance of a stream, `language_posterior` of the one before it; empty for the first one.
     draft : str or None
@@ -85,6 +87,7 @@ class RecordingTranscriber:
         callbacks: Callbacks | None = None,
         *,
         draft_tokens: tuple[int, ...] = (),
+        previous_tokens: tuple[int, ...] = (),
         languages: LanguageProbabilities | None = None,
         draft: str | None = None,
         journal: Journal | None = None,
@@ -126,9 +129,8 @@ class RecordingTranscriber:
         self._journal = journal
         self._n_chains_opened = 0
         self._exhausted = self.reads_on = False
-        self._context = ChainContext(
-            () if self.options.carry_initial_prompt else tuple(window_decoder.initial_prompt_tokens)
-        )
+        initial = () if self.options.carry_initial_prompt else window_decoder.initial_prompt_tokens
+        self._context = ChainContext((*initial, *previous_tokens))
         self._n_segments = 0
         self._replacements = self.options.replacements()
         self._decoded_until_s = self._reported_s = 0.0
