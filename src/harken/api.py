@@ -537,7 +537,7 @@ class Recognizer:
         Parameters
         ----------
         options : TranscribeOptions, optional
-            As for `transcribe`; clips and timestamps have no effect.
+            As for `transcribe`, without `batch_size`, `channels`, `clip_timestamps`, `prefix` and `vad`.
         stream_options : StreamOptions, optional
         clock : callable, optional
             Returns seconds. The session measures computing times by it and adapts to them. With None nothing is
@@ -631,13 +631,14 @@ class Recognizer:
     ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
         """Return the parts of a live session: its model worker, its options and its latency plan."""
         checked_value("clock", clock, Callable[[], float] | None)
-        if ignored := given.keys() & OFFLINE_ONLY:
-            raise OptionError(min(ignored), given[min(ignored)], "none in a live stream")
         stream_options = options_or_default("stream_options", stream_options, StreamOptions)
         stream_options = replace(stream_options, **pop_fields(StreamOptions, given))
         if with_words:  # to which speakers are given
             given |= {"word_timestamps": True}
         options = self._resolve_options(options, given, others=(StreamOptions,))
+        for name in OFFLINE_ONLY:
+            if (value := getattr(options, name)) != getattr(TranscribeOptions(), name):
+                raise OptionError(name, value, "none in a live stream")
         # Streamed tokens are the draft of the final text, also without an assistant.
         speculator = self.speculator or SpeculativeDecoder(clock or (lambda: 0.0))
         window_decoder = self._window_decoder(options, speculator, clock)

@@ -37,7 +37,8 @@ from harken.streaming import (
     SpeechStarted,
 )
 from harken.streaming.config import FINALS
-from harken.types import SAMPLE_RATE
+from harken.transcribe import TranscribeOptions
+from harken.types import HOP_SAMPLES, SAMPLE_RATE
 from session_events import check_events, final_text, group_utterances, run_session
 from tiny_models import TOKENIZER
 
@@ -107,6 +108,21 @@ def test_stream_that_ends_within_a_word_has_that_word(finals: str) -> None:
     assert (utterance.text, utterance.reason) == (" ba co du", "close")
 
 
+def test_a_stream_of_one_utterance_is_transcribed_as_its_recording_to_the_last_sample() -> None:
+    class RecordingBackend(ToneBackend):
+        def encode(self, mel: Floats, positions: SparsePositions | None = None) -> ToneFeatures:
+            heard.append(mel)
+            return super().encode(mel, positions)
+
+    heard: list[Floats] = []
+    samples = speak_words(0, 1, 2).samples[: HOP_SAMPLES * 100 + HOP_SAMPLES // 2]
+    events = run_session(open_session(RecordingBackend()), samples)
+    text = listener(RecordingBackend()).transcribe(samples, **LETTER_OPTIONS).text
+    assert final_text(events).strip() == text != ""
+    live, offline = heard
+    np.testing.assert_array_equal(live, offline)
+
+
 @pytest.mark.parametrize("finals", FINALS)
 def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals: str) -> None:
     session, speech = open_session(finals=finals), silence(0.5) + speak_words(0, 1)
@@ -116,6 +132,18 @@ def test_flush_ends_the_utterance_and_speech_after_it_is_another(finals: str) ->
     events += session.feed(speak_words(2, 3).samples) + session.close()
     found = check_events(events, len(speech.samples) + len(speak_words(2, 3).samples))
     assert [(each.text, each.reason) for each in found] == [(" ba co", "flush"), (" du fe", "close")]
+
+
+@pytest.mark.parametrize("finals", FINALS)
+def test_an_utterance_is_conditioned_on_the_text_before_it_if_that_was_asked_for(finals: str) -> None:
+    for conditioned in (True, False):
+        backend = ToneBackend()
+        session = open_session(backend, finals=finals, condition_on_previous_text=conditioned)
+        session.feed((SENTENCE + speak_words(0, 1)).samples)
+        session.close()
+        (last_prompt,) = backend.sessions[-1].read[0]
+        text = TOKENIZER.encode(" ba co du mi.")
+        assert (last_prompt[: len(text) + 1] == (TOKENIZER.sot_prev, *text)) == conditioned
 
 
 def test_short_sentence_is_heard_with_its_continuation() -> None:
@@ -321,6 +349,8 @@ def test_options_that_mean_nothing_in_a_stream_are_refused() -> None:
     for name, value in {"clip_timestamps": (0.0, 3.0), "prefix": "a", "vad": False}.items():
         with pytest.raises(OptionError, match=f"{name}=.*: allowed is none in a live stream"):
             listener(ToneBackend()).stream(**{name: value})
+        with pytest.raises(OptionError, match=f"{name}=.*: allowed is none in a live stream"):
+            listener(ToneBackend()).stream(TranscribeOptions(**{name: value}))
 
 
 def test_next_session_is_measured_again_if_the_machine_was_busy() -> None:

@@ -205,6 +205,19 @@ def test_suppressed_tokens_are_not_decoded(options: dict[str, Any], text: str):
 # --- the final pass, which test_live_sessions.py compares with offline transcription -------------------------
 
 NOISE = noise_and_silence(WINDOW_S)
+
+
+def test_weak_evidence_changes_no_language_of_a_stream():
+    for languages, expected in (({}, "en"), ({"fr": 0.9, "en": 0.1}, "fr"), ({"fr": 0.1, "en": 0.9}, "en")):
+        options = replace(OPTIONS, language=None)
+        decoder = WindowDecoder(
+            TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS)), TOKENIZER, options
+        )
+        (response,) = final_pass(decoder, [FinalRequest(samples=NOISE, start_s=0.0, languages=languages)], 1)
+        assert [segment.language for segment in response.segments] == [expected]
+        assert response.languages[expected] == max(response.languages.values())
+
+
 TOKENS = window_text(0, "hello there.", 9, 9, "good day", DIMS.n_audio_ctx - 1).tokens
 
 
@@ -214,8 +227,8 @@ def test_streamed_text_without_timestamps_saves_decoder_passes():
     backend = ScriptedBackend(logits_of_texts([text], prompt_tokens, DIMS.n_vocab), 64)
     window_decoder = WindowDecoder(backend, TOKENIZER, OPTIONS, eager_decoder())
     draft = tuple(token for token in TOKENS if token < TOKENIZER.eot)
-    (segments,) = final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=draft)], 4)
-    assert [segment.text for segment in segments] == ["hello there.", "good day"]
+    (response,) = final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=draft)], 4)
+    assert [segment.text for segment in response.segments] == ["hello there.", "good day"]
     assert window_decoder.stats.forwards == 3
     assert window_decoder.stats.sampled_tokens == len(TOKENS) + 1
 
@@ -226,6 +239,7 @@ def test_each_utterance_has_its_own_segments_with_times_in_the_stream():
         backend = TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS))
         decoder = WindowDecoder(backend, TOKENIZER, options)
         found = final_pass(decoder, [FinalRequest(samples=NOISE, start_s=at_s) for at_s in (0.0, 7.0)], 1)
-        assert [(each.language, each.start_s) for (each,) in found] == [(language or "en", at) for at in (0, 7)]
+        segments = [segment for response in found for segment in response.segments]
+        assert [(each.language, each.start_s) for each in segments] == [(language or "en", at) for at in (0, 7)]
         with pytest.raises(AudioError, match="no audio"):
             final_pass(decoder, [FinalRequest(samples=np.empty(0, np.float32), start_s=0.0)], 1)

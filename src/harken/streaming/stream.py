@@ -48,6 +48,7 @@ from harken.streaming.worker import (
     PartialRequest,
     RequestGenerator,
 )
+from harken.transcribe.language_id import LanguageProbabilities
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
 SAMPLES_PER_POSITION = FRAMES_PER_POSITION * HOP_SAMPLES
@@ -132,7 +133,7 @@ class Stream:
         self._shown_text: tuple[str, str] = ("", "")
         self._shown_tokens = 0
         self._context_tokens: tuple[int, ...] = ()
-        self._last_language: str | None = None
+        self._languages: LanguageProbabilities = {}  # of the stream so far
         self._n_segments = 0
         if plan.level:
             self._emit_load(level=plan.level, lag_s=0.0, detail=plan.detail)
@@ -197,7 +198,7 @@ class Stream:
             start_frame=utterance_start.frame,
             committed=split.next_committed if split else [],
             tentative=split.next_tentative if split else (),
-            language=self._last_language if split else None,
+            language=split.language if split else None,
         )
         self._shown_text, self._shown_tokens = ("", ""), len(self._utterance.committed)
         self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND, ModelResponse())
@@ -233,7 +234,7 @@ class Stream:
         exact |= self._turn_frame is not None  # the final of its first part has waited
         response = ModelResponse()
         if exact:
-            if request := self._final_request(utterance, utterance_end.frame, utterance_end.is_continued):
+            if request := self._final_request(utterance, utterance_end):
                 response = yield request
         elif not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
             utterance.finalize_last()
@@ -244,29 +245,34 @@ class Stream:
             self._split = utterance.split(utterance_end.frame, self._worker.tokenizer)
             committed = self._split.finished_tokens
         final_segments = response.segments if exact else self._committed_segments(utterance, committed)
-        self._last_language = utterance.language or self._last_language
+        if response.segments:
+            self._languages = response.languages
+        elif not exact and utterance.language:
+            self._languages = {utterance.language: 1.0}
         for segment in final_segments:
             self._emit(FinalSegment, segment.end_s, response, segment=replace(segment, index=self._n_segments))
             self._n_segments += 1
-        if self._worker.options.condition_on_previous_text:
-            self._context_tokens = self._extended_context(final_segments)
+        self._context_tokens = self._context_after(final_segments)
         self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, response, reason=utterance_end.reason)
         self._record_load(response)
 
-    def _final_request(
-        self, utterance: ActiveUtterance, end_frame: int, is_continued: bool
-    ) -> FinalRequest | None:
+    def _final_request(self, utterance: ActiveUtterance, utterance_end: UtteranceEnd) -> FinalRequest | None:
         """Return the request for an exact final; None if it waits for the next part of the turn."""
         is_first = self._turn_frame is None
         first_frame = utterance.start_frame if self._turn_frame is None else self._turn_frame
-        waits = self._options.finals == "turns" and is_continued and end_frame - first_frame < MAX_TURN_FRAMES
+        is_short = utterance_end.frame - first_frame < MAX_TURN_FRAMES
+        waits = self._options.finals == "turns" and utterance_end.is_continued and is_short
         self._turn_frame = first_frame if waits else None
         if waits:
             return None
+        # The samples of the last, incomplete frame of a stream count in its transcription as a recording too.
+        end = self._samples.end if utterance_end.reason == "close" else utterance_end.frame * HOP_SAMPLES
         return FinalRequest(
-            samples=self._samples.between(first_frame * HOP_SAMPLES, end_frame * HOP_SAMPLES),
+            samples=self._samples.between(first_frame * HOP_SAMPLES, end),
             start_s=first_frame / FRAMES_PER_SECOND,
             draft_tokens=utterance.tokens if is_first else (),
+            context_tokens=self._context_tokens,
+            languages=self._languages,
         )
 
     def _decode_last_chunk(
@@ -290,8 +296,12 @@ class Stream:
             self._replacements.apply(segment, streamed=True) for segment in sentences if segment.text.strip()
         ]
 
-    def _extended_context(self, final_segments: Sequence[Segment]) -> tuple[int, ...]:
+    def _context_after(self, final_segments: Sequence[Segment]) -> tuple[int, ...]:
         """Return the tokens before the next utterance, as many as can fit into a prompt."""
+        options = self._worker.options
+        too_hot = any(segment.temperature > options.prompt_reset_temperature for segment in final_segments)
+        if too_hot or not options.condition_on_previous_text:
+            return ()
         eot, max_tokens = self._worker.tokenizer.eot, self._worker.backend.dims.n_text_ctx
         tokens = (token for segment in final_segments for token in segment.tokens if token < eot)
         return (*self._context_tokens, *tokens)[-max_tokens:]
@@ -349,7 +359,7 @@ class Stream:
             draft_tokens=utterance.tentative,
             context_tokens=self._context_tokens,
             language=utterance.language,
-            previous_language=self._last_language,
+            previous_language=max(self._languages, key=self._languages.__getitem__, default=None),
             committed_end=utterance.committed[-1].end_position if utterance.committed else 0,
             speech=self._speech_of(utterance, chunk.positions),
         )

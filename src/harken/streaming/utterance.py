@@ -132,11 +132,14 @@ class UtteranceSplit:
         Committed tokens after the split, with times in the utterance that begins there.
     next_tentative : tuple of int
         Tentative tokens after the split.
+    language : str or None
+        Code of its language, if it is known.
     """
 
     finished_tokens: list[TimedToken]
     next_committed: list[TimedToken]
     next_tentative: tuple[int, ...]
+    language: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -384,6 +387,7 @@ class ActiveUtterance:
             else [token.clipped(position) for token in tokens[:split_index]],
             next_committed=next_tokens[:n_committed],
             next_tentative=tuple(token.token for token in next_tokens[n_committed:]),
+            language=self.language,
         )
 
     def _tentative_tokens(self) -> list[TimedToken]:

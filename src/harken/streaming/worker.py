@@ -7,7 +7,7 @@ stream never waits, and the worker that runs several of them decides which reque
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from harken.decoding import DecodeStats, PartialHypothesis, PartialWindow, decod
 from harken.results import Segment
 from harken.streaming.utterance import EncoderChunk
 from harken.transcribe import RecordingTranscriber, Scheduler, WindowDecoder
+from harken.transcribe.language_id import LanguageProbabilities
 
 MIN_LANGUAGE_POSITIONS = 100
 """2 s: language detection often fails with less audio."""
@@ -36,11 +37,17 @@ class FinalRequest:
         Start of the utterance in the stream.
     draft_tokens : tuple of int
         Tokens of its last hypothesis, with timestamps or without.
+    context_tokens : tuple of int
+        As for `PartialRequest`.
+    languages : mapping
+        Probability of each language in the stream before it; empty at its start.
     """
 
     samples: Floats
     start_s: float
     draft_tokens: tuple[int, ...] = ()
+    context_tokens: tuple[int, ...] = ()
+    languages: LanguageProbabilities = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,7 +67,7 @@ class PartialRequest:
     language : str or None
         Code of its language, if it is known.
     previous_language : str or None
-        Code of the language of the utterance before it.
+        Code of the language of the stream before it.
     committed_end : int
     speech : ndarray of shape (positions,), bool, or None
         As for `harken.decoding.PartialWindow`.
@@ -95,6 +102,8 @@ class ModelResponse:
         False if there was too little audio, or too low a probability, to detect the language.
     segments : tuple of Segment
         The result of a final request.
+    languages : mapping
+        Probability of each language after it; empty if the language was given.
     compute_s : float
         Computing time of its batch; 0 without a clock.
     """
@@ -103,6 +112,7 @@ class ModelResponse:
     language: str | None = None
     language_known: bool = True
     segments: tuple[Segment, ...] = ()
+    languages: LanguageProbabilities = field(default_factory=dict)
     compute_s: float = 0.0
 
 
@@ -157,13 +167,13 @@ class ModelWorker:
         start_s = self._time_s()
         partials = iter(self._decode_partials(partial_requests) if partial_requests else [])
         partial_compute_s = self._time_s() - start_s
-        segments = iter(final_pass(self._window_decoder, final_requests, FINAL_BATCH_SIZE))
+        finals = iter(final_pass(self._window_decoder, final_requests, FINAL_BATCH_SIZE))
         total_compute_s = self._time_s() - start_s
         self.compute_s += total_compute_s
         return [
             replace(next(partials), compute_s=partial_compute_s)
             if isinstance(request, PartialRequest)
-            else ModelResponse(segments=next(segments), compute_s=total_compute_s)
+            else replace(next(finals), compute_s=total_compute_s)
             for request in requests
         ]
 
@@ -208,7 +218,7 @@ class ModelWorker:
     def _detect_languages(
         self, requests: Sequence[PartialRequest], features: Features
     ) -> list[tuple[str, bool]]:
-        """Return the language of each request, and if it is known; if not, use that of the utterance before."""
+        """Return the language of each request, and if it is known; if not, use that of the stream before."""
         known = [request.language or self.options.language_code for request in requests]
         if None not in known:
             return [(language, True) for language in known if language is not None]
@@ -235,7 +245,7 @@ def _next_request(stream: RequestGenerator, response: ModelResponse) -> ModelReq
 
 def final_pass(
     window_decoder: WindowDecoder, requests: Sequence[FinalRequest], batch_size: int
-) -> list[tuple[Segment, ...]]:
+) -> list[ModelResponse]:
     """Transcribe completed utterances of one stream or of several, as many windows together as possible.
 
     Parameters
@@ -248,7 +258,7 @@ def final_pass(
 
     Returns
     -------
-    list of tuple of Segment
+    list of ModelResponse
         The segments that `harken.Recognizer.transcribe` returns for each utterance, with times in the stream; numbered
         from 0 in each.
 
@@ -258,12 +268,21 @@ def final_pass(
         If an utterance has no samples, or some are not finite.
     """
     recordings = [
-        RecordingTranscriber(window_decoder, stream_audio(request.samples), draft_tokens=request.draft_tokens)
+        RecordingTranscriber(
+            window_decoder,
+            stream_audio(request.samples),
+            draft_tokens=request.draft_tokens,
+            previous_tokens=request.context_tokens,
+            languages=request.languages,
+        )
         for request in requests
     ]
     scheduler = Scheduler(window_decoder, recordings, batch_size, first_window_alone=False)
     return [
-        tuple(_shifted(segment, request.start_s) for segment in scheduler.segments(recording))
+        ModelResponse(
+            segments=tuple(_shifted(segment, request.start_s) for segment in scheduler.segments(recording)),
+            languages=recording.language_posterior,
+        )
         for request, recording in zip(requests, recordings, strict=True)
     ]
 

@@ -45,6 +45,10 @@ class RecordingTranscriber:
     callbacks : Callbacks or None
     draft_tokens : tuple of int
         Tokens expected at the beginning: the draft of the first window.
+    previous_tokens : tuple of int
+        Text tokens before the recording, for the prompt.
+    languages : mapping or None
+        Of an utterance of a stream, `language_posterior` of the one before it; empty for the first one.
     draft : str or None
         Text that the recording is expected to have: drafts of all windows.
     journal : Journal or None
@@ -66,6 +70,8 @@ class RecordingTranscriber:
         Code of the language, once it is known.
     language_probability : float or None
         Probability of a language that was detected.
+    language_posterior : mapping
+        Probability of each language so far, where it may change: between windows, or between utterances of a stream.
     reads_on : bool
         True if there was no speech in what the last request for a chain has read, and there is more to read.
     parallel : bool
@@ -81,6 +87,8 @@ class RecordingTranscriber:
         callbacks: Callbacks | None = None,
         *,
         draft_tokens: tuple[int, ...] = (),
+        previous_tokens: tuple[int, ...] = (),
+        languages: LanguageProbabilities | None = None,
         draft: str | None = None,
         journal: Journal | None = None,
     ) -> None:
@@ -94,7 +102,8 @@ class RecordingTranscriber:
         self.language = self.options.language_code
         self.language_probability: float | None = None
         self.stats = DecodeStats()
-        self._language_posterior: LanguageProbabilities = {}
+        self.language_posterior = languages or {}
+        self._is_utterance = languages is not None
         self._segmenter = (
             SpeechSegmenter(blocks, self.options.vad_options(), window_decoder.speech_detector)
             if self.options.vad
@@ -120,9 +129,8 @@ class RecordingTranscriber:
         self._journal = journal
         self._n_chains_opened = 0
         self._exhausted = self.reads_on = False
-        self._context = ChainContext(
-            () if self.options.carry_initial_prompt else tuple(window_decoder.initial_prompt_tokens)
-        )
+        initial = () if self.options.carry_initial_prompt else window_decoder.initial_prompt_tokens
+        self._context = ChainContext((*initial, *previous_tokens))
         self._n_segments = 0
         self._replacements = self.options.replacements()
         self._decoded_until_s = self._reported_s = 0.0
@@ -311,7 +319,7 @@ class RecordingTranscriber:
     def _restore_language(self, language: LanguageState) -> None:
         """Set the language to that of a window of the journal."""
         self.language, self.language_probability = language.code, language.probability
-        self._language_posterior = language.posterior
+        self.language_posterior = language.posterior
 
     def _forget_language_of_window(self, chain: WindowChain) -> None:
         if not self.parallel:  # else other chains may have gone on, and changed the language of the recording
@@ -319,13 +327,16 @@ class RecordingTranscriber:
 
     def _resolve_language(self, encoded: EncodedWindow) -> LanguageState:
         """Return the language of a window: that of the recording, or its own if languages may be mixed."""
-        if self.options.multilingual:
-            self._language_posterior = next_posterior(
-                self._language_posterior,
-                self.window_decoder.language_probabilities(encoded),
+        multilingual = self.options.multilingual
+        if multilingual or (self._is_utterance and self.language is None):
+            self.language_posterior = next_posterior(
+                self.language_posterior,
+                self.window_decoder.language_probabilities(encoded)
+                if multilingual
+                else self._vote_on_language(encoded),
                 encoded.window.content_frames / FRAMES_PER_SECOND,
             )
-            likeliest = max(self._language_posterior.items(), key=lambda item: item[1])
+            likeliest = max(self.language_posterior.items(), key=lambda item: item[1])
             self.language, self.language_probability = likeliest
         elif self.language is None:
             self.language, probability = next(iter(self._vote_on_language(encoded).items()))
@@ -334,7 +345,7 @@ class RecordingTranscriber:
         return LanguageState(
             code=self.language,
             probability=self.language_probability,
-            posterior=self._language_posterior,
+            posterior=self.language_posterior,
         )
 
     def _vote_on_language(self, encoded: EncodedWindow) -> dict[str, float]:
