@@ -132,7 +132,9 @@ class Layout:
         if self.highlight_words and self.karaoke:
             raise OptionError("karaoke", True, "False together with highlight_words=True")
         if self._rule("min_cue_s") > self._rule("max_cue_s"):
-            raise OptionError("min_cue_s", self.min_cue_s, f"at most max_cue_s, {self._rule('max_cue_s'):g}")
+            raise OptionError(
+                "min_cue_s", self._rule("min_cue_s"), f"at most max_cue_s, {self._rule('max_cue_s'):g}"
+            )
 
     @property
     def has_rules(self) -> bool:
@@ -233,7 +235,7 @@ def columns(text: str) -> int:
 def is_wide(text: str) -> bool:
     """Return whether most characters of a text, but for spaces, are wide."""
     letters = "".join(text.split())
-    return not letters.isascii() and 2 * (columns(letters) - len(letters)) > len(letters)
+    return 2 * (columns(letters) - len(letters)) > len(letters)
 
 
 def split_lines(text: str) -> list[str]:
