@@ -113,11 +113,14 @@ def test_text_without_eot_has_the_length_of_its_limit(batch_windows: list[Window
         assert len(result.hypothesis.tokens) == len(result.hypothesis.logprobs) == limit
 
 
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(width=1, patience=0.1)], ids=str)
 @few
 @given(batch=batches())
-def test_text_steps_and_stats_belong_to_the_tokens(batch: tuple[list[Window], LogitRules]) -> None:
+def test_text_steps_and_stats_belong_to_the_tokens(
+    strategy: Strategy, batch: tuple[list[Window], LogitRules]
+) -> None:
     steps: list[Step] = []
-    results, stats = run(*batch, Greedy(), observe=steps.append)
+    results, stats = run(*batch, strategy, observe=steps.append)
     for row, result in enumerate(results):
         data, hypothesis = result.text.encode(), result.hypothesis
         assert result.text == TOKENIZER.decode(hypothesis.tokens).strip()
