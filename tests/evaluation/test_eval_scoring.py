@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jiwer
 import numpy as np
@@ -26,8 +28,12 @@ from harken.evaluation.error_rate import (
     is_spaced,
     normalizer,
 )
-from harken.evaluation.scoring import EvalHypothesis, Evaluation, Score, score, summarise, worst
+from harken.evaluation.evaluate import Engine, HypothesisStore, evaluate_entries
+from harken.evaluation.scoring import EvalHypothesis, Evaluation, Lost, Score, score, summarise, worst
 from harken.manifests import Entry
+from harken.results import DroppedSegment, UnwrittenSpeech
+from harken.transcribe import TranscribeOptions
+from transcripts import segment, transcript
 
 # Language, text, and its normalization by openai-whisper 20250625: EnglishTextNormalizer for en, BasicTextNormalizer
 # for others, with split_letters for languages without spaces; strip() at the end.
@@ -137,14 +143,16 @@ def test_the_interval_is_wider_where_speakers_with_errors_of_their_own_are_resam
     assert (by_speaker.resampling_unit, by_recording.resampling_unit) == ("speakers", "recordings")
     assert by_speaker.wer.rate == by_recording.wer.rate == 0.375
     assert width(by_speaker) > 1.5 * width(by_recording)
-    assert evaluated(lambda n: str(n % 4)).resampling_unit == "recordings"
+    for speaker in (lambda n: str(n % 4), lambda n: str(n % 6) if n else None):
+        assert evaluated(speaker).resampling_unit == "recordings"
 
 
 # Language, reference, hypothesis; then errors and length of each class: deleted and inserted in runs, names, numbers.
 CLASSES = [
-    ("en", "So, my fellow Americans, I'm not here.", "So, my fellow, I'm not here.", (0, 8), (0, 8), (1, 1), (0, 0)),
+    ("en", "So, my fellow Americans, I'm not here.", "So, my fellow, I'm not here now.", (0, 8), (0, 8), (1, 1), (0, 0)),
     ("en", "He left. Then Mr Smith's wife came to NASA", "He left, then", (7, 10), (0, 10), (2, 2), (0, 0)),
     ("en", "It has twenty-one doors in 1960.", "It has 20 doors in the year of 1960", (0, 6), (3, 6), (0, 0), (1, 2)),
+    ("en", "Now Will has an iPhone you will", "", (7, 7), (0, 7), (0, 0), (0, 0)),
     ("en", "THE CAT SAT", "", (3, 3), (0, 3), (0, 0), (0, 0)),
     ("fr", "C'est l'Amérique de Jean.", "c'est la merique de jean", (0, 6), (0, 6), (1, 2), (0, 0)),
     ("de", "Das ist ein Haus.", "Das ist ein", (0, 4), (0, 4), (0, 0), (0, 0)),
@@ -157,12 +165,32 @@ def test_lost_and_invented_passages_names_and_numbers_are_counted() -> None:
         found = scored(reference, hypothesis, language).classes
         names = ("deleted_in_runs", "inserted_in_runs", "names", "numbers")
         assert [(found[name].errors, found[name].reference_length) for name in names] == expected, reference
+        assert found["language"] == ErrorCounts()  # nothing is known of that of the hypothesis
 
 
-def test_speed_counts_recordings_with_known_times() -> None:
-    unknown = score(entry("set/b", "b", seconds=9.0), EvalHypothesis(text="b"), "en")
-    evaluation = summarise([scored("a", "a"), unknown])
+def test_speed_counts_recordings_with_known_times_and_lost_speech_is_added_up() -> None:
+    unknown = score(
+        entry("set/b", "b", seconds=9.0), EvalHypothesis(text="", dropped_s=1.5, unwritten_s=0.5), "en"
+    )
+    evaluation = summarise([scored("a", "a"), unknown, unknown])
+    assert evaluation.lost == Lost(recordings=2, dropped_s=3.0, unwritten_s=1.0)
     assert (evaluation.audio_s, evaluation.wall_s, evaluation.times_real_time) == (2.0, 0.5, 4.0)
+
+
+@pytest.mark.parametrize(("task", "language"), [("transcribe", "de"), ("translate", "en")])
+def test_speech_that_was_dropped_or_not_written_counts_as_far_as_it_is_speech(task: str, language: str) -> None:
+    done = transcript(
+        speech=((1.0, 2.0), (3.0, 5.0)),
+        dropped=(DroppedSegment(segment=segment(0.5, 4.0), reason="noise"),),
+        unwritten=(UnwrittenSpeech(start_s=4.5, end_s=8.0, reason="noise"),),
+    )
+    recognizer: Any = SimpleNamespace(
+        transcribe=lambda audio, options, **other: SimpleNamespace(result=lambda: done),
+        resolve_options=lambda options, **other: options,
+    )
+    engine = Engine(lambda: recognizer, TranscribeOptions(task=task, language="de"), HypothesisStore())
+    (((found,),),) = [[*evaluate_entries([entry()], [engine])]]
+    assert (found.hypothesis.dropped_s, found.hypothesis.unwritten_s, found.language) == (2.0, 0.5, language)
 
 
 def test_worst_recordings_have_the_most_errors_and_at_least_one() -> None:
