@@ -463,7 +463,7 @@ def test_lookup_continues_as_the_source_does(
     assert none.tokens in ((), (1000,))
 
 
-def test_lookup_stops_at_a_banned_token() -> None:
+def test_lookup_stops_at_a_banned_token_and_at_one_that_is_not_worth_verifying() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=[7])
     stamp = TOKENIZER.timestamp_begin
     source = (stamp, 5, 6, 7, 8)
@@ -471,6 +471,8 @@ def test_lookup_stops_at_a_banned_token() -> None:
     first, second = lookup.propose([request((), 9), request([stamp], 9, row=1)])
     assert first.tokens == (stamp, 5, 6)
     assert second.tokens == (5,)
+    (unlikely,) = lookup.propose([replace(request((), 9), verify_threshold=0.2)])
+    assert unlikely.tokens == (stamp, 5)
 
 
 # --- an assistant model ------------------------------------------------------------------------------------
