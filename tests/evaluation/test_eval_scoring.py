@@ -149,7 +149,7 @@ def test_the_interval_is_wider_where_speakers_with_errors_of_their_own_are_resam
 
 # Language, reference, hypothesis; then errors and length of each class: deleted and inserted in runs, names, numbers.
 CLASSES = [
-    ("en", "So, my fellow Americans, I'm not here.", "So, my fellow, I'm not here now.", (0, 8), (0, 8), (1, 1), (0, 0)),
+    ("en", "So, my fellow Americans, I'm not here.", "So my fellow, I'm not here now.", (0, 8), (0, 8), (1, 1), (0, 0)),
     ("en", "He left. Then Mr Smith's wife came to NASA", "He left, then", (7, 10), (0, 10), (2, 2), (0, 0)),
     ("en", "It has twenty-one doors in 1960.", "It has 20 doors in the year of 1960", (0, 6), (3, 6), (0, 0), (1, 2)),
     ("en", "Now Will has an iPhone you will", "", (7, 7), (0, 7), (0, 0), (0, 0)),
