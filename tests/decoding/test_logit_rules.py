@@ -106,6 +106,7 @@ def test_forced_prefix_lifts_suppression() -> None:
 
 def test_tokens_matching_suppress_regex_anywhere_are_suppressed() -> None:
     patterns = {"[0-9]+": "0123456789", "^x$": "x", "(?i)[q-r]": "QRqr", r"\.": ".", "ab": ""}
+    patterns |= {r"^[0-9]+([.,][0-9]+)?$": "0123456789", "^(7|8a){1,19}$": "7", "a*a*a*b": "b"}
     for pattern, never in patterns.items():
         rules = make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_regex=pattern)
         assert "".join(chr(token) for token in rules.suppressed if token < 128) == never
@@ -123,6 +124,10 @@ def test_tokens_matching_suppress_regex_anywhere_are_suppressed() -> None:
         ("", r"leaves some tokens"),
         ("x{1,99999999999}", r"the repetition number is too large"),
         ("(" * 50_000, r"nested too deeply"),
+        *(
+            (endless, "may never end")
+            for endless in ("(?:a+b+)+", "(?:(?:a|bc){24})", "a*a*a*a*b", "(?:(?=a*)b)+")
+        ),
     ],
 )
 def test_invalid_suppress_regex_is_an_error(pattern: str, message: str) -> None:
