@@ -157,24 +157,6 @@ def test_near_ties_are_counted_only_in_wide_passes() -> None:
         assert stats.near_ties == pytest.approx([margin] * counted, rel=1e-2)
 
 
-class RoundingSession(FakeSession):
-    """A session that rounds differently when it reads more than one token at once."""
-
-    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Any:
-        logits = super().extend(tokens, last_n)
-        logits.values[:, 2] += NEAR_TIE / 2 * (len(tokens[0]) > 1)
-        return logits
-
-
-def test_tie_flipped_by_rounding_is_counted() -> None:
-    script = contested(NEAR_TIE / 4)
-    (found,), _, stats = decode_rows(
-        script, FakeCandidateGenerator(SIX), limits=[20], session=RoundingSession(script, [0])
-    )
-    assert found.tokens != (1,) * 6
-    assert stats.near_ties
-
-
 # --- when an assistant encodes -----------------------------------------------------------------------------
 
 

@@ -17,7 +17,6 @@ from harken.formats import (
     Layout,
     RecordingLink,
     as_json,
-    dump_json,
     format_timestamp,
     from_json,
     make_writer,
@@ -227,12 +226,6 @@ def test_json_that_is_no_transcript_is_rejected_in_one_short_line(document: Any,
     assert "\n" not in str(refused.value)
 
 
-def test_json_has_no_nan_and_escapes_what_cannot_be_seen() -> None:
-    assert dump_json({"a": math.nan, "b": [(-math.inf, "\x9b\udcff\u202eé")]}) == (
-        r'{"a": null, "b": [[null, "\u009b\udcff\u202eé"]]}'
-    )
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_output_after_an_interruption_is_complete(name: str) -> None:
     writer = make_writer(name)
@@ -276,19 +269,6 @@ def test_writer_that_does_not_know_of_speakers_writes_the_usual_columns_and_styl
     assert "Default,B,0,0,0,,Yes." in make_writer("ass").segment(YES)
     told = make_writer("tsv", Layout(speakers=True))
     assert told.header() + told.segment(YES) == "start\tend\ttext\tspeaker\n2000\t2500\tYes.\tB\n"
-
-
-@pytest.mark.parametrize(
-    ("layout", "cues"),
-    [
-        ({"max_line_width": 80}, ["A: Good day.", "A: And you?", "B: Yes. Fine.", "A: Bye."]),
-        ({"max_line_width": 11}, ["A: Good\nday.", "A: And you?", "B: Yes.\nFine.", "A: Bye."]),
-    ],
-)
-def test_cues_made_of_words_end_at_a_change_of_speaker(layout: dict[str, Any], cues: list[str]) -> None:
-    both = said(2.0, (" Yes.", B), (" Fine.", B), (" Bye.", A), speakers=B)
-    content = rendered(talk(GOOD_DAY, AND_YOU, both), "srt", **layout)
-    assert [block.split("\n", 2)[2] for block in content.split("\n\n")[:-1]] == cues
 
 
 def test_name_that_is_longer_than_a_line_leaves_a_word_on_each() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -155,6 +156,12 @@ def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start() -> None:
     ]
     for name in ("srt", "vtt"):
         assert broken_rules(written(name, *segments, subtitle_style="plain"), subtitle_style="plain") == []
+
+
+def test_a_cue_ends_before_the_next_speaker_and_before_a_segment_without_words() -> None:
+    yes, no = spoken((0.0, 0.3, " Yes."), speakers=("A",)), spoken((0.4, 2.0, " No, sir."), speakers=("B",))
+    for following in (no, replace(no, words=())):
+        assert cues(yes, following, subtitle_style="plain")[0] == (0, 317, "A: Yes.")
 
 
 BROKEN: dict[tuple[tuple[Any, ...], ...], str] = {

@@ -222,10 +222,10 @@ def _find_names(text: str, language: str | None) -> Iterator[str]:
         return
     normalize = normalizer(language)
     words = [*_WORD.finditer(text)]
-    small = {word[0] for word in words if word[0].islower()}
+    written = {word[0] for word in words}
     for before, word in pairwise(words):
         inside = _INSIDE_A_SENTENCE.fullmatch(text, before.end(), word.start())
-        if inside and word[0][0].isupper() and not word[0].isupper() and word[0].lower() not in small:
+        if inside and word[0][0].isupper() and not word[0].isupper() and word[0].lower() not in written:
             yield from normalize(word[0]).split()
 
 
