@@ -298,6 +298,13 @@ def test_next_window_starts_after_the_last_word_and_never_about_where_this_one_d
     assert starts(window_text(0, " one", 9), audio=2, word_timestamps=True) == [0, WINDOW_S]
 
 
+@pytest.mark.parametrize(("task", "words"), [("translate", ["once"]), ("transcribe", [*"once"])])
+def test_words_of_a_translation_are_those_of_english(task: str, words: list[str]) -> None:
+    backend = TranscriptBackend(window_text(0, "once", WINDOW_POSITIONS))
+    form = work(backend, 1, language="ja", task=task, word_timestamps=True)
+    assert [word.text for segment in form.segments() for word in segment.words] == words
+
+
 # --- attempts -----------------------------------------------------------------------------------------------
 
 # No spaces: a vocabulary of bytes has them among its symbols that are not spoken.
