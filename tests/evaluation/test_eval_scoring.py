@@ -24,7 +24,6 @@ from harken.evaluation.error_rate import (
     count_character_errors,
     count_word_errors,
     error_rate_of,
-    is_spaced,
     normalizer,
 )
 from harken.evaluation.evaluate import Engine, HypothesisStore, evaluate_entries
@@ -70,11 +69,6 @@ def scored(
 
 def test_normalizers_are_those_of_the_reference() -> None:
     assert [normalizer(language)(text) for language, text, _ in NORMALIZED] == [each for *_, each in NORMALIZED]
-
-
-def test_languages_without_spaces_are_known() -> None:
-    languages = ("en", "zh", "ja", "th", "lo", "my", "km", "yue", "ko", None)
-    assert [language for language in languages if is_spaced(language)] == ["en", "ko", None]
 
 
 def test_missing_extra_is_reported_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

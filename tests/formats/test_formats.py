@@ -64,7 +64,6 @@ TALK = talk(GOOD_DAY, AND_YOU, YES)
 
 # Of formats that write a speaker with every cue test_formats_roundtrip.py reads the names.
 EXPECTED = [
-    (TWO, "txt", "And so, my fellow\nAmericans.\n"),
     (
         TWO,
         "srt",
@@ -77,8 +76,6 @@ EXPECTED = [
         "WEBVTT\n\n00:00:00.000 --> 00:00:02.500\nAnd so, my fellow\n\n"
         "00:00:02.500 --> 01:01:01.007\nAmericans.\n\n",
     ),
-    (TWO, "tsv", "start\tend\ttext\n0\t2500\tAnd so, my fellow\n2500\t3661007\tAmericans.\n"),
-    (TWO, "lrc", "[00:00.00]And so, my fellow\n[00:02.50]Americans.\n"),
     (TALK, "txt", "A: Good day.\nAnd you?\nB: Yes.\n"),
     (TALK, "lrc", "[00:00.00]A: Good day.\n[00:01.00]And you?\n[00:02.00]B: Yes.\n"),
 ]
