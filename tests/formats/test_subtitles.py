@@ -134,12 +134,6 @@ def test_wide_characters_count_as_such() -> None:
     assert broken_rules(written("srt", spoken(*chinese), subtitle_style="plain")) == []
 
 
-def test_speech_that_is_too_fast_breaks_that_rule_alone() -> None:
-    shells = " She sells sea shells by the sea shore, and the shells she sells are sea shells."
-    fast = written("vtt", spoken(*said(shells, letters_s=40)), subtitle_style="bbc")
-    assert {each.rule for each in broken_rules(fast, subtitle_style="bbc")} == {"max_reading_speed"}
-
-
 def test_who_speak_at_once_have_cues_at_once_in_order_of_their_start() -> None:
     first = said(" I believe that this nation should commit itself to achieving the goal before")
     rest = said(" this decade is out.", start_s=first[-1][1])
