@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import jiwer
 import numpy as np
@@ -168,10 +168,7 @@ def test_speech_that_was_dropped_or_not_written_counts_as_far_as_it_is_speech(ta
         dropped=(DroppedSegment(segment=segment(0.5, 4.0), reason="noise"),),
         unwritten=(UnwrittenSpeech(start_s=4.5, end_s=8.0, reason="noise"),),
     )
-    recognizer: Any = SimpleNamespace(
-        transcribe=lambda audio, options, **other: SimpleNamespace(result=lambda: done),
-        resolve_options=lambda options, **other: options,
-    )
+    recognizer: Any = Mock(**{"transcribe.return_value.result.return_value": done})
     engine = Engine(lambda: recognizer, TranscribeOptions(task=task, language="de"), HypothesisStore())
     (((found,),),) = [[*evaluate_entries([entry()], [engine])]]
     assert (found.hypothesis.dropped_s, found.hypothesis.unwritten_s, found.language) == (2.0, 0.5, language)

@@ -64,21 +64,13 @@ TALK = talk(GOOD_DAY, AND_YOU, YES)
 
 # Of formats that write a speaker with every cue test_formats_roundtrip.py reads the names.
 EXPECTED = [
-    (
-        TWO,
-        "srt",
-        "1\n00:00:00,000 --> 00:00:02,500\nAnd so, my fellow\n\n"
-        "2\n00:00:02,500 --> 01:01:01,007\nAmericans.\n\n",
-    ),
-    (
-        TWO,
-        "vtt",
-        "WEBVTT\n\n00:00:00.000 --> 00:00:02.500\nAnd so, my fellow\n\n"
-        "00:00:02.500 --> 01:01:01.007\nAmericans.\n\n",
-    ),
+    (TWO, "srt", "1\n00:00:00,000 --> 00:00:02,500\nAnd so, my fellow\n\n"
+                 "2\n00:00:02,500 --> 01:01:01,007\nAmericans.\n\n"),
+    (TWO, "vtt", "WEBVTT\n\n00:00:00.000 --> 00:00:02.500\nAnd so, my fellow\n\n"
+                 "00:00:02.500 --> 01:01:01.007\nAmericans.\n\n"),
     (TALK, "txt", "A: Good day.\nAnd you?\nB: Yes.\n"),
     (TALK, "lrc", "[00:00.00]A: Good day.\n[00:01.00]And you?\n[00:02.00]B: Yes.\n"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("of", "name", "text"), EXPECTED)

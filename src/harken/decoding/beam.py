@@ -48,11 +48,8 @@ class _BeamState:
 
     @property
     def done(self) -> bool:
-        return (
-            self.loops
-            or len(self.finished) >= self.max_finished
-            or len(self.unfinished[0].tokens) >= self.limit
-        )
+        best = self.unfinished[0]
+        return self.loops or len(self.finished) >= self.max_finished or len(best.tokens) >= self.limit
 
     def advance(self, candidates: list[_BeamHypothesis]) -> None:
         """Keep the best candidates, and set those aside that have ended, until there are enough of them.

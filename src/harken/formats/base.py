@@ -131,10 +131,9 @@ class Layout:
         check(self)
         if self.highlight_words and self.karaoke:
             raise OptionError("karaoke", True, "False together with highlight_words=True")
-        if self._rule("min_cue_s") > self._rule("max_cue_s"):
-            raise OptionError(
-                "min_cue_s", self._rule("min_cue_s"), f"at most max_cue_s, {self._rule('max_cue_s'):g}"
-            )
+        least_s, most_s = self._rule("min_cue_s"), self._rule("max_cue_s")
+        if least_s > most_s:
+            raise OptionError("min_cue_s", least_s, f"at most max_cue_s, {most_s:g}")
 
     @property
     def has_rules(self) -> bool:
