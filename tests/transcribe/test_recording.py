@@ -326,10 +326,9 @@ def attempt(*lines: WindowText, **options: Any) -> tuple[DecodingResult, tuple[A
     return decoded, attempts, form.stats
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_all_attempts_are_reported_the_accepted_one_last(beam_size: int) -> None:
-    lines = (REPETITIVE, IMPROBABLE, GOOD, MORE_REPETITIVE)
-    decoded, (first, second, kept), stats = attempt(*lines, beam_size=beam_size)
+@pytest.mark.parametrize("n", [1, 3])
+def test_all_attempts_are_reported_the_accepted_one_last(n: int) -> None:
+    decoded, (first, second, kept), stats = attempt(REPETITIVE, IMPROBABLE, GOOD, MORE_REPETITIVE, beam_size=n)
     assert (first.temperature, first.reason) == (0, "repeats itself")
     assert (second.temperature, (second.reason or "")[:25]) == (0.01, "average log-probability -")
     numbers = {name: getattr(decoded, name) for name in ("compression_ratio", "no_speech_prob")}
