@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from random_windows import BEGIN, END, TEXT, TIMES, rules_over, windows
 
@@ -25,6 +26,7 @@ from harken.decoding import (
     decode,
     make_prompt,
 )
+from harken.decoding.generate import LoopRule
 from tiny_models import DIMS, N_WINDOWS, TOKENIZER
 
 BACKEND = ScriptedBackend(random_logits())
@@ -113,11 +115,14 @@ def test_text_without_eot_has_the_length_of_its_limit(batch_windows: list[Window
         assert len(result.hypothesis.tokens) == len(result.hypothesis.logprobs) == limit
 
 
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(width=1, patience=0.1)], ids=str)
 @few
 @given(batch=batches())
-def test_text_steps_and_stats_belong_to_the_tokens(batch: tuple[list[Window], LogitRules]) -> None:
+def test_text_steps_and_stats_belong_to_the_tokens(
+    strategy: Strategy, batch: tuple[list[Window], LogitRules]
+) -> None:
     steps: list[Step] = []
-    results, stats = run(*batch, Greedy(), observe=steps.append)
+    results, stats = run(*batch, strategy, observe=steps.append)
     for row, result in enumerate(results):
         data, hypothesis = result.text.encode(), result.hypothesis
         assert result.text == TOKENIZER.decode(hypothesis.tokens).strip()
@@ -180,6 +185,17 @@ def test_an_observer_that_raises_stops_within_one_step(strategy: Strategy) -> No
         assert len(BACKEND.sessions[-1].read) == stop + 1
 
 
+@pytest.mark.parametrize("n_timestamps", [0, 2])
+def test_a_loop_begins_behind_its_first_unit_whatever_its_times(n_timestamps: int) -> None:
+    rule, loop = LoopRule(TOKENIZER.decode, END, max_ratio=1.5), [*b"then he "]
+    for repeat in range(8):
+        assert rule.begins(loop) is None
+        loop += [*b"said so", *[BEGIN + repeat] * n_timestamps]
+    assert rule.begins(loop) == 8 + 7 + n_timestamps
+    assert replace(rule, max_ratio=9).begins(loop) is None
+    assert [n for n in range(len(loop) + 1) if rule.stops(loop[:n])] == [len(loop)]
+
+
 # --- prompts -----------------------------------------------------------------------------------------------
 
 N_CTX = 448
@@ -194,6 +210,7 @@ lengths = st.sampled_from([0, 1, N_CTX // 2 - 2, N_CTX // 2 - 1, N_CTX // 2, 900
     timestamps=st.booleans(),
     task=st.sampled_from(["transcribe", "translate"]),
 )
+@example(initial=0, previous=150, timestamps=True, task="transcribe")
 def test_initial_prompt_stays_and_previous_text_loses_its_oldest_tokens(
     initial: int, previous: int, timestamps: bool, task: str
 ) -> None:

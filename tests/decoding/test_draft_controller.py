@@ -11,7 +11,7 @@ import pytest
 from fakes.backends import EOT, ScriptedBackend, logits_of_texts
 from fakes.clock import FakeClock
 from fakes.drafts import FakeCandidateGenerator, correct_with_probability, open_drafts, unrestricted_rules
-from harken.decoding.draft_controller import BUDGET_STEPS, AcceptanceCounter, DraftController
+from harken.decoding.draft_controller import BUDGET_STEPS, AcceptanceCounter, DraftController, LinearCost
 from harken.decoding.generate import Row, WindowEnd, generate, pick_best
 
 LENGTH = 150
@@ -70,6 +70,20 @@ def decode(
         ratios.append((clock.now_s - start_s) / (LENGTH * COSTS[cost](rows)))
         skipped += drafts.stats.skipped_steps
     return np.array(ratios), skipped / (windows * LENGTH)
+
+
+def test_costs_are_on_the_line_through_what_was_measured_and_an_outlier_counts_as_twice_it() -> None:
+    cost, falling, alike = LinearCost(), LinearCost(), LinearCost()
+    for tokens in (1, 4, 2, 8, 3):
+        cost.add(tokens, 3 + 0.5 * tokens)
+        falling.add(tokens, 20 - tokens)
+        alike.add(4, 13.0)
+    assert [cost.predict(tokens) for tokens in (1, 10)] == pytest.approx([3.5, 8])
+    assert (falling.slope, alike.predict(4)) == (0, pytest.approx(13))
+    assert alike.predict(1) == pytest.approx(
+        13 / 1.3
+    )  # where the slope is unknown, a token costs a tenth of the first
+    assert [cost.add(4, 1000.0), cost.add(4, 6.0)] == pytest.approx([10, 6])
 
 
 @pytest.mark.parametrize(

@@ -157,24 +157,6 @@ def test_near_ties_are_counted_only_in_wide_passes() -> None:
         assert stats.near_ties == pytest.approx([margin] * counted, rel=1e-2)
 
 
-class RoundingSession(FakeSession):
-    """A session that rounds differently when it reads more than one token at once."""
-
-    def extend(self, tokens: Sequence[Sequence[int]], last_n: int = 1) -> Any:
-        logits = super().extend(tokens, last_n)
-        logits.values[:, 2] += NEAR_TIE / 2 * (len(tokens[0]) > 1)
-        return logits
-
-
-def test_tie_flipped_by_rounding_is_counted() -> None:
-    script = contested(NEAR_TIE / 4)
-    (found,), _, stats = decode_rows(
-        script, FakeCandidateGenerator(SIX), limits=[20], session=RoundingSession(script, [0])
-    )
-    assert found.tokens != (1,) * 6
-    assert stats.near_ties
-
-
 # --- when an assistant encodes -----------------------------------------------------------------------------
 
 
@@ -463,7 +445,7 @@ def test_lookup_continues_as_the_source_does(
     assert none.tokens in ((), (1000,))
 
 
-def test_lookup_stops_at_a_banned_token() -> None:
+def test_lookup_stops_at_a_banned_token_and_at_one_that_is_not_worth_verifying() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=[7])
     stamp = TOKENIZER.timestamp_begin
     source = (stamp, 5, 6, 7, 8)
@@ -471,6 +453,8 @@ def test_lookup_stops_at_a_banned_token() -> None:
     first, second = lookup.propose([request((), 9), request([stamp], 9, row=1)])
     assert first.tokens == (stamp, 5, 6)
     assert second.tokens == (5,)
+    (unlikely,) = lookup.propose([replace(request((), 9), verify_threshold=0.2)])
+    assert unlikely.tokens == (stamp, 5)
 
 
 # --- an assistant model ------------------------------------------------------------------------------------

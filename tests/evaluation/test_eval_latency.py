@@ -57,12 +57,6 @@ def test_text_is_split_into_normalized_words_and_that_without_spaces_into_letter
     assert unit_splitter("zh")("你好。") == ["你", "好"]
 
 
-def test_units_of_a_growing_text_do_not_change() -> None:
-    text = "It was twenty three dollars and I'm sure Mr. Hale won't pay one hundred"
-    cut = [split_units(text[:end]) for end, letter in enumerate(text) if letter == " "]
-    assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(cut))
-
-
 words = st.lists(st.sampled_from("abc"), max_size=7)
 
 
@@ -174,13 +168,6 @@ def test_latencies_count_from_the_end_of_the_word() -> None:
     assert (timed.text, timed.end_s) == ("one", 0.5)
     assert timed.interim_latency == StreamTime(computation_unaware_s=0.5, computation_aware_s=0.5 + SLOW_S)
     assert timed.commit_latency == StreamTime(computation_unaware_s=1.5, computation_aware_s=1.5 + SLOW_S)
-
-
-def test_unmatched_words_are_counted() -> None:
-    displayed = display(final_segment(3, " One fog barks")).words()
-    latencies = measure_latencies(displayed, [word("one", 1), word("dog", 2)], split_units)
-    assert [timed.text for timed in latencies.words] == ["one"]
-    assert (latencies.unmatched_hypothesis_words, latencies.unmatched_reference_words) == (2, 1)
 
 
 def test_percentiles_of_values() -> None:

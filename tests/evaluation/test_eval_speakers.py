@@ -99,6 +99,7 @@ def test_turns_of_one_speaker_that_overlap_count_once() -> None:
     hypothesis = turns((0.0, 3.0, "A"), (2.0, 4.0, "A"), (5.0, 10.0, "B"), (6.0, 6.0, "B"))
     assert count_diarization_errors(ANN_AND_BOB, hypothesis).errors == 0.0
     assert count_diarization_errors(hypothesis, hypothesis, collar_s=0.25).speech_s == 9.0 - 4 * 0.25
+    assert count_diarization_errors(turns((0.0, 1.0, "A"), (2.0, 3.0, "A")), ()).speech_s == 2.0
 
 
 def test_nothing_found_is_all_missed_and_nothing_said_all_false() -> None:

@@ -22,7 +22,7 @@ FILTERS = (
     {"suppress_blank": True, "timestamps": False, "last_initial": None},
 )
 
-BEAMS = ((1, 1.0), (2, 1.0), (5, 1.0), (3, 2.0), (4, 0.5), (5, 1.5))
+BEAMS = ((1, 2.0), (2, 4.0), (5, 1.0), (3, 2.0), (4, 0.5), (5, 1.5))
 BEAM_SEEDS = 6
 BEAM_EOT = 7
 BEAM_LIMIT = 8

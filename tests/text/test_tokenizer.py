@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harken.errors import CheckpointError, OptionError
 from harken.text import IncrementalDetokenizer, Tokenizer, TokenKind
-from harken.text.vocabulary import bytes_to_unicode, is_byte_level, pretokenize, unicode_to_bytes
+from harken.text.vocabulary import pretokenize
 
 BYTES = Tokenizer.bytes_only()
 ENGLISH, MULTILINGUAL, LATEST = map(Tokenizer.builtin, (51864, 51865, 51866))
@@ -104,13 +104,6 @@ def runs(draw: st.DrawFn) -> tuple[Tokenizer, list[int]]:
     partial = [token for token in range(256) if tokenizer.decode([token]) == "�"]
     token = st.integers(0, tokenizer.n_vocab - 1) | st.sampled_from(partial)
     return tokenizer, draw(st.lists(token, max_size=30))
-
-
-@given(data=st.binary())
-def test_byte_level_alphabet_is_reversible(data: bytes) -> None:
-    assert is_byte_level(bytes_to_unicode(data))
-    assert len(bytes_to_unicode(data)) == len(data)
-    assert unicode_to_bytes(bytes_to_unicode(data)) == data
 
 
 @given(tokenizer=tokenizers, text=texts, language=languages)

@@ -172,13 +172,6 @@ def test_exact_finals_equal_offline_transcription_and_words_are_shown_while_they
     assert shown[0].emitted_samples < len(samples) / 2
 
 
-def test_streamed_finals_are_the_committed_text() -> None:
-    samples = load_audio(EXAMPLE)
-    found = check_events(listen(samples, "streamed"), len(samples))
-    check_committed_text(found)
-    assert any(utterance.committed for utterance in found)
-
-
 @pytest.mark.parametrize("finals", ["exact", "streamed"])
 def test_non_speech_gives_no_text(finals: str) -> None:
     for path in recordings("non-speech")[::6]:

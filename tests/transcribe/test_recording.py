@@ -298,6 +298,13 @@ def test_next_window_starts_after_the_last_word_and_never_about_where_this_one_d
     assert starts(window_text(0, " one", 9), audio=2, word_timestamps=True) == [0, WINDOW_S]
 
 
+@pytest.mark.parametrize(("task", "words"), [("translate", ["once"]), ("transcribe", [*"once"])])
+def test_words_of_a_translation_are_those_of_english(task: str, words: list[str]) -> None:
+    backend = TranscriptBackend(window_text(0, "once", WINDOW_POSITIONS))
+    form = work(backend, 1, language="ja", task=task, word_timestamps=True)
+    assert [word.text for segment in form.segments() for word in segment.words] == words
+
+
 # --- attempts -----------------------------------------------------------------------------------------------
 
 # No spaces: a vocabulary of bytes has them among its symbols that are not spoken.
@@ -319,8 +326,9 @@ def attempt(*lines: WindowText, **options: Any) -> tuple[DecodingResult, tuple[A
     return decoded, attempts, form.stats
 
 
-def test_all_attempts_are_reported_the_accepted_one_last() -> None:
-    decoded, (first, second, kept), stats = attempt(REPETITIVE, IMPROBABLE, GOOD, MORE_REPETITIVE)
+@pytest.mark.parametrize("n", [1, 3])
+def test_all_attempts_are_reported_the_accepted_one_last(n: int) -> None:
+    decoded, (first, second, kept), stats = attempt(REPETITIVE, IMPROBABLE, GOOD, MORE_REPETITIVE, beam_size=n)
     assert (first.temperature, first.reason) == (0, "repeats itself")
     assert (second.temperature, (second.reason or "")[:25]) == (0.01, "average log-probability -")
     numbers = {name: getattr(decoded, name) for name in ("compression_ratio", "no_speech_prob")}

@@ -22,17 +22,18 @@ LINES = (
     "GPT = ChatGPT",
     "三星 = 3星",
     "ab = a b",
-    "ſ = s",
+    *("ſ = s", "x = ex"),
+    "north sea = Nordic Ocean",
 )
 TEXTS = {
     " Harkin's harkin, HARKIN!": " Harken's Harken, HARKEN!",
     " Open  AI, open ai and reopen air": " OpenAI, OpenAI and reopen air",
     " New York, the New York Times": " New York City, the NYT",
     " Colour of the colours COLOUR": " Color of the colours COLOR",
-    " My I phone, i phone GPT": " My iPhone, iPhone ChatGPT",
+    " My I phone, i phone I Phone GPT": " My iPhone, iPhone iPhone ChatGPT",
     " 看完三星的": " 看完3星的",
     " (ab) ab-ab": " (a b) a b-a b",
-    " nothing": " nothing",
+    " nothing X of the North Sea": " nothing Ex of the Nordic Ocean",
 }
 
 
@@ -48,8 +49,8 @@ def test_words_are_replaced_in_text_and_words_whose_times_stay_in_order(text: st
     assert after.text == "".join(word.text for word in after.words) == TEXTS[text]
     assert all(word.end_s <= following.start_s for word, following in pairwise(after.words))
     assert (after.words[0].start_s, after.words[-1].end_s) == (0, before.words[-1].end_s)
-    unchanged = [word for word in before.words if word.text in TEXTS[text].split()]
-    assert {*unchanged} <= {*after.words}
+    if len(after.words) == len(before.words):
+        assert [word.start_s for word in after.words] == [word.start_s for word in before.words]
     assert Replacements(LINES).apply(segment(0, 1, text)).text == TEXTS[text]
 
 

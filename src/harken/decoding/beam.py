@@ -48,12 +48,8 @@ class _BeamState:
 
     @property
     def done(self) -> bool:
-        return (
-            not self.unfinished
-            or self.loops
-            or len(self.finished) >= self.max_finished
-            or len(self.unfinished[0].tokens) >= self.limit
-        )
+        best = self.unfinished[0]
+        return self.loops or len(self.finished) >= self.max_finished or len(best.tokens) >= self.limit
 
     def advance(self, candidates: list[_BeamHypothesis]) -> None:
         """Keep the best candidates, and set those aside that have ended, until there are enough of them.
@@ -70,9 +66,9 @@ class _BeamState:
                 self.unfinished.append(candidate)
                 if len(self.unfinished) == self.beam.width:
                     break
-        if self.loop_rule and self.unfinished:
+        if self.loop_rule:
             self.loops = self.loop_rule.stops(self.unfinished[0].tokens)
-        self._finish(ended[: max(0, self.max_finished - len(self.finished))])
+        self._finish(ended[: self.max_finished - len(self.finished)])
         if self.done:
             self._finish(self.unfinished[: max(0, self.beam.width - len(self.finished))])
 

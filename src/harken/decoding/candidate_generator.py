@@ -99,7 +99,6 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 MAX_NGRAM_SIZE = 4
-MAX_CONTINUATION_TOKENS = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class PromptLookup:
     def _propose(self, request: DraftRequest) -> DraftTokens:
         joint_prob, tokens = 1.0, list[int]()
         continuation = self._continuation(request.row, request.prefix)
-        for token in continuation[: min(request.max_tokens, MAX_CONTINUATION_TOKENS)]:
+        for token in continuation[: request.max_tokens]:
             joint_prob *= request.acceptance_prob(self.confidence)
             if joint_prob <= request.verify_threshold or not self.allows((*request.prefix, *tokens), token):
                 break

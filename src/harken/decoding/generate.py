@@ -259,8 +259,7 @@ class Row:
     def prefixes(self) -> list[list[int]]:
         """Return the tokens before each of these indices, given that the whole draft is right."""
         prefix = [*self.committed, *self.tokens, *self.draft]
-        n_draft = len(self.draft)
-        return [prefix] if not n_draft else [prefix[: len(prefix) - n] for n in range(n_draft, -1, -1)]
+        return [prefix[: len(prefix) - n] for n in range(len(self.draft), -1, -1)]
 
     def accept(self, token_ids: Sequence[int], logprobs: Sequence[float], attention: Floats | None) -> None:
         """Append picked tokens up to the first that differs from the draft; those behind it had a wrong prefix."""

@@ -384,7 +384,7 @@ def _ways(parsed: Iterable[Any]) -> float:
     ways = 1.0
     for kind, argument in parsed:
         if kind in (_parser.MAX_REPEAT, _parser.MIN_REPEAT, _parser.POSSESSIVE_REPEAT):
-            least, most = (min(int(count), _LONGEST_TOKEN) for count in argument[:2])
+            least, most = (min(count, _LONGEST_TOKEN) for count in argument[:2])
             inner = _ways(argument[2])
             ways *= inf if inner > 1 and most > 23 else (most - least + 1) * inner**most
         elif kind is _parser.BRANCH:

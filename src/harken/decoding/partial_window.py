@@ -294,8 +294,7 @@ class AlignAttStop:
 
     def _stop_reason(self, row: Row, position: int) -> Literal["frame_threshold", "rewind", "limit"] | None:
         """Return why a token that attends to this position is not accepted, or None."""
-        frame_threshold = self.window.frame_threshold
-        if frame_threshold > 0 and position >= self.window.n_positions - frame_threshold:
+        if position >= self.window.n_positions - self.window.frame_threshold:
             return "frame_threshold"
         if position < self._max_attended - REWIND_THRESHOLD:
             return "rewind"

@@ -145,16 +145,12 @@ def count_errors(alignment: Alignment) -> ErrorCounts:
 
 def count_character_errors(reference: str, hypothesis: str) -> ErrorCounts:
     """Count the character errors between two normalized texts; spaces count as characters."""
-    if not reference:
-        return ErrorCounts(insertions=len(hypothesis))
     counted = _jiwer().process_characters(reference, hypothesis)
     return ErrorCounts(**{kind.name: getattr(counted, kind.name) for kind in fields(ErrorCounts)})
 
 
 def align_words(reference: str, hypothesis: str) -> tuple[AlignmentChunk, ...]:
     """Align the words of two normalized texts and return the chunks in order."""
-    if not reference:
-        return (AlignmentChunk((), tuple(hypothesis.split())),) if hypothesis else ()
     alignment = _jiwer().process_words(reference, hypothesis)
     (references,), (hypotheses,), (chunks,) = alignment.references, alignment.hypotheses, alignment.alignments
     return tuple(
@@ -197,7 +193,7 @@ def count_error_classes(reference: str, language: str | None, alignment: Alignme
     """
     names = frozenset(_find_names(reference, language))
     length = count_errors(alignment).reference_length
-    runs = [chunk.error_counts for chunk in alignment if not (chunk.reference and chunk.hypothesis)]
+    runs = [chunk.error_counts for chunk in alignment]
     deleted = sum(run.deletions for run in runs if run.deletions >= MIN_RUN)
     inserted = sum(run.insertions for run in runs if run.insertions >= MIN_RUN)
     return {
@@ -226,10 +222,10 @@ def _find_names(text: str, language: str | None) -> Iterator[str]:
         return
     normalize = normalizer(language)
     words = [*_WORD.finditer(text)]
-    small = {word[0] for word in words if word[0].islower()}
+    written = {word[0] for word in words}
     for before, word in pairwise(words):
         inside = _INSIDE_A_SENTENCE.fullmatch(text, before.end(), word.start())
-        if inside and word[0][0].isupper() and not word[0].isupper() and word[0].lower() not in small:
+        if inside and word[0][0].isupper() and not word[0].isupper() and word[0].lower() not in written:
             yield from normalize(word[0]).split()
 
 

@@ -84,7 +84,7 @@ def count_diarization_errors(
     Source: NIST, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan", section 4.1.
     """
     reference, hypothesis = join_touching(reference), join_touching(hypothesis)
-    collars = [(edge - collar_s, edge + collar_s) for edge in edges(reference)] if collar_s else []
+    collars = [(edge - collar_s, edge + collar_s) for edge in edges(reference)]
     times = np.unique([*edges(reference), *edges(hypothesis), *chain.from_iterable(collars)])
     _, spoken = activity(reference, times)
     _, found = activity(hypothesis, times)

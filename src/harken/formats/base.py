@@ -234,7 +234,7 @@ def columns(text: str) -> int:
 def is_wide(text: str) -> bool:
     """Return whether most characters of a text, but for spaces, are wide."""
     letters = "".join(text.split())
-    return not letters.isascii() and 2 * (columns(letters) - len(letters)) > len(letters)
+    return 2 * (columns(letters) - len(letters)) > len(letters)
 
 
 def split_lines(text: str) -> list[str]:

@@ -73,8 +73,7 @@ def check_cues(cues: Sequence[Cue], layout: Layout) -> Iterator[BrokenRule]:
     for number, cue in enumerate(cues, 1):
         following = _following(cue, cues[number:])
         for rule, found, allowed, is_most in _measures(cue, following, layout):
-            slack = TOLERANCE_S if rule.endswith("_s") else 0.0
-            if found > allowed + slack if is_most else found < allowed - slack:
+            if found > allowed + TOLERANCE_S if is_most else found < allowed - TOLERANCE_S:
                 yield BrokenRule(number=number, rule=rule, found=found, allowed=allowed)
         if _is_alone(cue, before, following):
             yield BrokenRule(number=number, rule="alone", found=1, allowed=2)
@@ -83,9 +82,8 @@ def check_cues(cues: Sequence[Cue], layout: Layout) -> Iterator[BrokenRule]:
 
 def _following(cue: Cue, behind: Sequence[Cue]) -> Cue | None:
     """Return the next cue; of the same speaker, where another speaks at the same time."""
-    if behind and behind[0].start_s < cue.end_s and behind[0].speaker != cue.speaker:
-        return next((each for each in behind if each.speaker == cue.speaker), None)
-    return behind[0] if behind else None
+    at_once = behind and behind[0].start_s < cue.end_s
+    return next((each for each in behind if not at_once or each.speaker == cue.speaker), None)
 
 
 def _measures(cue: Cue, following: Cue | None, layout: Layout) -> Iterator[tuple[str, float, float, bool]]:
@@ -97,8 +95,7 @@ def _measures(cue: Cue, following: Cue | None, layout: Layout) -> Iterator[tuple
     yield "max_line_width", max(map(columns, lines)) / size, rules.max_line_width / size, True
     yield "max_line_count", len(lines), rules.max_line_count, True
     yield "max_words_per_line", len(_words(cue.text)), rules.max_words, True
-    speed = width / max(seconds + TOLERANCE_S, 0.001)
-    yield "max_reading_speed", speed / size, rules.max_reading_speed / size, True
+    yield "max_reading_speed", width / (seconds + TOLERANCE_S) / size, rules.max_reading_speed / size, True
     yield "min_cue_s", seconds, rules.min_cue_s, False
     yield "max_cue_s", seconds, rules.max_cue_s, True
     if following:
@@ -154,8 +151,8 @@ def parse_cues(text: str) -> Iterator[Cue]:
     """
     speaker = ""
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
-        lines = block.strip().split("\n")
-        for position, line in enumerate(lines[:2]):
+        lines = block.split("\n")
+        for position, line in enumerate(lines):
             if times := _TIMES.fullmatch(line):
                 start_s, end_s = _seconds(times.groups()[:4]), _seconds(times.groups()[4:])
                 content = lines[position + 1 :]

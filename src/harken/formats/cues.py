@@ -239,7 +239,7 @@ class _Run:
     def _firsts(self, behind: int) -> Iterator[tuple[int, float]]:
         """Yield the first words of all cues that end behind a word, each with what there is inside them to pay for."""
         words, inside, n_lines, line_end = self._words, 0.0, 1, behind
-        for first in range(behind - 1, max(-1, self._n_cut - 1), -1):
+        for first in range(behind - 1, self._n_cut - 1, -1):
             if first < behind - 1:
                 too_wide = self._line_width(first, line_end, first_line=False) > self._rules.max_line_width
                 n_lines, line_end = (n_lines + 1, first + 1) if too_wide else (n_lines, line_end)
@@ -247,15 +247,13 @@ class _Run:
                 needed = n_lines + (labelled and line_end - first > 1)
                 spoken_s = words[behind - 1].end_s - words[first].start_s
                 if (
-                    n_lines > self._rules.max_line_count
+                    needed > self._rules.max_line_count
                     or spoken_s > self._rules.max_cue_s
                     or behind - first > self._rules.max_words
                 ):
                     return
                 pause_s = words[first + 1].start_s - words[first].end_s
-                inside += PAUSE_INSIDE * max(0.0, pause_s) + SENTENCE_INSIDE * (not self._cuts[first + 1])
-                if needed > self._rules.max_line_count:
-                    continue
+                inside += PAUSE_INSIDE * pause_s + SENTENCE_INSIDE * (not self._cuts[first + 1])
             yield first, inside
 
     def _cost(self, first: int, behind: int, inside: float, next_start_s: float) -> float:

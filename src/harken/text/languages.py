@@ -93,7 +93,7 @@ def to_language_code(language: str, *, option: str = "language") -> str:
     token = LANGUAGE_TOKEN.fullmatch(language.strip())
     if token and token[1] not in _CODES:
         return token[1]
-    code = _CODES.get(language.strip().lower()) or _split(language)[0]
+    code, _ = _split(language)
     if code is None:
         raise OptionError(option, language, _allowed_languages(language))
     return code
@@ -177,7 +177,7 @@ def from_language_tag(tag: str | None, *, option: str = "language") -> str | Non
     OptionError
         As for `to_language_code`.
     """
-    given = (tag or "").strip()
+    given = tag or ""
     if asks_for_detection(given):
         return None
     code, script = to_language_code(given, option=option), script_of(given)

@@ -156,8 +156,8 @@ def _fit_to_region(words: Sequence[Word], start_s: float, end_s: float) -> list[
     min_duration_s = min(MIN_WORD_S, (end_s - start_s) / len(words))
     spans_s, earliest_s = [], start_s
     for word in words:
-        word_start_s = min(max(word.start_s, earliest_s), end_s)
-        earliest_s = max(min(word.end_s, end_s), word_start_s + min_duration_s)
+        word_start_s = max(word.start_s, earliest_s)
+        earliest_s = max(word.end_s, word_start_s + min_duration_s)
         spans_s.append((word_start_s, earliest_s))
     fitted, latest_s = [], end_s
     for word, (word_start_s, word_end_s) in zip(reversed(words), reversed(spans_s), strict=True):
