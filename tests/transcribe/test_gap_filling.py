@@ -192,6 +192,18 @@ class TestReporting:
         assert missing.reason.startswith(reason)
         assert len(backend.prompts) == 2
 
+    def test_no_time_beside_a_gap_without_words_reaches_into_it(self) -> None:
+        beside = window_text(0, " one", 12, 12, " two", 20, attended=(0, *[2] * 4, 12, 12, *[18] * 4, 20))
+        for first, times in ((JUMP, [0.0, 0.06, 0.34, 0.4]), (beside, [0.0, 0.06, 0.34, 0.4])):
+            transcript, _ = transcribe(first, UNSURE, word_timestamps=True)
+            plain, _ = transcribe(first, UNSURE)
+            assert [time for each in plain.segments for time in (each.start_s, each.end_s)] == times
+            one, two = (word for segment in transcript.segments for word in segment.words)
+            assert one.end_s <= 0.06
+            assert two.start_s >= 0.34
+        stretched, _ = transcribe(STRETCHED, UNSURE)
+        assert [segment.text for segment in stretched.segments] == [" one two"]
+
     @pytest.mark.parametrize("speech_s", [0.4, 0.06])  # the second is too short for a gap beside words
     def test_window_taken_for_silence_is_reported_and_not_decoded_again(self, speech_s: float) -> None:
         samples = noise_and_silence(speech_s, 0.6)

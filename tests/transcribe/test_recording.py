@@ -120,8 +120,16 @@ HALF_PAST_THREE = "0.58-0.60 over, 0.60-0.60 and, 0.60-0.60 out"
         # Its text reaches to its end, also in a segment that is unfinished, or opens before the end;
         ([window_text(0, "one", 6, 7, "two")], PACKED, {}, "0.00-0.12 one, 0.14-0.41 two", 1),
         ([window_text(0, "one", 6, 7)], PACKED, {}, "0.00-0.12 one, 0.14-0.41 \0", 1),
-        # a last bit without enough speech gets no window. Text that ran out of tokens continues in another window.
-        ([window_text(0, "one", 15, 15)], PACKED, {"vad_min_speech_s": 0.15}, "0.00-0.30 one", 1),
+        # a last bit without enough speech needs neither. Text that ran out of tokens continues in another window.
+        ([window_text(0, "one", 9, 9)], PACKED, {"vad_min_speech_s": 0.25}, "0.00-0.18 one", 1),
+        ([window_text(0, "one", 15, 15)], PACKED, {}, "0.00-0.30 one", 1),
+        (
+            [window_text(0, "one", 9, 11)],
+            noise_and_silence(0.2, 1, 0.1, 1),
+            {},
+            "0.00-0.18 one, 1.18-1.31 \0",
+            1,
+        ),
         ([ENDLESS, window_text(0, "two", 14)], PACKED, {}, "0.00-0.12 one, 0.12-0.40 two", 2),
     ],
 )

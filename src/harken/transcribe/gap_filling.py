@@ -190,7 +190,7 @@ class GapFilling:
         self._maker, self._depth, self.window = maker, depth, window
         self._options = maker.decoder.options
         self._pending: deque[SpeechGap] = deque()
-        self._filled: list[tuple[SpeechGap, GapFilling]] = []
+        self._decoded: list[tuple[SpeechGap, GapFilling | None]] = []  # None where no words were found
         self._unwritten: list[UnwrittenSpeech] = []
         if not maker.segmenter or not self._options.fill_gaps:
             return
@@ -210,7 +210,7 @@ class GapFilling:
     @property
     def next_span(self) -> FrameSpan | None:
         """First frame of the source of the next gap to decode, and the one behind its last; None if there is none."""
-        if self._filled and (span := self._filled[-1][1].next_span):
+        if (inner := self._last_filling) and (span := inner.next_span):
             return span
         if not self._pending:
             return None
@@ -220,25 +220,32 @@ class GapFilling:
     @property
     def unwritten(self) -> list[UnwrittenSpeech]:
         """Speech that stays without words, in order."""
-        inner = (speech for _, filling in self._filled for speech in filling.unwritten)
+        inner = (speech for _, filling in self._decoded if filling for speech in filling.unwritten)
         return sorted([*self._unwritten, *inner], key=lambda speech: speech.start_s)
 
     def add_result(self, result: WindowResult, n_frames: int) -> None:
         """Take the result of the next gap, in so many frames of audio, if it passes the thresholds and has words."""
-        if self._filled and self._filled[-1][1].next_span:
-            self._filled[-1][1].add_result(result, n_frames)
+        if (inner := self._last_filling) and inner.next_span:
+            inner.add_result(result, n_frames)
             return
         gap = self._pending.popleft()
         text = self._maker.read(result, self.window.offset + gap.start, n_frames)
         reason = self._rejection_reason(result)
         if reason or not any(scored.is_segment for scored in text.scored):
             self._report([(gap.start, gap.end)], reason or "no words")
+            self._decoded.append((gap, None))
         else:
-            self._filled.append((gap, GapFilling(self._maker, text, self._depth + 1)))
+            self._decoded.append((gap, GapFilling(self._maker, text, self._depth + 1)))
 
     def segments(self) -> tuple[list[ScoredSegment], float | None]:
-        """Return the segments of the window and of its gaps in order, and the median duration of the window's words."""
-        window, gaps = self.window, [gap for gap, _ in self._filled]
+        """Return the segments of the window and of its gaps in order, and the median duration of the window's words.
+
+        A gap without words divides no segment, but none reaches into it from beside it.
+        """
+        window = self.window
+        bounds = {0, *(scored.behind for scored in window.scored)}
+        decoded = [(gap, filling) for gap, filling in self._decoded if filling or gap.next_token in bounds]
+        gaps = [gap for gap, _ in decoded]
         if not gaps:
             segments, median_duration = self._maker.segments(window)
             return list(zip(window.scored, segments, strict=True)), median_duration
@@ -250,11 +257,16 @@ class GapFilling:
         segments, median_duration = self._maker.segments(replace(window, scored=tuple(scored)))
         own = iter(zip(scored, segments, strict=True))
         merged: list[ScoredSegment] = []
-        for group, span, filled in zip_longest(groups, spans, self._filled):
+        for group, span, filling in zip_longest(groups, spans, (filling for _, filling in decoded)):
             times_s = self._times_s(span)
             merged += [(text, _within(segment, *times_s)) for text, segment in islice(own, len(group))]
-            merged += filled[1].segments()[0] if filled else []
+            merged += filling.segments()[0] if filling else []
         return merged, median_duration
+
+    @property
+    def _last_filling(self) -> GapFilling | None:
+        """The text of the gap that was decoded last, if it has words."""
+        return self._decoded[-1][1] if self._decoded else None
 
     def _split_at(self, gaps: Sequence[SpeechGap], spans: Sequence[FrameSpan]) -> list[list[ScoredText]]:
         """Return the window's segments in each span before, between and behind the gaps; none reaches into a gap.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harken.results import Segment, UnwrittenSpeech
-from harken.transcribe.chunking import FrameSource, SpeechSegmenter, total_frames
+from harken.transcribe.chunking import FrameSource, SpeechSegmenter
 from harken.transcribe.gap_filling import GapFilling
 from harken.transcribe.language_id import LanguageProbabilities
 from harken.transcribe.window_decoder import (
@@ -29,6 +29,9 @@ from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, TIMESTAMP_STEP_
 # repeat the words for every few hundredths of a second.
 _LEAST_ADVANCE_FRAMES = FRAMES_PER_SECOND // 10
 
+MOST_REST_FRAMES = FRAMES_PER_SECOND // 2
+"""Most speech behind the last timestamp that needs no words, as segments often end a little before their last word; of
+a shorter word on its own, half of it."""
 
 LONGEST_MATCH, SHORTEST_MATCH = 8, 3
 """Tokens that have to be the same for a place in the text to be found, most and fewest."""
@@ -198,13 +201,14 @@ class WindowChain:
         if not self._content_frames:
             self.ended = True
             return None
+        text_end = self._text_end(start, self._content_frames)
         return AudioWindow(
             mel=mel,
             content_frames=self._content_frames,
             seek=self._seek(start),
             is_first=not self.index and not start and not self._filling,
             is_gap=bool(self._filling),
-            speech_end=self._speech_end(start),
+            speech_end=None if text_end is None else self._maker.timestamp_begin + text_end,
         )
 
     def request(self, encoded: EncodedWindow, language: str) -> DecodeRequest:
@@ -289,7 +293,8 @@ class WindowChain:
             )
         # Not into the padding.
         advance_frames = min(round(advance * FRAMES_PER_POSITION), window.n_frames)
-        if not self._needs_words(self.offset + advance_frames, window.n_frames - advance_frames):
+        text_end = self._text_end(window.offset, window.n_frames)
+        if text_end is not None and advance_frames >= text_end * FRAMES_PER_POSITION:
             advance_frames = window.n_frames
         return WindowOutcome(
             chain=self.index,
@@ -329,24 +334,17 @@ class WindowChain:
             return window.advance
         return last_word_frame / FRAMES_PER_POSITION
 
-    def _speech_end(self, start: int) -> int | None:
-        """Return the timestamp of the end of the speech in the window that was read last."""
+    def _text_end(self, offset: int, n_frames: int) -> int | None:
+        """Return the position up to which a window has to be written; None if speech may go on behind the window."""
         if not self._frame_source.self_contained:
             return None
-        speech = self._maker.speech(start, self._content_frames)
-        end = speech[-1][1] - self._min_speech_frames if speech else 0
-        return self._maker.timestamp_begin + end // FRAMES_PER_POSITION
-
-    def _needs_words(self, offset: int, n_frames: int) -> bool:
-        """Return whether the last frames of the source may hold more than the silence behind its speech."""
-        if not (self._frame_source.self_contained and n_frames):
-            return True
-        return total_frames(self._maker.speech(offset, n_frames)) >= self._min_speech_frames
-
-    @property
-    def _min_speech_frames(self) -> int:
-        """Most speech that needs no words: voice activity detection would ignore such a bit on its own."""
-        return round(self._options.vad_min_speech_s * FRAMES_PER_SECOND)
+        speech = self._maker.speech(offset, n_frames)
+        if not speech:
+            return 0
+        start, end = speech[-1]
+        # Voice activity detection would ignore the least speech on its own.
+        least = round(self._options.vad_min_speech_s * FRAMES_PER_SECOND)
+        return (end - max(least, min(MOST_REST_FRAMES, (end - start) // 2))) // FRAMES_PER_POSITION
 
     def _seek(self, offset: int) -> int:
         """Return the frame of the recording at which a window begins."""
