@@ -85,6 +85,9 @@ def test_stored_hypotheses_are_reused(cli: CliRunner) -> None:
     second = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", *SPACED)
     assert first.out == second.out
     assert len(cli.loaded) == 1
+    refused = cli.run("eval", "talks", "--hypotheses", "hypotheses.jsonl", "--model", "base")
+    reason = 'was made with model "tiny.en", not "base"; name another file'
+    assert (refused.code, refused.err) == (3, f"harken: hypotheses.jsonl:1: {reason}\n")
 
 
 def test_interruption_keeps_the_results_so_far(cli: CliRunner) -> None:

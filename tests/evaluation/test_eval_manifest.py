@@ -209,6 +209,7 @@ def test_line_cut_anywhere_is_written_again(path: Path) -> None:
     hypothesis = EvalHypothesis(text="我很好", language="zh", seconds=2.5, wall_s=0.25, unwritten_s=1.5)
     with open_hypotheses(path, BY) as store:
         store.add("german/a.wav", hypothesis)
+        assert path.read_text("utf-8").endswith("}\n"), "each is written as soon as it is known"
     whole = path.read_bytes()
     for cut in range(1, len(whole) - 1):
         path.write_bytes(whole + whole[:cut])

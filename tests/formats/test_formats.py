@@ -68,6 +68,7 @@ EXPECTED = [
                  "2\n00:00:02,500 --> 01:01:01,007\nAmericans.\n\n"),
     (TWO, "vtt", "WEBVTT\n\n00:00:00.000 --> 00:00:02.500\nAnd so, my fellow\n\n"
                  "00:00:02.500 --> 01:01:01.007\nAmericans.\n\n"),
+    (TWO, "tsv", "start\tend\ttext\n0\t2500\tAnd so, my fellow\n2500\t3661007\tAmericans.\n"),
     (TALK, "txt", "A: Good day.\nAnd you?\nB: Yes.\n"),
     (TALK, "lrc", "[00:00.00]A: Good day.\n[00:01.00]And you?\n[00:02.00]B: Yes.\n"),
 ]  # fmt: skip
