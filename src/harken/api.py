@@ -636,8 +636,9 @@ class Recognizer:
         if with_words:  # to which speakers are given
             given |= {"word_timestamps": True}
         options = self._resolve_options(options, given, others=(StreamOptions,))
+        defaults = TranscribeOptions()
         for name in OFFLINE_ONLY:
-            if (value := getattr(options, name)) != getattr(TranscribeOptions(), name):
+            if (value := getattr(options, name)) != getattr(defaults, name):
                 raise OptionError(name, value, "none in a live stream")
         # Streamed tokens are the draft of the final text, also without an assistant.
         speculator = self.speculator or SpeculativeDecoder(clock or (lambda: 0.0))

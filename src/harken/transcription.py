@@ -17,14 +17,12 @@ from typing import TypeVar
 from harken.decoding import DecodeStats
 from harken.errors import HarkenError
 from harken.results import DroppedSegment, Segment, SpeakerTurn, Transcript, Word, speakers_of
-from harken.speakers.clustering import MAX_PAUSE_S
+from harken.speakers.clustering import MAX_PAUSE_S, Stretch, join_over_pauses
 from harken.speakers.diarizer import Diarization
 from harken.transcribe import RecordingTranscriber, Scheduler
 from harken.transcribe.options import ProgressCallback
 
 SpokenT = TypeVar("SpokenT", Segment, Word)
-Stretch = tuple[float, float]
-"""Start and end in seconds."""
 _by_start: Callable[[Segment], float] = attrgetter("start_s")
 
 
@@ -440,7 +438,7 @@ def _turns(transcript: Transcript, channel: int, named: Iterable[Segment]) -> It
     """Yield the turns of a channel: its segments without the pauses in them, unless its speakers are told apart."""
     if transcript.speakers is None:
         spoken = [span for segment in named for span in _spoken(segment, transcript.speech)]
-        for start_s, end_s in _joined([spoken], MAX_PAUSE_S) or ():
+        for start_s, end_s in join_over_pauses(sorted(spoken), MAX_PAUSE_S):
             yield SpeakerTurn(start_s=start_s, end_s=end_s, speaker=_name(channel))
     for turn in transcript.turns:
         yield replace(turn, speaker=_name(channel, turn.speaker))
@@ -463,18 +461,9 @@ def _renumbered(dropped: Iterable[DroppedSegment], segments: Sequence[Segment]) 
         yield replace(each, segment=replace(each.segment, index=index))
 
 
-def _joined(regions: Iterable[Sequence[Stretch] | None], pause_s: float = 0.0) -> tuple[Stretch, ...] | None:
-    """Return the stretches in which there is speech in any channel; None without voice activity detection.
-
-    Pauses of up to `pause_s` are left out.
-    """
+def _joined(regions: Iterable[Sequence[Stretch] | None]) -> tuple[Stretch, ...] | None:
+    """Return the stretches in which there is speech in any channel; None without voice activity detection."""
     of_channels = [*regions]
     if None in of_channels:
         return None
-    found: list[Stretch] = []
-    for start_s, end_s in sorted(chain.from_iterable(filter(None, of_channels))):
-        if found and start_s <= found[-1][1] + pause_s:
-            found[-1] = found[-1][0], max(found[-1][1], end_s)
-        else:
-            found.append((start_s, end_s))
-    return tuple(found)
+    return tuple(join_over_pauses(sorted(chain.from_iterable(filter(None, of_channels))), 0.0))

@@ -8,7 +8,7 @@ speaker of the recordings (docs/decisions/speakers.md).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -45,6 +45,8 @@ WINDOW_WEIGHT = 0.3
 MAX_PAUSE_S = 0.3
 """Longest pause within a turn, as in NIST's evaluations of diarization."""
 
+Stretch = tuple[float, float]
+"""Start and end in seconds."""
 VoiceTurn = tuple[float, float, int]
 """Start and end in seconds, and the index of the voice."""
 
@@ -202,16 +204,26 @@ def find_turns(speech: SpeechPieces, pieces: Sequence[Piece], labels: NDArray[np
     return sorted(turns)
 
 
-def join_spans(spans: Sequence[tuple[int, int]], duration_s: float) -> list[tuple[float, float]]:
+def join_spans(spans: Sequence[tuple[int, int]], duration_s: float) -> list[Stretch]:
     """Return spans of frames in seconds, joined over short pauses."""
     # A frame stands for the time around its centre, half a step to both sides.
     shift = FIRST_CENTRE_SAMPLES - STEP_SAMPLES / 2
-    joined: list[tuple[float, float]] = []
-    for start, end in spans:
-        start_s = (start * STEP_SAMPLES + shift) / SAMPLE_RATE if start else 0.0
-        end_s = min(duration_s, (end * STEP_SAMPLES + shift) / SAMPLE_RATE)
-        if joined and start_s - joined[-1][1] < MAX_PAUSE_S:
+    stretches = (
+        (
+            (start * STEP_SAMPLES + shift) / SAMPLE_RATE if start else 0.0,
+            min(duration_s, (end * STEP_SAMPLES + shift) / SAMPLE_RATE),
+        )
+        for start, end in spans
+    )
+    return [(start_s, end_s) for start_s, end_s in join_over_pauses(stretches, MAX_PAUSE_S) if start_s < end_s]
+
+
+def join_over_pauses(stretches: Iterable[Stretch], max_pause_s: float) -> list[Stretch]:
+    """Join stretches, given in the order of their start, over pauses of up to so many seconds; overlapping ones too."""
+    joined: list[Stretch] = []
+    for start_s, end_s in stretches:
+        if joined and start_s <= joined[-1][1] + max_pause_s:
             joined[-1] = joined[-1][0], max(joined[-1][1], end_s)
-        elif start_s < end_s:
+        else:
             joined.append((start_s, end_s))
     return joined

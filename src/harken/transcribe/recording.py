@@ -329,12 +329,12 @@ class RecordingTranscriber:
         """Return the language of a window: that of the recording, or its own if languages may be mixed."""
         multilingual = self.options.multilingual
         if multilingual or (self._is_utterance and self.language is None):
+            probabilities_of = (
+                self.window_decoder.language_probabilities if multilingual else self._vote_on_language
+            )
+            speech_s = encoded.window.content_frames / FRAMES_PER_SECOND
             self.language_posterior = next_posterior(
-                self.language_posterior,
-                self.window_decoder.language_probabilities(encoded)
-                if multilingual
-                else self._vote_on_language(encoded),
-                encoded.window.content_frames / FRAMES_PER_SECOND,
+                self.language_posterior, probabilities_of(encoded), speech_s
             )
             likeliest = max(self.language_posterior.items(), key=lambda item: item[1])
             self.language, self.language_probability = likeliest
