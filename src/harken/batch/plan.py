@@ -28,6 +28,8 @@ from harken.version import __version__
 
 LSH_ARGUMENTS = ("attention", "lsh_rounds", "lsh_bucket_size")
 """Arguments of `harken.load` that decide the rows where attention is not full."""
+_ONLY_IF_CHOSEN = ("attention", "speakers")
+"""Parts of a recipe that it has only if they are chosen."""
 _PROBING_THREADS = 16
 _BYTES_PER_SECOND = 16_000  # of mp3 with 128 kbit/s, where nothing but a size is known
 _UNKNOWN_S = 60.0
@@ -88,10 +90,11 @@ class Recipe:
 
 
 def differences(before: Json, now: Json) -> list[str]:
-    """Return what differs between two recipes as JSON, in words; what only one of them has follows from that."""
+    """Return what differs between two recipes as JSON, in words; most that only one of them has follows from that."""
     now = json.loads(json.dumps(now))  # as a file gives it back
-    names = [name for name in before if name in now and before[name] != now[name]]
-    return [f"{name} was {before[name]!r}, now is {now[name]!r}" for name in names]
+    names = [name for name in before | now if (name in before and name in now) or name in _ONLY_IF_CHOSEN]
+    pairs = {name: (before.get(name), now.get(name)) for name in names}
+    return [f"{name} was {old!r}, now is {new!r}" for name, (old, new) in pairs.items() if old != new]
 
 
 def weights_digest(load: Mapping[str, Any]) -> str:
