@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 
-def main(arguments: Sequence[str] | None = None, **loaders: Callable[..., object]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line in this process, as `harken.cli.root.main`, and return its exit code."""
     from harken.cli.root import main
 
-    return main(arguments, **loaders)
+    return main(arguments)

@@ -16,7 +16,7 @@ import click
 from harken.api import Recognizer, load
 from harken.cli.exits import Stop, signal_stop
 from harken.cli.inputs import refuse_writing_into
-from harken.cli.model_options import chosen_loader, download_option, model_files, revision_option
+from harken.cli.model_options import download_option, model_files, revision_option
 from harken.cli.options import (
     Command,
     FilePath,
@@ -151,11 +151,7 @@ def find_model(model: str, params: dict[str, Any]) -> Checkpoint:
 def model_loader(model: str, params: dict[str, Any]) -> Callable[[], Recognizer]:
     """Return a function that loads the model for transcription."""
     return partial(
-        chosen_loader("load", load),
-        model,
-        threads=params["threads"],
-        revision=params["revision"],
-        download=params["download"],
+        load, model, threads=params["threads"], revision=params["revision"], download=params["download"]
     )
 
 
