@@ -21,7 +21,6 @@ from cli_runner import eventually
 from fakes.live_sessions import FakeLiveSession, hears
 from fakes.small_disk import SmallDisk
 from harken.audio import load_audio
-from harken.cli.captions import LineRenderer
 from harken.cli.exits import SIGNALS
 from harken.cli.kept_files import KeptFile
 from harken.errors import OutputError
@@ -321,10 +320,11 @@ class TestLostOutput:
             assert len(session.samples) < 9_600
 
     def test_messages_that_nobody_reads_do_not_end_the_session(self, cli, session, talk):
-        def fail(renderer, text):
+        def fail(text):
             raise OSError(errno.EIO, "Input/output error")
 
-        cli.monkeypatch.setattr(LineRenderer, "write_stderr", fail)
+        cli.monkeypatch.setattr(sys, "stderr", io.StringIO())
+        cli.monkeypatch.setattr(sys.stderr, "write", fail)
         assert cli.run("listen", talk, "--verbose").code == 0
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from harken.api import Recognizer
-from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, LiveDisplay, SpeakerMark
+from harken.cli.captions import CaptionDisplay, LiveDisplay
 from harken.cli.exits import Stop
 from harken.cli.inputs import STDIN, refuse_overwriting
 from harken.cli.model_options import (
@@ -26,7 +26,7 @@ from harken.cli.model_options import (
     model_options,
 )
 from harken.cli.options import WORD_FORMATS, Command, dataclass_options, is_given, single_option, without_flag
-from harken.cli.outputs import Outputs, Recording, SettlingSegments, TranscriptFile, make_transcript
+from harken.cli.outputs import Outputs
 from harken.cli.signals import saving_on_stop
 from harken.cli.sources import (
     PCM_FORMATS,
@@ -42,7 +42,6 @@ from harken.cli.terminal import Screen, format_time, format_timed_text, is_termi
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
 from harken.option_types import options_from
-from harken.results import Segment
 from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, SpeakersChanged, StreamOptions
 from harken.streaming.events import event_fields
 from harken.transcribe import TranscribeOptions
@@ -189,16 +188,13 @@ def command(file: str | None, **params: Any) -> int:
     stream_options = options_from(StreamOptions, params)
     _check_options(file, params)
     source = _open_source(file, params)
-    settling = SettlingSegments(params["speaker_delay"]) if params["speakers"] else SettlingSegments()
     # Opened first, so that a file that cannot be written fails before anybody speaks.
-    with (
-        _open_outputs(params, settling, None if file == STDIN else file) as outputs,
-        saving_on_stop(outputs.save),
-    ):
+    with Outputs(params, None if file == STDIN else file) as outputs, saving_on_stop(outputs.save):
         recognizer, session = _open_session(params, options, stream_options, live=source.live)
-        settling.encode = recognizer.tokenizer.encode
+        if outputs.transcript:
+            outputs.transcript.encode = recognizer.tokenizer.encode
         with (
-            closing(LiveDisplay(_make_renderer(params))) as display,
+            closing(_make_display(params)) as display,
             AudioReader(source, outputs.add_samples) as reader,
         ):
             for line in _opening_lines(params, source, recognizer, session, outputs):
@@ -287,24 +283,6 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
     refuse_overwriting(targets, [file or STDIN, *chosen_files(params)])
 
 
-def _open_outputs(params: dict[str, Any], settling: SettlingSegments, file: str | None) -> Outputs:
-    """Open the files that the options ask for."""
-    open_recording = partial(Recording, Path(params["record"])) if params["record"] else None
-    if not params["transcript"]:
-        return Outputs(open_recording, None)
-    path, format_name = params["transcript"]
-    recording_path = params["record"] or file
-    open_transcript = partial(
-        TranscriptFile,
-        path,
-        format_name,
-        Path(recording_path) if recording_path else None,
-        partial(make_transcript, params),
-        settling,
-    )
-    return Outputs(open_recording, open_transcript)
-
-
 def _open_session(
     params: dict[str, Any], options: TranscribeOptions, stream_options: StreamOptions, *, live: bool
 ) -> tuple[Recognizer, LiveSession]:
@@ -323,22 +301,25 @@ def _open_session(
         return recognizer, session
 
 
-def _make_renderer(params: dict[str, Any]) -> EventRenderer:
-    """Return the renderer of the events: captions on a terminal, else lines of text or JSON."""
+def _make_display(params: dict[str, Any]) -> LiveDisplay:
+    """Return the display of the events: captions on a terminal, else lines of text or JSON."""
+    speaker: tuple[str, ...] = ()
 
-    mark = SpeakerMark()
-
-    def format_segment(segment: Segment) -> str:
-        text = mark(segment) + segment.text.strip()
-        return format_timed_text(segment.start_s, segment.end_s, text) if params["times"] else text
+    def format_final(event: Event) -> str:
+        """Return the line of a final segment, with its speaker where that is not the one of the line before."""
+        nonlocal speaker
+        if not isinstance(event, FinalSegment):
+            return ""
+        segment = event.segment
+        before, speaker = speaker, segment.speakers[:1]
+        text = f"{speaker[0]}: " if speaker and speaker != before else ""
+        text += segment.text.strip()
+        return (format_timed_text(segment.start_s, segment.end_s, text) if params["times"] else text) + "\n"
 
     if params["as_json"]:
-        return LineRenderer(lambda event: dump_json(event_fields(event)) + "\n")
-    if is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb":
-        return CaptionRenderer(format_segment)
-    return LineRenderer(
-        lambda event: f"{format_segment(event.segment)}\n" if isinstance(event, FinalSegment) else ""
-    )
+        return LiveDisplay(lambda event: dump_json(event_fields(event)) + "\n")
+    on_terminal = is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
+    return CaptionDisplay(format_final) if on_terminal else LiveDisplay(format_final)
 
 
 def _speed_summary(source: LiveSource, audio_s: float, compute_s: float) -> str:

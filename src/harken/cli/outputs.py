@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -66,19 +66,19 @@ class Recording:
 
 
 class TranscriptFile:
-    """A transcript, which holds every segment as soon as it is final and its speakers have settled.
+    """A transcript, which holds every segment as soon as it is final and its speakers change no more.
 
     Parameters
     ----------
-    path : Path
-    format_name : str
-        A key of `harken.formats.FORMATS`.
-    recording_path : Path or None
+    params : mapping
+        Parameters of ``harken listen``.
+    recording_path : str or None
         Path of the recording that the transcript links to.
-    make_transcript : callable
-        Makes the transcript of all segments and of the duration of the audio at the end.
-    settling : SettlingSegments
-        Holds the segments back until then.
+
+    Attributes
+    ----------
+    encode : callable
+        Returns the tokens of a text, for segments that are cut where the speaker changes; to be set once it is known.
 
     Raises
     ------
@@ -86,18 +86,17 @@ class TranscriptFile:
         If it cannot be written.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        format_name: str,
-        recording_path: Path | None,
-        make_transcript: Callable[[tuple[Segment, ...], float], Transcript],
-        settling: SettlingSegments,
-    ) -> None:
-        link = RecordingLink(path=recording_path, transcript_folder=path.parent) if recording_path else None
+    encode: Callable[[str], Sequence[int]]
+
+    def __init__(self, params: Mapping[str, Any], recording_path: str | None) -> None:
+        path, format_name = params["transcript"]
+        link = None
+        if recording_path:
+            link = RecordingLink(path=Path(recording_path), transcript_folder=path.parent)
+        self._params = params
         self._writer = make_writer(format_name, recording=link)
-        self._make_transcript = make_transcript
-        self._settling = settling
+        self.encode = lambda text: ()
+        self._unsettled: dict[int, Segment] = {}
         self._segments: list[Segment] = []
         self._has_content = False
         self._piece_ends_s = [0.0]  # the time until which each piece of the file has the text
@@ -105,11 +104,12 @@ class TranscriptFile:
 
     def add(self, segment: Segment) -> None:
         """Add a segment."""
-        self._write(self._settling.add(segment))
+        self._unsettled[segment.index] = segment
+        self._write_settled(segment.end_s - self._params["speaker_delay"] if self._params["speakers"] else inf)
 
     def correct(self, segment: Segment) -> None:
         """Replace the segment of the same index, whose speakers have changed."""
-        self._settling.correct(segment)
+        self._unsettled[segment.index] = segment
 
     def holds(self) -> str:
         """Say how much of the text the file holds."""
@@ -117,8 +117,8 @@ class TranscriptFile:
 
     def finish(self, audio_s: float, *, session_ended: bool) -> None:
         """Write the end of the text, if there was any audio and the session did not fail before its first segment."""
-        self._write(self._settling.finish())
-        transcript = self._make_transcript(tuple(self._segments), audio_s)
+        self._write_settled(inf)
+        transcript = self._transcript(audio_s)
         self._has_content = bool(self._segments or (session_ended and transcript.duration_s))
         if self._has_content:
             self._append(self._writer.footer(transcript), self._piece_ends_s[-1])
@@ -131,11 +131,32 @@ class TranscriptFile:
         else:
             self.file.discard()
 
-    def _write(self, settled: Iterable[Segment]) -> None:
-        for segment in settled:
-            numbered = replace(segment, index=len(self._segments))
-            self._segments.append(numbered)
-            self._append(self._writer.segment(numbered), numbered.end_s)
+    def _write_settled(self, until_s: float) -> None:
+        """Write the segments that end before a time, cut where the speaker changes."""
+        settled = [index for index, segment in self._unsettled.items() if segment.end_s < until_s]
+        for index in settled:
+            for segment in cut_at_changes(self._unsettled.pop(index), self.encode):
+                numbered = replace(segment, index=len(self._segments))
+                self._segments.append(numbered)
+                self._append(self._writer.segment(numbered), numbered.end_s)
+
+    def _transcript(self, audio_s: float) -> Transcript:
+        segments = tuple(self._segments)
+        turns = tuple(
+            SpeakerTurn(start_s=segment.start_s, end_s=segment.end_s, speaker=name)
+            for segment in segments
+            for name in segment.speakers
+        )
+        languages = [segment.language for segment in segments if segment.language]
+        return Transcript(
+            segments=segments,
+            language=languages[-1] if languages else self._params["language"] or "en",
+            duration_s=audio_s,
+            model=self._params["model"],
+            task=self._params["task"],
+            speakers=speakers_of(turns) if self._params["speakers"] else None,
+            turns=turns,
+        )
 
     def _append(self, text: str, end_s: float) -> None:
         if text:
@@ -154,8 +175,10 @@ class Outputs:
 
     Parameters
     ----------
-    open_recording, open_transcript : callable or None
-        Open the files to write.
+    params : mapping
+        Parameters of ``harken listen``, which name the files.
+    source : str or None
+        Path of the recording that is read.
 
     Attributes
     ----------
@@ -168,14 +191,11 @@ class Outputs:
         If a file cannot be written from the start; none is left behind.
     """
 
-    def __init__(
-        self,
-        open_recording: Callable[[], Recording] | None,
-        open_transcript: Callable[[], TranscriptFile] | None,
-    ) -> None:
-        self.recording = open_recording() if open_recording else None
+    def __init__(self, params: Mapping[str, Any], source: str | None) -> None:
+        record = params["record"]
+        self.recording = Recording(Path(record)) if record else None
         try:
-            self.transcript = open_transcript() if open_transcript else None
+            self.transcript = TranscriptFile(params, record or source) if params["transcript"] else None
         except BaseException:
             if self.recording:
                 self.recording.file.finish()
@@ -305,63 +325,4 @@ def _wav_header(data_bytes: int) -> bytes:
         *(b"RIFF", min(data_bytes + 36, _UNKNOWN_BYTES), b"WAVE"),
         *(b"fmt ", 16, 1, 1, SAMPLE_RATE, SAMPLE_RATE * _SAMPLE_BYTES, _SAMPLE_BYTES, 8 * _SAMPLE_BYTES),
         *(b"data", min(data_bytes, _UNKNOWN_BYTES)),
-    )
-
-
-class SettlingSegments:
-    """Segments on their way into a transcript, which wait until their speakers change no more.
-
-    Parameters
-    ----------
-    delay_s : float
-        Seconds of audio until then; by default they do not wait.
-
-    Attributes
-    ----------
-    encode : callable
-        Returns the tokens of a text, for segments that are cut where the speaker changes; to be set once it is known.
-    """
-
-    encode: Callable[[str], Sequence[int]]
-
-    def __init__(self, delay_s: float = -inf) -> None:
-        self.encode = lambda text: ()
-        self._delay_s = delay_s
-        self._waiting: dict[int, Segment] = {}
-
-    def add(self, segment: Segment) -> Iterator[Segment]:
-        """Add a segment; yield those that have settled when it ends."""
-        self._waiting[segment.index] = segment
-        yield from self._take(segment.end_s - self._delay_s)
-
-    def correct(self, segment: Segment) -> None:
-        """Replace the segment of the same index."""
-        self._waiting[segment.index] = segment
-
-    def finish(self) -> Iterator[Segment]:
-        """Yield the others at the end of the session."""
-        yield from self._take(inf)
-
-    def _take(self, until_s: float) -> Iterator[Segment]:
-        settled = [index for index, segment in self._waiting.items() if segment.end_s < until_s]
-        for index in settled:
-            yield from cut_at_changes(self._waiting.pop(index), self.encode)
-
-
-def make_transcript(params: Mapping[str, Any], segments: tuple[Segment, ...], audio_s: float) -> Transcript:
-    """Return the transcript of a session with these parameters of the command line."""
-    turns = tuple(
-        SpeakerTurn(start_s=segment.start_s, end_s=segment.end_s, speaker=name)
-        for segment in segments
-        for name in segment.speakers
-    )
-    languages = [segment.language for segment in segments if segment.language]
-    return Transcript(
-        segments=segments,
-        language=languages[-1] if languages else params["language"] or "en",
-        duration_s=audio_s,
-        model=params["model"],
-        task=params["task"],
-        speakers=speakers_of(turns) if params["speakers"] else None,
-        turns=turns,
     )
