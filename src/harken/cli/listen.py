@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -47,67 +47,6 @@ from harken.streaming.events import event_fields
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.options import OFFLINE_ONLY
 from harken.types import SAMPLE_RATE
-
-
-@dataclass(kw_only=True)
-class LiveRunner:
-    """The loop that feeds audio to a session, shows its events and writes its text.
-
-    With `show_warnings` it reports lost audio and changes of load. `compute_s` is the time that the session computed.
-    """
-
-    session: LiveSession
-    display: LiveDisplay
-    outputs: Outputs
-    show_warnings: bool
-    compute_s: float = 0.0
-
-    def run(self, reader: AudioReader) -> AudioError | None:
-        """Transcribe the audio to its end, or until nothing can take the text any more.
-
-        Return the error that ended the audio early, if one did; the text until then has been shown.
-        """
-        failure: AudioError | None = None
-        loss_reported = False
-        try:
-            for block in reader:
-                self.outputs.samples += len(block)
-                self._run_and_show(partial(self.session.feed, block))
-                if reader.lost_s and not loss_reported:
-                    loss_reported = True
-                    self._warn("this machine was too busy to read all audio; silence replaces the lost part")
-                for line in self.outputs.news():
-                    self.display.tell(f"harken: {line}")
-                if self.display.problem and not self.outputs.writable:
-                    break
-        except AudioError as error:
-            failure = error
-        self._run_and_show(self.session.close)
-        return failure
-
-    def _run_and_show(self, compute: Callable[[], list[Event]]) -> None:
-        """Run a step of the session and show its events."""
-        began_s = perf_counter()
-        events = compute()
-        self.compute_s += perf_counter() - began_s
-        for event in events:
-            if isinstance(event, FinalSegment):
-                self.outputs.add_segment(event.segment)
-            elif isinstance(event, SpeakersChanged):
-                self.outputs.correct_segment(event.segment)
-            self.display.show(event)
-            if isinstance(event, LoadChanged):
-                state = (
-                    f"{event.lag_s:.1f} s behind:"
-                    if event.lag_s
-                    else "this machine is busy or slow; starting with"
-                )
-                self._warn(f"{state} {event.detail}")
-
-    def _warn(self, text: str) -> None:
-        if self.show_warnings:
-            self.display.tell(f"harken: {text}")
-
 
 input_option = partial(single_option, section="Audio")
 pcm_option = partial(input_option, no_effect=without_flag("pcm"))
@@ -199,18 +138,60 @@ def command(file: str | None, **params: Any) -> int:
         ):
             for line in _opening_lines(params, source, recognizer, session, outputs):
                 display.tell(line)
-            runner = LiveRunner(
-                session=session,
-                display=display,
-                outputs=outputs,
-                show_warnings=not params["quiet"],
-            )
-            failure = runner.run(reader)
+            failure, compute_s = _transcribe(session, reader, display, outputs, warns=not params["quiet"])
             outputs.finish(session_ended=True)
             if params["verbose"]:
-                display.tell(_speed_summary(source, outputs.audio_s, runner.compute_s))
+                display.tell(_speed_summary(source, outputs.audio_s, compute_s))
     _raise_for_end(reader.stop, failure, display, outputs)
     return 0
+
+
+def _transcribe(
+    session: LiveSession, reader: AudioReader, display: LiveDisplay, outputs: Outputs, *, warns: bool
+) -> tuple[AudioError | None, float]:
+    """Transcribe the audio to its end, or until nothing can take the text any more.
+
+    Return the error that ended the audio early, if one did, and the time that the session computed; the text until then
+    has been shown. If it `warns`, lost audio and changes of load are told.
+    """
+    failure: AudioError | None = None
+    compute_s = 0.0
+    loss_told = False
+
+    def warn(text: str) -> None:
+        if warns:
+            display.tell(f"harken: {text}")
+
+    def run_and_show(step: Callable[[], list[Event]]) -> None:
+        nonlocal compute_s
+        began_s = perf_counter()
+        events = step()
+        compute_s += perf_counter() - began_s
+        for event in events:
+            if isinstance(event, FinalSegment):
+                outputs.add_segment(event.segment)
+            elif isinstance(event, SpeakersChanged):
+                outputs.correct_segment(event.segment)
+            display.show(event)
+            if isinstance(event, LoadChanged):
+                busy = "this machine is busy or slow; starting with"
+                warn(f"{f'{event.lag_s:.1f} s behind:' if event.lag_s else busy} {event.detail}")
+
+    try:
+        for block in reader:
+            outputs.samples += len(block)
+            run_and_show(partial(session.feed, block))
+            if reader.lost_s and not loss_told:
+                loss_told = True
+                warn("this machine was too busy to read all audio; silence replaces the lost part")
+            for line in outputs.news():
+                display.tell(f"harken: {line}")
+            if display.problem and not outputs.writable:
+                break
+    except AudioError as error:
+        failure = error
+    run_and_show(session.close)
+    return failure, compute_s
 
 
 def _opening_lines(
