@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import chain, groupby
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +27,7 @@ from harken.formats import Layout, TranscriptFormat
 from harken.results import Attempt, Segment, Transcript
 from harken.speakers.diarizer import Diarizer
 from harken.transcribe import Callbacks, TranscribeOptions
+from harken.transcribe.options import ProgressCallback
 from harken.transcription import Transcription
 
 MOST_NAMES = 10
@@ -185,13 +186,11 @@ class _FilesRun:
         if not durations_s:
             return {}
         diarizer = self.job.diarizer  # before the model, which may take long: its options may be wrong
-        progress = _BatchProgress(
-            self.job.screen, durations_s, batched=self.job.options.effective_batch_size > 1
-        )
+        is_batch = self.job.options.effective_batch_size > 1 and len(durations_s) > 1
+        progress = (_batch_progress if is_batch else _progress)(self.job.screen, durations_s)
         callbacks = {
             index: Callbacks(
-                on_progress=partial(progress, source),
-                on_window_end=partial(self._log_rejected_attempts, source),
+                on_progress=progress[source], on_window_end=partial(self._log_rejected_attempts, source)
             )
             for index, source in enumerate(durations_s)
         }
@@ -328,23 +327,21 @@ class _TranscriptPrinter:
                 self._write(chunk)
 
 
-class _BatchProgress:
-    """The progress callback: of one recording after another, or of all if they are decoded in one batch."""
+def _progress(screen: Screen, durations_s: Mapping[str, float | None]) -> dict[str, ProgressCallback]:
+    """Return the progress callbacks of recordings that are decoded one after another."""
+    return {source: screen.track(source, duration_s) for source, duration_s in durations_s.items()}
 
-    def __init__(self, screen: Screen, durations_s: Mapping[str, float | None], *, batched: bool) -> None:
-        self._track = cache(screen.track)
-        self._durations_s = durations_s
-        self._batched = batched and len(durations_s) > 1
-        self._done_s: dict[str, float] = {}
 
-    def __call__(self, source: str, done_s: float, finished: bool) -> None:
-        self._done_s[source] = done_s
-        label, total_s = source, self._durations_s[source]
-        if self._batched:
-            label = f"{len(self._durations_s)} recordings"
-            total_s = sum(duration_s or 0.0 for duration_s in self._durations_s.values()) or None
-            done_s = sum(self._done_s.values())
-        self._track(label, total_s)(done_s, finished)
+def _batch_progress(screen: Screen, durations_s: Mapping[str, float | None]) -> dict[str, ProgressCallback]:
+    """Return those of recordings that are decoded in one batch, and have one bar."""
+    show = screen.track_all(f"{len(durations_s)} recordings", durations_s.values())
+    all_done_s = dict.fromkeys(durations_s, 0.0)
+
+    def progress(source: str, done_s: float, finished: bool) -> None:
+        all_done_s[source] = done_s
+        show(sum(all_done_s.values()), finished)
+
+    return {source: partial(progress, source) for source in durations_s}
 
 
 def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> Transcript:
