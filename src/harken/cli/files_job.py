@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain, groupby
@@ -19,7 +18,7 @@ from harken.cli.inputs import output_paths, recording_duration_s, refuse_overwri
 from harken.cli.model_options import chosen_files, load_diarizer_with_status, load_model_with_status
 from harken.cli.signals import StopDeferral, saving_on_stop
 from harken.cli.terminal import Screen, format_time, format_timed_text, pluralize
-from harken.cli.transcript_files import TranscriptFiles, all_exist
+from harken.cli.transcript_files import TranscriptFiles
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.files import make_folder
@@ -96,14 +95,12 @@ class FilesJob:
         """Transcribe recordings, say what was done, and return the exit code; the error of a single one is raised."""
         files = self.files(sources)
         refuse_overwriting(
-            [path for paths in files.paths.values() for path in paths.values()],
+            [path for each in files.values() for path in each.paths.values()],
             [*sources, *chosen_files(self.params)],
         )
         if self.folder:
             make_folder(self.folder)
-        remaining = [
-            source for source in sources if not (self.skip_existing and all_exist(files.paths[source]))
-        ]
+        remaining = [source for source in sources if not (self.skip_existing and files[source].exist)]
         run = _FilesRun(self, files, is_single)
         code = run.run(remaining)
         self.failed = run.failed
@@ -112,10 +109,16 @@ class FilesJob:
             self.screen.write_stderr(_summary(run, n_skipped))
         return code
 
-    def files(self, sources: Sequence[str], claimed: dict[str, str] | None = None) -> TranscriptFiles:
+    def files(
+        self, sources: Sequence[str], claimed: dict[str, str] | None = None
+    ) -> dict[str, TranscriptFiles]:
         """Return the files of recordings; `claimed` is as for `output_paths`."""
-        paths = output_paths(sources, self.format_names, self.folder, claimed)
-        return TranscriptFiles(paths=paths, layout=self.layout, keep_journals=self.keep_journals)
+        return {
+            source: TranscriptFiles(
+                source=source, paths=paths, layout=self.layout, keep_journal=self.keep_journals
+            )
+            for source, paths in output_paths(sources, self.format_names, self.folder, claimed).items()
+        }
 
 
 @dataclass
@@ -131,7 +134,7 @@ class _FilesRun:
     """
 
     job: FilesJob
-    files: TranscriptFiles
+    files: Mapping[str, TranscriptFiles]
     is_single: bool
     done: list[str] = field(init=False, default_factory=list)
     refused: list[str] = field(init=False, default_factory=list)
@@ -152,29 +155,35 @@ class _FilesRun:
             if not isinstance(duration_s, AudioError)
         }
         self._unfinished = self._start_transcriptions(recordings)
-        with ExitStack() as stack:
-            stack.callback(self._stop_unfinished)
-            stack.enter_context(saving_on_stop(self._save_interrupted))
-            for source, probed in durations_s.items():
-                try:
-                    if isinstance(probed, AudioError):
-                        self.files.refuse(source, probed)
-                        raise probed
-                    self._transcribe_one(source, self._unfinished[source])
-                    self.done.append(source)
-                except Exception as error:
-                    self._save_broken_off(source, error)
-                    unexpected = exit_code(error) == UNEXPECTED
-                    if self.is_single or (unexpected and os.environ.get("HARKEN_DEBUG")):
-                        raise
-                    name = f"{source}: " if unexpected else ""
-                    self.job.screen.write_stderr(f"harken: {name}{describe_error(error)}")
-                    (self.refused if isinstance(error, AudioError) else self.failed).append(source)
+        try:
+            with saving_on_stop(self._save_interrupted):
+                for source, probed in durations_s.items():
+                    self._run_one(source, probed)
+        finally:
+            for transcription in self._unfinished.values():
+                transcription.stop()
         return SOME_FAILED if self.refused or self.failed else 0
+
+    def _run_one(self, source: str, probed: float | AudioError | None) -> None:
+        """Transcribe a recording of that duration, or of which that is the error."""
+        try:
+            if isinstance(probed, AudioError):
+                self.files[source].refuse(probed)
+                raise probed
+            self._transcribe_one(source, self._unfinished[source])
+            self.done.append(source)
+        except Exception as error:
+            self._save_broken_off(source, error)
+            unexpected = exit_code(error) == UNEXPECTED
+            if self.is_single or (unexpected and os.environ.get("HARKEN_DEBUG")):
+                raise
+            name = f"{source}: " if unexpected else ""
+            self.job.screen.write_stderr(f"harken: {name}{describe_error(error)}")
+            (self.refused if isinstance(error, AudioError) else self.failed).append(source)
 
     def _duration_or_error(self, source: str) -> float | AudioError | None:
         """Return the duration of a recording, or the error for which it is refused, now or as before."""
-        if reason := self.files.refusal(source):
+        if reason := self.files[source].refusal:
             return AudioError(f"{reason}; it has not changed since")
         try:
             return recording_duration_s(source)
@@ -197,7 +206,7 @@ class _FilesRun:
         journals = {
             index: journal
             for index, source in enumerate(durations_s)
-            if (journal := self.files.journal(source))
+            if (journal := self.files[source].journal)
         }
         began_s = perf_counter()
         recognizer = self.job.recognizer
@@ -217,11 +226,11 @@ class _FilesRun:
         self._printer = printer = _TranscriptPrinter(self.job.screen, self.job.stdout_writer(source))
         with StopDeferral() as deferral:
             # Opened first, so that a file that cannot be written fails before the work.
-            with self.files.open(source) as write:
+            with self.files[source].open() as write:
                 try:
                     transcript = _print_segments(transcription, printer)
                 except AudioError as error:
-                    self.files.refuse(source, error)
+                    self.files[source].refuse(error)
                     raise
                 self._check_clips(source, transcript)
                 deferral.begin()
@@ -252,7 +261,7 @@ class _FilesRun:
         saved = [
             path
             for source, transcript in transcripts.items()
-            for path in self.files.write_partial(source, transcript)
+            for path in self.files[source].write_partial(transcript)
         ]
         for source, transcript in transcripts.items():
             if transcript.segments:
@@ -266,12 +275,8 @@ class _FilesRun:
         """Write the result so far of a recording that failed, and note that in the error."""
         if transcription := self._unfinished.pop(source, None):
             transcription.stop()
-            if saved := self.files.write_partial(source, transcription.so_far()):
+            if saved := self.files[source].write_partial(transcription.so_far()):
                 error.add_note(_saved_note(saved))
-
-    def _stop_unfinished(self) -> None:
-        for transcription in self._unfinished.values():
-            transcription.stop()
 
     def _check_clips(self, source: str, transcript: Transcript) -> None:
         """Report clips that lie behind the end of a recording; raise an AudioError if all do."""

@@ -31,7 +31,7 @@ COMMANDS = {
     "eval": "eval:command",
     "bench": "bench:command",
     "plot": "plot:command",
-    "check": "transcript_files:check_command",
+    "check": "check:command",
     "distill": "training:distill_command",
     "finetune": "training:finetune_command",
     "adapt": "training:adapt_command",

@@ -32,7 +32,6 @@ from harken.cli.options import (
     with_option,
 )
 from harken.cli.terminal import Screen, TimestampedLines, is_terminal
-from harken.cli.transcript_files import all_exist
 from harken.files import make_folder
 from harken.formats import FORMATS, Layout, TranscriptFormat, make_writer
 from harken.manifests import RECORDING_SUFFIXES
@@ -226,12 +225,11 @@ def watch(job: FilesJob, names: Sequence[str]) -> NoReturn:
         todo = []
         for source in looks.complete():
             try:
-                files = job.files([source], claimed)
+                (files,) = job.files([source], claimed).values()
             except click.UsageError as error:
                 job.screen.write_stderr(f"harken: {error.message}")
                 continue
-            done = all_exist(files.paths[source]) or files.refusal(source) is not None
-            if source in seen or not done:
+            if source in seen or not (files.exist or files.refusal is not None):
                 todo.append(source)
             seen.add(source)
         if todo:
