@@ -262,5 +262,5 @@ def test_lengths_are_those_of_the_manifest_else_of_headers_else_by_size(tmp_path
         ("a\0b", {}, 60.0),
     )
     recordings = [BatchRecording(location=str(location), **make, **known) for location, known, _ in expected]
-    estimates = [each.estimate_s for each in estimate_durations(recordings)]
-    assert estimates == pytest.approx([seconds for *_, seconds in expected])
+    estimate_durations(recordings)
+    assert [each.estimate_s for each in recordings] == pytest.approx([seconds for *_, seconds in expected])

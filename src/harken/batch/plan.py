@@ -186,24 +186,21 @@ def make_plan(
         if name in published or by_digest.keys() >= set(digests)
     }
     known = {digest for digests in kept.values() for digest in digests}
-    new = estimate_durations([recording for recording in recordings if recording.digest not in known])
-    added = {shard.name: shard for shard in cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)}
-    entries = kept | {
-        name: [recording.digest for recording in shard.recordings] for name, shard in added.items()
-    }
+    done = {digest for name, digests in kept.items() if name in published for digest in digests}
+    estimate_durations(recording for recording in recordings if recording.digest not in done)
+    new = [recording for recording in recordings if recording.digest not in known]
+    added = cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)
+    entries = kept | {shard.name: [recording.digest for recording in shard.recordings] for shard in added}
     unplanned = published - entries.keys()
     if unplanned and not earlier:
         raise PlanError(
             f"{store.folder}: holds rows of {len(unplanned)} shards, and no {PLAN_FILE} that tells of what; "
             "choose another folder"
         )
-    left = [name for name in entries if name not in published and name not in added]
-    estimated = {
-        each.digest: each
-        for each in estimate_durations(by_digest[digest] for name in left for digest in entries[name])
-    }
-    unfinished = [shard for name, shard in added.items() if name not in published] + [
-        Shard(tuple(estimated[digest] for digest in entries[name]), recipe.digest) for name in left
+    unfinished = [
+        Shard(tuple(by_digest[digest] for digest in digests), recipe.digest)
+        for name, digests in entries.items()
+        if name not in published
     ]
     if write:
         store.renew()  # all until here may have taken long
@@ -253,18 +250,13 @@ def cut_shards(
         yield Shard(tuple(shard), recipe)
 
 
-def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecording]:
-    """Return recordings with their estimated lengths: of the manifest, of their headers, or by their sizes."""
-    known = [*recordings]
-    unknown = {
-        index: each for index, each in enumerate(known) if each.duration_s is None and not each.estimate_s
-    }
+def estimate_durations(recordings: Iterable[BatchRecording]) -> None:
+    """Estimate lengths that the manifest does not give: from the headers of recordings, or by their sizes."""
+    unknown = [each for each in recordings if each.duration_s is None and not each.estimate_s]
     if unknown:
         with ThreadPoolExecutor(_PROBING_THREADS) as threads:
-            lengths = threads.map(_whole_length_s, unknown.values())
-            for (index, each), length_s in zip(unknown.items(), lengths, strict=True):
-                known[index] = each.with_known(estimate_s=max(length_s - (each.offset_s or 0.0), 0.0))
-    return known
+            for each, length_s in zip(unknown, threads.map(_whole_length_s, unknown), strict=True):
+                each.estimate_s = max(length_s - (each.offset_s or 0.0), 0.0)
 
 
 def _whole_length_s(recording: BatchRecording) -> float:

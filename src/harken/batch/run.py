@@ -16,7 +16,7 @@ from harken.api import load as harken_load
 from harken.backend_factory import AUTO, NGRAM, NO_ASSISTANT
 from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import BatchRecording, Note, read_recordings
-from harken.batch.locations import is_url
+from harken.batch.locations import absolute
 from harken.batch.plan import (
     Plan,
     Recipe,
@@ -279,8 +279,9 @@ class _Batch:
                     f"shard {name} has rows of recordings that are gone, so its failed rows are not tried again"
                 )
             else:
-                recordings = estimate_durations(by_digest[digest] for digest in digests)
-                yield Shard(tuple(recordings), self.recipe.digest)
+                recordings = tuple(by_digest[digest] for digest in digests)
+                estimate_durations(recordings)
+                yield Shard(recordings, self.recipe.digest)
 
     def publish_summary(self, began_s: float) -> BatchSummary:
         """Count all rows that are there, write the counts to the output folder, and return them."""
@@ -330,10 +331,7 @@ def _prepare(
         raise PlanError(f"{os.fspath(source)}: the batch writes its summary there; allowed is another manifest")
     if unknown := {*(load or {})} - signature(harken_load).parameters.keys():
         raise OptionError("load", min(unknown), "arguments of harken.load")
-    recordings = [
-        recording.with_known(location=_absolute(recording.location))
-        for recording in read_recordings(os.fspath(source), note)
-    ]
+    recordings = read_recordings(os.fspath(source), note)
     load = {"model": "tiny.en", **(load or {})}
     name = os.fspath(load["model"])
     load = _arguments_with_whole_paths(load)
@@ -351,7 +349,7 @@ def _prepare(
         recordings,
         recipe,
         store,
-        _absolute(os.fspath(source)),
+        absolute(os.fspath(source)),
         moved=options.moved,
         shard_s=60 * options.shard_minutes,
         workers=_expected_workers(options, load),
@@ -369,11 +367,6 @@ def _expected_workers(options: BatchOptions, load: Mapping[str, Any]) -> int:
     from harken.batch.ray_cluster import count_room
 
     return count_room(options.ray, load.get("threads"))
-
-
-def _absolute(location: str) -> str:
-    """Return an absolute path, or a URL: workers of a cluster have other current folders."""
-    return location if is_url(location) else os.path.abspath(location)
 
 
 def _arguments_with_whole_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
