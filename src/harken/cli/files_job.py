@@ -16,7 +16,7 @@ from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED, UNEXPECTED, describe_error, exit_code
 from harken.cli.inputs import output_paths, recording_duration_s, refuse_overwriting
 from harken.cli.model_options import chosen_files, load_diarizer_with_status, load_model_with_status
-from harken.cli.signals import StopDeferral, saving_on_stop
+from harken.cli.signals import deferring_stop, saving_on_stop
 from harken.cli.terminal import Screen, format_time, format_timed_text, pluralize
 from harken.cli.transcript_files import TranscriptFiles
 from harken.decoding import DecodeStats, DecodingResult
@@ -224,7 +224,7 @@ class _FilesRun:
     def _transcribe_one(self, source: str, transcription: Transcription) -> None:
         began_s = perf_counter()
         self._printer = printer = _TranscriptPrinter(self.job.screen, self.job.stdout_writer(source))
-        with StopDeferral() as deferral:
+        with deferring_stop() as begin_last_part:
             # Opened first, so that a file that cannot be written fails before the work.
             with self.files[source].open() as write:
                 try:
@@ -233,7 +233,7 @@ class _FilesRun:
                     self.files[source].refuse(error)
                     raise
                 self._check_clips(source, transcript)
-                deferral.begin()
+                begin_last_part()
                 write(transcript)
             del self._unfinished[source]
         if transcript.speech == () and transcription.peak:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import BinaryIO
 
 from harken.cli.exits import Stop
-from harken.cli.signals import StopDeferral
+from harken.cli.signals import deferring_stop
 from harken.files import own, sync, wrap_os_errors
 
 _SYNC_S = 1.0  # at most this is lost if the power fails; a failed write is tried again as often
@@ -167,8 +167,8 @@ class KeptFile:
     def _open_part(self) -> None:
         """Create NAME.part; a signal meanwhile leaves none behind."""
         try:
-            with StopDeferral() as deferral:
-                deferral.begin()
+            with deferring_stop() as begin:
+                begin()
                 self.others, self.location, self._file = _create_part(self._target)
                 own.add(self.location)
         except Stop:

@@ -15,7 +15,7 @@ import click
 from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED
 from harken.cli.options import FilePath, single_option
-from harken.cli.signals import StopDeferral, saving_on_stop
+from harken.cli.signals import deferring_stop, saving_on_stop
 from harken.cli.terminal import Screen
 from harken.evaluation.error_rate import ErrorRate
 from harken.evaluation.latency import Percentiles
@@ -108,7 +108,7 @@ def measure(
     json_file, page_file : str or None
         Files for the report as JSON and as html.
     """
-    with ExitStack() as files, StopDeferral() as deferral:
+    with ExitStack() as files, deferring_stop() as begin_last_part:
         # Opened first, so that a file that cannot be written fails before the work.
         writers = [
             (files.enter_context(open_atomic(Path(file))), content)
@@ -145,7 +145,7 @@ def measure(
                     measured_s += measurement.measured_s(outcome)
                     screen.write_stdout(measurement.shown(outcome))
                 progress(measured_s, False)
-            deferral.begin()
+            begin_last_part()
         finish(complete=True)
     return SOME_FAILED if failures else 0
 

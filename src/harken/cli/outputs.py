@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from harken.cli.kept_files import KeptFile
-from harken.cli.signals import StopDeferral
+from harken.cli.signals import deferring_stop
 from harken.cli.terminal import format_time, write_stderr
 from harken.contract import Floats
 from harken.formats import RecordingLink, make_writer
@@ -272,8 +272,8 @@ class Outputs:
 
     def finish(self, *, session_ended: bool) -> None:
         """Complete the files or remove those without content; signals wait meanwhile, as there is no second take."""
-        with StopDeferral(_PATIENCE) as deferral:
-            deferral.begin()
+        with deferring_stop(_PATIENCE) as begin:
+            begin()
             self._finished = True
             if self.recording:
                 self.recording.file.finish()

@@ -19,7 +19,7 @@ from harken.audio.container import NOT_FINITE, cancel_each_other
 from harken.audio.io import Resampler
 from harken.cli.exits import Stop, signal_stop
 from harken.cli.inputs import STDIN, recording_duration_s
-from harken.cli.signals import handling_signals, signal_listeners
+from harken.cli.signals import handling_signals
 from harken.cli.terminal import format_table
 from harken.contract import Floats
 from harken.errors import AudioError, BackendUnavailable, importing
@@ -206,9 +206,7 @@ class AudioReader:
         self._thread = Thread(target=self._read_source, name="harken audio reader", daemon=True)
 
     def __enter__(self) -> Self:
-        self._signal_handling.enter_context(handling_signals(self._on_signal))
-        signal_listeners.append(self._on_unanswered_signal)
-        self._signal_handling.callback(signal_listeners.remove, self._on_unanswered_signal)
+        self._signal_handling.enter_context(handling_signals(self._on_signal, self._on_signal_during_call))
         self._thread.start()
         return self
 
@@ -285,7 +283,7 @@ class AudioReader:
             raise stop
         self.stop = self.stop or stop
 
-    def _on_unanswered_signal(self, number: int) -> bool:
+    def _on_signal_during_call(self, number: int) -> bool:
         """End the audio while the main thread is in a long call; return False for a second signal, which ends all."""
         if self.stop:
             return False

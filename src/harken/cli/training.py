@@ -27,7 +27,7 @@ from harken.cli.options import (
     single_option,
     with_option,
 )
-from harken.cli.signals import finishing_calls, handling_signals
+from harken.cli.signals import handling_signals, waiting
 from harken.cli.terminal import Screen, write_stderr, write_stdout
 from harken.files import make_folder
 from harken.option_types import options_from
@@ -176,7 +176,7 @@ def run_task(
         if len(signals) > 1:  # the second signal does not wait for the current step
             raise _interrupted_stop(signals)
 
-    with Screen(params["progress"], counts=True) as screen, handling_signals(on_signal), finishing_calls():
+    with Screen(params["progress"], counts=True) as screen, handling_signals(on_signal, waiting()):
 
         def is_over() -> bool:
             return perf_counter() - began_s > limit_s
