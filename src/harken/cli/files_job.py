@@ -23,7 +23,7 @@ from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.files import make_folder
 from harken.formats import Layout, TranscriptFormat
-from harken.results import Attempt, Segment, Transcript
+from harken.results import Attempt, Transcript
 from harken.speakers.diarizer import Diarizer
 from harken.transcribe import Callbacks, TranscribeOptions
 from harken.transcribe.options import ProgressCallback
@@ -49,7 +49,7 @@ class FilesJob:
     folder : Path or None
         Folder of the files, which is made; None for that of each recording.
     stdout_writer : callable
-        Returns the writer of a recording's transcript on standard output, or None if it is not shown.
+        Returns the writer of a recording's transcript on standard output.
     draft : str or None
         Text that a single recording is expected to have.
     skip_existing : bool
@@ -73,7 +73,7 @@ class FilesJob:
     layout: Layout
     format_names: Sequence[str]
     folder: Path | None
-    stdout_writer: Callable[[str], TranscriptFormat | None]
+    stdout_writer: Callable[[str], TranscriptFormat]
     draft: str | None = None
     skip_existing: bool = False
     keep_journals: bool = False
@@ -168,7 +168,6 @@ class _FilesRun:
         """Transcribe a recording of that duration, or of which that is the error."""
         try:
             if isinstance(probed, AudioError):
-                self.files[source].refuse(probed)
                 raise probed
             self._transcribe_one(source, self._unfinished[source])
             self.done.append(source)
@@ -188,6 +187,7 @@ class _FilesRun:
         try:
             return recording_duration_s(source)
         except AudioError as error:
+            self.files[source].refuse(error)
             return error
 
     def _start_transcriptions(self, durations_s: Mapping[str, float | None]) -> dict[str, Transcription]:
@@ -228,10 +228,11 @@ class _FilesRun:
             # Opened first, so that a file that cannot be written fails before the work.
             with self.files[source].open() as write:
                 try:
-                    transcript = _print_segments(transcription, printer)
+                    printer.print(transcription)
                 except AudioError as error:
                     self.files[source].refuse(error)
                     raise
+                transcript = transcription.so_far()
                 self._check_clips(source, transcript)
                 begin_last_part()
                 write(transcript)
@@ -266,7 +267,7 @@ class _FilesRun:
         for source, transcript in transcripts.items():
             if transcript.segments:
                 if self._printer:
-                    self._printer.write_footer(transcript)
+                    self._printer.end(transcript)
                 end = format_time(transcript.segments[-1].end_s)
                 return "; ".join([f"{source}: {message} at {end}", *([_saved_note(saved)] if saved else [])])
         return message
@@ -308,28 +309,33 @@ class _FilesRun:
 
 
 class _TranscriptPrinter:
-    """The transcript on standard output; its header waits for the first segment, so that a failure prints nothing."""
+    """A transcript on standard output; its header waits for the first segment, so that a failure prints nothing."""
 
-    def __init__(self, screen: Screen, writer: TranscriptFormat | None) -> None:
-        self._write, self._writer = screen.write_stdout, writer
-        self._header_written = self._footer_written = False
+    def __init__(self, screen: Screen, writer: TranscriptFormat) -> None:
+        self._screen, self._writer = screen, writer
+        self._header = writer.header_chunks()
+        self._is_ended = False
 
-    def write_segment(self, segment: Segment) -> None:
-        if self._writer:
-            self._write_header_once(self._writer)
-            self._write(self._writer.segment(segment))
+    def print(self, transcription: Transcription) -> None:
+        """Print the segments as they come; what is printed is whole in its format even if the recording breaks off."""
+        try:
+            for segment in transcription:
+                self._write(self._writer.segment(segment))
+        except BaseException:
+            if (transcript := transcription.so_far()).segments:
+                self.end(transcript)
+            raise
+        self.end(transcription.so_far())
 
-    def write_footer(self, transcript: Transcript) -> None:
-        if self._writer and not self._footer_written:
-            self._footer_written = True
-            self._write_header_once(self._writer)
+    def end(self, transcript: Transcript) -> None:
+        """Print what is behind the last segment, once."""
+        if not self._is_ended:
+            self._is_ended = True
             self._write(self._writer.footer(transcript))
 
-    def _write_header_once(self, writer: TranscriptFormat) -> None:
-        if not self._header_written:
-            self._header_written = True
-            for chunk in writer.header_chunks():
-                self._write(chunk)
+    def _write(self, text: str) -> None:
+        for chunk in chain(self._header, [text]):  # of the header nothing is left after the first time
+            self._screen.write_stdout(chunk)
 
 
 def _progress(screen: Screen, durations_s: Mapping[str, float | None]) -> dict[str, ProgressCallback]:
@@ -347,24 +353,6 @@ def _batch_progress(screen: Screen, durations_s: Mapping[str, float | None]) -> 
         show(sum(all_done_s.values()), finished)
 
     return {source: partial(progress, source) for source in durations_s}
-
-
-def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> Transcript:
-    """Print the segments as they come, and return the transcript.
-
-    What is printed is complete in its format even if the recording breaks off.
-    """
-    try:
-        for segment in transcription:
-            printer.write_segment(segment)
-    except BaseException:
-        transcript = transcription.so_far()
-        if transcript.segments:
-            printer.write_footer(transcript)
-        raise
-    transcript = transcription.so_far()
-    printer.write_footer(transcript)
-    return transcript
 
 
 def _saved_note(paths: Sequence[Path]) -> str:

@@ -200,6 +200,10 @@ def format_pace(done_s: float, total_s: float | None, elapsed_s: float) -> str:
     return f"{time_left}{speed:.1f}x real time"
 
 
+class Unshown(TranscriptFormat):
+    """The format of a transcript that is not shown."""
+
+
 class TimestampedLines(TranscriptFormat):
     """The format of the terminal: one line per segment, with its times.
 
@@ -252,7 +256,7 @@ class Screen:
 
     def write_stdout(self, text: str) -> None:
         """Write to standard output, above the bar if both share the terminal; see `harken.cli.terminal`."""
-        if self._bar is not None and is_terminal(sys.stdout):
+        if text and self._bar is not None and is_terminal(sys.stdout):
             with stdout_errors():
                 self._print_above(self._bar, escape_controls(text), sys.stdout)
         else:

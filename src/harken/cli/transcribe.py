@@ -31,7 +31,7 @@ from harken.cli.options import (
     single_option,
     with_option,
 )
-from harken.cli.terminal import Screen, TimestampedLines, is_terminal
+from harken.cli.terminal import Screen, TimestampedLines, Unshown, is_terminal
 from harken.files import make_folder
 from harken.formats import FORMATS, Layout, TranscriptFormat, make_writer
 from harken.manifests import RECORDING_SUFFIXES
@@ -145,12 +145,12 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
             "--resume and --channels apart exclude each other; --skip-existing goes with both"
         )
 
-    def stdout_writer(source: str) -> TranscriptFormat | None:
-        """Return the writer of a transcript on standard output, or None if it is not shown."""
+    def stdout_writer(source: str) -> TranscriptFormat:
+        """Return the writer of a transcript on standard output."""
         if to_stdout:
             return make_writer(format_names[0], layout, recording_reference(source, Path()))
         if written_formats and (params["quiet"] or not is_terminal(sys.stdout)):
-            return None
+            return Unshown()
         return TimestampedLines(source if params["watch"] or len(sources) > 1 else None)
 
     with Screen(params["progress"] and not params["quiet"]) as screen:

@@ -27,7 +27,7 @@ from harken.cli.options import (
     number_parser,
     parse_text,
 )
-from harken.cli.terminal import Screen, TimestampedLines, write_stderr
+from harken.cli.terminal import Screen, TimestampedLines, Unshown, write_stderr
 from harken.errors import OptionError
 from harken.formats import Layout
 from harken.option_types import options_from
@@ -230,7 +230,7 @@ def _run(audio: Sequence[str], **given: Any) -> int:
             format_names=FORMATS if given["output_format"] == "all" else (given["output_format"],),
             folder=Path(given["output_dir"]),
             stdout_writer=lambda source: (
-                WhisperLines(detects=not params["language"]) if given["verbose"] else None
+                WhisperLines(detects=not params["language"]) if given["verbose"] else Unshown()
             ),
         )
         return job.run(expand_patterns(audio), is_single=False)
