@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,10 +58,7 @@ class _Actor:
 
 
 class RayWorkers(Pool):
-    """Actors of a cluster, each with as many processors as threads: by default four, or those of the smallest node.
-
-    Of a count of 0 they are as many as the cluster has room for, but no more than are of use. The settings are a
-    function of the threads of each.
+    """Actors of a cluster, each with as many processors as threads.
 
     Raises
     ------
@@ -71,20 +68,11 @@ class RayWorkers(Pool):
 
     most_start_failures = 5
 
-    def __init__(
-        self,
-        settings: Callable[[int], WorkerSettings],
-        address: str,
-        count: int,
-        most: int,
-        threads: int | None,
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, address: str, count: int) -> None:
         self._ray = _connect(address)
-        threads, room = _room(self._ray, threads)
-        count = min(count or room, most)
-        self._settings = settings(threads)
-        options: dict[str, Any] = {"num_cpus": threads, "max_concurrency": 2, "max_restarts": 0}
-        if str(self._settings.recipe.load.get("device", "")).startswith("cuda"):
+        self._settings = settings
+        options: dict[str, Any] = {"num_cpus": settings.threads, "max_concurrency": 2, "max_restarts": 0}
+        if str(settings.recipe.load.get("device", "")).startswith("cuda"):
             options["num_gpus"] = 1
         self._actor_class = self._ray.remote(**options)(_Actor)
         self._by_reference: dict[Any, Member] = {}
@@ -138,14 +126,13 @@ class RayWorkers(Pool):
                 self._ask("progress", each)
 
 
-def count_room(address: str, threads: int | None) -> int:
-    """Return the number of workers of so many threads for which a cluster has room; raises as `RayWorkers`."""
-    return _room(_connect(address), threads)[1]
+def room_for_workers(address: str, threads: int | None) -> tuple[int, int]:
+    """Return the threads of a worker, and the number of workers for which a cluster has room.
 
-
-def _room(ray: Any, threads: int | None) -> tuple[int, int]:
-    """Return the threads of a worker, and the number of workers for which a cluster has room."""
-    sizes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    By default they have four threads, or as many as the smallest node has processors. It raises as `RayWorkers`.
+    """
+    nodes = _connect(address).nodes()
+    sizes = [int(node["Resources"].get("CPU", 0)) for node in nodes if node["Alive"]]
     threads = threads or min(MOST_THREADS, *(size for size in sizes if size), MOST_THREADS)
     return threads, max(sum(size // threads for size in sizes), 1)
 

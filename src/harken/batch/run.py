@@ -364,9 +364,9 @@ def _expected_workers(options: BatchOptions, load: Mapping[str, Any]) -> int:
     """Return the number of workers among which the plan divides the work."""
     if options.ray is None or options.workers:
         return max(options.workers, 1)
-    from harken.batch.ray_cluster import count_room
+    from harken.batch.ray_cluster import room_for_workers
 
-    return count_room(options.ray, load.get("threads"))
+    return room_for_workers(options.ray, load.get("threads"))[1]
 
 
 def _arguments_with_whole_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -384,19 +384,19 @@ def _with_whole_paths(value: Any) -> Any:
 
 def _make_workers(batch: _Batch, n_tasks: int) -> Workers:
     """Start workers where the options want them, no more than there are tasks."""
-    options, load = batch.options, batch.recipe.load
-    n_processes = min(options.workers, n_tasks)
-
-    def settings(threads: int | None) -> WorkerSettings:
-        return WorkerSettings(
-            recipe=batch.recipe, folder=batch.store.folder, threads=threads, time_limit=options.time_limit
-        )
-
+    options, threads = batch.options, batch.recipe.load.get("threads")
+    settings = WorkerSettings(
+        recipe=batch.recipe, folder=batch.store.folder, threads=threads, time_limit=options.time_limit
+    )
     if options.ray is not None:
-        from harken.batch.ray_cluster import RayWorkers
+        from harken.batch.ray_cluster import RayWorkers, room_for_workers
 
-        return RayWorkers(settings, options.ray, options.workers, n_tasks, load.get("threads"))
+        threads, room = room_for_workers(options.ray, threads)
+        return RayWorkers(
+            replace(settings, threads=threads), options.ray, min(options.workers or room, n_tasks)
+        )
     if not options.workers:
-        return InProcessWorkers(settings(load.get("threads")))
-    threads = load.get("threads") or max(usable_processors() // n_processes, 1)
-    return ProcessWorkers(settings(threads), n_processes)
+        return InProcessWorkers(settings)
+    n_processes = min(options.workers, n_tasks)
+    threads = threads or max(usable_processors() // n_processes, 1)
+    return ProcessWorkers(replace(settings, threads=threads), n_processes)
