@@ -29,6 +29,8 @@ from harken.transcribe import Callbacks, TranscribeOptions
 from harken.transcribe.options import ProgressCallback
 from harken.transcription import Transcription
 
+DONE, REFUSED, FAILED = "done", "refused", "failed"
+"""What becomes of a recording: it is transcribed, it is none, or it failed for another reason."""
 MOST_NAMES = 10
 """Recordings that the last line names."""
 
@@ -101,13 +103,12 @@ class FilesJob:
         if self.folder:
             make_folder(self.folder)
         remaining = [source for source in sources if not (self.skip_existing and files[source].exist)]
-        run = _FilesRun(self, files, is_single)
-        code = run.run(remaining)
-        self.failed = run.failed
+        outcomes = _FilesRun(self, files, is_single).run(remaining)
+        self.failed = [source for source, outcome in outcomes.items() if outcome == FAILED]
         n_skipped = len(sources) - len(remaining)
         if self.format_names and (n_skipped or not is_single) and not self.quiet:
-            self.screen.write_stderr(_summary(run, n_skipped))
-        return code
+            self.screen.write_stderr(_summary(outcomes, n_skipped))
+        return SOME_FAILED if {*outcomes.values()} - {DONE} else 0
 
     def files(
         self, sources: Sequence[str], claimed: dict[str, str] | None = None
@@ -126,24 +127,16 @@ class _FilesRun:
     """One run of a job; the model is loaded once a recording proves to be one.
 
     If it `is_single`, there is only one recording, whose error is the command's.
-
-    Attributes
-    ----------
-    done, refused, failed : list of str
-        Recordings that have been transcribed, those that are none, and those that failed for another reason.
     """
 
     job: FilesJob
     files: Mapping[str, TranscriptFiles]
     is_single: bool
-    done: list[str] = field(init=False, default_factory=list)
-    refused: list[str] = field(init=False, default_factory=list)
-    failed: list[str] = field(init=False, default_factory=list)
     _unfinished: dict[str, Transcription] = field(init=False, default_factory=dict)
     _printer: _TranscriptPrinter | None = field(init=False, default=None)
 
-    def run(self, sources: Iterable[str]) -> int:
-        """Transcribe every recording into its files; if one of several fails, continue with the others.
+    def run(self, sources: Iterable[str]) -> dict[str, str]:
+        """Transcribe every recording into its files, and return what became of each; others follow one that fails.
 
         A transcript gets its name when it is whole. Of a recording that breaks off, or that is being transcribed when
         the process is to end, the text so far is written beside it, under the name with ``.partial`` appended.
@@ -157,20 +150,17 @@ class _FilesRun:
         self._unfinished = self._start_transcriptions(recordings)
         try:
             with saving_on_stop(self._save_interrupted):
-                for source, probed in durations_s.items():
-                    self._run_one(source, probed)
+                return {source: self._run_one(source, probed) for source, probed in durations_s.items()}
         finally:
             for transcription in self._unfinished.values():
                 transcription.stop()
-        return SOME_FAILED if self.refused or self.failed else 0
 
-    def _run_one(self, source: str, probed: float | AudioError | None) -> None:
-        """Transcribe a recording of that duration, or of which that is the error."""
+    def _run_one(self, source: str, probed: float | AudioError | None) -> str:
+        """Transcribe a recording of that duration, or of which that is the error; return what became of it."""
         try:
             if isinstance(probed, AudioError):
                 raise probed
             self._transcribe_one(source, self._unfinished[source])
-            self.done.append(source)
         except Exception as error:
             self._save_broken_off(source, error)
             unexpected = exit_code(error) == UNEXPECTED
@@ -178,7 +168,8 @@ class _FilesRun:
                 raise
             name = f"{source}: " if unexpected else ""
             self.job.screen.write_stderr(f"harken: {name}{describe_error(error)}")
-            (self.refused if isinstance(error, AudioError) else self.failed).append(source)
+            return REFUSED if isinstance(error, AudioError) else FAILED
+        return DONE
 
     def _duration_or_error(self, source: str) -> float | AudioError | None:
         """Return the duration of a recording, or the error for which it is refused, now or as before."""
@@ -359,13 +350,13 @@ def _saved_note(paths: Sequence[Path]) -> str:
     return f"what was done is in {', '.join(map(str, paths))}"
 
 
-def _summary(run: _FilesRun, n_skipped: int) -> str:
+def _summary(outcomes: Mapping[str, str], n_skipped: int) -> str:
     """Return the line that says what was done, skipped and refused, and what failed."""
-    parts = [f"{pluralize(len(run.done), 'recording')} done"]
+    parts = [f"{pluralize([*outcomes.values()].count(DONE), 'recording')} {DONE}"]
     if n_skipped:
         parts.append(f"{n_skipped} skipped, as the transcripts exist")
-    for outcome, names in {"refused": run.refused, "failed": run.failed}.items():
-        if names:
+    for outcome in (REFUSED, FAILED):
+        if names := [source for source, became in outcomes.items() if became == outcome]:
             others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             parts.append(f"{len(names)} {outcome}: {', '.join(names[:MOST_NAMES])}{others}")
     return f"harken: {'; '.join(parts)}"
