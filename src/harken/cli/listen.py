@@ -42,7 +42,7 @@ from harken.cli.terminal import Screen, format_time, format_timed_text, is_termi
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
 from harken.option_types import options_from
-from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, SpeakersChanged, StreamOptions
+from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, StreamOptions
 from harken.streaming.events import event_fields
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.options import OFFLINE_ONLY
@@ -168,10 +168,7 @@ def _transcribe(
         events = step()
         compute_s += perf_counter() - began_s
         for event in events:
-            if isinstance(event, FinalSegment):
-                outputs.add_segment(event.segment)
-            elif isinstance(event, SpeakersChanged):
-                outputs.correct_segment(event.segment)
+            outputs.add_event(event)
             display.show(event)
             if isinstance(event, LoadChanged):
                 busy = "this machine is busy or slow; starting with"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -19,6 +18,7 @@ from harken.contract import Floats
 from harken.formats import RecordingLink, make_writer
 from harken.results import Segment, SpeakerTurn, Transcript, speakers_of
 from harken.speakers.attribution import cut_at_changes
+from harken.streaming import Event, FinalSegment, SpeakersChanged
 from harken.types import SAMPLE_RATE
 
 _UNKNOWN_BYTES = (
@@ -28,44 +28,37 @@ _PATIENCE = 4  # signals that wait for the end of a file; a stalled pipe must no
 _SAMPLE_BYTES = 2
 
 
-class Recording:
-    """A WAV file (16 bits, 16 kHz, mono), which can be played while it grows.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+class Recording(KeptFile):
+    """A WAV file (16 bits, 16 kHz, mono), which can be played while it grows."""
 
     def __init__(self, path: Path) -> None:
-        self._header_bytes = len(_wav_header(0))
         self._samples = 0
-        self.file = KeptFile(path, _wav_header(_UNKNOWN_BYTES))
+        super().__init__(path, _wav_header(_UNKNOWN_BYTES))
 
     def add(self, block: Floats) -> None:
         """Append samples of shape (samples,) in [-1, 1]."""
         pcm = np.rint(np.clip(block * 32768, -32768, 32767)).astype("<i2")
         self._samples += len(pcm)
-        self.file.append(pcm.tobytes())
+        self.append(pcm.tobytes())
 
     def holds(self) -> str:
         """Say how much of the audio the file holds."""
         written_s = self._written_bytes / _SAMPLE_BYTES / SAMPLE_RATE
         return f"the first {format_time(written_s)} of {format_time(self._samples / SAMPLE_RATE)}"
 
-    def keep(self) -> None:
+    def complete(self) -> None:
         """Complete the header and give the file its name; remove it if there was no audio."""
         if self._written_bytes:
-            self.file.keep(_wav_header(self._written_bytes), usable_if_cut=True)
+            self.keep(_wav_header(self._written_bytes), usable_if_cut=True)
         else:
-            self.file.discard()
+            self.discard()
 
     @property
     def _written_bytes(self) -> int:
-        return self.file.size - self._header_bytes
+        return self.size - len(_wav_header(0))
 
 
-class TranscriptFile:
+class TranscriptFile(KeptFile):
     """A transcript, which holds every segment as soon as it is final and its speakers change no more.
 
     Parameters
@@ -79,11 +72,6 @@ class TranscriptFile:
     ----------
     encode : callable
         Returns the tokens of a text, for segments that are cut where the speaker changes; to be set once it is known.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
     """
 
     encode: Callable[[str], Sequence[int]]
@@ -100,7 +88,7 @@ class TranscriptFile:
         self._segments: list[Segment] = []
         self._has_content = False
         self._piece_ends_s = [0.0]  # the time until which each piece of the file has the text
-        self.file = KeptFile(path, _encode(self._writer.header()))
+        super().__init__(path, _encode(self._writer.header()))
 
     def add(self, segment: Segment) -> None:
         """Add a segment."""
@@ -113,23 +101,22 @@ class TranscriptFile:
 
     def holds(self) -> str:
         """Say how much of the text the file holds."""
-        return f"the text until {format_time(self._piece_ends_s[self.file.pieces - 1])}"
+        return f"the text until {format_time(self._piece_ends_s[self.pieces - 1])}"
 
-    def finish(self, audio_s: float, *, session_ended: bool) -> None:
+    def write_end(self, audio_s: float, *, session_ended: bool) -> None:
         """Write the end of the text, if there was any audio and the session did not fail before its first segment."""
         self._write_settled(inf)
         transcript = self._transcript(audio_s)
         self._has_content = bool(self._segments or (session_ended and transcript.duration_s))
         if self._has_content:
             self._append(self._writer.footer(transcript), self._piece_ends_s[-1])
-        self.file.finish()
 
-    def keep(self) -> None:
+    def complete(self) -> None:
         """Give the file its name; remove it if it has no content."""
         if self._has_content:
-            self.file.keep()
+            self.keep()
         else:
-            self.file.discard()
+            self.discard()
 
     def _write_settled(self, until_s: float) -> None:
         """Write the segments that end before a time, cut where the speaker changes."""
@@ -161,10 +148,7 @@ class TranscriptFile:
     def _append(self, text: str, end_s: float) -> None:
         if text:
             self._piece_ends_s.append(end_s)
-            self.file.append(_encode(text))
-
-
-Output = Recording | TranscriptFile
+            self.append(_encode(text))
 
 
 class Outputs:
@@ -198,11 +182,10 @@ class Outputs:
             self.transcript = TranscriptFile(params, record or source) if params["transcript"] else None
         except BaseException:
             if self.recording:
-                self.recording.file.finish()
-                self.recording.keep()
+                self.recording.finish()
+                self.recording.complete()
             raise
-        files: tuple[Output | None, ...] = (self.recording, self.transcript)
-        self._files = [file for file in files if file]
+        self._files = [file for file in (self.recording, self.transcript) if file]
         self._reported = [False] * len(self._files)
         self._finished = False
         self.samples = 0
@@ -214,8 +197,7 @@ class Outputs:
         if not self._finished:
             self.finish(session_ended=False)
             for problem in self.problems():
-                with suppress(OSError):  # a terminal that is gone
-                    write_stderr(f"harken: {problem}")
+                write_stderr(f"harken: {problem}")
 
     @property
     def audio_s(self) -> float:
@@ -225,49 +207,39 @@ class Outputs:
     @property
     def writable(self) -> bool:
         """True if there is a file that takes the audio or the text."""
-        return any(not output.file.error for output in self._files)
-
-    @property
-    def locations(self) -> list[Path]:
-        """Paths at which the content of the files is."""
-        return [output.file.location for output in self._files if output.file.location]
+        return any(not file.error for file in self._files)
 
     def add_samples(self, block: Floats) -> None:
         """Record samples of shape (samples,) in [-1, 1]."""
         if self.recording:
             self.recording.add(block)
 
-    def add_segment(self, segment: Segment) -> None:
-        """Add a segment to the transcript."""
-        if self.transcript:
-            self.transcript.add(segment)
-
-    def correct_segment(self, segment: Segment) -> None:
-        """Replace the segment of the same index, whose speakers have changed, in the transcript."""
-        if self.transcript:
-            self.transcript.correct(segment)
+    def add_event(self, event: Event) -> None:
+        """Add the segment of an event to the transcript, or correct its speakers there."""
+        if self.transcript and isinstance(event, FinalSegment):
+            self.transcript.add(event.segment)
+        elif self.transcript and isinstance(event, SpeakersChanged):
+            self.transcript.correct(event.segment)
 
     def others(self) -> Iterator[str]:
         """Yield a line for each file beside which another session's, running or killed, was found."""
-        for output in self._files:
-            if output.file.others:
-                names = ", ".join(map(str, output.file.others))
-                verb = "is" if len(output.file.others) == 1 else "are"
-                yield (
-                    f"{names} {verb} of another session, which runs or did not end; this one writes "
-                    f"{output.file.location}"
-                )
+        for file in self._files:
+            if file.others:
+                names = ", ".join(map(str, file.others))
+                verb = "is" if len(file.others) == 1 else "are"
+                which = f"{verb} of another session, which runs or did not end"
+                yield f"{names} {which}; this one writes {file.location}"
 
     def news(self) -> Iterator[str]:
         """Yield a line for each file that cannot be written any more, or can be again, since the last call."""
-        for i, output in enumerate(self._files):
-            error = output.file.error
+        for i, file in enumerate(self._files):
+            error = file.error
             if bool(error) != self._reported[i]:
                 self._reported[i] = bool(error)
                 yield (
-                    f"{_problem(output, error)}; listening goes on"
+                    f"{_problem(file, error)}; listening goes on"
                     if error
-                    else f"{output.file.path}: can be written again, and nothing is missing"
+                    else f"{file.path}: can be written again, and nothing is missing"
                 )
 
     def finish(self, *, session_ended: bool) -> None:
@@ -275,14 +247,14 @@ class Outputs:
         with deferring_stop(_PATIENCE) as begin:
             begin()
             self._finished = True
-            if self.recording:
-                self.recording.file.finish()
             if self.transcript:
-                self.transcript.finish(self.audio_s, session_ended=session_ended)
+                self.transcript.write_end(self.audio_s, session_ended=session_ended)
+            for file in self._files:
+                file.finish()
             if self.recording and self.transcript:  # hours of text need less space than seconds of audio
-                self.recording.file.make_room_for(self.transcript.file)
-            for output in self._files:
-                output.keep()
+                self.recording.make_room_for(self.transcript)
+            for file in self._files:
+                file.complete()
 
     def save(self, message: str) -> str:
         """Complete the files of a session that was stopped, and add to its message what is where."""
@@ -292,22 +264,20 @@ class Outputs:
 
     def what_was_done(self) -> str:
         """Return the end of a message that says where the content of the files is; empty if there is none."""
-        locations = ", ".join(map(str, self.locations))
+        locations = ", ".join(str(file.location) for file in self._files if file.location)
         return f"; what was done is in {locations}" if locations else ""
 
     def problems(self) -> Iterator[str]:
         """Yield a line for each finished file that is not whole, or not under its name."""
-        for output in self._files:
-            file = output.file
+        for file in self._files:
             if file.error:
-                yield _problem(output, file.error)
+                yield _problem(file, file.error)
             elif file.location not in (None, file.path):
                 yield f"{file.path}: another program has written it meanwhile; this session's is {file.location}"
 
 
-def _problem(output: Output, error: OSError) -> str:
-    file = output.file
-    rest = f"{file.location} holds {output.holds()}" if file.location else "nothing was kept"
+def _problem(file: Recording | TranscriptFile, error: OSError) -> str:
+    rest = f"{file.location} holds {file.holds()}" if file.location else "nothing was kept"
     return f"{file.path}: cannot be written: {error.strerror or error}; {rest}"
 
 
