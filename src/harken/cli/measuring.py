@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import click
@@ -52,10 +50,6 @@ class Report:
     text: str
     as_json: dict[str, Any]
     page: str = ""
-
-    def json_text(self) -> str:
-        """Return the text of a file of JSON."""
-        return dump_json(self.as_json, indent=1) + "\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,19 +104,19 @@ def measure(
     """
     with ExitStack() as files, deferring_stop() as begin_last_part:
         # Opened first, so that a file that cannot be written fails before the work.
-        writers = [
-            (files.enter_context(open_atomic(Path(file))), content)
-            for file, content in ((json_file, Report.json_text), (page_file, attrgetter("page")))
-            if file
-        ]
+        write_json, write_page = (
+            files.enter_context(open_atomic(file)) if file else None for file in (json_file, page_file)
+        )
         measurement = start()
         results: list[ResultT] = []
         failures: list[Failure] = []
 
         def finish(*, complete: bool) -> Report:
             report = measurement.report(results, failures, complete)
-            for write, content in writers:
-                write(content(report))
+            if write_json:
+                write_json(dump_json(report.as_json, indent=1) + "\n")
+            if write_page:
+                write_page(report.page)
             files.close()
             if report.recordings:
                 screen.write_stdout(report.text)
