@@ -107,7 +107,7 @@ def read_manifests(
 
 
 def read_entries(
-    paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None], *, needs_text: bool = False
+    paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None], *, needs_text: bool
 ) -> list[Entry]:
     """Read manifests, as `read_manifests` does, folders that hold one, and folders of recordings without texts.
 

@@ -129,7 +129,7 @@ HOURS = 300
     ],
     ids=["short ones first", "mixed", "with progress", "workers are lost", "workers hang"],
 )
-def test_every_recording_is_done_once_and_no_worker_waits_long(tmp_path, mixed, changes):
+def test_every_recording_is_done_once_and_no_worker_waits_long(tmp_path, monkeypatch, mixed, changes):
     rng, lengths = np.random.default_rng(0), []
     for share, median_s, spread in KINDS.values():
         drawn = median_s * rng.lognormal(0, spread, int(share * HOURS * 3600 / median_s))
@@ -137,7 +137,9 @@ def test_every_recording_is_done_once_and_no_worker_waits_long(tmp_path, mixed, 
     recordings = recordings_of(*(rng.permutation(lengths) if mixed else lengths))
     store, workers = Store(str(tmp_path)), SimulatedWorkers(**changes)
     plan = make_plan(recordings, RECIPE, store, "/archive", shard_s=1800.0, workers=N_WORKERS)
-    driver = Driver(workers, store, RECIPE, tries=3, time_limit=20.0, clock=lambda: workers.now_s)
+    monkeypatch.setattr("harken.batch.driver.monotonic", lambda: workers.now_s)
+    heard = {"on_state": lambda state: None, "note": lambda text: None, "before": ShardReport(rows=0)}
+    driver = Driver(workers, store, RECIPE, tries=3, time_limit=20.0, **heard)
     for shard in plan.unfinished:
         driver.add(Task(shard))
     driver.run()

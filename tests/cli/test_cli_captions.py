@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from os import terminal_size
 
 import pytest
 import wcwidth
@@ -91,9 +92,10 @@ def display_on(terminal: Terminal) -> Iterator[CaptionDisplay]:
     """Return a display on a terminal that is standard output."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", terminal)
-        yield CaptionDisplay(
-            lambda event: f"{event.segment.text.strip()}\n", lambda: (terminal.width, terminal.height)
+        patch.setattr(
+            "harken.cli.captions.get_terminal_size", lambda: terminal_size((terminal.width, terminal.height))
         )
+        yield CaptionDisplay(lambda event: f"{event.segment.text.strip()}\n")
 
 
 def show(events: Sequence[Event], width: int = 30, height: int = 10) -> Terminal:

@@ -102,9 +102,8 @@ class TestSources:
     @pytest.mark.parametrize(("now_s", "late"), [(lambda: 0.0, False), (iter([0] + [9] * 99).__next__, True)])
     def test_real_pace_waits_for_each_block_that_is_not_late(self, cli, session, talk, now_s, late):
         slept = []
-        cli.monkeypatch.setattr(
-            "harken.cli.sources.RealTimeSource.__init__.__defaults__", (now_s, slept.append)
-        )
+        cli.monkeypatch.setattr("harken.cli.sources.perf_counter", now_s)
+        cli.monkeypatch.setattr("harken.cli.sources.sleep", slept.append)
         assert cli.run("listen", talk, "--pace", "real").code == 0
         assert slept == sorted(slept)
         assert slept[0] == pytest.approx(0.0 if late else len(session.blocks[0]) / 16_000)

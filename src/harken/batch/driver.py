@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
+from time import monotonic
 
 from harken.batch.plan import Recipe
 from harken.batch.rows import ShardReport, error_row, publish_shard, report_of
@@ -86,26 +86,23 @@ class Driver:
         *,
         tries: int,
         time_limit: float,
-        on_state: Callable[[BatchState], None] = lambda state: None,
-        note: Callable[[str], None] = lambda text: None,
-        before: ShardReport | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        on_state: Callable[[BatchState], None],
+        note: Callable[[str], None],
+        before: ShardReport,
     ) -> None:
         self._workers, self._store, self._recipe = workers, store, recipe
         self._tries, self._time_limit = tries, time_limit
         self._on_state, self._note = on_state, note
-        self._before = before or ShardReport(rows=0)
-        self._clock = clock
-        self._began_s = clock()
+        self._began_s = monotonic()
         self._queue: list[tuple[float, int, Task]] = []
         self._order = count()
         self._running: dict[str, _Running] = {}
         self._losses: dict[str, int] = {}
         self._left_s = 0.0
         self._audio_s = 0.0
-        self._all_rows = self._before.rows
+        self._all_rows = before.rows
         self._is_waiting_noted = False
-        self._rows, self._failed = self._before.rows, self._before.n_failed
+        self._rows, self._failed = before.rows, before.n_failed
         self._shown_s = self._checked_s = -math.inf
         self.reports: dict[str, ShardReport] = {}
 
@@ -129,7 +126,7 @@ class Driver:
         while self._queue or self._running:
             while self._queue and self._workers.n_free:
                 task = heapq.heappop(self._queue)[2]
-                self._running[task.shard.name] = _Running(task, self._clock())
+                self._running[task.shard.name] = _Running(task, monotonic())
                 self._workers.start(task)
             self._workers.wait(POLL_S, self._handle)
             self._end_stalled()
@@ -145,7 +142,7 @@ class Driver:
         if isinstance(message, Progress):
             running = self._running[name]
             if message != running.progress:  # a worker that hangs may still answer
-                running.progress, running.latest_s = message, self._clock()
+                running.progress, running.latest_s = message, monotonic()
             self._store.renew()  # a worker in this process returns only when its shard is done
             self._report()
             return
@@ -201,7 +198,7 @@ class Driver:
 
     def _end_stalled(self) -> None:
         """End workers that hang in a call; looks at most once a second, for workers may be many."""
-        now_s = self._clock()
+        now_s = monotonic()
         if now_s - self._checked_s < POLL_S:
             return
         self._checked_s = now_s
@@ -213,7 +210,7 @@ class Driver:
 
     def _report(self, *, at_once: bool = False) -> None:
         """Tell the state, at most twice a second."""
-        now_s = self._clock()
+        now_s = monotonic()
         if not at_once and now_s - self._shown_s < STATE_EVERY_S:
             return
         self._shown_s, elapsed_s = now_s, now_s - self._began_s

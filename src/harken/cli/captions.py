@@ -5,10 +5,10 @@ It may go away while somebody speaks: a closed terminal, a full disk.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from shutil import get_terminal_size
 
 import click
 import wcwidth
@@ -75,23 +75,10 @@ class LiveDisplay:
 
 
 class CaptionDisplay(LiveDisplay):
-    """The captions on a terminal: final lines, and below them the committed text plain and the tentative text dim.
+    """The captions on a terminal: final lines, and below them the committed text plain and the tentative text dim."""
 
-    Parameters
-    ----------
-    format_event : callable
-        Returns the line of a final segment with its line end.
-    size : callable
-        Returns columns and rows of the terminal.
-    """
-
-    def __init__(
-        self,
-        format_event: Callable[[Event], str],
-        size: Callable[[], tuple[int, int]] = shutil.get_terminal_size,
-    ) -> None:
+    def __init__(self, format_event: Callable[[Event], str]) -> None:
         super().__init__(format_event)
-        self._size = size
         self._live_text = ""
         self._row_cells: list[int] = []  # width of each line that may be rewritten
 
@@ -108,7 +95,7 @@ class CaptionDisplay(LiveDisplay):
     def close(self) -> None:
         """Leave the live text and go to the next line."""
         with self._noticing_loss(), stdout_errors():
-            click.echo("\n" if self._row_cells else self._erasure(self._size()[0]), nl=False)
+            click.echo("\n" if self._row_cells else self._erasure(get_terminal_size().columns), nl=False)
         self._row_cells = []
 
     def _show(self, event: Event) -> None:
@@ -127,7 +114,7 @@ class CaptionDisplay(LiveDisplay):
         """Replace the live text by a final text, followed by a new live text."""
         if not final_text and live_text == self._live_text:
             return
-        width, height = self._size()
+        width, height = get_terminal_size()
         lines = wcwidth.wrap(live_text, max(1, width - CTRL_C_CELLS))[-max(1, height - 1) :]
         shown = "\n".join(lines)
         with stdout_errors():  # one write, or the terminal flickers

@@ -26,6 +26,9 @@ from harken.transcribe import TranscribeOptions
 WORD_FORMATS = {"words.tsv", "html"}
 """Formats that show words, so that word timestamps need not be asked for."""
 
+MOST_SHOWN = 60
+"""Characters of a value in a message."""
+
 Decorator = Callable[[Any], Any]
 Parse = Callable[[str], Any]
 Given = Mapping[str, Any]
@@ -81,7 +84,7 @@ def checked_number(value: float, text: str) -> float:
     return value
 
 
-def abridged(value: object, length: int = 60) -> str:
+def abridged(value: object) -> str:
     """Return a value as it would be typed, on one line, and without its middle if it is long."""
     match value:
         case str():
@@ -94,8 +97,8 @@ def abridged(value: object, length: int = 60) -> str:
             shown = "none"
         case _:
             shown = str(value)
-    half = (length - 3) // 2
-    return shown if len(shown) <= length else f"{shown[:half]}...{shown[-half:]}"
+    half = (MOST_SHOWN - 3) // 2
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[:half]}...{shown[-half:]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,23 +139,18 @@ class RealTimeSource:
     """The `LiveSource` that delivers the blocks of another in real time."""
 
     live = True
+    lost_s = 0.0
 
-    def __init__(
-        self,
-        source: LiveSource,
-        clock: Callable[[], float] = perf_counter,
-        sleep: Callable[[float], None] = sleep,
-    ) -> None:
+    def __init__(self, source: LiveSource) -> None:
         self.name = source.name
-        self.lost_s = source.lost_s
-        self._source, self._clock, self._sleep = source, clock, sleep
+        self._source = source
 
     def blocks(self) -> Generator[Floats]:
         """Yield each block at the time at which its last sample would be recorded."""
-        began_s, samples = self._clock(), 0
+        began_s, samples = perf_counter(), 0
         for block in self._source.blocks():
             samples += len(block)
-            self._sleep(max(0.0, began_s + samples / SAMPLE_RATE - self._clock()))
+            sleep(max(0.0, began_s + samples / SAMPLE_RATE - perf_counter()))
             yield block
 
 
