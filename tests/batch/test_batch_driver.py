@@ -139,10 +139,8 @@ def test_every_recording_is_done_once_and_no_worker_waits_long(tmp_path, monkeyp
     plan = make_plan(recordings, RECIPE, store, "/archive", shard_s=1800.0, workers=N_WORKERS)
     monkeypatch.setattr("harken.batch.driver.monotonic", lambda: workers.now_s)
     heard = {"on_state": lambda state: None, "note": lambda text: None, "before": ShardReport(rows=0)}
-    driver = Driver(workers, store, RECIPE, tries=3, time_limit=20.0, **heard)
-    for shard in plan.unfinished:
-        driver.add(Task(shard))
-    driver.run()
+    tasks = [*map(Task, plan.unfinished)]
+    Driver(tasks, workers, store, RECIPE, tries=3, time_limit=20.0, **heard).run()
     assert workers.done == {each.id: 1 for each in recordings}
     assert len(workers.hung_s) == changes.get("n_hanging", 0)
     assert all(600.0 < hung_s < 3600.0 for hung_s in workers.hung_s)

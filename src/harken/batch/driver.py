@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from time import monotonic
@@ -71,7 +71,7 @@ class _Running:
 
 
 class Driver:
-    """Runs tasks until each is done.
+    """Runs tasks, long ones first, until each is done.
 
     A recording is given up after so many `tries` with which a worker was lost. The time limit is in seconds of work for
     a second of audio. `on_state` is called twice a second, with counts that begin with those `before`, and `note` with
@@ -80,6 +80,7 @@ class Driver:
 
     def __init__(
         self,
+        tasks: Sequence[Task],
         workers: Workers,
         store: Store,
         recipe: Recipe,
@@ -98,19 +99,15 @@ class Driver:
         self._order = count()
         self._running: dict[str, _Running] = {}
         self._losses: dict[str, int] = {}
-        self._left_s = 0.0
+        self._left_s = sum(task.shard.seconds for task in tasks)
         self._audio_s = 0.0
-        self._all_rows = before.rows
+        self._all_rows = before.rows + sum(len(task.shard.recordings) for task in tasks if not task.retry)
         self._is_waiting_noted = False
         self._rows, self._failed = before.rows, before.n_failed
         self._shown_s = self._checked_s = -math.inf
         self.reports: dict[str, ShardReport] = {}
-
-    def add(self, task: Task) -> None:
-        """Add a task; long ones are done first."""
-        self._push(task)
-        self._left_s += task.shard.seconds
-        self._all_rows += 0 if task.retry else len(task.shard.recordings)
+        for task in tasks:
+            self._push(task)
 
     def run(self) -> None:
         """Do all tasks.

@@ -253,6 +253,7 @@ class _Batch:
         before = [replace(each, failed={}) if name in retries else each for name, each in self.reports.items()]
         with closing(_make_workers(self, len(tasks))) as workers:
             driver = Driver(
+                tasks,
                 workers,
                 self.store,
                 self.recipe,
@@ -263,8 +264,6 @@ class _Batch:
                 before=sum_reports(before),
             )
             self.new = driver.reports
-            for task in tasks:
-                driver.add(task)
             driver.run()
         remove_unplanned(self.store, self.plan.finished.keys() | self.new.keys())
 
