@@ -53,10 +53,8 @@ pcm_option = partial(input_option, no_effect=without_flag("pcm"))
 output_option = partial(single_option, section="Output")
 
 
-def _parse_transcript_path(name: str | None) -> tuple[Path, str] | None:
+def _parse_transcript_path(name: str) -> tuple[Path, str]:
     """Return the path of a transcript and the format that its name ends with."""
-    if name is None:
-        return None
     format_names = [format_name for format_name in FORMATS if name.endswith(f".{format_name}")]
     if not format_names:
         endings = ", ".join(f".{format_name}" for format_name in FORMATS)
@@ -97,7 +95,7 @@ def _parse_transcript_path(name: str | None) -> tuple[Path, str] | None:
 @output_option(
     *("-o", "--output", "transcript"),
     metavar="FILE",
-    callback=lambda context, option, name: _parse_transcript_path(name),
+    type=_parse_transcript_path,
     help=f"Write a transcript too, in the format that its name ends with: {', '.join(FORMATS)}.",
 )
 @output_option("--record", metavar="FILE", help="Write the audio to a WAV file, 16 kHz.")
