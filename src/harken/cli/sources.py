@@ -46,16 +46,16 @@ class LiveSource(Protocol):
     """
 
     name: str
-    live: bool
-    lost_s: float
+    live: bool = True
+    lost_s: float = 0.0
 
     def blocks(self) -> Generator[Floats]:
         """Yield blocks of shape (samples,), 16 kHz mono, as they arrive."""
         ...
 
 
-class ContainerSource:
-    """The `LiveSource` of recordings in any format that FFmpeg's libraries read.
+class ContainerSource(LiveSource):
+    """Recordings in any format that FFmpeg's libraries read.
 
     Parameters
     ----------
@@ -67,8 +67,6 @@ class ContainerSource:
     AudioError
         If a file is not a recording; for standard input, `blocks` raises it.
     """
-
-    lost_s = 0.0
 
     def __init__(self, source: str) -> None:
         recording_duration_s(source)
@@ -83,15 +81,13 @@ class ContainerSource:
 
 
 @dataclass
-class PcmSource:
-    """The `LiveSource` of raw samples on standard input, in one of `PCM_FORMATS`; the channels are mixed to one."""
+class PcmSource(LiveSource):
+    """Raw samples on standard input, in one of `PCM_FORMATS`; the channels are mixed to one."""
 
     format: str
     rate_hz: int
     channels: int
     name = "<stdin>"
-    live = True
-    lost_s = 0.0
 
     def blocks(self) -> Generator[Floats]:
         """Yield the blocks of standard input.
@@ -135,11 +131,8 @@ def _mixed(samples: Floats) -> Floats:
     return mixed
 
 
-class RealTimeSource:
-    """The `LiveSource` that delivers the blocks of another in real time."""
-
-    live = True
-    lost_s = 0.0
+class RealTimeSource(LiveSource):
+    """The blocks of another source in real time."""
 
     def __init__(self, source: LiveSource) -> None:
         self.name = source.name
@@ -290,8 +283,8 @@ class AudioReader:
 _BUFFER_S = 0.2  # buffer of PortAudio while this process is busy; it does not delay the blocks
 
 
-class Microphone:
-    """The `harken.cli.sources.LiveSource` of an input device.
+class Microphone(LiveSource):
+    """An input device.
 
     Audio is lost if this machine is too busy to read it in time. The clock of the device shows how much: silence of
     that length replaces it, so that times stay right.
@@ -309,8 +302,6 @@ class Microphone:
         If the device does not exist or cannot be opened.
     """
 
-    live = True
-
     def __init__(self, device: str | None = None) -> None:
         self._portaudio = _portaudio()
         try:
@@ -320,7 +311,6 @@ class Microphone:
         except (ValueError, self._portaudio.PortAudioError) as error:
             raise AudioError(_no_device_message(device, error)) from error
         self.name = str(device_info["name"])
-        self.lost_s = 0.0
         self._device = int(device_info["index"])
         self._channels, self._rate_hz = self._input_format(device_info)
 
