@@ -111,6 +111,7 @@ class Shard:
 
     recordings: tuple[BatchRecording, ...]
     recipe: str  # its digest
+    retry: bool = False  # its rows are there, and only the failed ones are to be done again
 
     @cached_property
     def name(self) -> str:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from harken.batch.plan import Shard
 from harken.batch.rows import ShardReport
-from harken.batch.worker import NO_PROGRESS, Progress, Task, Worker, WorkerSettings
+from harken.batch.worker import Progress, Worker, WorkerSettings
 from harken.batch.workers import READY, Broken, Handle, Member, Pool, broken_by
 from harken.errors import BackendUnavailable, HarkenError, importing
 
@@ -30,7 +31,7 @@ class _Actor:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._worker: Worker | None = None
-        self._progress = NO_PROGRESS
+        self._progress = Progress()
 
     def load(self) -> str | HarkenError:
         """Load the model; return that it is ready, or the error if it cannot be loaded."""
@@ -40,17 +41,17 @@ class _Actor:
             return error
         return READY
 
-    def transcribe(self, task: Task) -> ShardReport | Broken:
-        """Do a task; errors are returned, so that no type of Ray wraps them."""
+    def transcribe(self, shard: Shard) -> ShardReport | Broken:
+        """Transcribe a shard; errors are returned, so that no type of Ray wraps them."""
         assert self._worker
-        self._progress = NO_PROGRESS
+        self._progress = Progress()
         try:
-            return self._worker.transcribe(task, self._set_progress)
+            return self._worker.transcribe(shard, self._set_progress)
         except Exception as error:
             return broken_by(error)
 
     def progress(self) -> Progress:
-        """Return how far the task is."""
+        """Return how far the shard is."""
         return self._progress
 
     def _set_progress(self, progress: Progress) -> None:
@@ -103,8 +104,8 @@ class RayWorkers(Pool):
         self._ask("load", each)
         return each
 
-    def _send(self, each: Member, task: Task) -> None:
-        self._ask("transcribe", each, task)
+    def _send(self, each: Member, shard: Shard) -> None:
+        self._ask("transcribe", each, shard)
 
     def _kill(self, each: Member) -> None:
         self._ray.kill(each.place)
@@ -122,7 +123,7 @@ class RayWorkers(Pool):
     def _ask_progress(self) -> None:
         """Ask busy actors for their progress, each every few seconds."""
         for each in self._members:
-            if each.task and time.monotonic() - self._asked_s[each] > PROGRESS_EVERY_S:
+            if each.shard and time.monotonic() - self._asked_s[each] > PROGRESS_EVERY_S:
                 self._ask("progress", each)
 
 

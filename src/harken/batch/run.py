@@ -28,7 +28,7 @@ from harken.batch.plan import (
 )
 from harken.batch.rows import ShardReport, read_reports, require_pyarrow, sum_reports
 from harken.batch.store import Store
-from harken.batch.worker import Task, WorkerSettings
+from harken.batch.worker import WorkerSettings
 from harken.batch.workers import InProcessWorkers, ProcessWorkers, Workers
 from harken.checkpoints import NO_ADAPTER
 from harken.compiled_library import usable_processors
@@ -247,13 +247,13 @@ class _Batch:
         """Do what is left to do."""
         options = self.options
         retries = {shard.name: shard for shard in self._failed_shards(note)} if options.retry_failed else {}
-        tasks = [*map(Task, self.plan.unfinished), *(Task(shard, retry=True) for shard in retries.values())]
-        if not tasks:
+        shards = [*self.plan.unfinished, *retries.values()]
+        if not shards:
             return
         before = [replace(each, failed={}) if name in retries else each for name, each in self.reports.items()]
-        with closing(_make_workers(self, len(tasks))) as workers:
+        with closing(_make_workers(self, len(shards))) as workers:
             driver = Driver(
-                tasks,
+                shards,
                 workers,
                 self.store,
                 self.recipe,
@@ -280,7 +280,7 @@ class _Batch:
             else:
                 recordings = tuple(by_digest[digest] for digest in digests)
                 estimate_durations(recordings)
-                yield Shard(recordings, self.recipe.digest)
+                yield Shard(recordings, self.recipe.digest, retry=True)
 
     def publish_summary(self, began_s: float) -> BatchSummary:
         """Count all rows that are there, write the counts to the output folder, and return them."""
@@ -381,8 +381,8 @@ def _with_whole_paths(value: Any) -> Any:
     return os.path.abspath(value) if is_path else value
 
 
-def _make_workers(batch: _Batch, n_tasks: int) -> Workers:
-    """Start workers where the options want them, no more than there are tasks."""
+def _make_workers(batch: _Batch, n_shards: int) -> Workers:
+    """Start workers where the options want them, no more than there are shards."""
     options, threads = batch.options, batch.recipe.load.get("threads")
     settings = WorkerSettings(
         recipe=batch.recipe, folder=batch.store.folder, threads=threads, time_limit=options.time_limit
@@ -392,10 +392,10 @@ def _make_workers(batch: _Batch, n_tasks: int) -> Workers:
 
         threads, room = room_for_workers(options.ray, threads)
         return RayWorkers(
-            replace(settings, threads=threads), options.ray, min(options.workers or room, n_tasks)
+            replace(settings, threads=threads), options.ray, min(options.workers or room, n_shards)
         )
     if not options.workers:
         return InProcessWorkers(settings)
-    n_processes = min(options.workers, n_tasks)
+    n_processes = min(options.workers, n_shards)
     threads = threads or max(usable_processors() // n_processes, 1)
     return ProcessWorkers(replace(settings, threads=threads), n_processes)

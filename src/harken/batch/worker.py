@@ -55,23 +55,14 @@ class WorkerSettings:
     number: int = 0  # among the workers of its machine: with the device "cuda" each takes the next GPU
 
 
-@dataclass(frozen=True)
-class Task:
-    """A shard to transcribe."""
-
-    shard: Shard
-    retry: bool = False  # it is there, and only its failed rows are to be done again
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a task: the audio that has been read, and the recordings that are done."""
+    """The state of a shard: the audio that has been read, and the recordings that are done."""
 
-    audio_s: float
-    rows: int
+    audio_s: float = 0.0
+    rows: int = 0
 
 
-NO_PROGRESS = Progress(0.0, 0)
 Report = Callable[[Progress], None]
 
 
@@ -90,7 +81,7 @@ class Worker:
         self._recognizer = _load_once_a_node(settings)
         self._diarizer = _load_diarizer(settings)
 
-    def transcribe(self, task: Task, report: Report = lambda progress: None) -> ShardReport:
+    def transcribe(self, shard: Shard, report: Report = lambda progress: None) -> ShardReport:
         """Transcribe a shard and publish its rows; report the progress after every window.
 
         Raises
@@ -101,15 +92,15 @@ class Worker:
             Whatever is not the fault of one recording, or cannot be told to be: it is the driver's to try again.
         """
         began_s = time.monotonic()
-        recordings = task.shard.recordings
-        rows_before = read_rows(self._store, task.shard.name) if task.retry else ()
+        recordings = shard.recordings
+        rows_before = read_rows(self._store, shard.name) if shard.retry else ()
         done = {str(row["id"]): row for row in rows_before if "error" not in row}
         wanted = [recording for recording in recordings if recording.id not in done]
         for recording, row in self._rows(wanted, report):
             done[recording.id] = row
         rows = [done[recording.id] for recording in recordings]
         counts = report_of(rows, time.monotonic() - began_s)
-        publish_shard(self._store, self._settings.recipe, task.shard.name, rows, counts, replaces=task.retry)
+        publish_shard(self._store, self._settings.recipe, shard.name, rows, counts, replaces=shard.retry)
         return counts
 
     def _rows(
