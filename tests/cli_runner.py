@@ -11,7 +11,7 @@ import pytest
 
 from fakes.backends import TranscriptBackend, WindowText
 from harken.api import Recognizer
-from harken.cli import main
+from harken.cli.root import main
 from tiny_models import TOKENIZER
 
 LOADING = ("model_options", "eval", "training")

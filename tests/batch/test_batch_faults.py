@@ -34,7 +34,7 @@ from harken.batch.plan import Shard, weights_digest
 from harken.batch.store import Store
 from harken.batch.worker import WorkerSettings
 from harken.batch.workers import Broken, ProcessWorkers
-from harken.cli import main
+from harken.cli.root import main
 from harken.errors import OptionError, OutputError, PlanError, WorkerError
 
 pytestmark = [

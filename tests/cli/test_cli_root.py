@@ -129,7 +129,7 @@ def test_first_signals_wait_for_a_call_that_takes_long():
 
 def test_help_imports_no_heavy_package(tmp_path):
     code = (
-        "import sys; from harken.cli import main; main(['transcribe', '--help']);"
+        "import sys; from harken.cli.root import main; main(['transcribe', '--help']);"
         "heavy = {'av', 'onnx', 'onnxruntime', 'openvino', 'huggingface_hub', 'tqdm', 'torch'};"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
