@@ -170,7 +170,8 @@ def _transcribe(
             display.show(event)
             if isinstance(event, LoadChanged):
                 busy = "this machine is busy or slow; starting with"
-                warn(f"{f'{event.lag_s:.1f} s behind:' if event.lag_s else busy} {event.detail}")
+                state = f"{event.lag_s:.1f} s behind:" if event.lag_s else busy
+                warn(f"{state} {event.detail}")
 
     try:
         for block in reader:

@@ -33,7 +33,7 @@ REPEAT_S = 0.02
 """Time after which a signal is repeated that was dropped."""
 
 SignalHandler = Callable[[int, FrameType | None], object]
-Answer = Callable[[int], bool]
+Listener = Callable[[int], bool]
 
 
 @dataclass(slots=True)
@@ -60,12 +60,12 @@ class Answers:
 
 answers = Answers()
 
-_answers_of_calls: list[Answer] = []
-"""What `handling_signals` was given for signals during a long call, the innermost last."""
+_listeners: list[Listener] = []
+"""Those of `handling_signals`, the innermost last."""
 
 
 @contextmanager
-def handling_signals(handler: SignalHandler, during_call: Answer = lambda number: False) -> Iterator[None]:
+def handling_signals(handler: SignalHandler, during_call: Listener = lambda number: False) -> Iterator[None]:
     """Handle `SIGNALS` with a function, except those that the parent process has set to be ignored.
 
     The handlers before are restored at the end.
@@ -91,12 +91,12 @@ def handling_signals(handler: SignalHandler, during_call: Answer = lambda number
             raise
 
     handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    _answers_of_calls.append(during_call)
+    _listeners.append(during_call)
     previous_handlers = {number: signal.signal(number, handle) for number in handled}
     try:
         yield
     finally:
-        _answers_of_calls.remove(during_call)
+        _listeners.remove(during_call)
         with answers.lock:  # a repeated signal is not for the handlers before
             answers.stop = None
         for number, previous_handler in previous_handlers.items():
@@ -111,8 +111,8 @@ def _is_handled(error: BaseException) -> bool:
     return found is error
 
 
-def waiting(patience: int = 1) -> Answer:
-    """Return the answer that lets so many signals wait for the end of a call; the next one ends the process."""
+def waiting(patience: int = 1) -> Listener:
+    """Return a listener that lets so many signals wait for the end of a call; the next one ends the process."""
     numbers = count(1)
     return lambda number: next(numbers) <= patience
 
@@ -260,7 +260,7 @@ def _watch(reader: int) -> NoReturn:
                 if answers.stop:
                     answers.repeated = True
                     interrupt_main(signal.Signals(numbers[0]))
-        elif not answers.repeated and not any(answer(numbers[0]) for answer in _answers_of_calls[::-1]):
+        elif not answers.repeated and not any(listen(numbers[0]) for listen in _listeners[::-1]):
             stop = signal_stop(numbers[0])
             for lock, save in reversed(_savers):
                 lock.acquire()  # never released: the main thread must not go on
