@@ -23,6 +23,8 @@ from harken.formats import RULES, Layout
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 
+HTTP_OPTIONS = ("host", "port", "certfile", "keyfile", "api_key", "auth", "origin", "allowed_host")
+"""Fields of `ServeOptions` that are options of 'mcp' too, which is no server on the network without its flag."""
 WORD_FORMATS = {"words.tsv", "html"}
 """Formats that show words, so that word timestamps need not be asked for."""
 
@@ -196,11 +198,7 @@ NO_EFFECT: Mapping[str, NoEffect] = {
         ("lsh_rounds", "lsh_bucket_size"),
         NoEffect("without --attention lsh", lambda given: given.get("attention") != "lsh"),
     ),
-    # Fields of `ServeOptions` are options of 'mcp' too, which is no server on the network without its flag.
-    **dict.fromkeys(
-        ("host", "port", "certfile", "keyfile", "api_key", "auth", "origin", "allowed_host"),
-        without_flag("http"),
-    ),
+    **dict.fromkeys(HTTP_OPTIONS, without_flag("http")),
     # Fields of `StreamOptions` are options of 'listen' too, which has no flag for them.
     **{field.name: without_flag("streaming") for field in fields(StreamOptions)},
 }

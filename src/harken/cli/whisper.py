@@ -41,7 +41,8 @@ FILE_NAMES = {"large": "large-v3", "turbo": "large-v3-turbo"}
 PRECISIONS = {
     "cpu": {
         **dict.fromkeys(("int8", "int8_float16", "int8_bfloat16", "int8_float32"), "int8"),
-        **{"int16": "int16", "float32": "fp32"},
+        "int16": "int16",
+        "float32": "fp32",
     },
     "torch": {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"},
 }
