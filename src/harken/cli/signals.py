@@ -175,8 +175,10 @@ def deferring_stop(patience: int = 1) -> Iterator[Callable[[], None]]:
         raise stops[0]
 
 
-_savers: list[tuple[Lock, Callable[[str], str]]] = []
-"""Functions that save what has been done, each with the lock of the thread that calls it."""
+_savers: list[Callable[[str], str]] = []
+"""Functions that save what has been done, the innermost last."""
+_saving = Lock()
+"""Held by the thread that calls them."""
 
 
 @contextmanager
@@ -194,16 +196,15 @@ def saving_on_stop(save: Callable[[str], str]) -> Iterator[None]:
     Stop
         The stop of the block, with that message.
     """
-    saver = Lock(), save
-    _savers.append(saver)
+    _savers.append(save)
     try:
         yield
     except Stop as stop:
         answers.stop = None
-        with saver[0]:
+        with _saving:
             raise Stop(stop.code, save(str(stop))) from None
     finally:
-        _savers.remove(saver)
+        _savers.remove(save)
 
 
 def end_now(stop: Stop) -> NoReturn:
@@ -262,8 +263,8 @@ def _watch(reader: int) -> NoReturn:
                     interrupt_main(signal.Signals(numbers[0]))
         elif not answers.repeated and not any(listen(numbers[0]) for listen in _listeners[::-1]):
             stop = signal_stop(numbers[0])
-            for lock, save in reversed(_savers):
-                lock.acquire()  # never released: the main thread must not go on
+            _saving.acquire()  # never released: the main thread must not go on
+            for save in reversed(_savers):
                 with suppress(Exception):
                     stop = Stop(stop.code, save(str(stop)))
             end_now(stop)
