@@ -38,8 +38,8 @@ from harken.manifests import RECORDING_SUFFIXES
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
-SPEAKER_FORMATS = {"rttm"}
-"""Formats that are empty without speakers."""
+TURNS = "rttm"
+"""The format that is empty without speakers."""
 POLL_S = 2.0
 """Time between two looks; a file that did not change meanwhile is complete."""
 MOST_LOOKS = 300
@@ -176,12 +176,11 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
 def _format_names(names: Sequence[str], *, speakers: bool) -> tuple[str, ...]:
     """Return each format once; ``all`` are those that have something to say."""
     if "all" in names:
-        return tuple(name for name in FORMATS if speakers or name not in SPEAKER_FORMATS)
-    for name in names:
-        if name in SPEAKER_FORMATS and not speakers:
-            raise click.UsageError(
-                f"--format {name} has turns of speakers: give --speakers or --channels apart, too"
-            )
+        return tuple(name for name in FORMATS if speakers or name != TURNS)
+    if TURNS in names and not speakers:
+        raise click.UsageError(
+            f"--format {TURNS} has turns of speakers: give --speakers or --channels apart, too"
+        )
     return tuple(dict.fromkeys(names))
 
 
