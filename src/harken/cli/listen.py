@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -134,8 +134,13 @@ def command(file: str | None, **params: Any) -> int:
             closing(_make_display(params)) as display,
             AudioReader(source, outputs.add_samples) as reader,
         ):
-            for line in _opening_lines(params, source, recognizer, session, outputs):
-                display.tell(line)
+            if not params["quiet"]:
+                for line in outputs.others():
+                    display.tell(f"harken: {line}")
+            if params["verbose"]:
+                display.tell(f"{recognizer!r}\nwords are {session.plan.bound}")
+            if isinstance(source, Microphone) and not params["quiet"]:
+                display.tell(f"listening to {source.name}; Ctrl-C ends")
             failure, compute_s = _transcribe(session, reader, display, outputs, warns=not params["quiet"])
             outputs.finish(session_ended=True)
             if params["verbose"]:
@@ -188,22 +193,6 @@ def _transcribe(
         failure = error
     run_and_show(session.close)
     return failure, compute_s
-
-
-def _opening_lines(
-    params: dict[str, Any],
-    source: LiveSource,
-    recognizer: Recognizer,
-    session: LiveSession,
-    outputs: Outputs,
-) -> Iterator[str]:
-    """Yield what the user is told before the first word."""
-    if not params["quiet"]:
-        yield from (f"harken: {line}" for line in outputs.others())
-    if params["verbose"]:
-        yield f"{recognizer!r}\nwords are {session.plan.bound}"
-    if isinstance(source, Microphone) and not params["quiet"]:
-        yield f"listening to {source.name}; Ctrl-C ends"
 
 
 def _raise_for_end(
