@@ -172,7 +172,8 @@ def make_plan(
     Raises
     ------
     PlanError
-        If the folder has results of another recipe, and the message names the differences; or rows without a plan.
+        If the folder has results of another recipe, and the message names the differences; or rows without a plan; or
+        if recordings are called like those of another input, whose rows would be taken for theirs.
     OutputError
         If the plan cannot be written.
     """
@@ -180,7 +181,14 @@ def make_plan(
     earlier, sources_before = _read_plan(store, recipe, published)
     planned = _with_halves(earlier, recipe.digest, published)
     by_digest = {recording.digest: recording for recording in recordings}
-    sources = _with_source(store, sources_before, source, planned, by_digest, moved=moved)
+    sources = [*dict.fromkeys((*sources_before, source))]
+    same = {digest for digests in planned.values() for digest in digests} & by_digest.keys()
+    if sources_before and source not in sources_before and same and not moved:
+        raise PlanError(
+            f"{store.folder}: {len(same)} of the recordings of {source} are called like those of "
+            f"{', '.join(sources_before)}, whose rows are there; choose another folder, or --moved if they are the "
+            "same recordings"
+        )
     kept = {
         name: digests
         for name, digests in planned.items()
@@ -268,33 +276,6 @@ def _whole_length_s(recording: BatchRecording) -> float:
                 return duration_s
     size = size_bytes(recording.location) if recording.size is None else recording.size
     return _UNKNOWN_S if size is None else size / _BYTES_PER_SECOND
-
-
-def _with_source(
-    store: Store,
-    sources: list[str],
-    source: str,
-    planned: Entries,
-    recordings: Collection[str],
-    *,
-    moved: bool,
-) -> list[str]:
-    """Return the inputs of the plans so far, and this one.
-
-    Raises
-    ------
-    PlanError
-        If recordings of this one are called like those of another one, whose rows would be taken for theirs.
-    """
-    if source in sources:
-        return sources
-    same = sum(digest in recordings for digests in planned.values() for digest in digests)
-    if sources and same and not moved:
-        raise PlanError(
-            f"{store.folder}: {same} of the recordings of {source} are called like those of {', '.join(sources)}, "
-            "whose rows are there; choose another folder, or --moved if they are the same recordings"
-        )
-    return [*sources, source]
 
 
 def _read_plan(store: Store, recipe: Recipe, published: Collection[str]) -> tuple[Entries, list[str]]:
