@@ -156,13 +156,19 @@ class _FilesRun:
                 transcription.stop()
 
     def _run_one(self, source: str, probed: float | AudioError | None) -> str:
-        """Transcribe a recording of that duration, or of which that is the error; return what became of it."""
+        """Transcribe a recording of that duration, or of which that is the error; return what became of it.
+
+        If it fails, the result so far is written, and the error notes where.
+        """
         try:
             if isinstance(probed, AudioError):
                 raise probed
             self._transcribe_one(source, self._unfinished[source])
         except Exception as error:
-            self._save_broken_off(source, error)
+            if transcription := self._unfinished.pop(source, None):
+                transcription.stop()
+                if saved := self.files[source].write_partial(transcription.so_far()):
+                    error.add_note(_saved_note(saved))
             unexpected = exit_code(error) == UNEXPECTED
             if self.is_single or (unexpected and os.environ.get("HARKEN_DEBUG")):
                 raise
@@ -262,13 +268,6 @@ class _FilesRun:
                 end = format_time(transcript.segments[-1].end_s)
                 return "; ".join([f"{source}: {message} at {end}", *([_saved_note(saved)] if saved else [])])
         return message
-
-    def _save_broken_off(self, source: str, error: Exception) -> None:
-        """Write the result so far of a recording that failed, and note that in the error."""
-        if transcription := self._unfinished.pop(source, None):
-            transcription.stop()
-            if saved := self.files[source].write_partial(transcription.so_far()):
-                error.add_note(_saved_note(saved))
 
     def _check_clips(self, source: str, transcript: Transcript) -> None:
         """Report clips that lie behind the end of a recording; raise an AudioError if all do."""

@@ -239,20 +239,15 @@ def load_diarizer_with_status(screen: Screen, params: Mapping[str, Any]) -> Diar
     samples, path = _samples(params["speaker_samples"]), params["voices"]
     known = read_voices(path) if path and (os.path.exists(path) or not samples) else ()
     with screen.status("loading the models of speakers ..."), keeping_stop():
-        diarizer = load_diarizer(**arguments)
-        return _with_voices(diarizer.with_voices(known), samples, path)
-
-
-def _with_voices(diarizer: Diarizer, samples: Mapping[str, str], path: str | None) -> Diarizer:
-    """Return a diarizer that knows the voices of samples too, which are added to the file at a path."""
-    if samples:
-        try:
-            diarizer = diarizer.with_voices(samples)
-        except OptionError as error:
-            raise click.UsageError(f"--speaker-sample {error.value}: allowed is {error.allowed}") from error
-        if path:
-            write_voices(path, diarizer.voices)
-    return diarizer
+        diarizer = load_diarizer(**arguments).with_voices(known)
+        if samples:
+            try:
+                diarizer = diarizer.with_voices(samples)
+            except OptionError as error:
+                raise click.UsageError(f"--speaker-sample {error.value}: allowed is {error.allowed}") from error
+            if path:
+                write_voices(path, diarizer.voices)
+        return diarizer
 
 
 def _samples(given: Sequence[str]) -> dict[str, str]:
