@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -107,18 +108,31 @@ class Worker:
         self, recordings: Sequence[BatchRecording], report: Report
     ) -> Iterator[tuple[BatchRecording, Json]]:
         """Transcribe recordings; those of one language, for which the options are the same, together."""
-        progress = _ProgressSum(report)
+        read_s: dict[str, float] = {}
+        n_rows = 0
+
+        def tell() -> None:
+            report(Progress(sum(read_s.values()), n_rows))
+
+        def on_progress(recording_id: str, done_s: float, finished: bool) -> None:
+            read_s[recording_id] = done_s
+            tell()
+
         in_order = sorted(recordings, key=lambda each: (each.language or "", each.reading_order))
         with reading_ahead(in_order) as files:
             pairs = zip(in_order, files, strict=True)
             for _, same_language in groupby(pairs, key=lambda pair: pair[0].language):
                 group, files_of_group = zip(*same_language, strict=True)
-                for recording, row in self._rows_of_group(group, files_of_group, progress):
-                    progress.count_row()
+                for recording, row in self._rows_of_group(group, files_of_group, on_progress):
+                    n_rows += 1
+                    tell()
                     yield recording, row
 
     def _rows_of_group(
-        self, recordings: Sequence[BatchRecording], files: Sequence[FetchedFile], progress: _ProgressSum
+        self,
+        recordings: Sequence[BatchRecording],
+        files: Sequence[FetchedFile],
+        on_progress: Callable[[str, float, bool], None],
     ) -> Iterator[tuple[BatchRecording, Json]]:
         recipe = self._settings.recipe
         limits = [_TimeLimit(self._settings.time_limit * recipe.batch_size) for _ in recordings]
@@ -129,8 +143,10 @@ class Worker:
                     cast(Sequence[BinaryIO], files),
                     replace(recipe.options, language=language, batch_size=recipe.batch_size),
                     callbacks={
-                        index: Callbacks(on_progress=progress.of_next(), is_cancelled=limit.is_over)
-                        for index, limit in enumerate(limits)
+                        index: Callbacks(
+                            on_progress=partial(on_progress, recording.id), is_cancelled=limit.is_over
+                        )
+                        for index, (recording, limit) in enumerate(zip(recordings, limits, strict=True))
                     },
                     diarizer=self._diarizer,
                 )
@@ -158,30 +174,6 @@ class Worker:
         except Cancelled:
             return error_row(recording, "TimeLimit", f"{recording.location}: {limit.reason}")
         return transcript_row(recording, transcript, recipe.name, side_files)
-
-
-class _ProgressSum:
-    """The progress of a shard, of that of its recordings."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._done_s: list[float] = []
-        self._rows = 0
-
-    def of_next(self) -> Callable[[float, bool], None]:
-        """Return the progress callback of the next recording."""
-        index = len(self._done_s)
-        self._done_s.append(0.0)
-        return lambda done_s, finished: self._set(index, done_s)
-
-    def count_row(self) -> None:
-        """Count a recording that is done."""
-        self._rows += 1
-        self._report(Progress(sum(self._done_s), self._rows))
-
-    def _set(self, index: int, done_s: float) -> None:
-        self._done_s[index] = done_s
-        self._report(Progress(sum(self._done_s), self._rows))
 
 
 class _TimeLimit:
