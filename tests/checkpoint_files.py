@@ -344,7 +344,7 @@ def write_ggml(
     ftype = GGML_TYPES[kind] + (2000 if kind[0] == "q" else 0)
     hparams = [dims.n_vocab, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer]
     hparams += [dims.n_text_ctx, dims.n_text_state, dims.n_text_head, dims.n_text_layer, dims.n_mels, ftype]
-    data = struct.pack("<I11i", 0x67676D6C, *hparams)
+    data = bytearray(struct.pack("<I11i", 0x67676D6C, *hparams))
     data += struct.pack("<2i", dims.n_mels, 5) + bytes(4 * 5 * dims.n_mels)
     data += struct.pack("<i", len(tokens)) + b"".join(struct.pack("<I", len(t)) + t for t in tokens)
     for name, values in weights.items():

@@ -11,8 +11,11 @@ import pytest
 
 from fakes.backends import TranscriptBackend, WindowText
 from harken.api import Recognizer
-from harken.cli import main
+from harken.cli.root import main
 from tiny_models import TOKENIZER
+
+LOADING = ("model_options", "eval", "training")
+"""Modules of the command line that load a model or what tells speakers apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +36,8 @@ class CliRunner:
 
     def __post_init__(self) -> None:
         self.loaded: list[dict[str, Any]] = []  # arguments of each load of a model
-        self.loaders: dict[
-            str, Callable[..., object]
-        ] = {}  # in place of `harken.load` and `harken.load_diarizer`
+        self.loaders: dict[str, Callable[..., object]] = {}
+        """Functions in place of `harken.load` and `harken.load_diarizer`, by these names."""
         self._uses_texts = False
 
     def use_texts(self, *windows: WindowText) -> TranscriptBackend:
@@ -56,7 +58,11 @@ class CliRunner:
         if self._uses_texts and "--vad" not in given and given[:1] in (["transcribe"], ["decode"], ["eval"]):
             given.insert(1, "--no-vad")
         self.capsys.readouterr()
-        code = main(given, **self.loaders)
+        with self.monkeypatch.context() as patch:
+            for name, loader in self.loaders.items():
+                for module in LOADING:
+                    patch.setattr(f"harken.cli.{module}.{name}", loader, raising=False)
+            code = main(given)
         out, err = self.capsys.readouterr()
         return Outcome(code=code, out=out, err=err)
 

@@ -37,7 +37,6 @@ RECORDING_SUFFIXES = frozenset(
 NO_LANGUAGE = ("", "none")
 ALLOWED = f"allowed is a manifest, or a folder with {MANIFEST}"
 ALLOWED_SAID = "a list of turns in order, each an object with speaker and text"
-_MOST_SHOWN = 80
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -107,7 +106,7 @@ def read_manifests(
 
 
 def read_entries(
-    paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None], *, needs_text: bool = False
+    paths: Iterable[str | os.PathLike[str]], note: Callable[[str], None], *, needs_text: bool
 ) -> list[Entry]:
     """Read manifests, as `read_manifests` does, folders that hold one, and folders of recordings without texts.
 
@@ -217,7 +216,7 @@ def get_field(
             raise ManifestError(f"{where}: {name} is missing: allowed is {allowed}")
         return default
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise ManifestError(f"{where}: {name}={_shown(value)}: allowed is {allowed}")
+        raise ManifestError(f"{where}: {OptionError(name, value, allowed)}")
     return value
 
 
@@ -226,7 +225,7 @@ def get_seconds(fields: Mapping[str, Any], name: str, where: str) -> float | Non
     allowed = f"a length in seconds, from 0 to {MAX_TIME_S:g}"
     seconds: float | None = get_field(fields, name, where, (int, float), allowed, None)
     if seconds is not None and not 0 <= seconds <= MAX_TIME_S:
-        raise ManifestError(f"{where}: {name}={_shown(seconds)}: allowed is {allowed}")
+        raise ManifestError(f"{where}: {OptionError(name, seconds, allowed)}")
     return seconds
 
 
@@ -330,9 +329,3 @@ def _number_or_text(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
-
-
-def _shown(value: Any) -> str:
-    """Return a value for a message, shortened."""
-    text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."

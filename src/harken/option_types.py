@@ -220,15 +220,11 @@ def _as_int(value: Any) -> int:
 
 
 def _as_float(value: Any) -> float:
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise _Refusal("a finite number")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise _Refusal("a finite number") from None
-    if not isfinite(number):
-        raise _Refusal("a finite number")
-    return number
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):  # of an integer
+            if isfinite(number := float(value)):
+                return number
+    raise _Refusal("a finite number")
 
 
 def _as_text(value: Any) -> str:

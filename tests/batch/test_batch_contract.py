@@ -146,6 +146,8 @@ def test_rows_name_the_speakers_where_they_are_told_apart_and_other_options_are_
     with pytest.raises(PlanError, match=reason) as caught:
         run_batch(manifest, tmp_path / "out", None, beams, speakers={"num_speakers": 2})
     assert "\n" not in str(caught.value)
+    with pytest.raises(PlanError, match=r"speakers was .*1.*, now is None"):
+        run_batch(manifest, tmp_path / "out")
     with pytest.raises(OptionError, match="rttm"):
         run_batch(manifest, tmp_path / "other", BatchOptions(formats=("rttm",)))
     with pytest.raises(OptionError, match=r"^word_timestamps=False: allowed is True with a layout"):

@@ -14,10 +14,10 @@ import pytest
 from batch_files import RECIPE, recordings_of
 
 from harken.batch.driver import Driver
-from harken.batch.plan import make_plan
+from harken.batch.plan import Shard, make_plan
 from harken.batch.rows import ShardReport
 from harken.batch.store import Store
-from harken.batch.worker import Progress, Task
+from harken.batch.worker import Progress
 from harken.batch.workers import Broken, Workers
 
 N_WORKERS = 20
@@ -30,8 +30,8 @@ SHARD_S, START_S = 0.5, (10.0, 60.0)
 class SimulatedWorkers(Workers):
     """Workers of a cluster, of which each is lost after so many hours in the mean; another one takes its place.
 
-    The first `n_hanging` tasks hang, and their workers say the same again and again; `hung_s` is how long each did.
-    `used_s` is the time of all workers in which they had a task, or were not there yet; `done` counts how often each
+    The first `n_hanging` shards hang, and their workers say the same again and again; `hung_s` is how long each did.
+    `used_s` is the time of all workers in which they had a shard, or were not there yet; `done` counts how often each
     recording was done, by its id.
     """
 
@@ -52,15 +52,15 @@ class SimulatedWorkers(Workers):
     def n_free(self) -> int:
         return len(self._free)
 
-    def start(self, task: Task) -> None:
+    def start(self, shard: Shard) -> None:
         worker = self._free.pop()
-        worker.task, worker.began_s = task, self.now_s
+        worker.shard, worker.began_s = shard, self.now_s
         if self._n_hanging:
             self._n_hanging -= 1
             self._push(60.0, "stuck", worker)
             return
-        spread = (self._random.lognormvariate(0, WORK_SPREAD) for _ in task.shard.recordings)
-        audio_s = sum(each.estimate_s * work for each, work in zip(task.shard.recordings, spread, strict=True))
+        spread = (self._random.lognormvariate(0, WORK_SPREAD) for _ in shard.recordings)
+        audio_s = sum(each.estimate_s * work for each, work in zip(shard.recordings, spread, strict=True))
         work_s = audio_s / worker.speed + SHARD_S
         loss_s = self._random.expovariate(1 / 3600) * self._hours_to_loss
         self._push(min(work_s, loss_s), "done" if work_s <= loss_s else "lost", worker)
@@ -72,21 +72,21 @@ class SimulatedWorkers(Workers):
         if not self._events or self._events[0][0] > self.now_s + timeout_s:
             self.now_s += timeout_s
             return
-        self.now_s, _, kind, worker, task = heapq.heappop(self._events)
-        if message := self._take(kind, worker, task):
-            handle(task, message)
+        self.now_s, _, kind, worker, shard = heapq.heappop(self._events)
+        if message := self._take(kind, worker, shard):
+            handle(shard, message)
 
-    def give_up(self, task: Task) -> None:
-        (worker,) = (worker for *_, worker, its_task in self._events if its_task is task)
+    def give_up(self, shard: Shard) -> None:
+        (worker,) = (worker for *_, worker, its_shard in self._events if its_shard is shard)
         self.hung_s.append(self.now_s - worker.began_s)
         self._push(0.0, "lost", worker)
 
-    def _take(self, kind, worker, task):
+    def _take(self, kind, worker, shard):
         if kind == "ready":
             self._free.append(worker)
             self.n_alive += 1
             return None
-        if worker.task is not task or not task:  # progress of a task that is over
+        if worker.shard is not shard or not shard:  # progress of a shard that is over
             return None
         taken_s = self.now_s - worker.began_s
         if kind == "stuck":
@@ -94,8 +94,8 @@ class SimulatedWorkers(Workers):
             return Progress(30.0, 0)
         if kind == "progress":
             self._push(self._progress_s, kind, worker)
-            return Progress(min(taken_s * worker.speed, task.shard.seconds), 0)
-        worker.task = None
+            return Progress(min(taken_s * worker.speed, shard.seconds), 0)
+        worker.shard = None
         self.used_s += taken_s
         if kind == "lost":
             self.lost += 1
@@ -103,17 +103,17 @@ class SimulatedWorkers(Workers):
             self._begin_worker()
             return Broken("its worker was lost")
         self._free.append(worker)
-        self.done.update(each.id for each in task.shard.recordings)
-        return ShardReport(rows=len(task.shard.recordings), audio_s=task.shard.seconds)
+        self.done.update(each.id for each in shard.recordings)
+        return ShardReport(rows=len(shard.recordings), audio_s=shard.seconds)
 
     def _begin_worker(self) -> None:
         start_s = self._random.uniform(*START_S)
         self.used_s += start_s
         speed = SPEED * self._random.lognormvariate(0, SPEED_SPREAD)
-        self._push(start_s, "ready", SimpleNamespace(speed=speed, task=None))
+        self._push(start_s, "ready", SimpleNamespace(speed=speed, shard=None))
 
     def _push(self, in_s, kind, worker) -> None:
-        heapq.heappush(self._events, (self.now_s + in_s, next(self._order), kind, worker, worker.task))
+        heapq.heappush(self._events, (self.now_s + in_s, next(self._order), kind, worker, worker.shard))
 
 
 KINDS = {"messages": (0.02, 8, 0.5), "calls": (0.5, 240, 0.7), "talks": (0.48, 2400, 0.4)}
@@ -129,7 +129,7 @@ HOURS = 300
     ],
     ids=["short ones first", "mixed", "with progress", "workers are lost", "workers hang"],
 )
-def test_every_recording_is_done_once_and_no_worker_waits_long(tmp_path, mixed, changes):
+def test_every_recording_is_done_once_and_no_worker_waits_long(tmp_path, monkeypatch, mixed, changes):
     rng, lengths = np.random.default_rng(0), []
     for share, median_s, spread in KINDS.values():
         drawn = median_s * rng.lognormal(0, spread, int(share * HOURS * 3600 / median_s))
@@ -137,10 +137,9 @@ def test_every_recording_is_done_once_and_no_worker_waits_long(tmp_path, mixed, 
     recordings = recordings_of(*(rng.permutation(lengths) if mixed else lengths))
     store, workers = Store(str(tmp_path)), SimulatedWorkers(**changes)
     plan = make_plan(recordings, RECIPE, store, "/archive", shard_s=1800.0, workers=N_WORKERS)
-    driver = Driver(workers, store, RECIPE, tries=3, time_limit=20.0, clock=lambda: workers.now_s)
-    for shard in plan.unfinished:
-        driver.add(Task(shard))
-    driver.run()
+    monkeypatch.setattr("harken.batch.driver.monotonic", lambda: workers.now_s)
+    heard = {"on_state": lambda state: None, "note": lambda text: None, "before": ShardReport(rows=0)}
+    Driver(plan.unfinished, workers, store, RECIPE, tries=3, time_limit=20.0, **heard).run()
     assert workers.done == {each.id: 1 for each in recordings}
     assert len(workers.hung_s) == changes.get("n_hanging", 0)
     assert all(600.0 < hung_s < 3600.0 for hung_s in workers.hung_s)

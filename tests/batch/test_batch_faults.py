@@ -32,9 +32,9 @@ from harken.batch import BatchOptions, run_batch
 from harken.batch.inputs import BatchRecording
 from harken.batch.plan import Shard, weights_digest
 from harken.batch.store import Store
-from harken.batch.worker import Task, WorkerSettings
+from harken.batch.worker import WorkerSettings
 from harken.batch.workers import Broken, ProcessWorkers
-from harken.cli import main
+from harken.cli.root import main
 from harken.errors import OptionError, OutputError, PlanError, WorkerError
 
 pytestmark = [
@@ -68,19 +68,19 @@ def test_a_worker_that_hangs_is_ended_and_another_one_takes_its_place(tmp_path):
     write_archive(tmp_path, {"stuck.wav": "hang"})
     recording = BatchRecording(location=str(tmp_path / "stuck.wav"), name="stuck.wav", keys={})
     recipe = replace(RECIPE, weights=weights_digest({}))
-    task = Task(Shard((recording,), recipe.digest))
+    shard = Shard((recording,), recipe.digest)
     settings = ArchiveWorkerSettings(recipe=recipe, folder=str(tmp_path / "out"), threads=1, time_limit=20.0)
     handle = Mock()
     with closing(ProcessWorkers(settings, 1)) as workers:
         while not workers.n_free:
             workers.wait(60, handle)
-        workers.start(task)
+        workers.start(shard)
         while not transcribed(tmp_path):
             workers.wait(0.01, handle)
-        workers.give_up(task)
+        workers.give_up(shard)
         while not workers.n_free:
             workers.wait(60, handle)
-    handle.assert_called_once_with(task, Broken("its worker ended with signal SIGKILL"))
+    handle.assert_called_once_with(shard, Broken("its worker ended with signal SIGKILL"))
 
 
 def test_workers_take_the_gpus_of_their_machine_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

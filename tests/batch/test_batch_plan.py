@@ -196,6 +196,11 @@ def test_each_option_counts_except_the_batch_size():
         (replace(RECIPE, options=TranscribeOptions(length_penalty=1)), ["length_penalty was None, now is 1.0"]),
         (replace(RECIPE, weights="adapted"), ["weights was 'w', now is 'adapted'"]),
         (replace(RECIPE, load={"precision": "fp32"}), ["precision was 'auto', now is 'fp32'"]),
+        (
+            replace(RECIPE, load={"attention": "lsh", "lsh_rounds": 3, "lsh_bucket_size": 64}),
+            ["attention was None"],
+        ),
+        (replace(RECIPE, speakers={"num_speakers": 2}), ["speakers was None, now is {'num_speakers': 2}"]),
         (replace(RECIPE, formats=("srt",), parquet=True), ["formats was []", "parquet was False, now is True"]),
     ],
 )
@@ -257,5 +262,5 @@ def test_lengths_are_those_of_the_manifest_else_of_headers_else_by_size(tmp_path
         ("a\0b", {}, 60.0),
     )
     recordings = [BatchRecording(location=str(location), **make, **known) for location, known, _ in expected]
-    estimates = [each.estimate_s for each in estimate_durations(recordings)]
-    assert estimates == pytest.approx([seconds for *_, seconds in expected])
+    estimate_durations(recordings)
+    assert [each.estimate_s for each in recordings] == pytest.approx([seconds for *_, seconds in expected])

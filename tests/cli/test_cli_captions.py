@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from os import terminal_size
 
 import pytest
 import wcwidth
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.live_sessions import final_segment, interim_text, speech_ended, speech_started
-from harken.cli.captions import CaptionRenderer
+from harken.cli.captions import CaptionDisplay
 from harken.streaming import Event
 
 ESCAPES = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|(.|\n)", re.DOTALL)
@@ -87,19 +88,22 @@ class Terminal(io.StringIO):
 
 
 @contextmanager
-def renderer_on(terminal: Terminal) -> Iterator[CaptionRenderer]:
-    """Return a renderer for a terminal that is standard output."""
+def display_on(terminal: Terminal) -> Iterator[CaptionDisplay]:
+    """Return a display on a terminal that is standard output."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", terminal)
-        yield CaptionRenderer(lambda segment: segment.text.strip(), lambda: (terminal.width, terminal.height))
+        patch.setattr(
+            "harken.cli.captions.get_terminal_size", lambda: terminal_size((terminal.width, terminal.height))
+        )
+        yield CaptionDisplay(lambda event: f"{event.segment.text.strip()}\n")
 
 
 def show(events: Sequence[Event], width: int = 30, height: int = 10) -> Terminal:
     terminal = Terminal(width, height)
-    with renderer_on(terminal) as renderer:
+    with display_on(terminal) as display:
         for event in events:
-            renderer.show(event)
-        renderer.close()
+            display.show(event)
+        display.close()
     return terminal
 
 
@@ -127,37 +131,37 @@ def test_end_of_text_longer_than_the_screen_is_shown():
 
 def test_narrowed_terminal_is_erased_completely():
     terminal = Terminal(40, 10)
-    with renderer_on(terminal) as renderer:
-        renderer.show(interim("one two three four five six seven eight"))
+    with display_on(terminal) as display:
+        display.show(interim("one two three four five six seven eight"))
         terminal.width = 12
         terminal.rows = [list("one two thre"), list("e four five "), list("six seven"), list("eight")]
         terminal.row, terminal.column = 3, 5
-        renderer.show(interim("nine"))
+        display.show(interim("nine"))
     assert terminal.text.strip("\n") == "nine"
 
 
 def test_ctrl_c_sign_is_erased():
     for length in range(len(TEXT)):
         terminal = Terminal(30, 10)
-        with renderer_on(terminal) as renderer:
-            renderer.show(interim("", TEXT[:length]))
+        with display_on(terminal) as display:
+            display.show(interim("", TEXT[:length]))
             terminal.write("^C")
-            renderer.show(final("<end>"))
+            display.show(final("<end>"))
             terminal.write("^C")
-            renderer.close()
+            display.close()
         assert terminal.text == "<end>\n"
 
 
 def test_message_is_written_above_live_text_unless_it_goes_elsewhere(monkeypatch, capsys):
     terminal = Terminal(30, 10)
-    with renderer_on(terminal) as renderer:
-        renderer.write_stderr("harken: 2.0 s behind")
+    with display_on(terminal) as display:
+        display.tell("harken: 2.0 s behind")
         assert (terminal.text, capsys.readouterr().err) == ("", "harken: 2.0 s behind\n")
         monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-        renderer.show(interim(" ask", " not"))
-        renderer.write_stderr("harken: 2.0 s behind")
+        display.show(interim(" ask", " not"))
+        display.tell("harken: 2.0 s behind")
         assert terminal.text == "harken: 2.0 s behind\nask not"
-        renderer.show(interim(" ask not", " what"))
+        display.show(interim(" ask not", " what"))
         assert terminal.text == "harken: 2.0 s behind\nask not what"
 
 

@@ -61,7 +61,7 @@ def test_report_and_text_have_every_part(cli):
 @pytest.mark.parametrize(("package", "needed"), [("av", True), ("tqdm", False)])
 def test_missing_package_is_advice_and_fails_if_it_is_needed(cli, package, needed):
     break_imports(cli.monkeypatch, package)
-    cli.monkeypatch.setattr(doctor, "models", lambda: doctor.Finding(title="models", facts={}))
+    cli.monkeypatch.setitem(doctor.PARTS, "models", lambda advice: {})
     code, facts_by_part = report(cli)
     assert (code, facts_by_part["ready"], facts_by_part["packages"][package]) == (needed, not needed, None)
     advice, _, reason = facts_by_part["advice"][0].partition("; it cannot be imported: ")
@@ -109,26 +109,28 @@ def test_small_without_an_assistant_is_advice_only(cli):
         return Path("models", name)
 
     cli.monkeypatch.setattr("harken.checkpoints.resolve_model", resolve_model)
-    (advice,) = doctor.models().advice
-    assert ("--assistant tiny" in advice.text, advice.needed) == (True, False)
+    advice: list[doctor.Advice] = []
+    doctor.models(advice)
+    assert ["--assistant tiny" in item.text for item in advice] == [True]
+    assert not advice[0].needed
 
 
 def test_read_only_cache_is_advice_only(cli, tmp_path):
     (tmp_path / "file").touch()
     cli.monkeypatch.setenv("HARKEN_CACHE", str(tmp_path / "file"))
-    finding = doctor.cache()
-    assert finding.facts["writable"] is False
-    assert [advice.needed for advice in finding.advice] == [False]
-    assert "set HARKEN_CACHE" in finding.advice[0].text
+    advice: list[doctor.Advice] = []
+    assert doctor.cache(advice)["writable"] is False
+    assert [item.needed for item in advice] == [False]
+    assert "set HARKEN_CACHE" in advice[0].text
     cli.monkeypatch.setenv("HARKEN_CACHE", "y" * 5000)  # no disk takes such a name
-    assert doctor.cache().facts["entries"] == 0
+    assert doctor.cache([])["entries"] == 0
 
 
 def test_cache_reports_graphs_and_size_without_what_a_killed_process_left(cli, tmp_path):
     for name in ("encoder", "decoder", ".encoder-x1y2", ".harken-0123.part"):
         (tmp_path / "cache" / "graphs" / name).mkdir(parents=True)
         (tmp_path / "cache" / "graphs" / name / "model.onnx").write_bytes(bytes(1500))
-    facts = doctor.cache().facts
+    facts = doctor.cache([])
     assert (facts["entries"], facts["size"]) == (2, "3.0 kB")
 
 
@@ -142,16 +144,16 @@ def test_offline_mode_is_reported_and_token_is_not_shown(cli):
 
 def test_without_cpuinfo_numpy_lists_instructions(cli):
     cli.monkeypatch.setattr(doctor, "_cpuinfo", dict)
-    facts = doctor.processor().facts
+    facts = doctor.processor([])
     assert facts["instructions"]
     assert facts["name"]
 
 
 def test_part_that_cannot_be_examined_is_reported(cli):
-    def engine():
+    def engine(advice):
         raise RuntimeError("no such\nprimitive")
 
-    cli.monkeypatch.setattr(doctor, "engine", engine)
+    cli.monkeypatch.setitem(doctor.PARTS, "engine", engine)
     code, facts_by_part = report(cli)
     assert (code, facts_by_part["engine"]) == (1, {"failed": "RuntimeError: no such primitive"})
     assert facts_by_part["ready"] is False

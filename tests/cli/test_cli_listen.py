@@ -21,7 +21,6 @@ from cli_runner import eventually
 from fakes.live_sessions import FakeLiveSession, hears
 from fakes.small_disk import SmallDisk
 from harken.audio import load_audio
-from harken.cli.captions import LineRenderer
 from harken.cli.exits import SIGNALS
 from harken.cli.kept_files import KeptFile
 from harken.errors import OutputError
@@ -103,9 +102,8 @@ class TestSources:
     @pytest.mark.parametrize(("now_s", "late"), [(lambda: 0.0, False), (iter([0] + [9] * 99).__next__, True)])
     def test_real_pace_waits_for_each_block_that_is_not_late(self, cli, session, talk, now_s, late):
         slept = []
-        cli.monkeypatch.setattr(
-            "harken.cli.sources.RealTimeSource.__init__.__defaults__", (now_s, slept.append)
-        )
+        cli.monkeypatch.setattr("harken.cli.sources.perf_counter", now_s)
+        cli.monkeypatch.setattr("harken.cli.sources.sleep", slept.append)
         assert cli.run("listen", talk, "--pace", "real").code == 0
         assert slept == sorted(slept)
         assert slept[0] == pytest.approx(0.0 if late else len(session.blocks[0]) / 16_000)
@@ -321,10 +319,11 @@ class TestLostOutput:
             assert len(session.samples) < 9_600
 
     def test_messages_that_nobody_reads_do_not_end_the_session(self, cli, session, talk):
-        def fail(renderer, text):
+        def fail(text):
             raise OSError(errno.EIO, "Input/output error")
 
-        cli.monkeypatch.setattr(LineRenderer, "write_stderr", fail)
+        cli.monkeypatch.setattr(sys, "stderr", io.StringIO())
+        cli.monkeypatch.setattr(sys.stderr, "write", fail)
         assert cli.run("listen", talk, "--verbose").code == 0
 
 

@@ -15,7 +15,7 @@ import harken
 from harken import errors
 from harken.cli import root
 from harken.cli.exits import EPILOGUE, EXITS, Stop, describe_error
-from harken.cli.signals import finishing_calls, keeping_stop, signal_listeners
+from harken.cli.signals import keeping_stop, waiting
 
 UNFORESEEN = "harken did not foresee this; HARKEN_DEBUG=1 in the environment shows the traceback"
 
@@ -123,15 +123,13 @@ def test_stop_that_a_package_swallows_is_raised_behind_the_block():
 
 
 def test_first_signals_wait_for_a_call_that_takes_long():
-    with finishing_calls(2):
-        (answer,) = signal_listeners
-        assert [answer(signal.SIGINT) for _ in range(3)] == [True, True, False]
-    assert not signal_listeners
+    answer = waiting(2)
+    assert [answer(signal.SIGINT) for _ in range(3)] == [True, True, False]
 
 
 def test_help_imports_no_heavy_package(tmp_path):
     code = (
-        "import sys; from harken.cli import main; main(['transcribe', '--help']);"
+        "import sys; from harken.cli.root import main; main(['transcribe', '--help']);"
         "heavy = {'av', 'onnx', 'onnxruntime', 'openvino', 'huggingface_hub', 'tqdm', 'torch'};"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )

@@ -13,7 +13,6 @@ import pytest
 
 from fakes.portaudio import PortAudio, device, tone_samples
 from harken.cli.exits import Stop
-from harken.cli.signals import signal_listeners
 from harken.cli.sources import AudioReader, Microphone, microphone_table
 from harken.contract import Floats
 from harken.errors import AudioError, BackendUnavailable
@@ -102,16 +101,14 @@ class TestSignals:
     def test_signal_during_a_long_call_ends_the_audio(self):
         source = EndlessSource(live=True)
         with AudioReader(source) as reader:
-            (listen,) = signal_listeners
-            assert listen(signal.SIGINT)  # as the thread that watches does
+            assert reader._on_signal_during_call(signal.SIGINT)  # as the thread that watches does
             wait_for_threads()
             assert source.closed
             signal.raise_signal(signal.SIGINT)  # the main thread handles the same signal after the call
             assert reader.stop.code == 130
-            assert not listen(signal.SIGINT)
+            assert not reader._on_signal_during_call(signal.SIGINT)
             with pytest.raises(Stop):
                 signal.raise_signal(signal.SIGINT)
-        assert not signal_listeners
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def left_in(environment: dict[str, str]) -> list[str]:
 
 WATCHED = """
 import os, sys
-from harken.cli import main
+from harken.cli.root import main
 
 ALLOWED = {"uname", "ldconfig", "fc-list"}  # asked for the processor, for shared libraries, for fonts
 FORBIDDEN = {

@@ -13,7 +13,7 @@ from served_audio import pcm, wav
 from websockets.sync.client import connect
 
 from harken.audio import load_audio
-from harken.cli import main
+from harken.cli.root import main
 from harken.serve.options import ServeOptions
 from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE

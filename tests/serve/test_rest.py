@@ -19,7 +19,7 @@ from served_audio import wav
 from tone_server import PATH, check_refused, events_of, post, speak, transcribe_tones
 
 from cli_runner import eventually
-from harken.cli import main
+from harken.cli.root import main
 from harken.formats import from_json
 from harken.serve.rest.transcription_form import RESPONSE_FORMATS
 from real_models import EXAMPLE

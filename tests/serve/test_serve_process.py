@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from cli_runner import eventually
 from harken.audio import load_audio
-from harken.cli import main
+from harken.cli.root import main
 from harken.cli.serve import command as serve_command
 from harken.types import SAMPLE_RATE
 from real_models import EXAMPLE, model_path

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import count
+from time import monotonic
 
-from harken.batch.plan import Recipe
+from harken.batch.plan import Recipe, Shard
 from harken.batch.rows import ShardReport, error_row, publish_shard, report_of
 from harken.batch.store import Store
-from harken.batch.worker import NO_PROGRESS, Progress, Task, allowed_time_s
+from harken.batch.worker import Progress, allowed_time_s
 from harken.batch.workers import Broken, Message, Workers
 from harken.errors import OutputError
 from harken.types import WINDOW_S
@@ -65,13 +65,13 @@ class BatchState:
 
 @dataclass
 class _Running:
-    task: Task
+    shard: Shard
     latest_s: float
-    progress: Progress = NO_PROGRESS
+    progress: Progress = field(default_factory=Progress)
 
 
 class Driver:
-    """Runs tasks until each is done.
+    """Has shards transcribed, long ones first, until each is done.
 
     A recording is given up after so many `tries` with which a worker was lost. The time limit is in seconds of work for
     a second of audio. `on_state` is called twice a second, with counts that begin with those `before`, and `note` with
@@ -80,43 +80,37 @@ class Driver:
 
     def __init__(
         self,
+        shards: Sequence[Shard],
         workers: Workers,
         store: Store,
         recipe: Recipe,
         *,
         tries: int,
         time_limit: float,
-        on_state: Callable[[BatchState], None] = lambda state: None,
-        note: Callable[[str], None] = lambda text: None,
-        before: ShardReport | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        on_state: Callable[[BatchState], None],
+        note: Callable[[str], None],
+        before: ShardReport,
     ) -> None:
         self._workers, self._store, self._recipe = workers, store, recipe
         self._tries, self._time_limit = tries, time_limit
         self._on_state, self._note = on_state, note
-        self._before = before or ShardReport(rows=0)
-        self._clock = clock
-        self._began_s = clock()
-        self._queue: list[tuple[float, int, Task]] = []
+        self._began_s = monotonic()
+        self._queue: list[tuple[float, int, Shard]] = []
         self._order = count()
         self._running: dict[str, _Running] = {}
         self._losses: dict[str, int] = {}
-        self._left_s = 0.0
+        self._left_s = sum(shard.seconds for shard in shards)
         self._audio_s = 0.0
-        self._all_rows = self._before.rows
+        self._all_rows = before.rows + sum(len(shard.recordings) for shard in shards if not shard.retry)
         self._is_waiting_noted = False
-        self._rows, self._failed = self._before.rows, self._before.n_failed
+        self._rows, self._failed = before.rows, before.n_failed
         self._shown_s = self._checked_s = -math.inf
         self.reports: dict[str, ShardReport] = {}
-
-    def add(self, task: Task) -> None:
-        """Add a task; long ones are done first."""
-        self._push(task)
-        self._left_s += task.shard.seconds
-        self._all_rows += 0 if task.retry else len(task.shard.recordings)
+        for shard in shards:
+            self._push(shard)
 
     def run(self) -> None:
-        """Do all tasks.
+        """Do all shards.
 
         Raises
         ------
@@ -128,80 +122,78 @@ class Driver:
         self._report(at_once=True)
         while self._queue or self._running:
             while self._queue and self._workers.n_free:
-                task = heapq.heappop(self._queue)[2]
-                self._running[task.shard.name] = _Running(task, self._clock())
-                self._workers.start(task)
+                shard = heapq.heappop(self._queue)[2]
+                self._running[shard.name] = _Running(shard, monotonic())
+                self._workers.start(shard)
             self._workers.wait(POLL_S, self._handle)
             self._end_stalled()
             self._store.renew()
             self._report()
         self._report(at_once=True)
 
-    def _handle(self, task: Task, message: Message) -> None:
-        """Take note of something that has happened to a task."""
-        name = task.shard.name
-        if name not in self._running:
+    def _handle(self, shard: Shard, message: Message) -> None:
+        """Take note of something that has happened to a shard."""
+        if shard.name not in self._running:
             return
         if isinstance(message, Progress):
-            running = self._running[name]
+            running = self._running[shard.name]
             if message != running.progress:  # a worker that hangs may still answer
-                running.progress, running.latest_s = message, self._clock()
+                running.progress, running.latest_s = message, monotonic()
             self._store.renew()  # a worker in this process returns only when its shard is done
             self._report()
             return
-        del self._running[name]
+        del self._running[shard.name]
         if isinstance(message, ShardReport):
-            self._finish(task, message)
+            self._finish(shard, message)
         else:
-            self._try_again(task, message)
+            self._try_again(shard, message)
 
-    def _finish(self, task: Task, report: ShardReport) -> None:
-        self.reports[task.shard.name] = report
-        self._left_s -= task.shard.seconds
+    def _finish(self, shard: Shard, report: ShardReport) -> None:
+        self.reports[shard.name] = report
+        self._left_s -= shard.seconds
         self._audio_s += report.audio_s
-        self._rows += 0 if task.retry else report.rows
+        self._rows += 0 if shard.retry else report.rows
         self._failed += report.n_failed
         self._report(at_once=True)
 
-    def _try_again(self, task: Task, broken: Broken) -> None:
-        """Have a task done once more: whole the first time, then in halves, and a single recording a few times."""
-        shard = task.shard
+    def _try_again(self, shard: Shard, broken: Broken) -> None:
+        """Have a shard done once more: whole the first time, then in halves, and a single recording a few times."""
         losses = self._losses[shard.name] = self._losses.get(shard.name, 0) + 1
         is_single = len(shard.recordings) == 1
         if broken.unwritten:
             if losses >= self._tries:
                 raise OutputError(broken.reason)
-            self._push(task)
-        elif losses < min(self._tries, 2) or ((is_single or task.retry) and losses < self._tries):
-            self._note(f"{_first_name(task)}: {broken.reason}; it is tried again")
-            self._push(task)
-        elif task.retry:
-            self._note(f"{_first_name(task)}: {broken.reason}; its rows stay as they were")
+            self._push(shard)
+        elif losses < min(self._tries, 2) or ((is_single or shard.retry) and losses < self._tries):
+            self._note(f"{_first_name(shard)}: {broken.reason}; it is tried again")
+            self._push(shard)
+        elif shard.retry:
+            self._note(f"{_first_name(shard)}: {broken.reason}; its rows stay as they were")
             self._left_s -= shard.seconds
         elif is_single:
-            self._give_up(task, broken, losses)
+            self._give_up(shard, broken, losses)
         else:
-            self._note(f"{_first_name(task)}: {broken.reason}; it is split")
+            self._note(f"{_first_name(shard)}: {broken.reason}; it is split")
             for half in shard.halves():
                 self._losses.setdefault(half.name, 1)  # one of them is to blame, so that is found sooner
-                self._push(replace(task, shard=half))
+                self._push(half)
 
-    def _give_up(self, task: Task, broken: Broken, losses: int) -> None:
+    def _give_up(self, shard: Shard, broken: Broken, losses: int) -> None:
         """Publish that a recording cannot be transcribed."""
-        (recording,) = task.shard.recordings
+        (recording,) = shard.recordings
         message = f"{recording.location}: {broken.reason}"
         self._note(f"{message}; it is given up")
         rows = [error_row(recording, broken.kind, message, losses)]
         report = report_of(rows, 0.0)
-        publish_shard(self._store, self._recipe, task.shard.name, rows, report)
-        self._finish(task, report)
+        publish_shard(self._store, self._recipe, shard.name, rows, report)
+        self._finish(shard, report)
 
-    def _push(self, task: Task) -> None:
-        heapq.heappush(self._queue, (-task.shard.seconds, next(self._order), task))
+    def _push(self, shard: Shard) -> None:
+        heapq.heappush(self._queue, (-shard.seconds, next(self._order), shard))
 
     def _end_stalled(self) -> None:
         """End workers that hang in a call; looks at most once a second, for workers may be many."""
-        now_s = self._clock()
+        now_s = monotonic()
         if now_s - self._checked_s < POLL_S:
             return
         self._checked_s = now_s
@@ -209,11 +201,11 @@ class Driver:
         limit_s = _STALLED * allowed_time_s(window_s, self._time_limit)
         for running in [*self._running.values()]:
             if now_s - running.latest_s > limit_s:
-                self._workers.give_up(running.task)
+                self._workers.give_up(running.shard)
 
     def _report(self, *, at_once: bool = False) -> None:
         """Tell the state, at most twice a second."""
-        now_s = self._clock()
+        now_s = monotonic()
         if not at_once and now_s - self._shown_s < STATE_EVERY_S:
             return
         self._shown_s, elapsed_s = now_s, now_s - self._began_s
@@ -236,7 +228,7 @@ class Driver:
         )
 
 
-def _first_name(task: Task) -> str:
-    """Return the recordings of a task in words."""
-    first, *others = task.shard.recordings
+def _first_name(shard: Shard) -> str:
+    """Return the recordings of a shard in words."""
+    first, *others = shard.recordings
     return first.location + (f" and {len(others)} more" if others else "")

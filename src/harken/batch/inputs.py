@@ -12,13 +12,13 @@ import re
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from harken.batch.locations import (
+    absolute,
     exists,
     expand,
     find_files,
@@ -65,11 +65,11 @@ class ByteRange:
     size: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class BatchRecording:
     """A recording, or a piece of one."""
 
-    location: str  # path or URL of the file; of the archive, if it lies in one
+    location: str  # absolute path or URL of the file; of the archive, if it lies in one
     name: str  # path in the input, with slashes
     keys: Mapping[str, Any]  # the line of the manifest, which its row carries
     id: str = ""  # given by the manifest; by default its digest
@@ -77,17 +77,14 @@ class BatchRecording:
     duration_s: float | None = None  # if the manifest gives it
     language: str | None = None  # if the manifest gives it
     bytes: ByteRange | None = None  # in an archive
-    side_name: str = field(default="", compare=False)  # path of its files beside the rows, without suffix
-    size: int | None = field(default=None, compare=False)  # in bytes, where a listing told
-    estimate_s: float = field(
-        default=0.0, compare=False
-    )  # length for the plan; that of the manifest, if it gives one
+    size: int | None = None  # in bytes, where a listing told
+    side_name: str = ""  # path of its files beside the rows, without suffix, once all recordings are known
+    estimate_s: float = 0.0  # length for the plan; that of the manifest, if it gives one
 
     def __post_init__(self) -> None:
-        if not self.id:
-            object.__setattr__(self, "id", self.digest)
-        if not self.estimate_s:
-            object.__setattr__(self, "estimate_s", self.duration_s or 0.0)
+        self.location = absolute(self.location)
+        self.id = self.id or self.digest
+        self.estimate_s = self.estimate_s or self.duration_s or 0.0
 
     @cached_property
     def digest(self) -> str:
@@ -103,12 +100,6 @@ class BatchRecording:
     def is_piece(self) -> bool:
         """True if only a part of the recording is meant."""
         return self.offset_s is not None
-
-    def with_known(self, **known: Any) -> BatchRecording:
-        """Return it with more that is known of it, such as ``estimate_s``, and the same digest."""
-        other = copy(self)  # with the digest, which is dear for many
-        vars(other).update(known)
-        return other
 
     @property
     def reading_order(self) -> tuple[str, int, float]:
@@ -176,7 +167,9 @@ def read_recordings(source: str, note: Note = lambda text: None) -> list[BatchRe
         note(f"{source}: {n_repeated} repeated lines are done once")
     if not unique:
         raise PlanError(f"{source}: holds no recordings; {ALLOWED}")
-    return with_side_names([recording for _, recording in unique.values()])
+    recordings = [recording for _, recording in unique.values()]
+    _set_side_names(recordings)
+    return recordings
 
 
 def _read(source: str) -> Iterator[Found]:
@@ -358,16 +351,13 @@ def _keys_of(content: bytes, suffix: str, where: str) -> Json:
     return parse_object(decode(content, where), where, finite=True)
 
 
-def with_side_names(recordings: Sequence[BatchRecording]) -> list[BatchRecording]:
-    """Return recordings with names for their side files, of which no two are the same on any system."""
+def _set_side_names(recordings: Sequence[BatchRecording]) -> None:
+    """Name the side files of recordings, so that no two are the same on any system."""
     names = [_side_name(recording) for recording in recordings]
     counts = Counter(map(_as_some_disks_do, names))
-    return [
-        recording.with_known(
-            side_name=name if counts[_as_some_disks_do(name)] == 1 else f"{name}~{recording.digest[:8]}",
-        )
-        for recording, name in zip(recordings, names, strict=True)
-    ]
+    for recording, name in zip(recordings, names, strict=True):
+        is_taken = counts[_as_some_disks_do(name)] > 1
+        recording.side_name = f"{name}~{recording.digest[:8]}" if is_taken else name
 
 
 def _as_some_disks_do(name: str) -> str:

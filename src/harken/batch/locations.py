@@ -43,6 +43,11 @@ def without_file_scheme(location: str) -> str:
     return location
 
 
+def absolute(location: str) -> str:
+    """Return an absolute path, or a URL: workers of a cluster have other current folders."""
+    return location if is_url(location) else os.path.abspath(location)
+
+
 def suffix_of(location: str) -> str:
     """Return the suffix in small letters, without the query of a web server's URL."""
     return PurePosixPath(name_of(location)).suffix.lower()

@@ -28,6 +28,8 @@ from harken.version import __version__
 
 LSH_ARGUMENTS = ("attention", "lsh_rounds", "lsh_bucket_size")
 """Arguments of `harken.load` that decide the rows where attention is not full."""
+_ONLY_IF_CHOSEN = ("attention", "speakers")
+"""Parts of a recipe that it has only if they are chosen."""
 _PROBING_THREADS = 16
 _BYTES_PER_SECOND = 16_000  # of mp3 with 128 kbit/s, where nothing but a size is known
 _UNKNOWN_S = 60.0
@@ -88,10 +90,11 @@ class Recipe:
 
 
 def differences(before: Json, now: Json) -> list[str]:
-    """Return what differs between two recipes as JSON, in words; what only one of them has follows from that."""
+    """Return what differs between two recipes as JSON, in words; most that only one of them has follows from that."""
     now = json.loads(json.dumps(now))  # as a file gives it back
-    names = [name for name in before if name in now and before[name] != now[name]]
-    return [f"{name} was {before[name]!r}, now is {now[name]!r}" for name in names]
+    names = [name for name in before | now if (name in before and name in now) or name in _ONLY_IF_CHOSEN]
+    pairs = {name: (before.get(name), now.get(name)) for name in names}
+    return [f"{name} was {old!r}, now is {new!r}" for name, (old, new) in pairs.items() if old != new]
 
 
 def weights_digest(load: Mapping[str, Any]) -> str:
@@ -108,6 +111,7 @@ class Shard:
 
     recordings: tuple[BatchRecording, ...]
     recipe: str  # its digest
+    retry: bool = False  # its rows are there, and only the failed ones are to be done again
 
     @cached_property
     def name(self) -> str:
@@ -168,7 +172,8 @@ def make_plan(
     Raises
     ------
     PlanError
-        If the folder has results of another recipe, and the message names the differences; or rows without a plan.
+        If the folder has results of another recipe, and the message names the differences; or rows without a plan; or
+        if recordings are called like those of another input, whose rows would be taken for theirs.
     OutputError
         If the plan cannot be written.
     """
@@ -176,31 +181,35 @@ def make_plan(
     earlier, sources_before = _read_plan(store, recipe, published)
     planned = _with_halves(earlier, recipe.digest, published)
     by_digest = {recording.digest: recording for recording in recordings}
-    sources = _with_source(store, sources_before, source, planned, by_digest, moved=moved)
+    sources = [*dict.fromkeys((*sources_before, source))]
+    same = {digest for digests in planned.values() for digest in digests} & by_digest.keys()
+    if sources_before and source not in sources_before and same and not moved:
+        raise PlanError(
+            f"{store.folder}: {len(same)} of the recordings of {source} are called like those of "
+            f"{', '.join(sources_before)}, whose rows are there; choose another folder, or --moved if they are the "
+            "same recordings"
+        )
     kept = {
         name: digests
         for name, digests in planned.items()
         if name in published or by_digest.keys() >= set(digests)
     }
     known = {digest for digests in kept.values() for digest in digests}
-    new = estimate_durations([recording for recording in recordings if recording.digest not in known])
-    added = {shard.name: shard for shard in cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)}
-    entries = kept | {
-        name: [recording.digest for recording in shard.recordings] for name, shard in added.items()
-    }
+    done = {digest for name, digests in kept.items() if name in published for digest in digests}
+    estimate_durations(recording for recording in recordings if recording.digest not in done)
+    new = [recording for recording in recordings if recording.digest not in known]
+    added = cut_shards(new, recipe.digest, shard_s=shard_s, workers=workers)
+    entries = kept | {shard.name: [recording.digest for recording in shard.recordings] for shard in added}
     unplanned = published - entries.keys()
     if unplanned and not earlier:
         raise PlanError(
             f"{store.folder}: holds rows of {len(unplanned)} shards, and no {PLAN_FILE} that tells of what; "
             "choose another folder"
         )
-    left = [name for name in entries if name not in published and name not in added]
-    estimated = {
-        each.digest: each
-        for each in estimate_durations(by_digest[digest] for name in left for digest in entries[name])
-    }
-    unfinished = [shard for name, shard in added.items() if name not in published] + [
-        Shard(tuple(estimated[digest] for digest in entries[name]), recipe.digest) for name in left
+    unfinished = [
+        Shard(tuple(by_digest[digest] for digest in digests), recipe.digest)
+        for name, digests in entries.items()
+        if name not in published
     ]
     if write:
         store.renew()  # all until here may have taken long
@@ -250,18 +259,13 @@ def cut_shards(
         yield Shard(tuple(shard), recipe)
 
 
-def estimate_durations(recordings: Iterable[BatchRecording]) -> list[BatchRecording]:
-    """Return recordings with their estimated lengths: of the manifest, of their headers, or by their sizes."""
-    known = [*recordings]
-    unknown = {
-        index: each for index, each in enumerate(known) if each.duration_s is None and not each.estimate_s
-    }
+def estimate_durations(recordings: Iterable[BatchRecording]) -> None:
+    """Estimate lengths that the manifest does not give: from the headers of recordings, or by their sizes."""
+    unknown = [each for each in recordings if each.duration_s is None and not each.estimate_s]
     if unknown:
         with ThreadPoolExecutor(_PROBING_THREADS) as threads:
-            lengths = threads.map(_whole_length_s, unknown.values())
-            for (index, each), length_s in zip(unknown.items(), lengths, strict=True):
-                known[index] = each.with_known(estimate_s=max(length_s - (each.offset_s or 0.0), 0.0))
-    return known
+            for each, length_s in zip(unknown, threads.map(_whole_length_s, unknown), strict=True):
+                each.estimate_s = max(length_s - (each.offset_s or 0.0), 0.0)
 
 
 def _whole_length_s(recording: BatchRecording) -> float:
@@ -272,33 +276,6 @@ def _whole_length_s(recording: BatchRecording) -> float:
                 return duration_s
     size = size_bytes(recording.location) if recording.size is None else recording.size
     return _UNKNOWN_S if size is None else size / _BYTES_PER_SECOND
-
-
-def _with_source(
-    store: Store,
-    sources: list[str],
-    source: str,
-    planned: Entries,
-    recordings: Collection[str],
-    *,
-    moved: bool,
-) -> list[str]:
-    """Return the inputs of the plans so far, and this one.
-
-    Raises
-    ------
-    PlanError
-        If recordings of this one are called like those of another one, whose rows would be taken for theirs.
-    """
-    if source in sources:
-        return sources
-    same = sum(digest in recordings for digests in planned.values() for digest in digests)
-    if sources and same and not moved:
-        raise PlanError(
-            f"{store.folder}: {same} of the recordings of {source} are called like those of {', '.join(sources)}, "
-            "whose rows are there; choose another folder, or --moved if they are the same recordings"
-        )
-    return [*sources, source]
 
 
 def _read_plan(store: Store, recipe: Recipe, published: Collection[str]) -> tuple[Entries, list[str]]:

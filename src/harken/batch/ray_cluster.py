@@ -8,12 +8,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from harken.batch.plan import Shard
 from harken.batch.rows import ShardReport
-from harken.batch.worker import NO_PROGRESS, Progress, Task, Worker, WorkerSettings
+from harken.batch.worker import Progress, Worker, WorkerSettings
 from harken.batch.workers import READY, Broken, Handle, Member, Pool, broken_by
 from harken.errors import BackendUnavailable, HarkenError, importing
 
@@ -30,7 +31,7 @@ class _Actor:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._worker: Worker | None = None
-        self._progress = NO_PROGRESS
+        self._progress = Progress()
 
     def load(self) -> str | HarkenError:
         """Load the model; return that it is ready, or the error if it cannot be loaded."""
@@ -40,17 +41,17 @@ class _Actor:
             return error
         return READY
 
-    def transcribe(self, task: Task) -> ShardReport | Broken:
-        """Do a task; errors are returned, so that no type of Ray wraps them."""
+    def transcribe(self, shard: Shard) -> ShardReport | Broken:
+        """Transcribe a shard; errors are returned, so that no type of Ray wraps them."""
         assert self._worker
-        self._progress = NO_PROGRESS
+        self._progress = Progress()
         try:
-            return self._worker.transcribe(task, self._set_progress)
+            return self._worker.transcribe(shard, self._set_progress)
         except Exception as error:
             return broken_by(error)
 
     def progress(self) -> Progress:
-        """Return how far the task is."""
+        """Return how far the shard is."""
         return self._progress
 
     def _set_progress(self, progress: Progress) -> None:
@@ -58,10 +59,7 @@ class _Actor:
 
 
 class RayWorkers(Pool):
-    """Actors of a cluster, each with as many processors as threads: by default four, or those of the smallest node.
-
-    Of a count of 0 they are as many as the cluster has room for, but no more than are of use. The settings are a
-    function of the threads of each.
+    """Actors of a cluster, each with as many processors as threads.
 
     Raises
     ------
@@ -71,20 +69,11 @@ class RayWorkers(Pool):
 
     most_start_failures = 5
 
-    def __init__(
-        self,
-        settings: Callable[[int], WorkerSettings],
-        address: str,
-        count: int,
-        most: int,
-        threads: int | None,
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, address: str, count: int) -> None:
         self._ray = _connect(address)
-        threads, room = _room(self._ray, threads)
-        count = min(count or room, most)
-        self._settings = settings(threads)
-        options: dict[str, Any] = {"num_cpus": threads, "max_concurrency": 2, "max_restarts": 0}
-        if str(self._settings.recipe.load.get("device", "")).startswith("cuda"):
+        self._settings = settings
+        options: dict[str, Any] = {"num_cpus": settings.threads, "max_concurrency": 2, "max_restarts": 0}
+        if str(settings.recipe.load.get("device", "")).startswith("cuda"):
             options["num_gpus"] = 1
         self._actor_class = self._ray.remote(**options)(_Actor)
         self._by_reference: dict[Any, Member] = {}
@@ -115,8 +104,8 @@ class RayWorkers(Pool):
         self._ask("load", each)
         return each
 
-    def _send(self, each: Member, task: Task) -> None:
-        self._ask("transcribe", each, task)
+    def _send(self, each: Member, shard: Shard) -> None:
+        self._ask("transcribe", each, shard)
 
     def _kill(self, each: Member) -> None:
         self._ray.kill(each.place)
@@ -134,18 +123,17 @@ class RayWorkers(Pool):
     def _ask_progress(self) -> None:
         """Ask busy actors for their progress, each every few seconds."""
         for each in self._members:
-            if each.task and time.monotonic() - self._asked_s[each] > PROGRESS_EVERY_S:
+            if each.shard and time.monotonic() - self._asked_s[each] > PROGRESS_EVERY_S:
                 self._ask("progress", each)
 
 
-def count_room(address: str, threads: int | None) -> int:
-    """Return the number of workers of so many threads for which a cluster has room; raises as `RayWorkers`."""
-    return _room(_connect(address), threads)[1]
+def room_for_workers(address: str, threads: int | None) -> tuple[int, int]:
+    """Return the threads of a worker, and the number of workers for which a cluster has room.
 
-
-def _room(ray: Any, threads: int | None) -> tuple[int, int]:
-    """Return the threads of a worker, and the number of workers for which a cluster has room."""
-    sizes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    By default they have four threads, or as many as the smallest node has processors. It raises as `RayWorkers`.
+    """
+    nodes = _connect(address).nodes()
+    sizes = [int(node["Resources"].get("CPU", 0)) for node in nodes if node["Alive"]]
     threads = threads or min(MOST_THREADS, *(size for size in sizes if size), MOST_THREADS)
     return threads, max(sum(size // threads for size in sizes), 1)
 

@@ -77,14 +77,16 @@ class ShardReport:
 
 def sum_reports(reports: Iterable[ShardReport]) -> ShardReport:
     """Return the counts of several shards."""
+    reports = [*reports]
     failed: Counter[str] = Counter()
-    rows, audio_s, work_s, first_failure = 0, 0.0, 0.0, ""
     for report in reports:
         failed.update(report.failed)
-        rows, audio_s, work_s = rows + report.rows, audio_s + report.audio_s, work_s + report.work_s
-        first_failure = first_failure or report.first_failure
     return ShardReport(
-        rows=rows, failed=dict(failed), audio_s=audio_s, work_s=work_s, first_failure=first_failure
+        rows=sum(report.rows for report in reports),
+        failed=dict(failed),
+        audio_s=sum(report.audio_s for report in reports),
+        work_s=sum(report.work_s for report in reports),
+        first_failure=next((report.first_failure for report in reports if report.first_failure), ""),
     )
 
 

@@ -16,7 +16,7 @@ from harken.api import load as harken_load
 from harken.backend_factory import AUTO, NGRAM, NO_ASSISTANT
 from harken.batch.driver import BatchState, Driver
 from harken.batch.inputs import BatchRecording, Note, read_recordings
-from harken.batch.locations import is_url
+from harken.batch.locations import absolute
 from harken.batch.plan import (
     Plan,
     Recipe,
@@ -28,7 +28,7 @@ from harken.batch.plan import (
 )
 from harken.batch.rows import ShardReport, read_reports, require_pyarrow, sum_reports
 from harken.batch.store import Store
-from harken.batch.worker import Task, WorkerSettings
+from harken.batch.worker import WorkerSettings
 from harken.batch.workers import InProcessWorkers, ProcessWorkers, Workers
 from harken.checkpoints import NO_ADAPTER
 from harken.compiled_library import usable_processors
@@ -247,12 +247,13 @@ class _Batch:
         """Do what is left to do."""
         options = self.options
         retries = {shard.name: shard for shard in self._failed_shards(note)} if options.retry_failed else {}
-        tasks = [*map(Task, self.plan.unfinished), *(Task(shard, retry=True) for shard in retries.values())]
-        if not tasks:
+        shards = [*self.plan.unfinished, *retries.values()]
+        if not shards:
             return
         before = [replace(each, failed={}) if name in retries else each for name, each in self.reports.items()]
-        with closing(_make_workers(self, len(tasks))) as workers:
+        with closing(_make_workers(self, len(shards))) as workers:
             driver = Driver(
+                shards,
                 workers,
                 self.store,
                 self.recipe,
@@ -263,8 +264,6 @@ class _Batch:
                 before=sum_reports(before),
             )
             self.new = driver.reports
-            for task in tasks:
-                driver.add(task)
             driver.run()
         remove_unplanned(self.store, self.plan.finished.keys() | self.new.keys())
 
@@ -279,8 +278,9 @@ class _Batch:
                     f"shard {name} has rows of recordings that are gone, so its failed rows are not tried again"
                 )
             else:
-                recordings = estimate_durations(by_digest[digest] for digest in digests)
-                yield Shard(tuple(recordings), self.recipe.digest)
+                recordings = tuple(by_digest[digest] for digest in digests)
+                estimate_durations(recordings)
+                yield Shard(recordings, self.recipe.digest, retry=True)
 
     def publish_summary(self, began_s: float) -> BatchSummary:
         """Count all rows that are there, write the counts to the output folder, and return them."""
@@ -330,10 +330,7 @@ def _prepare(
         raise PlanError(f"{os.fspath(source)}: the batch writes its summary there; allowed is another manifest")
     if unknown := {*(load or {})} - signature(harken_load).parameters.keys():
         raise OptionError("load", min(unknown), "arguments of harken.load")
-    recordings = [
-        recording.with_known(location=_absolute(recording.location))
-        for recording in read_recordings(os.fspath(source), note)
-    ]
+    recordings = read_recordings(os.fspath(source), note)
     load = {"model": "tiny.en", **(load or {})}
     name = os.fspath(load["model"])
     load = _arguments_with_whole_paths(load)
@@ -351,7 +348,7 @@ def _prepare(
         recordings,
         recipe,
         store,
-        _absolute(os.fspath(source)),
+        absolute(os.fspath(source)),
         moved=options.moved,
         shard_s=60 * options.shard_minutes,
         workers=_expected_workers(options, load),
@@ -366,14 +363,9 @@ def _expected_workers(options: BatchOptions, load: Mapping[str, Any]) -> int:
     """Return the number of workers among which the plan divides the work."""
     if options.ray is None or options.workers:
         return max(options.workers, 1)
-    from harken.batch.ray_cluster import count_room
+    from harken.batch.ray_cluster import room_for_workers
 
-    return count_room(options.ray, load.get("threads"))
-
-
-def _absolute(location: str) -> str:
-    """Return an absolute path, or a URL: workers of a cluster have other current folders."""
-    return location if is_url(location) else os.path.abspath(location)
+    return room_for_workers(options.ray, load.get("threads"))[1]
 
 
 def _arguments_with_whole_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -389,21 +381,21 @@ def _with_whole_paths(value: Any) -> Any:
     return os.path.abspath(value) if is_path else value
 
 
-def _make_workers(batch: _Batch, n_tasks: int) -> Workers:
-    """Start workers where the options want them, no more than there are tasks."""
-    options, load = batch.options, batch.recipe.load
-    n_processes = min(options.workers, n_tasks)
-
-    def settings(threads: int | None) -> WorkerSettings:
-        return WorkerSettings(
-            recipe=batch.recipe, folder=batch.store.folder, threads=threads, time_limit=options.time_limit
-        )
-
+def _make_workers(batch: _Batch, n_shards: int) -> Workers:
+    """Start workers where the options want them, no more than there are shards."""
+    options, threads = batch.options, batch.recipe.load.get("threads")
+    settings = WorkerSettings(
+        recipe=batch.recipe, folder=batch.store.folder, threads=threads, time_limit=options.time_limit
+    )
     if options.ray is not None:
-        from harken.batch.ray_cluster import RayWorkers
+        from harken.batch.ray_cluster import RayWorkers, room_for_workers
 
-        return RayWorkers(settings, options.ray, options.workers, n_tasks, load.get("threads"))
+        threads, room = room_for_workers(options.ray, threads)
+        return RayWorkers(
+            replace(settings, threads=threads), options.ray, min(options.workers or room, n_shards)
+        )
     if not options.workers:
-        return InProcessWorkers(settings(load.get("threads")))
-    threads = load.get("threads") or max(usable_processors() // n_processes, 1)
-    return ProcessWorkers(settings(threads), n_processes)
+        return InProcessWorkers(settings)
+    n_processes = min(options.workers, n_shards)
+    threads = threads or max(usable_processors() // n_processes, 1)
+    return ProcessWorkers(replace(settings, threads=threads), n_processes)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -55,23 +56,14 @@ class WorkerSettings:
     number: int = 0  # among the workers of its machine: with the device "cuda" each takes the next GPU
 
 
-@dataclass(frozen=True)
-class Task:
-    """A shard to transcribe."""
-
-    shard: Shard
-    retry: bool = False  # it is there, and only its failed rows are to be done again
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a task: the audio that has been read, and the recordings that are done."""
+    """The state of a shard: the audio that has been read, and the recordings that are done."""
 
-    audio_s: float
-    rows: int
+    audio_s: float = 0.0
+    rows: int = 0
 
 
-NO_PROGRESS = Progress(0.0, 0)
 Report = Callable[[Progress], None]
 
 
@@ -90,7 +82,7 @@ class Worker:
         self._recognizer = _load_once_a_node(settings)
         self._diarizer = _load_diarizer(settings)
 
-    def transcribe(self, task: Task, report: Report = lambda progress: None) -> ShardReport:
+    def transcribe(self, shard: Shard, report: Report = lambda progress: None) -> ShardReport:
         """Transcribe a shard and publish its rows; report the progress after every window.
 
         Raises
@@ -101,33 +93,46 @@ class Worker:
             Whatever is not the fault of one recording, or cannot be told to be: it is the driver's to try again.
         """
         began_s = time.monotonic()
-        recordings = task.shard.recordings
-        rows_before = read_rows(self._store, task.shard.name) if task.retry else ()
+        recordings = shard.recordings
+        rows_before = read_rows(self._store, shard.name) if shard.retry else ()
         done = {str(row["id"]): row for row in rows_before if "error" not in row}
         wanted = [recording for recording in recordings if recording.id not in done]
         for recording, row in self._rows(wanted, report):
             done[recording.id] = row
         rows = [done[recording.id] for recording in recordings]
         counts = report_of(rows, time.monotonic() - began_s)
-        publish_shard(self._store, self._settings.recipe, task.shard.name, rows, counts, replaces=task.retry)
+        publish_shard(self._store, self._settings.recipe, shard.name, rows, counts, replaces=shard.retry)
         return counts
 
     def _rows(
         self, recordings: Sequence[BatchRecording], report: Report
     ) -> Iterator[tuple[BatchRecording, Json]]:
         """Transcribe recordings; those of one language, for which the options are the same, together."""
-        progress = _ProgressSum(report)
+        read_s: dict[str, float] = {}
+        n_rows = 0
+
+        def tell() -> None:
+            report(Progress(sum(read_s.values()), n_rows))
+
+        def on_progress(recording_id: str, done_s: float, finished: bool) -> None:
+            read_s[recording_id] = done_s
+            tell()
+
         in_order = sorted(recordings, key=lambda each: (each.language or "", each.reading_order))
         with reading_ahead(in_order) as files:
             pairs = zip(in_order, files, strict=True)
             for _, same_language in groupby(pairs, key=lambda pair: pair[0].language):
                 group, files_of_group = zip(*same_language, strict=True)
-                for recording, row in self._rows_of_group(group, files_of_group, progress):
-                    progress.count_row()
+                for recording, row in self._rows_of_group(group, files_of_group, on_progress):
+                    n_rows += 1
+                    tell()
                     yield recording, row
 
     def _rows_of_group(
-        self, recordings: Sequence[BatchRecording], files: Sequence[FetchedFile], progress: _ProgressSum
+        self,
+        recordings: Sequence[BatchRecording],
+        files: Sequence[FetchedFile],
+        on_progress: Callable[[str, float, bool], None],
     ) -> Iterator[tuple[BatchRecording, Json]]:
         recipe = self._settings.recipe
         limits = [_TimeLimit(self._settings.time_limit * recipe.batch_size) for _ in recordings]
@@ -138,8 +143,10 @@ class Worker:
                     cast(Sequence[BinaryIO], files),
                     replace(recipe.options, language=language, batch_size=recipe.batch_size),
                     callbacks={
-                        index: Callbacks(on_progress=progress.of_next(), is_cancelled=limit.is_over)
-                        for index, limit in enumerate(limits)
+                        index: Callbacks(
+                            on_progress=partial(on_progress, recording.id), is_cancelled=limit.is_over
+                        )
+                        for index, (recording, limit) in enumerate(zip(recordings, limits, strict=True))
                     },
                     diarizer=self._diarizer,
                 )
@@ -167,30 +174,6 @@ class Worker:
         except Cancelled:
             return error_row(recording, "TimeLimit", f"{recording.location}: {limit.reason}")
         return transcript_row(recording, transcript, recipe.name, side_files)
-
-
-class _ProgressSum:
-    """The progress of a shard, of that of its recordings."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._done_s: list[float] = []
-        self._rows = 0
-
-    def of_next(self) -> Callable[[float, bool], None]:
-        """Return the progress callback of the next recording."""
-        index = len(self._done_s)
-        self._done_s.append(0.0)
-        return lambda done_s, finished: self._set(index, done_s)
-
-    def count_row(self) -> None:
-        """Count a recording that is done."""
-        self._rows += 1
-        self._report(Progress(sum(self._done_s), self._rows))
-
-    def _set(self, index: int, done_s: float) -> None:
-        self._done_s[index] = done_s
-        self._report(Progress(sum(self._done_s), self._rows))
 
 
 class _TimeLimit:

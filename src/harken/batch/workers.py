@@ -14,8 +14,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
+from harken.batch.plan import Shard
 from harken.batch.rows import ShardReport
-from harken.batch.worker import Progress, Task, Worker, WorkerSettings
+from harken.batch.worker import Progress, Worker, WorkerSettings
 from harken.errors import HarkenError, OutputError, WorkerError
 
 LOST = "WorkerLost"
@@ -24,7 +25,7 @@ LOST = "WorkerLost"
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A task was not finished, for a reason that is not an error of a recording as far as can be told."""
+    """A shard was not finished, for a reason that is not an error of a recording as far as can be told."""
 
     reason: str  # in one line
     kind: str = LOST  # type of the error in the row of a recording that is given up
@@ -32,7 +33,7 @@ class Broken:
 
 
 def broken_by(error: Exception) -> Broken:
-    """Return that a task was not finished because of an exception."""
+    """Return that a shard was not finished because of an exception."""
     kind = type(error).__name__
     if isinstance(error, OutputError):
         return Broken(str(error), kind, unwritten=True)
@@ -40,16 +41,16 @@ def broken_by(error: Exception) -> Broken:
 
 
 Message = Progress | ShardReport | Broken
-"""What is heard of a task: that it goes on, that its rows are in the output folder, or that it was not finished."""
-Handle = Callable[[Task, Message], None]
+"""What is heard of a shard: that it goes on, that its rows are in the output folder, or that it was not finished."""
+Handle = Callable[[Shard, Message], None]
 
 
 class Workers(Protocol):
-    """Some workers, each of which does one task at a time."""
+    """Some workers, each of which does one shard at a time."""
 
     @property
     def n_free(self) -> int:
-        """Number of workers that could take a task now."""
+        """Number of workers that could take a shard now."""
         ...
 
     @property
@@ -57,12 +58,12 @@ class Workers(Protocol):
         """Number of workers that have loaded the model."""
         ...
 
-    def start(self, task: Task) -> None:
-        """Give a task to a free worker."""
+    def start(self, shard: Shard) -> None:
+        """Give a shard to a free worker."""
         ...
 
     def wait(self, timeout_s: float, handle: Handle) -> None:
-        """Wait until something has happened, or the time is over; `handle` is called with every message of a task.
+        """Wait until something has happened, or the time is over; `handle` is called with every message about a shard.
 
         Raises
         ------
@@ -73,8 +74,8 @@ class Workers(Protocol):
         """
         ...
 
-    def give_up(self, task: Task) -> None:
-        """End the worker of a task that takes too long, which is broken then; by default nothing: it minds the time."""
+    def give_up(self, shard: Shard) -> None:
+        """End the worker of a shard that takes too long, which is broken then; by default it minds the time itself."""
         return
 
     def close(self) -> None:
@@ -88,43 +89,43 @@ class InProcessWorkers(Workers):
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._worker: Worker | None = None
-        self._task: Task | None = None
+        self._shard: Shard | None = None
 
     @property
     def n_free(self) -> int:
-        return int(self._task is None)
+        return int(self._shard is None)
 
     @property
     def n_alive(self) -> int:
         return int(self._worker is not None)
 
-    def start(self, task: Task) -> None:
-        """Take a task, which is done when the driver waits."""
-        self._task = task
+    def start(self, shard: Shard) -> None:
+        """Take a shard, which is done when the driver waits."""
+        self._shard = shard
 
     def wait(self, timeout_s: float, handle: Handle) -> None:
-        """Do the task."""
-        task, self._task = self._task, None
-        if task is None:
+        """Do the shard."""
+        shard, self._shard = self._shard, None
+        if shard is None:
             return
         self._worker = self._worker or Worker(self._settings)
         failures: list[Exception] = []
 
         def report(progress: Progress) -> None:
             try:
-                handle(task, progress)
+                handle(shard, progress)
             except Exception as error:  # the driver's, for which no recording is to blame
                 failures.append(error)
                 raise
 
         try:
-            counts = self._worker.transcribe(task, report)
+            counts = self._worker.transcribe(shard, report)
         except Exception as error:
             if failures:
                 raise failures[0] from None
-            handle(task, broken_by(error))
+            handle(shard, broken_by(error))
         else:
-            handle(task, counts)
+            handle(shard, counts)
 
 
 READY = "ready"
@@ -137,13 +138,13 @@ class Member:
 
     place: Any  # its process, or its actor
     is_ready: bool = False  # it has loaded the model
-    task: Task | None = None
+    shard: Shard | None = None
 
 
 class Pool(Workers):
-    """Workers elsewhere, each of which may end at any time: then its task is broken, and another one takes its place.
+    """Workers elsewhere, each of which may end at any time: then its shard is broken, and another one takes its place.
 
-    A subclass starts them, sends them tasks, ends them, and hears what they say.
+    A subclass starts them, sends them shards, ends them, and hears what they say.
     """
 
     most_start_failures: ClassVar[int]
@@ -164,16 +165,16 @@ class Pool(Workers):
         return sum(each.is_ready for each in self._members)
 
     def _free(self) -> list[Member]:
-        return [each for each in self._members if each.is_ready and each.task is None]
+        return [each for each in self._members if each.is_ready and each.shard is None]
 
-    def start(self, task: Task) -> None:
+    def start(self, shard: Shard) -> None:
         free, *_ = self._free()
-        free.task = task
-        self._send(free, task)
+        free.shard = shard
+        self._send(free, shard)
 
-    def give_up(self, task: Task) -> None:
+    def give_up(self, shard: Shard) -> None:
         for each in self._members:
-            if each.task is task:
+            if each.shard is shard:
                 self._kill(each)
 
     def close(self) -> None:
@@ -188,8 +189,8 @@ class Pool(Workers):
         """Start a worker."""
 
     @abstractmethod
-    def _send(self, each: Member, task: Task) -> None:
-        """Send a task to a worker."""
+    def _send(self, each: Member, shard: Shard) -> None:
+        """Send a shard to a worker."""
 
     @abstractmethod
     def _kill(self, each: Member) -> None:
@@ -200,22 +201,22 @@ class Pool(Workers):
 
     def _take(self, each: Member, message: object, handle: Handle) -> None:
         """Take a message of a worker."""
-        task = each.task
+        shard = each.shard
         if message == READY:
             each.is_ready, self._start_failures = True, 0
         elif isinstance(message, HarkenError):
             self._replace(each, message)
-        elif task and isinstance(message, Message):
+        elif shard and isinstance(message, Message):
             if not isinstance(message, Progress):
-                each.task = None
-            handle(task, message)
+                each.shard = None
+            handle(shard, message)
 
     def _lose(self, each: Member, reason: str, handle: Handle, kind: str = LOST) -> None:
-        """Replace a worker that has ended; its task is broken, by an error of that kind."""
+        """Replace a worker that has ended; its shard is broken, by an error of that kind."""
         error = f"{self.most_start_failures} workers in turn ended while they loaded the model: {reason}"
         self._replace(each, None if each.is_ready else WorkerError(error))
-        if each.task:
-            handle(each.task, Broken(reason, kind))
+        if each.shard:
+            handle(each.shard, Broken(reason, kind))
 
     def _replace(self, each: Member, error: HarkenError | None) -> None:
         """Replace a worker; after an error of several in turn before they were ready, the others go on without it.
@@ -281,9 +282,9 @@ class ProcessWorkers(Pool):
         theirs.close()
         return Member(_Place(number, process, ours))
 
-    def _send(self, each: Member, task: Task) -> None:
+    def _send(self, each: Member, shard: Shard) -> None:
         with suppress(OSError):  # it has just ended, which `wait` finds out
-            each.place.connection.send(task)
+            each.place.connection.send(shard)
 
     def _kill(self, each: Member) -> None:
         each.place.process.kill()
@@ -327,7 +328,7 @@ def _serve(connection: Connection, settings: WorkerSettings) -> None:
         else:
             connection.send(READY)
             while True:
-                _serve_task(connection, worker)
+                _serve_shard(connection, worker)
     os._exit(0)
 
 
@@ -339,9 +340,9 @@ def _end_with_driver() -> None:
     os._exit(0)
 
 
-def _serve_task(connection: Connection, worker: Worker) -> None:
-    """Do the next task."""
-    task: Task = connection.recv()
+def _serve_shard(connection: Connection, worker: Worker) -> None:
+    """Do the next shard."""
+    shard: Shard = connection.recv()
 
     def report(progress: Progress) -> None:
         try:
@@ -350,7 +351,7 @@ def _serve_task(connection: Connection, worker: Worker) -> None:
             os._exit(0)
 
     try:
-        connection.send(worker.transcribe(task, report))
+        connection.send(worker.transcribe(shard, report))
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
     except Exception as error:

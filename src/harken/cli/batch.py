@@ -24,7 +24,7 @@ from harken.cli.options import (
     single_option,
 )
 from harken.cli.signals import saving_on_stop
-from harken.cli.terminal import ProgressBar, format_table, pluralize, write_stderr, write_stdout
+from harken.cli.terminal import Screen, format_table, pluralize, write_stderr, write_stdout
 from harken.formats import Layout
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
@@ -32,12 +32,11 @@ from harken.transcribe import TranscribeOptions
 LINE_EVERY_S = 30.0
 
 
-class BatchProgress(ProgressBar):
+class BatchScreen(Screen):
     """The progress on standard error: a bar, or without a terminal a line now and then; nothing if it is quiet."""
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(not quiet, counts=True)
-        self._quiet = quiet
         self._state: BatchState | None = None
         self._next_line_s = perf_counter() + LINE_EVERY_S
 
@@ -45,15 +44,15 @@ class BatchProgress(ProgressBar):
         """Show the state."""
         self._state = state
         text = describe_state(state)
-        if self.enabled:
+        if self.has_bar:
             self.update("", text, state.rows, state.all_rows)
-        elif not self._quiet and perf_counter() >= self._next_line_s:
+        elif self.show_progress and perf_counter() >= self._next_line_s:
             self._next_line_s = perf_counter() + LINE_EVERY_S
             write_stderr(f"harken: {state.rows} of {state.all_rows} recordings, {text}")
 
     def note(self, text: str) -> None:
         """Show a line, above the bar."""
-        if not self._quiet:
+        if self.show_progress:
             self.write_stderr(f"harken: {text}")
 
     def describe_stop(self, message: str) -> str:
@@ -127,14 +126,14 @@ def command(manifest: str, out: str, **params: Any) -> int:
         "speakers": speakers,
         "layout": options_from(Layout, params),
     }
-    with BatchProgress(quiet=params["quiet"]) as progress:
-        settings["note"] = progress.note
+    with BatchScreen(quiet=params["quiet"]) as screen:
+        settings["note"] = screen.note
         if params["dry_run"]:
             write_stdout(_plan_text(plan_batch(manifest, out, options, transcribe_options, **settings)))
             return 0
-        with saving_on_stop(progress.describe_stop):
-            summary = run_batch(manifest, out, options, transcribe_options, on_state=progress.show, **settings)
-        progress.note(_summary_text(summary, out))
+        with saving_on_stop(screen.describe_stop):
+            summary = run_batch(manifest, out, options, transcribe_options, on_state=screen.show, **settings)
+        screen.note(_summary_text(summary, out))
     return 0 if summary.complete and not summary.failed else SOME_FAILED
 
 

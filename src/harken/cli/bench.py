@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
@@ -243,9 +243,15 @@ def command(recordings: Sequence[str], json_file: str | None, **params: Any) -> 
         live_stream_options(params)
         normalizer(None)
     names = expand_patterns(recordings)
-    eval_recordings, unreadable = _find_recordings(names, params["limit"])
-    read_files = [*named_files([name for name in names if _is_manifest(name)]), *names, *chosen_files(params)]
-    refuse_overwriting([json_file] if json_file else [], read_files)
+    if STDIN in names:
+        raise click.UsageError("standard input can be read only once; allowed are files and manifests")
+    manifests = [name for name in names if os.path.isdir(name) or name.endswith(".jsonl")]
+    eval_recordings = [*read_manifests(manifests, params["limit"], note=write_stderr)]
+    found, unreadable = _find_recordings(name for name in names if name not in manifests)
+    eval_recordings += found
+    if unreadable and not eval_recordings:
+        raise AudioError(unreadable[0].reason)
+    refuse_overwriting(filter(None, [json_file]), [*named_files(manifests), *names, *chosen_files(params)])
     with Screen(params["progress"]) as screen:
 
         def start() -> Measurement[Any]:
@@ -315,40 +321,17 @@ def _speed_measurement(
     )
 
 
-def _is_manifest(name: str) -> bool:
-    return os.path.isdir(name) or name.endswith(".jsonl")
-
-
-def _find_recordings(names: Sequence[str], limit: int | None) -> tuple[list[Entry], list[Failure]]:
-    """Return the recordings that are named, and those of manifests; and those that cannot be read.
-
-    Raises
-    ------
-    AudioError
-        If no recording can be read.
-    ManifestError
-        If a manifest cannot be read.
-    """
-    eval_recordings: list[Entry] = []
+def _find_recordings(names: Iterable[str]) -> tuple[list[Entry], list[Failure]]:
+    """Return the recordings of these names, and those that cannot be read."""
+    found: list[Entry] = []
     unreadable: list[Failure] = []
-    error: AudioError | None = None
     for name in names:
-        if name == STDIN:
-            raise click.UsageError("standard input can be read only once; allowed are files and manifests")
-        if _is_manifest(name):
-            eval_recordings += read_manifests([name], limit, note=write_stderr)
-        else:
-            entry = Entry(name=name, path=Path(name), text="", has_reference=False)
-            try:
-                entry = replace(entry, seconds=recording_duration_s(name))
-            except AudioError as failure:
-                error = error or failure
-                unreadable.append(Failure(entry=entry, reason=str(failure)))
-                continue
-            eval_recordings.append(entry)
-    if error and not eval_recordings:
-        raise error
-    return eval_recordings, unreadable
+        entry = Entry(name=name, path=Path(name), text="", has_reference=False)
+        try:
+            found.append(replace(entry, seconds=recording_duration_s(name)))
+        except AudioError as failure:
+            unreadable.append(Failure(entry=entry, reason=str(failure)))
+    return found, unreadable
 
 
 def _can_score(eval_recordings: Sequence[Entry], screen: Screen) -> bool:

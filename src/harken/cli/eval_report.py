@@ -190,13 +190,13 @@ def format_speaker_totals(evaluation: SpeakerEvaluation) -> str:
     """Format the rates over all recordings, each with its interval and what it is made of."""
     count = len(evaluation.scores)
     header = ("", "error %", "95 % interval", "missed", "false", "confused", "of")
-    parts = [f"\n{pluralize(count, 'recording')}", _speaker_speed(evaluation), "\n"]
-    parts.append(format_table([header, *_speaker_rows(evaluation)]))
-    parts.append(
-        f"Number of speakers right in {evaluation.counted_right} of {pluralize(count, 'recording')}.\n"
+    recordings = pluralize(count, "recording")
+    parts = (
+        f"\n{recordings}{_speaker_speed(evaluation)}\n",
+        format_table([header, *_speaker_rows(evaluation)]),
+        f"Number of speakers right in {evaluation.counted_right} of {recordings}.\n",
+        "The intervals resample recordings.\n" if count > 1 else "",
     )
-    if count > 1:
-        parts.append("The intervals resample recordings.\n")
     return "".join(parts)
 
 

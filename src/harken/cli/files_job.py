@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import chain, groupby
 from pathlib import Path
 from time import perf_counter
@@ -17,18 +16,21 @@ from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED, UNEXPECTED, describe_error, exit_code
 from harken.cli.inputs import output_paths, recording_duration_s, refuse_overwriting
 from harken.cli.model_options import chosen_files, load_diarizer_with_status, load_model_with_status
-from harken.cli.signals import StopDeferral, saving_on_stop
+from harken.cli.signals import deferring_stop, saving_on_stop
 from harken.cli.terminal import Screen, format_time, format_timed_text, pluralize
-from harken.cli.transcript_files import TranscriptFiles, all_exist
+from harken.cli.transcript_files import TranscriptFiles
 from harken.decoding import DecodeStats, DecodingResult
 from harken.errors import AudioError
 from harken.files import make_folder
 from harken.formats import Layout, TranscriptFormat
-from harken.results import Attempt, Segment, Transcript
+from harken.results import Attempt, Transcript
 from harken.speakers.diarizer import Diarizer
 from harken.transcribe import Callbacks, TranscribeOptions
+from harken.transcribe.options import ProgressCallback
 from harken.transcription import Transcription
 
+DONE, REFUSED, FAILED = "done", "refused", "failed"
+"""What becomes of a recording: it is transcribed, it is none, or it failed for another reason."""
 MOST_NAMES = 10
 """Recordings that the last line names."""
 
@@ -49,7 +51,7 @@ class FilesJob:
     folder : Path or None
         Folder of the files, which is made; None for that of each recording.
     stdout_writer : callable
-        Returns the writer of a recording's transcript on standard output, or None if it is not shown.
+        Returns the writer of a recording's transcript on standard output.
     draft : str or None
         Text that a single recording is expected to have.
     skip_existing : bool
@@ -73,7 +75,7 @@ class FilesJob:
     layout: Layout
     format_names: Sequence[str]
     folder: Path | None
-    stdout_writer: Callable[[str], TranscriptFormat | None]
+    stdout_writer: Callable[[str], TranscriptFormat]
     draft: str | None = None
     skip_existing: bool = False
     keep_journals: bool = False
@@ -95,26 +97,29 @@ class FilesJob:
         """Transcribe recordings, say what was done, and return the exit code; the error of a single one is raised."""
         files = self.files(sources)
         refuse_overwriting(
-            [path for paths in files.paths.values() for path in paths.values()],
+            [path for each in files.values() for path in each.paths.values()],
             [*sources, *chosen_files(self.params)],
         )
         if self.folder:
             make_folder(self.folder)
-        remaining = [
-            source for source in sources if not (self.skip_existing and all_exist(files.paths[source]))
-        ]
-        run = _FilesRun(self, files, is_single)
-        code = run.run(remaining)
-        self.failed = run.failed
+        remaining = [source for source in sources if not (self.skip_existing and files[source].exist)]
+        outcomes = _FilesRun(self, files, is_single).run(remaining)
+        self.failed = [source for source, outcome in outcomes.items() if outcome == FAILED]
         n_skipped = len(sources) - len(remaining)
         if self.format_names and (n_skipped or not is_single) and not self.quiet:
-            self.screen.write_stderr(_summary(run, n_skipped))
-        return code
+            self.screen.write_stderr(_summary(outcomes, n_skipped))
+        return SOME_FAILED if {*outcomes.values()} - {DONE} else 0
 
-    def files(self, sources: Sequence[str], claimed: dict[str, str] | None = None) -> TranscriptFiles:
+    def files(
+        self, sources: Sequence[str], claimed: dict[str, str] | None = None
+    ) -> dict[str, TranscriptFiles]:
         """Return the files of recordings; `claimed` is as for `output_paths`."""
-        paths = output_paths(sources, self.format_names, self.folder, claimed)
-        return TranscriptFiles(paths=paths, layout=self.layout, keep_journals=self.keep_journals)
+        return {
+            source: TranscriptFiles(
+                source=source, paths=paths, layout=self.layout, keep_journal=self.keep_journals
+            )
+            for source, paths in output_paths(sources, self.format_names, self.folder, claimed).items()
+        }
 
 
 @dataclass
@@ -122,24 +127,16 @@ class _FilesRun:
     """One run of a job; the model is loaded once a recording proves to be one.
 
     If it `is_single`, there is only one recording, whose error is the command's.
-
-    Attributes
-    ----------
-    done, refused, failed : list of str
-        Recordings that have been transcribed, those that are none, and those that failed for another reason.
     """
 
     job: FilesJob
-    files: TranscriptFiles
+    files: Mapping[str, TranscriptFiles]
     is_single: bool
-    done: list[str] = field(init=False, default_factory=list)
-    refused: list[str] = field(init=False, default_factory=list)
-    failed: list[str] = field(init=False, default_factory=list)
     _unfinished: dict[str, Transcription] = field(init=False, default_factory=dict)
     _printer: _TranscriptPrinter | None = field(init=False, default=None)
 
-    def run(self, sources: Iterable[str]) -> int:
-        """Transcribe every recording into its files; if one of several fails, continue with the others.
+    def run(self, sources: Iterable[str]) -> dict[str, str]:
+        """Transcribe every recording into its files, and return what became of each; others follow one that fails.
 
         A transcript gets its name when it is whole. Of a recording that breaks off, or that is being transcribed when
         the process is to end, the text so far is written beside it, under the name with ``.partial`` appended.
@@ -151,33 +148,43 @@ class _FilesRun:
             if not isinstance(duration_s, AudioError)
         }
         self._unfinished = self._start_transcriptions(recordings)
-        with ExitStack() as stack:
-            stack.callback(self._stop_unfinished)
-            stack.enter_context(saving_on_stop(self._save_interrupted))
-            for source, probed in durations_s.items():
-                try:
-                    if isinstance(probed, AudioError):
-                        self.files.refuse(source, probed)
-                        raise probed
-                    self._transcribe_one(source, self._unfinished[source])
-                    self.done.append(source)
-                except Exception as error:
-                    self._save_broken_off(source, error)
-                    unexpected = exit_code(error) == UNEXPECTED
-                    if self.is_single or (unexpected and os.environ.get("HARKEN_DEBUG")):
-                        raise
-                    name = f"{source}: " if unexpected else ""
-                    self.job.screen.write_stderr(f"harken: {name}{describe_error(error)}")
-                    (self.refused if isinstance(error, AudioError) else self.failed).append(source)
-        return SOME_FAILED if self.refused or self.failed else 0
+        try:
+            with saving_on_stop(self._save_interrupted):
+                return {source: self._run_one(source, probed) for source, probed in durations_s.items()}
+        finally:
+            for transcription in self._unfinished.values():
+                transcription.stop()
+
+    def _run_one(self, source: str, probed: float | AudioError | None) -> str:
+        """Transcribe a recording of that duration, or of which that is the error; return what became of it.
+
+        If it fails, the result so far is written, and the error notes where.
+        """
+        try:
+            if isinstance(probed, AudioError):
+                raise probed
+            self._transcribe_one(source, self._unfinished[source])
+        except Exception as error:
+            if transcription := self._unfinished.pop(source, None):
+                transcription.stop()
+                if saved := self.files[source].write_partial(transcription.so_far()):
+                    error.add_note(_saved_note(saved))
+            unexpected = exit_code(error) == UNEXPECTED
+            if self.is_single or (unexpected and os.environ.get("HARKEN_DEBUG")):
+                raise
+            name = f"{source}: " if unexpected else ""
+            self.job.screen.write_stderr(f"harken: {name}{describe_error(error)}")
+            return REFUSED if isinstance(error, AudioError) else FAILED
+        return DONE
 
     def _duration_or_error(self, source: str) -> float | AudioError | None:
         """Return the duration of a recording, or the error for which it is refused, now or as before."""
-        if reason := self.files.refusal(source):
+        if reason := self.files[source].refusal:
             return AudioError(f"{reason}; it has not changed since")
         try:
             return recording_duration_s(source)
         except AudioError as error:
+            self.files[source].refuse(error)
             return error
 
     def _start_transcriptions(self, durations_s: Mapping[str, float | None]) -> dict[str, Transcription]:
@@ -185,20 +192,18 @@ class _FilesRun:
         if not durations_s:
             return {}
         diarizer = self.job.diarizer  # before the model, which may take long: its options may be wrong
-        progress = _BatchProgress(
-            self.job.screen, durations_s, batched=self.job.options.effective_batch_size > 1
-        )
+        is_batch = self.job.options.effective_batch_size > 1 and len(durations_s) > 1
+        progress = (_batch_progress if is_batch else _progress)(self.job.screen, durations_s)
         callbacks = {
             index: Callbacks(
-                on_progress=partial(progress, source),
-                on_window_end=partial(self._log_rejected_attempts, source),
+                on_progress=progress[source], on_window_end=partial(self._log_rejected_attempts, source)
             )
             for index, source in enumerate(durations_s)
         }
         journals = {
             index: journal
             for index, source in enumerate(durations_s)
-            if (journal := self.files.journal(source))
+            if (journal := self.files[source].journal)
         }
         began_s = perf_counter()
         recognizer = self.job.recognizer
@@ -216,16 +221,17 @@ class _FilesRun:
     def _transcribe_one(self, source: str, transcription: Transcription) -> None:
         began_s = perf_counter()
         self._printer = printer = _TranscriptPrinter(self.job.screen, self.job.stdout_writer(source))
-        with StopDeferral() as deferral:
+        with deferring_stop() as begin_last_part:
             # Opened first, so that a file that cannot be written fails before the work.
-            with self.files.open(source) as write:
+            with self.files[source].open() as write:
                 try:
-                    transcript = _print_segments(transcription, printer)
+                    printer.print(transcription)
                 except AudioError as error:
-                    self.files.refuse(source, error)
+                    self.files[source].refuse(error)
                     raise
+                transcript = transcription.so_far()
                 self._check_clips(source, transcript)
-                deferral.begin()
+                begin_last_part()
                 write(transcript)
             del self._unfinished[source]
         if transcript.speech == () and transcription.peak:
@@ -253,26 +259,15 @@ class _FilesRun:
         saved = [
             path
             for source, transcript in transcripts.items()
-            for path in self.files.write_partial(source, transcript)
+            for path in self.files[source].write_partial(transcript)
         ]
         for source, transcript in transcripts.items():
             if transcript.segments:
                 if self._printer:
-                    self._printer.write_footer(transcript)
+                    self._printer.end(transcript)
                 end = format_time(transcript.segments[-1].end_s)
                 return "; ".join([f"{source}: {message} at {end}", *([_saved_note(saved)] if saved else [])])
         return message
-
-    def _save_broken_off(self, source: str, error: Exception) -> None:
-        """Write the result so far of a recording that failed, and note that in the error."""
-        if transcription := self._unfinished.pop(source, None):
-            transcription.stop()
-            if saved := self.files.write_partial(source, transcription.so_far()):
-                error.add_note(_saved_note(saved))
-
-    def _stop_unfinished(self) -> None:
-        for transcription in self._unfinished.values():
-            transcription.stop()
 
     def _check_clips(self, source: str, transcript: Transcript) -> None:
         """Report clips that lie behind the end of a recording; raise an AudioError if all do."""
@@ -304,78 +299,63 @@ class _FilesRun:
 
 
 class _TranscriptPrinter:
-    """The transcript on standard output; its header waits for the first segment, so that a failure prints nothing."""
+    """A transcript on standard output; its header waits for the first segment, so that a failure prints nothing."""
 
-    def __init__(self, screen: Screen, writer: TranscriptFormat | None) -> None:
-        self._write, self._writer = screen.write_stdout, writer
-        self._header_written = self._footer_written = False
+    def __init__(self, screen: Screen, writer: TranscriptFormat) -> None:
+        self._screen, self._writer = screen, writer
+        self._header = writer.header_chunks()
+        self._is_ended = False
 
-    def write_segment(self, segment: Segment) -> None:
-        if self._writer:
-            self._write_header_once(self._writer)
-            self._write(self._writer.segment(segment))
+    def print(self, transcription: Transcription) -> None:
+        """Print the segments as they come; what is printed is whole in its format even if the recording breaks off."""
+        try:
+            for segment in transcription:
+                self._write(self._writer.segment(segment))
+        except BaseException:
+            if (transcript := transcription.so_far()).segments:
+                self.end(transcript)
+            raise
+        self.end(transcription.so_far())
 
-    def write_footer(self, transcript: Transcript) -> None:
-        if self._writer and not self._footer_written:
-            self._footer_written = True
-            self._write_header_once(self._writer)
+    def end(self, transcript: Transcript) -> None:
+        """Print what is behind the last segment, once."""
+        if not self._is_ended:
+            self._is_ended = True
             self._write(self._writer.footer(transcript))
 
-    def _write_header_once(self, writer: TranscriptFormat) -> None:
-        if not self._header_written:
-            self._header_written = True
-            for chunk in writer.header_chunks():
-                self._write(chunk)
+    def _write(self, text: str) -> None:
+        for chunk in chain(self._header, [text]):  # of the header nothing is left after the first time
+            self._screen.write_stdout(chunk)
 
 
-class _BatchProgress:
-    """The progress callback: of one recording after another, or of all if they are decoded in one batch."""
-
-    def __init__(self, screen: Screen, durations_s: Mapping[str, float | None], *, batched: bool) -> None:
-        self._track = cache(screen.track)
-        self._durations_s = durations_s
-        self._batched = batched and len(durations_s) > 1
-        self._done_s: dict[str, float] = {}
-
-    def __call__(self, source: str, done_s: float, finished: bool) -> None:
-        self._done_s[source] = done_s
-        label, total_s = source, self._durations_s[source]
-        if self._batched:
-            label = f"{len(self._durations_s)} recordings"
-            total_s = sum(duration_s or 0.0 for duration_s in self._durations_s.values()) or None
-            done_s = sum(self._done_s.values())
-        self._track(label, total_s)(done_s, finished)
+def _progress(screen: Screen, durations_s: Mapping[str, float | None]) -> dict[str, ProgressCallback]:
+    """Return the progress callbacks of recordings that are decoded one after another."""
+    return {source: screen.track(source, duration_s) for source, duration_s in durations_s.items()}
 
 
-def _print_segments(transcription: Transcription, printer: _TranscriptPrinter) -> Transcript:
-    """Print the segments as they come, and return the transcript.
+def _batch_progress(screen: Screen, durations_s: Mapping[str, float | None]) -> dict[str, ProgressCallback]:
+    """Return those of recordings that are decoded in one batch, and have one bar."""
+    show = screen.track_all(f"{len(durations_s)} recordings", durations_s.values())
+    all_done_s = dict.fromkeys(durations_s, 0.0)
 
-    What is printed is complete in its format even if the recording breaks off.
-    """
-    try:
-        for segment in transcription:
-            printer.write_segment(segment)
-    except BaseException:
-        transcript = transcription.so_far()
-        if transcript.segments:
-            printer.write_footer(transcript)
-        raise
-    transcript = transcription.so_far()
-    printer.write_footer(transcript)
-    return transcript
+    def progress(source: str, done_s: float, finished: bool) -> None:
+        all_done_s[source] = done_s
+        show(sum(all_done_s.values()), finished)
+
+    return {source: partial(progress, source) for source in durations_s}
 
 
 def _saved_note(paths: Sequence[Path]) -> str:
     return f"what was done is in {', '.join(map(str, paths))}"
 
 
-def _summary(run: _FilesRun, n_skipped: int) -> str:
+def _summary(outcomes: Mapping[str, str], n_skipped: int) -> str:
     """Return the line that says what was done, skipped and refused, and what failed."""
-    parts = [f"{pluralize(len(run.done), 'recording')} done"]
+    parts = [f"{pluralize([*outcomes.values()].count(DONE), 'recording')} {DONE}"]
     if n_skipped:
         parts.append(f"{n_skipped} skipped, as the transcripts exist")
-    for outcome, names in {"refused": run.refused, "failed": run.failed}.items():
-        if names:
+    for outcome in (REFUSED, FAILED):
+        if names := [source for source, became in outcomes.items() if became == outcome]:
             others = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             parts.append(f"{len(names)} {outcome}: {', '.join(names[:MOST_NAMES])}{others}")
     return f"harken: {'; '.join(parts)}"

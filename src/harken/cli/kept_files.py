@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -13,7 +12,7 @@ from time import monotonic
 from typing import BinaryIO
 
 from harken.cli.exits import Stop
-from harken.cli.signals import StopDeferral
+from harken.cli.signals import deferring_stop
 from harken.files import own, sync, wrap_os_errors
 
 _SYNC_S = 1.0  # at most this is lost if the power fails; a failed write is tried again as often
@@ -167,8 +166,8 @@ class KeptFile:
     def _open_part(self) -> None:
         """Create NAME.part; a signal meanwhile leaves none behind."""
         try:
-            with StopDeferral() as deferral:
-                deferral.begin()
+            with deferring_stop() as begin:
+                begin()
                 self.others, self.location, self._file = _create_part(self._target)
                 own.add(self.location)
         except Stop:
@@ -228,13 +227,13 @@ class KeptFile:
 def _create_part(target: Path) -> tuple[tuple[Path, ...], Path, BinaryIO]:
     """Create the first of NAME.part, NAME.2.part ... that does not exist; return those that do, too."""
     others: list[Path] = []
-    for number in count(1):
-        part = target.with_name(f"{target.name}{'' if number == 1 else f'.{number}'}.part")
+    while True:
+        number = f".{len(others) + 1}" if others else ""
+        part = target.with_name(f"{target.name}{number}.part")
         try:
             return tuple(others), part, part.open("xb", buffering=0)
         except FileExistsError:
             others.append(part)
-    raise AssertionError("unreachable")
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:

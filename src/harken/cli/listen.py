@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from harken.api import Recognizer
-from harken.cli.captions import CaptionRenderer, EventRenderer, LineRenderer, LiveDisplay, SpeakerMark
+from harken.cli.captions import CaptionDisplay, LiveDisplay
 from harken.cli.exits import Stop
 from harken.cli.inputs import STDIN, refuse_overwriting
 from harken.cli.model_options import (
@@ -26,7 +26,7 @@ from harken.cli.model_options import (
     model_options,
 )
 from harken.cli.options import WORD_FORMATS, Command, dataclass_options, is_given, single_option, without_flag
-from harken.cli.outputs import Outputs, Recording, SettlingSegments, TranscriptFile, make_transcript
+from harken.cli.outputs import Outputs
 from harken.cli.signals import saving_on_stop
 from harken.cli.sources import (
     PCM_FORMATS,
@@ -42,83 +42,19 @@ from harken.cli.terminal import Screen, format_time, format_timed_text, is_termi
 from harken.errors import AudioError, OutputError
 from harken.formats import FORMATS, dump_json
 from harken.option_types import options_from
-from harken.results import Segment
-from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, SpeakersChanged, StreamOptions
+from harken.streaming import Event, FinalSegment, LiveSession, LoadChanged, StreamOptions
 from harken.streaming.events import event_fields
 from harken.transcribe import TranscribeOptions
 from harken.transcribe.options import OFFLINE_ONLY
 from harken.types import SAMPLE_RATE
-
-
-@dataclass(kw_only=True)
-class LiveRunner:
-    """The loop that feeds audio to a session, shows its events and writes its text.
-
-    With `show_warnings` it reports lost audio and changes of load. `compute_s` is the time that the session computed.
-    """
-
-    session: LiveSession
-    display: LiveDisplay
-    outputs: Outputs
-    show_warnings: bool
-    compute_s: float = 0.0
-
-    def run(self, reader: AudioReader) -> AudioError | None:
-        """Transcribe the audio to its end, or until nothing can take the text any more.
-
-        Return the error that ended the audio early, if one did; the text until then has been shown.
-        """
-        failure: AudioError | None = None
-        loss_reported = False
-        try:
-            for block in reader:
-                self.outputs.samples += len(block)
-                self._run_and_show(partial(self.session.feed, block))
-                if reader.lost_s and not loss_reported:
-                    loss_reported = True
-                    self._warn("this machine was too busy to read all audio; silence replaces the lost part")
-                for line in self.outputs.news():
-                    self.display.tell(f"harken: {line}")
-                if self.display.problem and not self.outputs.writable:
-                    break
-        except AudioError as error:
-            failure = error
-        self._run_and_show(self.session.close)
-        return failure
-
-    def _run_and_show(self, compute: Callable[[], list[Event]]) -> None:
-        """Run a step of the session and show its events."""
-        began_s = perf_counter()
-        events = compute()
-        self.compute_s += perf_counter() - began_s
-        for event in events:
-            if isinstance(event, FinalSegment):
-                self.outputs.add_segment(event.segment)
-            elif isinstance(event, SpeakersChanged):
-                self.outputs.correct_segment(event.segment)
-            self.display.show(event)
-            if isinstance(event, LoadChanged):
-                state = (
-                    f"{event.lag_s:.1f} s behind:"
-                    if event.lag_s
-                    else "this machine is busy or slow; starting with"
-                )
-                self._warn(f"{state} {event.detail}")
-
-    def _warn(self, text: str) -> None:
-        if self.show_warnings:
-            self.display.tell(f"harken: {text}")
-
 
 input_option = partial(single_option, section="Audio")
 pcm_option = partial(input_option, no_effect=without_flag("pcm"))
 output_option = partial(single_option, section="Output")
 
 
-def _parse_transcript_path(name: str | None) -> tuple[Path, str] | None:
+def _parse_transcript_path(name: str) -> tuple[Path, str]:
     """Return the path of a transcript and the format that its name ends with."""
-    if name is None:
-        return None
     format_names = [format_name for format_name in FORMATS if name.endswith(f".{format_name}")]
     if not format_names:
         endings = ", ".join(f".{format_name}" for format_name in FORMATS)
@@ -159,7 +95,7 @@ def _parse_transcript_path(name: str | None) -> tuple[Path, str] | None:
 @output_option(
     *("-o", "--output", "transcript"),
     metavar="FILE",
-    callback=lambda context, option, name: _parse_transcript_path(name),
+    type=_parse_transcript_path,
     help=f"Write a transcript too, in the format that its name ends with: {', '.join(FORMATS)}.",
 )
 @output_option("--record", metavar="FILE", help="Write the audio to a WAV file, 16 kHz.")
@@ -189,48 +125,74 @@ def command(file: str | None, **params: Any) -> int:
     stream_options = options_from(StreamOptions, params)
     _check_options(file, params)
     source = _open_source(file, params)
-    settling = SettlingSegments(params["speaker_delay"]) if params["speakers"] else SettlingSegments()
     # Opened first, so that a file that cannot be written fails before anybody speaks.
-    with (
-        _open_outputs(params, settling, None if file == STDIN else file) as outputs,
-        saving_on_stop(outputs.save),
-    ):
+    with Outputs(params, None if file == STDIN else file) as outputs, saving_on_stop(outputs.save):
         recognizer, session = _open_session(params, options, stream_options, live=source.live)
-        settling.encode = recognizer.tokenizer.encode
+        if outputs.transcript:
+            outputs.transcript.encode = recognizer.tokenizer.encode
         with (
-            closing(LiveDisplay(_make_renderer(params))) as display,
+            closing(_make_display(params)) as display,
             AudioReader(source, outputs.add_samples) as reader,
         ):
-            for line in _opening_lines(params, source, recognizer, session, outputs):
-                display.tell(line)
-            runner = LiveRunner(
-                session=session,
-                display=display,
-                outputs=outputs,
-                show_warnings=not params["quiet"],
-            )
-            failure = runner.run(reader)
+            if not params["quiet"]:
+                for line in outputs.others():
+                    display.tell(f"harken: {line}")
+            if params["verbose"]:
+                display.tell(f"{recognizer!r}\nwords are {session.plan.bound}")
+            if isinstance(source, Microphone) and not params["quiet"]:
+                display.tell(f"listening to {source.name}; Ctrl-C ends")
+            failure, compute_s = _transcribe(session, reader, display, outputs, warns=not params["quiet"])
             outputs.finish(session_ended=True)
             if params["verbose"]:
-                display.tell(_speed_summary(source, outputs.audio_s, runner.compute_s))
+                display.tell(_speed_summary(source, outputs.audio_s, compute_s))
     _raise_for_end(reader.stop, failure, display, outputs)
     return 0
 
 
-def _opening_lines(
-    params: dict[str, Any],
-    source: LiveSource,
-    recognizer: Recognizer,
-    session: LiveSession,
-    outputs: Outputs,
-) -> Iterator[str]:
-    """Yield what the user is told before the first word."""
-    if not params["quiet"]:
-        yield from (f"harken: {line}" for line in outputs.others())
-    if params["verbose"]:
-        yield f"{recognizer!r}\nwords are {session.plan.bound}"
-    if isinstance(source, Microphone) and not params["quiet"]:
-        yield f"listening to {source.name}; Ctrl-C ends"
+def _transcribe(
+    session: LiveSession, reader: AudioReader, display: LiveDisplay, outputs: Outputs, *, warns: bool
+) -> tuple[AudioError | None, float]:
+    """Transcribe the audio to its end, or until nothing can take the text any more.
+
+    Return the error that ended the audio early, if one did, and the time that the session computed; the text until then
+    has been shown. If it `warns`, lost audio and changes of load are told.
+    """
+    failure: AudioError | None = None
+    compute_s = 0.0
+    loss_told = False
+
+    def warn(text: str) -> None:
+        if warns:
+            display.tell(f"harken: {text}")
+
+    def run_and_show(step: Callable[[], list[Event]]) -> None:
+        nonlocal compute_s
+        began_s = perf_counter()
+        events = step()
+        compute_s += perf_counter() - began_s
+        for event in events:
+            outputs.add_event(event)
+            display.show(event)
+            if isinstance(event, LoadChanged):
+                busy = "this machine is busy or slow; starting with"
+                state = f"{event.lag_s:.1f} s behind:" if event.lag_s else busy
+                warn(f"{state} {event.detail}")
+
+    try:
+        for block in reader:
+            outputs.samples += len(block)
+            run_and_show(partial(session.feed, block))
+            if reader.lost_s and not loss_told:
+                loss_told = True
+                warn("this machine was too busy to read all audio; silence replaces the lost part")
+            for line in outputs.news():
+                display.tell(f"harken: {line}")
+            if display.problem and not outputs.writable:
+                break
+    except AudioError as error:
+        failure = error
+    run_and_show(session.close)
+    return failure, compute_s
 
 
 def _raise_for_end(
@@ -287,24 +249,6 @@ def _check_options(file: str | None, params: dict[str, Any]) -> None:
     refuse_overwriting(targets, [file or STDIN, *chosen_files(params)])
 
 
-def _open_outputs(params: dict[str, Any], settling: SettlingSegments, file: str | None) -> Outputs:
-    """Open the files that the options ask for."""
-    open_recording = partial(Recording, Path(params["record"])) if params["record"] else None
-    if not params["transcript"]:
-        return Outputs(open_recording, None)
-    path, format_name = params["transcript"]
-    recording_path = params["record"] or file
-    open_transcript = partial(
-        TranscriptFile,
-        path,
-        format_name,
-        Path(recording_path) if recording_path else None,
-        partial(make_transcript, params),
-        settling,
-    )
-    return Outputs(open_recording, open_transcript)
-
-
 def _open_session(
     params: dict[str, Any], options: TranscribeOptions, stream_options: StreamOptions, *, live: bool
 ) -> tuple[Recognizer, LiveSession]:
@@ -323,22 +267,25 @@ def _open_session(
         return recognizer, session
 
 
-def _make_renderer(params: dict[str, Any]) -> EventRenderer:
-    """Return the renderer of the events: captions on a terminal, else lines of text or JSON."""
+def _make_display(params: dict[str, Any]) -> LiveDisplay:
+    """Return the display of the events: captions on a terminal, else lines of text or JSON."""
+    speaker: tuple[str, ...] = ()
 
-    mark = SpeakerMark()
-
-    def format_segment(segment: Segment) -> str:
-        text = mark(segment) + segment.text.strip()
-        return format_timed_text(segment.start_s, segment.end_s, text) if params["times"] else text
+    def format_final(event: Event) -> str:
+        """Return the line of a final segment, with its speaker where that is not the one of the line before."""
+        nonlocal speaker
+        if not isinstance(event, FinalSegment):
+            return ""
+        segment = event.segment
+        before, speaker = speaker, segment.speakers[:1]
+        text = f"{speaker[0]}: " if speaker and speaker != before else ""
+        text += segment.text.strip()
+        return (format_timed_text(segment.start_s, segment.end_s, text) if params["times"] else text) + "\n"
 
     if params["as_json"]:
-        return LineRenderer(lambda event: dump_json(event_fields(event)) + "\n")
-    if is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb":
-        return CaptionRenderer(format_segment)
-    return LineRenderer(
-        lambda event: f"{format_segment(event.segment)}\n" if isinstance(event, FinalSegment) else ""
-    )
+        return LiveDisplay(lambda event: dump_json(event_fields(event)) + "\n")
+    on_terminal = is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
+    return CaptionDisplay(format_final) if on_terminal else LiveDisplay(format_final)
 
 
 def _speed_summary(source: LiveSource, audio_s: float, compute_s: float) -> str:

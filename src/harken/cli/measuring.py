@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import click
@@ -15,7 +13,7 @@ import click
 from harken.api import Recognizer
 from harken.cli.exits import SOME_FAILED
 from harken.cli.options import FilePath, single_option
-from harken.cli.signals import StopDeferral, saving_on_stop
+from harken.cli.signals import deferring_stop, saving_on_stop
 from harken.cli.terminal import Screen
 from harken.evaluation.error_rate import ErrorRate
 from harken.evaluation.latency import Percentiles
@@ -52,10 +50,6 @@ class Report:
     text: str
     as_json: dict[str, Any]
     page: str = ""
-
-    def json_text(self) -> str:
-        """Return the text of a file of JSON."""
-        return dump_json(self.as_json, indent=1) + "\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,21 +102,21 @@ def measure(
     json_file, page_file : str or None
         Files for the report as JSON and as html.
     """
-    with ExitStack() as files, StopDeferral() as deferral:
+    with ExitStack() as files, deferring_stop() as begin_last_part:
         # Opened first, so that a file that cannot be written fails before the work.
-        writers = [
-            (files.enter_context(open_atomic(Path(file))), content)
-            for file, content in ((json_file, Report.json_text), (page_file, attrgetter("page")))
-            if file
-        ]
+        write_json, write_page = (
+            files.enter_context(open_atomic(file)) if file else None for file in (json_file, page_file)
+        )
         measurement = start()
         results: list[ResultT] = []
         failures: list[Failure] = []
 
         def finish(*, complete: bool) -> Report:
             report = measurement.report(results, failures, complete)
-            for write, content in writers:
-                write(content(report))
+            if write_json:
+                write_json(dump_json(report.as_json, indent=1) + "\n")
+            if write_page:
+                write_page(report.page)
             files.close()
             if report.recordings:
                 screen.write_stdout(report.text)
@@ -145,7 +139,7 @@ def measure(
                     measured_s += measurement.measured_s(outcome)
                     screen.write_stdout(measurement.shown(outcome))
                 progress(measured_s, False)
-            deferral.begin()
+            begin_last_part()
         finish(complete=True)
     return SOME_FAILED if failures else 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,15 +127,7 @@ engine_options = add_options(
 def load_model(params: Mapping[str, Any]) -> Recognizer:
     """Load the model that `model_options` chose."""
     with keeping_stop():
-        recognizer: Recognizer = chosen_loader("load", load)(**model_params(params))
-        return recognizer
-
-
-def chosen_loader(name: str, default: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of that name that `harken.cli.main` was given, or the default."""
-    context = click.get_current_context(silent=True)
-    loader: Callable[..., Any] = ((context and context.obj) or {}).get(name, default)
-    return loader
+        return load(**model_params(params))
 
 
 def load_model_with_status(screen: Screen, params: Mapping[str, Any]) -> Recognizer:
@@ -247,20 +239,15 @@ def load_diarizer_with_status(screen: Screen, params: Mapping[str, Any]) -> Diar
     samples, path = _samples(params["speaker_samples"]), params["voices"]
     known = read_voices(path) if path and (os.path.exists(path) or not samples) else ()
     with screen.status("loading the models of speakers ..."), keeping_stop():
-        diarizer = chosen_loader("load_diarizer", load_diarizer)(**arguments)
-        return _with_voices(diarizer.with_voices(known), samples, path)
-
-
-def _with_voices(diarizer: Diarizer, samples: Mapping[str, str], path: str | None) -> Diarizer:
-    """Return a diarizer that knows the voices of samples too, which are added to the file at a path."""
-    if samples:
-        try:
-            diarizer = diarizer.with_voices(samples)
-        except OptionError as error:
-            raise click.UsageError(f"--speaker-sample {error.value}: allowed is {error.allowed}") from error
-        if path:
-            write_voices(path, diarizer.voices)
-    return diarizer
+        diarizer = load_diarizer(**arguments).with_voices(known)
+        if samples:
+            try:
+                diarizer = diarizer.with_voices(samples)
+            except OptionError as error:
+                raise click.UsageError(f"--speaker-sample {error.value}: allowed is {error.allowed}") from error
+            if path:
+                write_voices(path, diarizer.voices)
+        return diarizer
 
 
 def _samples(given: Sequence[str]) -> dict[str, str]:

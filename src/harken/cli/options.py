@@ -23,8 +23,13 @@ from harken.formats import RULES, Layout
 from harken.streaming import StreamOptions
 from harken.transcribe import TranscribeOptions
 
+HTTP_OPTIONS = ("host", "port", "certfile", "keyfile", "api_key", "auth", "origin", "allowed_host")
+"""Fields of `ServeOptions` that are options of 'mcp' too, which is no server on the network without its flag."""
 WORD_FORMATS = {"words.tsv", "html"}
 """Formats that show words, so that word timestamps need not be asked for."""
+
+MOST_SHOWN = 60
+"""Characters of a value in a message."""
 
 Decorator = Callable[[Any], Any]
 Parse = Callable[[str], Any]
@@ -81,7 +86,7 @@ def checked_number(value: float, text: str) -> float:
     return value
 
 
-def abridged(value: object, length: int = 60) -> str:
+def abridged(value: object) -> str:
     """Return a value as it would be typed, on one line, and without its middle if it is long."""
     match value:
         case str():
@@ -94,8 +99,8 @@ def abridged(value: object, length: int = 60) -> str:
             shown = "none"
         case _:
             shown = str(value)
-    half = (length - 3) // 2
-    return shown if len(shown) <= length else f"{shown[:half]}...{shown[-half:]}"
+    half = (MOST_SHOWN - 3) // 2
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[:half]}...{shown[-half:]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +198,7 @@ NO_EFFECT: Mapping[str, NoEffect] = {
         ("lsh_rounds", "lsh_bucket_size"),
         NoEffect("without --attention lsh", lambda given: given.get("attention") != "lsh"),
     ),
-    # Fields of `ServeOptions` are options of 'mcp' too, which is no server on the network without its flag.
-    **dict.fromkeys(
-        ("host", "port", "certfile", "keyfile", "api_key", "auth", "origin", "allowed_host"),
-        without_flag("http"),
-    ),
+    **dict.fromkeys(HTTP_OPTIONS, without_flag("http")),
     # Fields of `StreamOptions` are options of 'listen' too, which has no flag for them.
     **{field.name: without_flag("streaming") for field in fields(StreamOptions)},
 }

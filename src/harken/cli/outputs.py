@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -13,12 +12,13 @@ from typing import Any, Self
 import numpy as np
 
 from harken.cli.kept_files import KeptFile
-from harken.cli.signals import StopDeferral
+from harken.cli.signals import deferring_stop
 from harken.cli.terminal import format_time, write_stderr
 from harken.contract import Floats
 from harken.formats import RecordingLink, make_writer
 from harken.results import Segment, SpeakerTurn, Transcript, speakers_of
 from harken.speakers.attribution import cut_at_changes
+from harken.streaming import Event, FinalSegment, SpeakersChanged
 from harken.types import SAMPLE_RATE
 
 _UNKNOWN_BYTES = (
@@ -28,122 +28,127 @@ _PATIENCE = 4  # signals that wait for the end of a file; a stalled pipe must no
 _SAMPLE_BYTES = 2
 
 
-class Recording:
-    """A WAV file (16 bits, 16 kHz, mono), which can be played while it grows.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+class Recording(KeptFile):
+    """A WAV file (16 bits, 16 kHz, mono), which can be played while it grows."""
 
     def __init__(self, path: Path) -> None:
-        self._header_bytes = len(_wav_header(0))
         self._samples = 0
-        self.file = KeptFile(path, _wav_header(_UNKNOWN_BYTES))
+        super().__init__(path, _wav_header(_UNKNOWN_BYTES))
 
     def add(self, block: Floats) -> None:
         """Append samples of shape (samples,) in [-1, 1]."""
         pcm = np.rint(np.clip(block * 32768, -32768, 32767)).astype("<i2")
         self._samples += len(pcm)
-        self.file.append(pcm.tobytes())
+        self.append(pcm.tobytes())
 
     def holds(self) -> str:
         """Say how much of the audio the file holds."""
         written_s = self._written_bytes / _SAMPLE_BYTES / SAMPLE_RATE
         return f"the first {format_time(written_s)} of {format_time(self._samples / SAMPLE_RATE)}"
 
-    def keep(self) -> None:
+    def complete(self) -> None:
         """Complete the header and give the file its name; remove it if there was no audio."""
         if self._written_bytes:
-            self.file.keep(_wav_header(self._written_bytes), usable_if_cut=True)
+            self.keep(_wav_header(self._written_bytes), usable_if_cut=True)
         else:
-            self.file.discard()
+            self.discard()
 
     @property
     def _written_bytes(self) -> int:
-        return self.file.size - self._header_bytes
+        return self.size - len(_wav_header(0))
 
 
-class TranscriptFile:
-    """A transcript, which holds every segment as soon as it is final and its speakers have settled.
+class TranscriptFile(KeptFile):
+    """A transcript, which holds every segment as soon as it is final and its speakers change no more.
 
     Parameters
     ----------
-    path : Path
-    format_name : str
-        A key of `harken.formats.FORMATS`.
-    recording_path : Path or None
+    params : mapping
+        Parameters of ``harken listen``.
+    recording_path : str or None
         Path of the recording that the transcript links to.
-    make_transcript : callable
-        Makes the transcript of all segments and of the duration of the audio at the end.
-    settling : SettlingSegments
-        Holds the segments back until then.
 
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
+    Attributes
+    ----------
+    encode : callable
+        Returns the tokens of a text, for segments that are cut where the speaker changes; to be set once it is known.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        format_name: str,
-        recording_path: Path | None,
-        make_transcript: Callable[[tuple[Segment, ...], float], Transcript],
-        settling: SettlingSegments,
-    ) -> None:
-        link = RecordingLink(path=recording_path, transcript_folder=path.parent) if recording_path else None
+    encode: Callable[[str], Sequence[int]]
+
+    def __init__(self, params: Mapping[str, Any], recording_path: str | None) -> None:
+        path, format_name = params["transcript"]
+        link = None
+        if recording_path:
+            link = RecordingLink(path=Path(recording_path), transcript_folder=path.parent)
+        self._params = params
         self._writer = make_writer(format_name, recording=link)
-        self._make_transcript = make_transcript
-        self._settling = settling
+        self.encode = lambda text: ()
+        self._unsettled: dict[int, Segment] = {}
         self._segments: list[Segment] = []
         self._has_content = False
         self._piece_ends_s = [0.0]  # the time until which each piece of the file has the text
-        self.file = KeptFile(path, _encode(self._writer.header()))
+        super().__init__(path, _encode(self._writer.header()))
 
     def add(self, segment: Segment) -> None:
         """Add a segment."""
-        self._write(self._settling.add(segment))
+        self._unsettled[segment.index] = segment
+        self._write_settled(segment.end_s - self._params["speaker_delay"] if self._params["speakers"] else inf)
 
     def correct(self, segment: Segment) -> None:
         """Replace the segment of the same index, whose speakers have changed."""
-        self._settling.correct(segment)
+        self._unsettled[segment.index] = segment
 
     def holds(self) -> str:
         """Say how much of the text the file holds."""
-        return f"the text until {format_time(self._piece_ends_s[self.file.pieces - 1])}"
+        return f"the text until {format_time(self._piece_ends_s[self.pieces - 1])}"
 
-    def finish(self, audio_s: float, *, session_ended: bool) -> None:
+    def write_end(self, audio_s: float, *, session_ended: bool) -> None:
         """Write the end of the text, if there was any audio and the session did not fail before its first segment."""
-        self._write(self._settling.finish())
-        transcript = self._make_transcript(tuple(self._segments), audio_s)
+        self._write_settled(inf)
+        transcript = self._transcript(audio_s)
         self._has_content = bool(self._segments or (session_ended and transcript.duration_s))
         if self._has_content:
             self._append(self._writer.footer(transcript), self._piece_ends_s[-1])
-        self.file.finish()
 
-    def keep(self) -> None:
+    def complete(self) -> None:
         """Give the file its name; remove it if it has no content."""
         if self._has_content:
-            self.file.keep()
+            self.keep()
         else:
-            self.file.discard()
+            self.discard()
 
-    def _write(self, settled: Iterable[Segment]) -> None:
-        for segment in settled:
-            numbered = replace(segment, index=len(self._segments))
-            self._segments.append(numbered)
-            self._append(self._writer.segment(numbered), numbered.end_s)
+    def _write_settled(self, until_s: float) -> None:
+        """Write the segments that end before a time, cut where the speaker changes."""
+        settled = [index for index, segment in self._unsettled.items() if segment.end_s < until_s]
+        for index in settled:
+            for segment in cut_at_changes(self._unsettled.pop(index), self.encode):
+                numbered = replace(segment, index=len(self._segments))
+                self._segments.append(numbered)
+                self._append(self._writer.segment(numbered), numbered.end_s)
+
+    def _transcript(self, audio_s: float) -> Transcript:
+        segments = tuple(self._segments)
+        turns = tuple(
+            SpeakerTurn(start_s=segment.start_s, end_s=segment.end_s, speaker=name)
+            for segment in segments
+            for name in segment.speakers
+        )
+        languages = [segment.language for segment in segments if segment.language]
+        return Transcript(
+            segments=segments,
+            language=languages[-1] if languages else self._params["language"] or "en",
+            duration_s=audio_s,
+            model=self._params["model"],
+            task=self._params["task"],
+            speakers=speakers_of(turns) if self._params["speakers"] else None,
+            turns=turns,
+        )
 
     def _append(self, text: str, end_s: float) -> None:
         if text:
             self._piece_ends_s.append(end_s)
-            self.file.append(_encode(text))
-
-
-Output = Recording | TranscriptFile
+            self.append(_encode(text))
 
 
 class Outputs:
@@ -154,8 +159,10 @@ class Outputs:
 
     Parameters
     ----------
-    open_recording, open_transcript : callable or None
-        Open the files to write.
+    params : mapping
+        Parameters of ``harken listen``, which name the files.
+    source : str or None
+        Path of the recording that is read.
 
     Attributes
     ----------
@@ -168,21 +175,17 @@ class Outputs:
         If a file cannot be written from the start; none is left behind.
     """
 
-    def __init__(
-        self,
-        open_recording: Callable[[], Recording] | None,
-        open_transcript: Callable[[], TranscriptFile] | None,
-    ) -> None:
-        self.recording = open_recording() if open_recording else None
+    def __init__(self, params: Mapping[str, Any], source: str | None) -> None:
+        record = params["record"]
+        self.recording = Recording(Path(record)) if record else None
         try:
-            self.transcript = open_transcript() if open_transcript else None
+            self.transcript = TranscriptFile(params, record or source) if params["transcript"] else None
         except BaseException:
             if self.recording:
-                self.recording.file.finish()
-                self.recording.keep()
+                self.recording.finish()
+                self.recording.complete()
             raise
-        files: tuple[Output | None, ...] = (self.recording, self.transcript)
-        self._files = [file for file in files if file]
+        self._files = [file for file in (self.recording, self.transcript) if file]
         self._reported = [False] * len(self._files)
         self._finished = False
         self.samples = 0
@@ -194,8 +197,7 @@ class Outputs:
         if not self._finished:
             self.finish(session_ended=False)
             for problem in self.problems():
-                with suppress(OSError):  # a terminal that is gone
-                    write_stderr(f"harken: {problem}")
+                write_stderr(f"harken: {problem}")
 
     @property
     def audio_s(self) -> float:
@@ -205,64 +207,54 @@ class Outputs:
     @property
     def writable(self) -> bool:
         """True if there is a file that takes the audio or the text."""
-        return any(not output.file.error for output in self._files)
-
-    @property
-    def locations(self) -> list[Path]:
-        """Paths at which the content of the files is."""
-        return [output.file.location for output in self._files if output.file.location]
+        return any(not file.error for file in self._files)
 
     def add_samples(self, block: Floats) -> None:
         """Record samples of shape (samples,) in [-1, 1]."""
         if self.recording:
             self.recording.add(block)
 
-    def add_segment(self, segment: Segment) -> None:
-        """Add a segment to the transcript."""
-        if self.transcript:
-            self.transcript.add(segment)
-
-    def correct_segment(self, segment: Segment) -> None:
-        """Replace the segment of the same index, whose speakers have changed, in the transcript."""
-        if self.transcript:
-            self.transcript.correct(segment)
+    def add_event(self, event: Event) -> None:
+        """Add the segment of an event to the transcript, or correct its speakers there."""
+        if self.transcript and isinstance(event, FinalSegment):
+            self.transcript.add(event.segment)
+        elif self.transcript and isinstance(event, SpeakersChanged):
+            self.transcript.correct(event.segment)
 
     def others(self) -> Iterator[str]:
         """Yield a line for each file beside which another session's, running or killed, was found."""
-        for output in self._files:
-            if output.file.others:
-                names = ", ".join(map(str, output.file.others))
-                verb = "is" if len(output.file.others) == 1 else "are"
-                yield (
-                    f"{names} {verb} of another session, which runs or did not end; this one writes "
-                    f"{output.file.location}"
-                )
+        for file in self._files:
+            if file.others:
+                names = ", ".join(map(str, file.others))
+                verb = "is" if len(file.others) == 1 else "are"
+                which = f"{verb} of another session, which runs or did not end"
+                yield f"{names} {which}; this one writes {file.location}"
 
     def news(self) -> Iterator[str]:
         """Yield a line for each file that cannot be written any more, or can be again, since the last call."""
-        for i, output in enumerate(self._files):
-            error = output.file.error
+        for i, file in enumerate(self._files):
+            error = file.error
             if bool(error) != self._reported[i]:
                 self._reported[i] = bool(error)
                 yield (
-                    f"{_problem(output, error)}; listening goes on"
+                    f"{_problem(file, error)}; listening goes on"
                     if error
-                    else f"{output.file.path}: can be written again, and nothing is missing"
+                    else f"{file.path}: can be written again, and nothing is missing"
                 )
 
     def finish(self, *, session_ended: bool) -> None:
         """Complete the files or remove those without content; signals wait meanwhile, as there is no second take."""
-        with StopDeferral(_PATIENCE) as deferral:
-            deferral.begin()
+        with deferring_stop(_PATIENCE) as begin:
+            begin()
             self._finished = True
-            if self.recording:
-                self.recording.file.finish()
             if self.transcript:
-                self.transcript.finish(self.audio_s, session_ended=session_ended)
+                self.transcript.write_end(self.audio_s, session_ended=session_ended)
+            for file in self._files:
+                file.finish()
             if self.recording and self.transcript:  # hours of text need less space than seconds of audio
-                self.recording.file.make_room_for(self.transcript.file)
-            for output in self._files:
-                output.keep()
+                self.recording.make_room_for(self.transcript)
+            for file in self._files:
+                file.complete()
 
     def save(self, message: str) -> str:
         """Complete the files of a session that was stopped, and add to its message what is where."""
@@ -272,22 +264,20 @@ class Outputs:
 
     def what_was_done(self) -> str:
         """Return the end of a message that says where the content of the files is; empty if there is none."""
-        locations = ", ".join(map(str, self.locations))
+        locations = ", ".join(str(file.location) for file in self._files if file.location)
         return f"; what was done is in {locations}" if locations else ""
 
     def problems(self) -> Iterator[str]:
         """Yield a line for each finished file that is not whole, or not under its name."""
-        for output in self._files:
-            file = output.file
+        for file in self._files:
             if file.error:
-                yield _problem(output, file.error)
+                yield _problem(file, file.error)
             elif file.location not in (None, file.path):
                 yield f"{file.path}: another program has written it meanwhile; this session's is {file.location}"
 
 
-def _problem(output: Output, error: OSError) -> str:
-    file = output.file
-    rest = f"{file.location} holds {output.holds()}" if file.location else "nothing was kept"
+def _problem(file: Recording | TranscriptFile, error: OSError) -> str:
+    rest = f"{file.location} holds {file.holds()}" if file.location else "nothing was kept"
     return f"{file.path}: cannot be written: {error.strerror or error}; {rest}"
 
 
@@ -305,63 +295,4 @@ def _wav_header(data_bytes: int) -> bytes:
         *(b"RIFF", min(data_bytes + 36, _UNKNOWN_BYTES), b"WAVE"),
         *(b"fmt ", 16, 1, 1, SAMPLE_RATE, SAMPLE_RATE * _SAMPLE_BYTES, _SAMPLE_BYTES, 8 * _SAMPLE_BYTES),
         *(b"data", min(data_bytes, _UNKNOWN_BYTES)),
-    )
-
-
-class SettlingSegments:
-    """Segments on their way into a transcript, which wait until their speakers change no more.
-
-    Parameters
-    ----------
-    delay_s : float
-        Seconds of audio until then; by default they do not wait.
-
-    Attributes
-    ----------
-    encode : callable
-        Returns the tokens of a text, for segments that are cut where the speaker changes; to be set once it is known.
-    """
-
-    encode: Callable[[str], Sequence[int]]
-
-    def __init__(self, delay_s: float = -inf) -> None:
-        self.encode = lambda text: ()
-        self._delay_s = delay_s
-        self._waiting: dict[int, Segment] = {}
-
-    def add(self, segment: Segment) -> Iterator[Segment]:
-        """Add a segment; yield those that have settled when it ends."""
-        self._waiting[segment.index] = segment
-        yield from self._take(segment.end_s - self._delay_s)
-
-    def correct(self, segment: Segment) -> None:
-        """Replace the segment of the same index."""
-        self._waiting[segment.index] = segment
-
-    def finish(self) -> Iterator[Segment]:
-        """Yield the others at the end of the session."""
-        yield from self._take(inf)
-
-    def _take(self, until_s: float) -> Iterator[Segment]:
-        settled = [index for index, segment in self._waiting.items() if segment.end_s < until_s]
-        for index in settled:
-            yield from cut_at_changes(self._waiting.pop(index), self.encode)
-
-
-def make_transcript(params: Mapping[str, Any], segments: tuple[Segment, ...], audio_s: float) -> Transcript:
-    """Return the transcript of a session with these parameters of the command line."""
-    turns = tuple(
-        SpeakerTurn(start_s=segment.start_s, end_s=segment.end_s, speaker=name)
-        for segment in segments
-        for name in segment.speakers
-    )
-    languages = [segment.language for segment in segments if segment.language]
-    return Transcript(
-        segments=segments,
-        language=languages[-1] if languages else params["language"] or "en",
-        duration_s=audio_s,
-        model=params["model"],
-        task=params["task"],
-        speakers=speakers_of(turns) if params["speakers"] else None,
-        turns=turns,
     )

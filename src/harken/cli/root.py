@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from errno import EBADF, EIO, ENOSPC
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +31,7 @@ COMMANDS = {
     "eval": "eval:command",
     "bench": "bench:command",
     "plot": "plot:command",
-    "check": "transcript_files:check_command",
+    "check": "check:command",
     "distill": "training:distill_command",
     "finetune": "training:finetune_command",
     "adapt": "training:adapt_command",
@@ -91,7 +91,7 @@ def harken(context: click.Context) -> int:
     click.echo(FIRST_WORDS)
     command = harken.get_command(context, "transcribe")
     assert command
-    code = command.main([str(EXAMPLE), "--no-download"], standalone_mode=False, obj=context.obj)
+    code = command.main([str(EXAMPLE), "--no-download"], standalone_mode=False)
     click.echo(LAST_WORDS)
     return code or 0
 
@@ -111,15 +111,13 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def main(arguments: Sequence[str] | None = None, **loaders: Callable[..., object]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Parameters
     ----------
     arguments : sequence of str, optional
         The arguments of the process by default.
-    loaders : callable
-        Functions in place of `harken.load` and `harken.load_diarizer`, by these names.
 
     Returns
     -------
@@ -133,7 +131,7 @@ def main(arguments: Sequence[str] | None = None, **loaders: Callable[..., object
             stream.reconfigure(errors="replace")
     try:
         with keeping_stop():
-            return harken.main(arguments, prog_name="harken", standalone_mode=False, obj=loaders) or 0
+            return harken.main(arguments, prog_name="harken", standalone_mode=False) or 0
     except Stop as stop:
         if stop.code == PIPE_CLOSED:
             discard(sys.stdout)

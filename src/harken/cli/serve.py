@@ -17,7 +17,7 @@ from harken.checkpoints import check_model_name
 from harken.cli.exits import TERMINATED, Stop
 from harken.cli.model_options import engine_options, model_params
 from harken.cli.options import (
-    NO_EFFECT,
+    HTTP_OPTIONS,
     Command,
     FilePath,
     dataclass_options,
@@ -34,7 +34,7 @@ from harken.speakers.diarizer import Diarizer
 from harken.speakers.models import resolve_speaker_models
 
 KEYS_VARIABLE, HOSTS_VARIABLE = "HARKEN_API_KEY", "HARKEN_ALLOWED_HOST"
-MCP_OPTIONS = {field.name for field in fields(ServeOptions)} & {*NO_EFFECT, "speaker_model"}
+MCP_OPTIONS = {*HTTP_OPTIONS, "speaker_model"}
 """Those of the server that are options of the other command, too."""
 
 _offered_models = list_option(

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from threading import Lock, Thread, Timer
 from types import FrameType, TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 from harken.cli.exits import FIRST_SIGNAL_CODE, SIGNALS, Stop, signal_stop
 from harken.cli.terminal import CLEAR_LINE, is_terminal, message_text
@@ -32,6 +33,7 @@ REPEAT_S = 0.02
 """Time after which a signal is repeated that was dropped."""
 
 SignalHandler = Callable[[int, FrameType | None], object]
+Listener = Callable[[int], bool]
 
 
 @dataclass(slots=True)
@@ -58,16 +60,23 @@ class Answers:
 
 answers = Answers()
 
-signal_listeners: list[Callable[[int], bool]] = []
-"""Functions that are called, in a thread, with a signal that the main thread does not handle in time; if one returns
-True, it has answered the signal, and the main thread may go on."""
+_listeners: list[Listener] = []
+"""Those of `handling_signals`, the innermost last."""
 
 
 @contextmanager
-def handling_signals(handler: SignalHandler) -> Iterator[None]:
+def handling_signals(handler: SignalHandler, during_call: Listener = lambda number: False) -> Iterator[None]:
     """Handle `SIGNALS` with a function, except those that the parent process has set to be ignored.
 
     The handlers before are restored at the end.
+
+    Parameters
+    ----------
+    handler : callable
+        Called in the main thread.
+    during_call : callable
+        Called first, in another thread, with a signal that the main thread does not handle in time; if it returns True,
+        it has answered the signal, and the main thread may go on. If none does, the process is ended.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -82,10 +91,12 @@ def handling_signals(handler: SignalHandler) -> Iterator[None]:
             raise
 
     handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    _listeners.append(during_call)
     previous_handlers = {number: signal.signal(number, handle) for number in handled}
     try:
         yield
     finally:
+        _listeners.remove(during_call)
         with answers.lock:  # a repeated signal is not for the handlers before
             answers.stop = None
         for number, previous_handler in previous_handlers.items():
@@ -100,20 +111,10 @@ def _is_handled(error: BaseException) -> bool:
     return found is error
 
 
-@contextmanager
-def finishing_calls(patience: int = 1) -> Iterator[None]:
-    """Let so many signals wait for a call of the main thread that takes long; the next one ends the process."""
-    waiting: list[int] = []
-
-    def wait(number: int) -> bool:
-        waiting.append(number)
-        return len(waiting) <= patience
-
-    signal_listeners.append(wait)
-    try:
-        yield
-    finally:
-        signal_listeners.remove(wait)
+def waiting(patience: int = 1) -> Listener:
+    """Return a listener that lets so many signals wait for the end of a call; the next one ends the process."""
+    numbers = count(1)
+    return lambda number: next(numbers) <= patience
 
 
 @contextmanager
@@ -134,50 +135,50 @@ def keeping_stop() -> Iterator[None]:
         raise stops[0]
 
 
-class StopDeferral:
-    """A block whose last part is not interrupted by the first signals; a further one stops it at once.
+@contextmanager
+def deferring_stop(patience: int = 1) -> Iterator[Callable[[], None]]:
+    """Make the last part of a block one that the first signals do not interrupt; a further one stops it at once.
 
-    ``with StopDeferral() as deferral``, and ``deferral.begin()`` before what must be finished. The `Stop` of a signal
-    since then is raised at the end of the block.
+    The `Stop` of the first signal is raised at the end of the block, with the error of the block if there is one.
 
     Parameters
     ----------
     patience : int
         Number of signals that wait.
+
+    Yields
+    ------
+    callable
+        Begins that part.
     """
+    stops: list[Stop] = []
 
-    def __init__(self, patience: int = 1) -> None:
-        self._patience = patience
-        self._stop: Stop | None = None
-        self._handling = ExitStack()
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stops.append(signal_stop(number))
+        if len(stops) > patience:
+            raise stops[-1]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._handling.close()
-        if self._stop and error is None:
-            raise self._stop
-        if self._stop and not isinstance(error, Stop):
-            raise Stop(self._stop.code, f"{self._stop}; {error}") from error
-
-    def begin(self) -> None:
-        """Defer the first signal from now on."""
+    def begin() -> None:
         if threading.current_thread() is threading.main_thread():
-            self._handling.enter_context(finishing_calls(self._patience))
-            self._handling.enter_context(handling_signals(self._on_signal))
+            handling.enter_context(handling_signals(on_signal, waiting(patience)))
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._patience -= 1
-        if self._patience < 0:
-            raise signal_stop(number)
-        self._stop = self._stop or signal_stop(number)
+    try:
+        with ExitStack() as handling:
+            yield begin
+    except Stop:
+        raise
+    except BaseException as error:
+        if stops:
+            raise Stop(stops[0].code, f"{stops[0]}; {error}") from error
+        raise
+    if stops:
+        raise stops[0]
 
 
-_savers: list[tuple[Lock, Callable[[str], str]]] = []
-"""Functions that save what has been done, each with the lock of the thread that calls it."""
+_savers: list[Callable[[str], str]] = []
+"""Functions that save what has been done, the innermost last."""
+_saving = Lock()
+"""Held by the thread that calls them."""
 
 
 @contextmanager
@@ -195,16 +196,15 @@ def saving_on_stop(save: Callable[[str], str]) -> Iterator[None]:
     Stop
         The stop of the block, with that message.
     """
-    saver = Lock(), save
-    _savers.append(saver)
+    _savers.append(save)
     try:
         yield
     except Stop as stop:
         answers.stop = None
-        with saver[0]:
+        with _saving:
             raise Stop(stop.code, save(str(stop))) from None
     finally:
-        _savers.remove(saver)
+        _savers.remove(save)
 
 
 def end_now(stop: Stop) -> NoReturn:
@@ -261,10 +261,10 @@ def _watch(reader: int) -> NoReturn:
                 if answers.stop:
                     answers.repeated = True
                     interrupt_main(signal.Signals(numbers[0]))
-        elif not answers.repeated and not any(listen(numbers[0]) for listen in signal_listeners[::-1]):
+        elif not answers.repeated and not any(listen(numbers[0]) for listen in _listeners[::-1]):
             stop = signal_stop(numbers[0])
-            for lock, save in reversed(_savers):
-                lock.acquire()  # never released: the main thread must not go on
+            _saving.acquire()  # never released: the main thread must not go on
+            for save in reversed(_savers):
                 with suppress(Exception):
                     stop = Stop(stop.code, save(str(stop)))
             end_now(stop)

@@ -19,7 +19,7 @@ from harken.audio.container import NOT_FINITE, cancel_each_other
 from harken.audio.io import Resampler
 from harken.cli.exits import Stop, signal_stop
 from harken.cli.inputs import STDIN, recording_duration_s
-from harken.cli.signals import handling_signals, signal_listeners
+from harken.cli.signals import handling_signals
 from harken.cli.terminal import format_table
 from harken.contract import Floats
 from harken.errors import AudioError, BackendUnavailable, importing
@@ -46,16 +46,16 @@ class LiveSource(Protocol):
     """
 
     name: str
-    live: bool
-    lost_s: float
+    live: bool = True
+    lost_s: float = 0.0
 
     def blocks(self) -> Generator[Floats]:
         """Yield blocks of shape (samples,), 16 kHz mono, as they arrive."""
         ...
 
 
-class ContainerSource:
-    """The `LiveSource` of recordings in any format that FFmpeg's libraries read.
+class ContainerSource(LiveSource):
+    """Recordings in any format that FFmpeg's libraries read.
 
     Parameters
     ----------
@@ -67,8 +67,6 @@ class ContainerSource:
     AudioError
         If a file is not a recording; for standard input, `blocks` raises it.
     """
-
-    lost_s = 0.0
 
     def __init__(self, source: str) -> None:
         recording_duration_s(source)
@@ -83,15 +81,13 @@ class ContainerSource:
 
 
 @dataclass
-class PcmSource:
-    """The `LiveSource` of raw samples on standard input, in one of `PCM_FORMATS`; the channels are mixed to one."""
+class PcmSource(LiveSource):
+    """Raw samples on standard input, in one of `PCM_FORMATS`; the channels are mixed to one."""
 
     format: str
     rate_hz: int
     channels: int
     name = "<stdin>"
-    live = True
-    lost_s = 0.0
 
     def blocks(self) -> Generator[Floats]:
         """Yield the blocks of standard input.
@@ -135,27 +131,19 @@ def _mixed(samples: Floats) -> Floats:
     return mixed
 
 
-class RealTimeSource:
-    """The `LiveSource` that delivers the blocks of another in real time."""
+class RealTimeSource(LiveSource):
+    """The blocks of another source in real time."""
 
-    live = True
-
-    def __init__(
-        self,
-        source: LiveSource,
-        clock: Callable[[], float] = perf_counter,
-        sleep: Callable[[float], None] = sleep,
-    ) -> None:
+    def __init__(self, source: LiveSource) -> None:
         self.name = source.name
-        self.lost_s = source.lost_s
-        self._source, self._clock, self._sleep = source, clock, sleep
+        self._source = source
 
     def blocks(self) -> Generator[Floats]:
         """Yield each block at the time at which its last sample would be recorded."""
-        began_s, samples = self._clock(), 0
+        began_s, samples = perf_counter(), 0
         for block in self._source.blocks():
             samples += len(block)
-            self._sleep(max(0.0, began_s + samples / SAMPLE_RATE - self._clock()))
+            sleep(max(0.0, began_s + samples / SAMPLE_RATE - perf_counter()))
             yield block
 
 
@@ -206,9 +194,7 @@ class AudioReader:
         self._thread = Thread(target=self._read_source, name="harken audio reader", daemon=True)
 
     def __enter__(self) -> Self:
-        self._signal_handling.enter_context(handling_signals(self._on_signal))
-        signal_listeners.append(self._on_unanswered_signal)
-        self._signal_handling.callback(signal_listeners.remove, self._on_unanswered_signal)
+        self._signal_handling.enter_context(handling_signals(self._on_signal, self._on_signal_during_call))
         self._thread.start()
         return self
 
@@ -285,7 +271,7 @@ class AudioReader:
             raise stop
         self.stop = self.stop or stop
 
-    def _on_unanswered_signal(self, number: int) -> bool:
+    def _on_signal_during_call(self, number: int) -> bool:
         """End the audio while the main thread is in a long call; return False for a second signal, which ends all."""
         if self.stop:
             return False
@@ -297,8 +283,8 @@ class AudioReader:
 _BUFFER_S = 0.2  # buffer of PortAudio while this process is busy; it does not delay the blocks
 
 
-class Microphone:
-    """The `harken.cli.sources.LiveSource` of an input device.
+class Microphone(LiveSource):
+    """An input device.
 
     Audio is lost if this machine is too busy to read it in time. The clock of the device shows how much: silence of
     that length replaces it, so that times stay right.
@@ -316,8 +302,6 @@ class Microphone:
         If the device does not exist or cannot be opened.
     """
 
-    live = True
-
     def __init__(self, device: str | None = None) -> None:
         self._portaudio = _portaudio()
         try:
@@ -327,7 +311,6 @@ class Microphone:
         except (ValueError, self._portaudio.PortAudioError) as error:
             raise AudioError(_no_device_message(device, error)) from error
         self.name = str(device_info["name"])
-        self.lost_s = 0.0
         self._device = int(device_info["index"])
         self._channels, self._rate_hz = self._input_format(device_info)
 

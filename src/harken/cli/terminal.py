@@ -172,73 +172,6 @@ def human_size(size: int) -> str:
     return f"{size / 1000**power:.{power and 1}f} {('B', 'kB', 'MB', 'GB')[power]}"
 
 
-class ProgressBar:
-    """A bar at the bottom of the terminal for one task at a time; without a terminal there is none.
-
-    Parameters
-    ----------
-    enabled : bool
-        False to show no bar.
-    counts : bool
-        Show how many items are done and the time left, instead of a percentage.
-    """
-
-    def __init__(self, enabled: bool = True, *, counts: bool = False) -> None:
-        self.enabled = enabled and is_terminal(sys.stderr)
-        self._counts = counts
-        self._bar: tqdm[Never] | None = None
-        self._task: object = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with suppress(OSError):
-            self._close()
-
-    @property
-    def is_shown(self) -> bool:
-        """True once there has been something to show."""
-        return self._bar is not None
-
-    def update(self, task: object, label: str, done: float, total: float | None, note: str = "") -> None:
-        """Show how much of a task is done, in place of the task before."""
-        if not self.enabled:
-            return
-        columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
-        try:
-            if self._bar is None or task != self._task:
-                self._close()
-                self._bar, self._task = _make_bar(total, columns, self._counts), task
-            # The header of a recording may name too short a time.
-            self._bar.n, self._bar.ncols = min(done, total or done), columns
-            self._bar.set_description_str(printable(label), refresh=False)
-            self._bar.set_postfix_str(note, refresh=False)
-            self._bar.refresh()
-        except OSError:  # the terminal has gone
-            self.enabled = False
-
-    def print_above(self, text: str, stream: TextIO) -> None:
-        """Print text above the bar as it is."""
-        if self._bar is not None:
-            self._bar.clear()
-            stream.write(text)
-            stream.flush()
-            self._bar.refresh()
-
-    def write_stderr(self, text: str) -> None:
-        """Write a line to standard error, above the bar; see `harken.cli.terminal`."""
-        if self._bar is not None:
-            with suppress(OSError):
-                self.print_above(f"{message_text(text)}\n", sys.stderr)
-        else:
-            write_stderr(text)
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
 def _make_bar(total: float | None, columns: int, counts: bool) -> tqdm[Never]:
     from tqdm import tqdm  # not needed for the help, and slow to import
 
@@ -267,6 +200,10 @@ def format_pace(done_s: float, total_s: float | None, elapsed_s: float) -> str:
     return f"{time_left}{speed:.1f}x real time"
 
 
+class Unshown(TranscriptFormat):
+    """The format of a transcript that is not shown."""
+
+
 class TimestampedLines(TranscriptFormat):
     """The format of the terminal: one line per segment, with its times.
 
@@ -290,28 +227,65 @@ class TimestampedLines(TranscriptFormat):
         return f"{format_timed_text(segment.start_s, segment.end_s, text)}\n"
 
 
-class Screen(ProgressBar):
+class Screen:
     """The output of a command: a terminal with a progress bar at the bottom, or files and pipes.
 
     Parameters
     ----------
     show_progress : bool
-        Show a progress bar. It appears only on a terminal, after the first window, so that it does not
+        Show a bar, for one task at a time. It appears only on a terminal, after the first window, so that it does not
         delay the first segment.
+    counts : bool
+        Show how many items are done and the time left, instead of a percentage.
     """
 
-    def __init__(self, show_progress: bool) -> None:
-        super().__init__(show_progress)
+    def __init__(self, show_progress: bool, *, counts: bool = False) -> None:
         self.show_progress = show_progress
+        self.has_bar = show_progress and is_terminal(sys.stderr)
+        self._counts = counts
+        self._bar: tqdm[Never] | None = None
+        self._task: object = None
         self._idle_since_s = perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with suppress(OSError):
+            self._close()
 
     def write_stdout(self, text: str) -> None:
         """Write to standard output, above the bar if both share the terminal; see `harken.cli.terminal`."""
-        if self.is_shown and is_terminal(sys.stdout):
+        if text and self._bar is not None and is_terminal(sys.stdout):
             with stdout_errors():
-                self.print_above(escape_controls(text), sys.stdout)
+                self._print_above(self._bar, escape_controls(text), sys.stdout)
         else:
             write_stdout(text)
+
+    def write_stderr(self, text: str) -> None:
+        """Write a line to standard error, above the bar; see `harken.cli.terminal`."""
+        if self._bar is not None:
+            with suppress(OSError):
+                self._print_above(self._bar, f"{message_text(text)}\n", sys.stderr)
+        else:
+            write_stderr(text)
+
+    def update(self, task: object, label: str, done: float, total: float | None, note: str = "") -> None:
+        """Show how much of a task is done, in place of the task before."""
+        if not self.has_bar:
+            return
+        columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
+        try:
+            if self._bar is None or task != self._task:
+                self._close()
+                self._bar, self._task = _make_bar(total, columns, self._counts), task
+            # The header of a recording may name too short a time.
+            self._bar.n, self._bar.ncols = min(done, total or done), columns
+            self._bar.set_description_str(printable(label), refresh=False)
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.refresh()
+        except OSError:  # the terminal has gone
+            self.has_bar = False
 
     @contextmanager
     def status(self, text: str) -> Iterator[None]:
@@ -321,11 +295,6 @@ class Screen(ProgressBar):
             yield
         finally:
             self._show_status("")
-
-    def _show_status(self, text: str) -> None:
-        self._idle_since_s = perf_counter()
-        if self.enabled and not self.is_shown:
-            write_stderr(text, before=CLEAR_LINE, end="")
 
     def track_all(self, label: str, durations_s: Iterable[float | None]) -> ProgressCallback:
         """Return a callback that shows the progress through several recordings, some of unknown length."""
@@ -348,3 +317,19 @@ class Screen(ProgressBar):
             self.update(progress, label, done_s, total_s, format_pace(done_s, total_s, elapsed_s))
 
         return progress
+
+    def _show_status(self, text: str) -> None:
+        self._idle_since_s = perf_counter()
+        if self.has_bar and self._bar is None:
+            write_stderr(text, before=CLEAR_LINE, end="")
+
+    @staticmethod
+    def _print_above(bar: tqdm[Never], text: str, stream: TextIO) -> None:
+        bar.clear()
+        stream.write(text)
+        stream.flush()
+        bar.refresh()
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()

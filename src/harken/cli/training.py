@@ -16,7 +16,7 @@ import click
 from harken.api import Recognizer, load
 from harken.cli.exits import Stop, signal_stop
 from harken.cli.inputs import refuse_writing_into
-from harken.cli.model_options import chosen_loader, download_option, model_files, revision_option
+from harken.cli.model_options import download_option, model_files, revision_option
 from harken.cli.options import (
     Command,
     FilePath,
@@ -27,8 +27,8 @@ from harken.cli.options import (
     single_option,
     with_option,
 )
-from harken.cli.signals import finishing_calls, handling_signals
-from harken.cli.terminal import ProgressBar, write_stderr, write_stdout
+from harken.cli.signals import handling_signals, waiting
+from harken.cli.terminal import Screen, write_stderr, write_stdout
 from harken.files import make_folder
 from harken.option_types import options_from
 from harken.training.options import (
@@ -151,11 +151,7 @@ def find_model(model: str, params: dict[str, Any]) -> Checkpoint:
 def model_loader(model: str, params: dict[str, Any]) -> Callable[[], Recognizer]:
     """Return a function that loads the model for transcription."""
     return partial(
-        chosen_loader("load", load),
-        model,
-        threads=params["threads"],
-        revision=params["revision"],
-        download=params["download"],
+        load, model, threads=params["threads"], revision=params["revision"], download=params["download"]
     )
 
 
@@ -180,7 +176,7 @@ def run_task(
         if len(signals) > 1:  # the second signal does not wait for the current step
             raise _interrupted_stop(signals)
 
-    with ProgressBar(params["progress"], counts=True) as bar, handling_signals(on_signal), finishing_calls():
+    with Screen(params["progress"], counts=True) as screen, handling_signals(on_signal, waiting()):
 
         def is_over() -> bool:
             return perf_counter() - began_s > limit_s
@@ -190,19 +186,19 @@ def run_task(
                 raise _interrupted_stop(signals)
             if is_over():
                 raise _TimeIsOver
-            bar.update(stage, stage, done, total)
+            screen.update(stage, stage, done, total)
 
         def on_evaluation(point: EvalPoint) -> None:
             held_out = point.held_out
-            bar.write_stderr(
+            screen.write_stderr(
                 f"step {point.step}: {held_out.acceptance_rate:.1%} of {held_out.positions} held-out tokens predicted, "
                 f"{held_out.tokens_per_forward:.2f} tokens per forward pass"
             )
 
         callbacks = TrainingCallbacks(
             on_progress=on_progress,
-            on_warning=bar.write_stderr,
-            on_step=lambda done, total, loss: bar.update("step", f"step, loss {loss:.3f}", done, total),
+            on_warning=screen.write_stderr,
+            on_step=lambda done, total, loss: screen.update("step", f"step, loss {loss:.3f}", done, total),
             on_evaluation=on_evaluation,
             should_stop=lambda: bool(signals) or is_over(),
         )
@@ -212,7 +208,7 @@ def run_task(
         if not finished:
             if signals:
                 raise _interrupted_stop(signals)
-            bar.write_stderr("stopped at --time-limit; the same command goes on from there")
+            screen.write_stderr("stopped at --time-limit; the same command goes on from there")
     write_stdout(_format_curve(task.run_directory.load_learning_curve()))
 
 

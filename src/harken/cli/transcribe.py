@@ -31,16 +31,15 @@ from harken.cli.options import (
     single_option,
     with_option,
 )
-from harken.cli.terminal import Screen, TimestampedLines, is_terminal
-from harken.cli.transcript_files import all_exist
+from harken.cli.terminal import Screen, TimestampedLines, Unshown, is_terminal
 from harken.files import make_folder
 from harken.formats import FORMATS, Layout, TranscriptFormat, make_writer
 from harken.manifests import RECORDING_SUFFIXES
 from harken.option_types import options_from
 from harken.transcribe import TranscribeOptions
 
-SPEAKER_FORMATS = {"rttm"}
-"""Formats that are empty without speakers."""
+TURNS = "rttm"
+"""The format that is empty without speakers."""
 POLL_S = 2.0
 """Time between two looks; a file that did not change meanwhile is complete."""
 MOST_LOOKS = 300
@@ -146,12 +145,12 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
             "--resume and --channels apart exclude each other; --skip-existing goes with both"
         )
 
-    def stdout_writer(source: str) -> TranscriptFormat | None:
-        """Return the writer of a transcript on standard output, or None if it is not shown."""
+    def stdout_writer(source: str) -> TranscriptFormat:
+        """Return the writer of a transcript on standard output."""
         if to_stdout:
             return make_writer(format_names[0], layout, recording_reference(source, Path()))
         if written_formats and (params["quiet"] or not is_terminal(sys.stdout)):
-            return None
+            return Unshown()
         return TimestampedLines(source if params["watch"] or len(sources) > 1 else None)
 
     with Screen(params["progress"] and not params["quiet"]) as screen:
@@ -177,12 +176,11 @@ def command(files: Sequence[str], format_names: Sequence[str], output_dir: str |
 def _format_names(names: Sequence[str], *, speakers: bool) -> tuple[str, ...]:
     """Return each format once; ``all`` are those that have something to say."""
     if "all" in names:
-        return tuple(name for name in FORMATS if speakers or name not in SPEAKER_FORMATS)
-    for name in names:
-        if name in SPEAKER_FORMATS and not speakers:
-            raise click.UsageError(
-                f"--format {name} has turns of speakers: give --speakers or --channels apart, too"
-            )
+        return tuple(name for name in FORMATS if speakers or name != TURNS)
+    if TURNS in names and not speakers:
+        raise click.UsageError(
+            f"--format {TURNS} has turns of speakers: give --speakers or --channels apart, too"
+        )
     return tuple(dict.fromkeys(names))
 
 
@@ -226,12 +224,11 @@ def watch(job: FilesJob, names: Sequence[str]) -> NoReturn:
         todo = []
         for source in looks.complete():
             try:
-                files = job.files([source], claimed)
+                (files,) = job.files([source], claimed).values()
             except click.UsageError as error:
                 job.screen.write_stderr(f"harken: {error.message}")
                 continue
-            done = all_exist(files.paths[source]) or files.refusal(source) is not None
-            if source in seen or not done:
+            if source in seen or not (files.exist or files.refusal is not None):
                 todo.append(source)
             seen.add(source)
         if todo:

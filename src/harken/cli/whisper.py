@@ -27,7 +27,7 @@ from harken.cli.options import (
     number_parser,
     parse_text,
 )
-from harken.cli.terminal import Screen, TimestampedLines, write_stderr
+from harken.cli.terminal import Screen, TimestampedLines, Unshown, write_stderr
 from harken.errors import OptionError
 from harken.formats import Layout
 from harken.option_types import options_from
@@ -41,7 +41,8 @@ FILE_NAMES = {"large": "large-v3", "turbo": "large-v3-turbo"}
 PRECISIONS = {
     "cpu": {
         **dict.fromkeys(("int8", "int8_float16", "int8_bfloat16", "int8_float32"), "int8"),
-        **{"int16": "int16", "float32": "fp32"},
+        "int16": "int16",
+        "float32": "fp32",
     },
     "torch": {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"},
 }
@@ -52,9 +53,7 @@ COMPUTE_TYPES = ("auto", "default", *dict.fromkeys(name for names in PRECISIONS.
 def _items(convert: Callable[[str], Any], name: str) -> Callable[[str], tuple[Any, ...]]:
     """Return the parser of a list of numbers that are separated by commas."""
 
-    def parse(text: Any) -> tuple[Any, ...]:
-        if isinstance(text, tuple):  # the default
-            return text
+    def parse(text: str) -> tuple[Any, ...]:
         try:
             return tuple(checked_number(convert(item), item) for item in text.split(",") if item.strip())
         except ValueError:
@@ -64,9 +63,9 @@ def _items(convert: Callable[[str], Any], name: str) -> Callable[[str], tuple[An
     return parse
 
 
-def _hotwords(text: Any) -> tuple[str, ...]:
+def _hotwords(text: str) -> tuple[str, ...]:
     """Return the words of a text, which commas separate if there are some."""
-    return tuple(text.split("," if "," in text else None)) if isinstance(text, str) else text
+    return tuple(text.split("," if "," in text else None))
 
 
 _hotwords.__name__ = "text"
@@ -133,12 +132,12 @@ ROWS: Mapping[str, Sequence[Row]] = {
         Row("--beam_size", _INTEGER, 5),
         Row("--patience", _NUMBER, 1.0),
         Row("--length_penalty", _NUMBER),
-        Row("--suppress_tokens", _items(int, "integer,..."), (-1,)),
+        Row("--suppress_tokens", _items(int, "integer,..."), "-1"),
         Row("--suppress_blank", _BOOL, True),
         Row("--compression_ratio_threshold", _NUMBER, 2.4),
         Row("--logprob_threshold", _NUMBER, -1.0),
         Row("--no_speech_threshold", _NUMBER, 0.6),
-        Row("--clip_timestamps", _items(float, "float,..."), ()),
+        Row("--clip_timestamps", _items(float, "float,..."), ""),
         Row("--batched", _BOOL, False, "Decode windows of detected speech together."),
         Row("--batch_size", _INTEGER, 8, "How many with --batched True."),
     ),
@@ -148,7 +147,7 @@ ROWS: Mapping[str, Sequence[Row]] = {
         Row("--condition_on_previous_text", _BOOL, True),
         Row("--prompt_reset_on_temperature", float, 0.5, name="prompt_reset_temperature"),
         Row("--prefix", _TEXT),
-        Row("--hotwords", _hotwords, ()),
+        Row("--hotwords", _hotwords, ""),
     ),
     "Words": (
         Row("--word_timestamps", _BOOL, False),
@@ -187,7 +186,7 @@ def _option(row: Row, section: str) -> Option:
         no_effect=_NEEDS_WORDS if name in _LAYOUT else _ACCEPTED,
         type=row.type,
         default=row.default,
-        show_default=row.default not in (None, ()),
+        show_default=row.default not in (None, ""),
         help=row.help or _HELP[name],
         metavar="True|False" if row.type is click.BOOL else None,
     )
@@ -230,7 +229,7 @@ def _run(audio: Sequence[str], **given: Any) -> int:
             format_names=FORMATS if given["output_format"] == "all" else (given["output_format"],),
             folder=Path(given["output_dir"]),
             stdout_writer=lambda source: (
-                WhisperLines(detects=not params["language"]) if given["verbose"] else None
+                WhisperLines(detects=not params["language"]) if given["verbose"] else Unshown()
             ),
         )
         return job.run(expand_patterns(audio), is_single=False)
