@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -143,29 +143,11 @@ class LoopRule:
         return text[-length]
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The end of a row.
-
-    Parameters
-    ----------
-    reason : {"eot", "limit", "loop", "frame_threshold", "rewind"}
-    include_token : bool
-        Whether the token that was picked last belongs to the row.
-    drop_last : int
-        Number of tokens to remove from the end of the row.
-    """
-
-    reason: Literal["eot", "limit", "loop", "frame_threshold", "rewind"]
-    include_token: bool
-    drop_last: int = 0
-
-
 class StoppingCriterion(Protocol):
     """The decision when a row ends."""
 
-    def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
-        """Return a `Stop` if the row ends with, or before, the token that was picked next; else None.
+    def __call__(self, row: Row, token: int, attention: Floats | None) -> int | None:
+        """Return how many tokens the row keeps, if it ends with the token that was picked next; else None.
 
         Parameters
         ----------
@@ -191,15 +173,11 @@ class WindowEnd:
     eot: int
     loop_rule: LoopRule | None = None
 
-    def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
-        if token == self.eot:
-            return _EOT
-        if len(row.tokens) + 1 == row.limit:
-            return _LIMIT
-        return _LOOP if self.loop_rule and self.loop_rule.stops([*row.tokens, token]) else None
-
-
-_EOT, _LIMIT, _LOOP = (Stop(reason, include_token=True) for reason in ("eot", "limit", "loop"))
+    def __call__(self, row: Row, token: int, attention: Floats | None) -> int | None:
+        n_tokens = len(row.tokens) + 1
+        ends = token == self.eot or n_tokens == row.limit
+        ends = ends or (self.loop_rule is not None and self.loop_rule.stops([*row.tokens, token]))
+        return n_tokens if ends else None
 
 
 @dataclass(slots=True)
@@ -224,8 +202,7 @@ class Row:
     logprobs : list of float
     n_matched : int
         Number of draft tokens that were right.
-    stop : Stop or None
-        None until the row has ended.
+    ended : bool
     attention : tuple of ndarray or None
         Cross-attention that picked each token, of the alignment heads and of the word heads, if it was captured.
     """
@@ -239,7 +216,7 @@ class Row:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     n_matched: int = 0
-    stop: Stop | None = None
+    ended: bool = False
     attention: CapturedAttention = (None, None)
 
     @property
@@ -267,13 +244,12 @@ class Row:
         self.n_matched += n_matched
         self.draft = ()
         for token, logprob in zip(token_ids[: n_matched + 1], logprobs, strict=False):
-            self.stop = self.stopping(self, token, attention)
-            if self.stop is None or self.stop.include_token:
-                self.tokens.append(token)
-                self.logprobs.append(logprob)
-            if self.stop is not None:
-                n_left = max(0, len(self.tokens) - self.stop.drop_last)
-                del self.tokens[n_left:], self.logprobs[n_left:]
+            n_kept = self.stopping(self, token, attention)
+            self.tokens.append(token)
+            self.logprobs.append(logprob)
+            if n_kept is not None:
+                del self.tokens[n_kept:], self.logprobs[n_kept:]
+                self.ended = True
                 break
 
     def hypothesis(self, eot: int) -> Hypothesis:
@@ -448,7 +424,7 @@ def _pick_steps(
     ids, logprobs = session.pick_best(greedy, picked, n_steps)
     for step in zip(ids.tolist(), logprobs.tolist(), strict=True):
         for number, token, logprob in zip(active, *step, strict=True):
-            if rows[number].stop is None:
+            if not rows[number].ended:
                 n_before = len(rows[number].tokens)
                 rows[number].accept((token,), (logprob,), None)
                 if observe is not None:
@@ -465,9 +441,9 @@ def _drop_ended(
 ) -> list[int]:
     """Capture the attention of the rows that have ended, drop them from the session, and return those that are left."""
     for i, number in enumerate(active):
-        if rows[number].stop is not None:
+        if rows[number].ended:
             rows[number].attention = capture(i, len(rows[number].tokens))
-    unfinished = [i for i, number in enumerate(active) if rows[number].stop is None]
+    unfinished = [i for i, number in enumerate(active) if not rows[number].ended]
     if 0 < len(unfinished) < len(active):
         session.reorder(unfinished)
     return [active[i] for i in unfinished]

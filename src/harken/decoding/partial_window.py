@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from harken.decoding.alignment_attention import RunningAlignment, alignment_matr
 from harken.decoding.generate import (
     STREAMED_REPEATS,
     Row,
-    Stop,
     generate,
     pick_best,
     prefill,
@@ -225,7 +223,7 @@ def _decode(
             logprobs=tuple(row.logprobs),
             attended_positions=criterion.attended_positions,
             attention=criterion.attention,
-            reached_eot=row.stop is not None and row.stop.reason == "eot",
+            reached_eot=criterion.reached_eot,
             no_speech_prob=None if row.committed else next(probabilities),
         )
         for row, criterion in zip(rows, criteria, strict=True)
@@ -246,7 +244,7 @@ class AlignAttStop:
     """The stopping criterion of streaming: end of text, a loop, or attention to audio that is still to come.
 
     A token is judged by the position that its predecessor attends to, compared with all tokens before it. The token
-    that stops a row is not part of it.
+    that stops a row is not part of it, and of a loop one repetition is kept.
 
     Parameters
     ----------
@@ -255,47 +253,37 @@ class AlignAttStop:
 
     Attributes
     ----------
-    attended_positions, attention
+    attended_positions, attention, reached_eot
         Those of the finished row, as in `PartialHypothesis`.
     """
 
     attended_positions: Ints
     attention: Floats
+    reached_eot: bool
 
     def __init__(self, eot: int, window: PartialWindow) -> None:
         self.eot, self.window = eot, window
         self._max_attended = self._last_attended = 0
         self._alignment = RunningAlignment(window.n_positions)
 
-    def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
-        """Return a `Stop` if the row ends before the token that was picked next."""
+    def __call__(self, row: Row, token: int, attention: Floats | None) -> int | None:
+        """Return how many tokens the row keeps, if it ends before the token that was picked next."""
         assert attention is not None, "AlignAtt needs the attention of the row"
+        self.reached_eot = token == self.eot
         n_repeated = repetition_length((*row.committed, *row.tokens), STREAMED_REPEATS)
-        if token == self.eot:
-            stop = Stop("eot", include_token=False, drop_last=n_repeated)
-        elif n_repeated:
-            stop = Stop("loop", include_token=False, drop_last=n_repeated)
-        else:
+        if not (self.reached_eot or n_repeated):
             read = attention[:, : row.prompt_length + len(row.tokens)]
             position = int(self._alignment.last_row(read).argmax())
-            reason = self._stop_reason(row, position)
-            if reason is None:
+            too_far_ahead = position >= self.window.n_positions - self.window.frame_threshold
+            too_far_back = position < self._max_attended - REWIND_THRESHOLD
+            if not (too_far_ahead or too_far_back or len(row.tokens) == row.limit):
                 # A single token that attends far ahead is an outlier: what follows it does not go back.
                 self._max_attended = max(self._max_attended, min(self._last_attended, position))
                 self._last_attended = position
                 return None
-            stop = Stop(reason, include_token=False)
-        n_tokens = max(0, len(row.tokens) - n_repeated)
-        attention = attention[:, : row.prompt_length + n_tokens]
-        attended = alignment_matrix(attention, self.window.n_positions, n_tokens + 1).argmax(axis=1)
+        n_kept = max(0, len(row.tokens) - n_repeated)
+        attention = attention[:, : row.prompt_length + n_kept]
+        attended = alignment_matrix(attention, self.window.n_positions, n_kept + 1).argmax(axis=1)
         self.attended_positions = np.maximum.accumulate(attended)
-        self.attention = attention[:, -(n_tokens + 1) :].copy()
-        return stop
-
-    def _stop_reason(self, row: Row, position: int) -> Literal["frame_threshold", "rewind", "limit"] | None:
-        """Return why a token that attends to this position is not accepted, or None."""
-        if position >= self.window.n_positions - self.window.frame_threshold:
-            return "frame_threshold"
-        if position < self._max_attended - REWIND_THRESHOLD:
-            return "rewind"
-        return "limit" if len(row.tokens) == row.limit else None
+        self.attention = attention[:, -(n_kept + 1) :].copy()
+        return n_kept
