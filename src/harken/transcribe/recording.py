@@ -209,7 +209,7 @@ class RecordingTranscriber:
         """Return the request to decode an encoded window of a chain, in the language resolved for it."""
         if chain.language is None:
             chain.language = self._resolve_language(encoded)
-        return chain.request(encoded, chain.language.code)
+        return chain.request(encoded, chain.language.code, self.callbacks)
 
     def add_result(self, chain: WindowChain, result: WindowResult) -> None:
         """Add the result of a window to its chain, and its outcome to the journal."""

@@ -9,6 +9,7 @@ from harken.results import Segment, UnwrittenSpeech
 from harken.transcribe.chunking import FrameSource, SpeechSegmenter
 from harken.transcribe.gap_filling import GapFilling
 from harken.transcribe.language_id import LanguageProbabilities
+from harken.transcribe.options import Callbacks
 from harken.transcribe.window_decoder import (
     AudioWindow,
     DecodeRequest,
@@ -211,7 +212,7 @@ class WindowChain:
             speech_end=None if text_end is None else self._maker.timestamp_begin + text_end,
         )
 
-    def request(self, encoded: EncodedWindow, language: str) -> DecodeRequest:
+    def request(self, encoded: EncodedWindow, language: str, callbacks: Callbacks) -> DecodeRequest:
         """Return the request to decode the window that was read last."""
         expected = self._known_text.ahead() if self._known_text else self._draft_tokens
         return DecodeRequest(
@@ -219,6 +220,7 @@ class WindowChain:
             language=language,
             prompt=self._decoder.build_prompt(language, self._context.previous_tokens),
             draft_tokens=() if self._filling else expected,
+            callbacks=callbacks,
         )
 
     def add_result(self, result: WindowResult) -> WindowOutcome | None:
