@@ -33,7 +33,7 @@ from harken.keywords import (
 from harken.option_types import checked_value
 from harken.results import Word
 from harken.speakers.clustering import require_packages
-from harken.speakers.diarizer import Diarizer, SpeakerOptions
+from harken.speakers.diarizer import Diarization, Diarizer, SpeakerOptions
 from harken.speakers.embedding import EmbeddingModel
 from harken.speakers.live import DEFAULT_DELAY_S, checked_delay
 from harken.speakers.models import resolve_speaker_models
@@ -60,7 +60,7 @@ from harken.transcribe import (
 from harken.transcribe.journal import Journal, recording_identity
 from harken.transcribe.language_id import allowed_languages
 from harken.transcribe.options import FIDELITIES, OFFLINE_ONLY
-from harken.transcription import ChannelsTranscription, DecodingTurn, Speakers, Transcription
+from harken.transcription import ChannelsTranscription, DecodingTurn, Transcription
 from harken.types import Dims
 from harken.version import __version__
 
@@ -403,7 +403,7 @@ class Recognizer:
                 )
                 for audio, each in zip(audios, each_callbacks, strict=True)
             ]
-        heard = [self._hear(stream_audio(audio), diarizer) for audio in audios]
+        heard = [_hear(stream_audio(audio), diarizer) for audio in audios]
         recordings = [
             RecordingTranscriber(
                 window_decoder,
@@ -416,18 +416,9 @@ class Recognizer:
         ]
         scheduler, turn = Scheduler(window_decoder, recordings, options.batch_size), DecodingTurn()
         return [
-            Transcription(recording, scheduler, self.model, turn, speakers)
-            for recording, (_, speakers) in zip(recordings, heard, strict=True)
+            Transcription(recording, scheduler, self.model, turn, diarization)
+            for recording, (_, diarization) in zip(recordings, heard, strict=True)
         ]
-
-    def _hear(
-        self, blocks: Iterator[Floats], diarizer: Diarizer | None
-    ) -> tuple[Iterator[Floats], Speakers | None]:
-        """Return the blocks of a recording, and the speakers whom a diarizer hears while they are read."""
-        if not diarizer:
-            return blocks, None
-        diarization = diarizer.begin()
-        return diarization.listen(blocks), Speakers(diarization, self.tokenizer.encode)
 
     def _open_channels(
         self,
@@ -437,7 +428,7 @@ class Recognizer:
         diarizer: Diarizer | None,
     ) -> list[Transcription]:
         """Open a recording, and make a transcription of each of its channels; without batches they take turns."""
-        heard = [self._hear(blocks, diarizer) for blocks in stream_channels(audio)]
+        heard = [_hear(blocks, diarizer) for blocks in stream_channels(audio)]
         callbacks = replace(callbacks, on_progress=Callbacks().on_progress)
         recordings = [RecordingTranscriber(window_decoder, blocks, callbacks) for blocks, _ in heard]
         batch_size = window_decoder.options.effective_batch_size
@@ -447,8 +438,8 @@ class Recognizer:
             schedulers = [Scheduler(window_decoder, [recording], 1) for recording in recordings]
         turn = DecodingTurn()
         return [
-            Transcription(recording, scheduler, self.model, turn, speakers)
-            for recording, scheduler, (_, speakers) in zip(recordings, schedulers, heard, strict=True)
+            Transcription(recording, scheduler, self.model, turn, diarization)
+            for recording, scheduler, (_, diarization) in zip(recordings, schedulers, heard, strict=True)
         ]
 
     def detect_language(
@@ -714,3 +705,11 @@ class Recognizer:
         clock: Callable[[], float] | None = perf_counter,
     ) -> WindowDecoder:
         return WindowDecoder(self.backend, self.tokenizer, options, speculator, clock, self._speech_detector)
+
+
+def _hear(blocks: Iterator[Floats], diarizer: Diarizer | None) -> tuple[Iterator[Floats], Diarization | None]:
+    """Return the blocks of a recording, and what hears its speakers while they are read."""
+    if not diarizer:
+        return blocks, None
+    diarization = diarizer.begin()
+    return diarization.listen(blocks), diarization

@@ -37,8 +37,8 @@ class Scheduler:
     recordings : iterable of RecordingTranscriber
         Started in this order, each when there is room for it.
     batch_size : int or None
-        Most windows to decode together. None is one in a `step` and of several recordings, and `WINDOWS_TOGETHER` (on a
-        GPU `WINDOWS_TOGETHER_ON_GPU`) of a single recording whose segments are asked for.
+        Most windows to decode together. None is one stepwise and of several recordings, else `WINDOWS_TOGETHER` (on a
+        GPU `WINDOWS_TOGETHER_ON_GPU`) of a single recording.
     first_window_alone : bool
         Decode the first window by itself, so that its words are there sooner.
     """
@@ -80,24 +80,13 @@ class Scheduler:
             recording.report_progress()
             if recording.finished:
                 break
-            self._advance(self._windows_together)
+            self.advance()
         if recording.failure:
             raise recording.failure
 
-    def step(self, recording: RecordingTranscriber) -> list[Segment]:
-        """Return the next segments of one of the recordings, after at most one window, or a batch if its size is given.
-
-        Minutes without speech are a step too. The recording's failure is the caller's to raise.
-        """
-        if not recording.ready_segments and not recording.finished:
-            self._advance(self._batch_size)
-        recording.report_progress()  # before they are taken: a callback may ask for what there is so far, or fail
-        segments = [*recording.ready_segments]
-        recording.ready_segments.clear()
-        return segments
-
-    def _advance(self, batch_size: int) -> None:
+    def advance(self, *, stepwise: bool = False) -> None:
         """Decode one window of each active chain, or only read on, or notice that a recording has ended."""
+        batch_size = self._batch_size if stepwise else self._windows_together
         if self._next_window_alone:
             batch_size = 1
         ready = [
