@@ -40,13 +40,11 @@ from harken.speakers.models import resolve_speaker_models
 from harken.speakers.pieces import SegmentationModel
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.latency import (
-    LatencyPlan,
     LatencyPlanner,
     UpdateCost,
     measure_update_cost,
     synthetic_update,
 )
-from harken.streaming.session import LiveSpeakers
 from harken.streaming.worker import ModelWorker
 from harken.text import Tokenizer
 from harken.transcribe import (
@@ -561,9 +559,8 @@ class Recognizer:
         >>> for event in session.close():
         ...     print(event)
         """
-        speakers = self._listening_for_speakers(diarizer, speaker_delay)
         return LiveSession(
-            *self._prepare_streams(1, options, stream_options, clock, {**keywords}, bool(speakers)), speakers
+            self._open_streams(1, options, stream_options, clock, diarizer, speaker_delay, {**keywords})
         )
 
     def stream_many(
@@ -595,36 +592,25 @@ class Recognizer:
         count = checked_value("count", count, int)
         if not 1 <= count <= 256:
             raise OptionError("count", count, "an integer from 1 to 256")
-        speakers = self._listening_for_speakers(diarizer, speaker_delay)
-        return LiveSessions(
-            *self._prepare_streams(count, options, stream_options, clock, {**keywords}, bool(speakers)),
-            speakers,
-        )
+        return self._open_streams(count, options, stream_options, clock, diarizer, speaker_delay, {**keywords})
 
-    def _listening_for_speakers(
-        self, diarizer: Diarizer | None, delay_s: float
-    ) -> Callable[[], LiveSpeakers] | None:
-        """Return what makes the speakers of a stream; None without a diarizer."""
-        diarizer, delay_s = checked_value("diarizer", diarizer, Diarizer | None), checked_delay(delay_s)
-        if not diarizer:
-            return None
-        begin = partial(diarizer.begin_live, delay_s)
-        return lambda: LiveSpeakers(begin(), self.tokenizer.encode)
-
-    def _prepare_streams(
+    def _open_streams(
         self,
         count: int,
         options: TranscribeOptions | None,
         stream_options: StreamOptions | None,
         clock: Callable[[], float] | None,
+        diarizer: Diarizer | None,
+        speaker_delay: float,
         given: dict[str, Any],
-        with_words: bool,
-    ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
-        """Return the parts of a live session: its model worker, its options and its latency plan."""
+    ) -> LiveSessions:
+        """Make live sessions, without streams yet, for which the machine can keep the delay if so many speak."""
         checked_value("clock", clock, Callable[[], float] | None)
+        diarizer = checked_value("diarizer", diarizer, Diarizer | None)
+        speaker_delay = checked_delay(speaker_delay)
         stream_options = options_or_default("stream_options", stream_options, StreamOptions)
         stream_options = replace(stream_options, **pop_fields(StreamOptions, given))
-        if with_words:  # to which speakers are given
+        if diarizer:  # who says the words
             given |= {"word_timestamps": True}
         options = self._resolve_options(options, given, others=(StreamOptions,))
         defaults = TranscribeOptions()
@@ -643,7 +629,8 @@ class Recognizer:
         plan = planner.choose()
         if clock and not plan.level:  # else measured again by the next session: the machine may be free by then
             self._costs[count] = cost
-        return ModelWorker(window_decoder, clock), stream_options, plan
+        begin_diarization = partial(diarizer.begin_live, speaker_delay) if diarizer else None
+        return LiveSessions(ModelWorker(window_decoder, clock), stream_options, plan, begin_diarization)
 
     def resolve_options(
         self, options: TranscribeOptions | None = None, /, **keywords: Unpack[TranscribeKeywords]
