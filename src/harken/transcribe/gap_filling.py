@@ -19,10 +19,10 @@ from harken.results import Segment, UnwrittenSpeech, Word
 from harken.text import Tokenizer
 from harken.transcribe.chunking import FrameSpan
 from harken.transcribe.window_decoder import WindowResult
-from harken.transcribe.window_segments import ScoredText, SegmentMaker, TokenSegment, WindowText
+from harken.transcribe.window_segments import SegmentMaker, TokenSegment, WindowText
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-ScoredSegment = tuple[ScoredText, Segment]
+ScoredSegment = tuple[TokenSegment, Segment]
 
 
 MIN_SPEECH_FRAMES = FRAMES_PER_SECOND
@@ -154,7 +154,9 @@ def _word_starts(token_segments: Iterable[TokenSegment], tokenizer: Tokenizer, l
                 yield indices[start]
 
 
-def _parts(segments: Iterable[ScoredText], first: int, last: int, tokenizer: Tokenizer) -> Iterator[ScoredText]:
+def _parts(
+    segments: Iterable[TokenSegment], first: int, last: int, tokenizer: Tokenizer
+) -> Iterator[TokenSegment]:
     """Yield the segments between two tokens, cut where they reach beyond."""
     for segment in segments:
         begin, end = max(first, segment.first), min(last, segment.behind)
@@ -163,7 +165,7 @@ def _parts(segments: Iterable[ScoredText], first: int, last: int, tokenizer: Tok
             yield replace(segment, tokens=tokens, text=tokenizer.decode(tokens), first=begin)
 
 
-def _clipped(segment: ScoredText, first: int, last: int) -> ScoredText:
+def _clipped(segment: TokenSegment, first: int, last: int) -> TokenSegment:
     """Return a segment moved into a stretch of positions, which lasts one at least, if it has a duration."""
     if segment.start >= segment.end:
         return segment
@@ -268,7 +270,7 @@ class GapFilling:
         """The text of the gap that was decoded last, if it has words."""
         return self._decoded[-1][1] if self._decoded else None
 
-    def _split_at(self, gaps: Sequence[SpeechGap], spans: Sequence[FrameSpan]) -> list[list[ScoredText]]:
+    def _split_at(self, gaps: Sequence[SpeechGap], spans: Sequence[FrameSpan]) -> list[list[TokenSegment]]:
         """Return the window's segments in each span before, between and behind the gaps; none reaches into a gap.
 
         A segment that goes on behind a gap is divided, and its score holds for each part.
