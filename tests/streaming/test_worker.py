@@ -90,7 +90,7 @@ def partial_request(
 ) -> PartialRequest:
     mel = np.full((DIMS.n_mels, frames), encoder, np.float32)
     chunk = EncoderChunk(mel=mel, final_frames=final_frames, positions=100, frame_threshold=0)
-    given = {"committed": (), "draft_tokens": (), "context_tokens": (), "history_frames": 8, "language": "en"}
+    given = {"committed": (), "draft_tokens": (), "context_tokens": (), "language": "en"}
     return PartialRequest(encoder=encoder, chunk=chunk, **given | fields)
 
 
@@ -121,7 +121,6 @@ def test_windows_of_one_shape_are_encoded_together_and_all_decoded_together():
         ({}, [[0, 1, 2]]),
         ({"frames": 31}, [[0, 2], [1]]),
         ({"final_frames": 6}, [[0, 2], [1]]),
-        ({"history_frames": 12}, [[0, 2], [1]]),
         ({"committed": (*b"tw",), "context_tokens": (*b"Ah.",)}, [[0, 1, 2]]),
     ):
         backend = StreamBackend("one", "two", "three")

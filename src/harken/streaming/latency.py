@@ -56,6 +56,8 @@ MEASURED_WINDOWS, MEASURED_TOKENS = (100, 1400), (4, 24)
 Attention grows faster than linearly, so the line through both overestimates updates between them, and underestimates
 larger ones.
 """
+TIMED_RUNS = 3
+"""Of each size, after a warm-up run."""
 
 _MS_PER_S = 1000
 
@@ -83,12 +85,7 @@ class UpdateCost:
         return self.base_s + self.per_frame_s * window_frames + self.per_token_s * tokens
 
 
-def measure_update_cost(
-    run_update: Callable[[int, int], object],
-    clock: Callable[[], float],
-    *,
-    repeats: int = 3,
-) -> UpdateCost:
+def measure_update_cost(run_update: Callable[[int, int], object], clock: Callable[[], float]) -> UpdateCost:
     """Measure the computing time of updates.
 
     Parameters
@@ -98,8 +95,6 @@ def measure_update_cost(
         may have.
     clock : callable
         Returns seconds.
-    repeats : int
-        Timed runs of each, after a warm-up run.
 
     Returns
     -------
@@ -110,7 +105,7 @@ def measure_update_cost(
     def timed(window_frames: int, n_tokens: int) -> float:
         run_update(window_frames, n_tokens)
         seconds = []
-        for _ in range(repeats):
+        for _ in range(TIMED_RUNS):
             start = clock()
             run_update(window_frames, n_tokens)
             seconds.append(clock() - start)
@@ -240,15 +235,12 @@ class LatencyPlanner:
     cost : UpdateCost
         Zero by default: the bounds are then those of waiting alone.
     options : StreamOptions
-    alignatt_threshold_frames : int
-        A token whose attention peaks within this many frames of the end of the audio is not shown yet (AlignAtt).
     min_speech_s : float
         Speech that must be detected before an utterance begins.
     """
 
     cost: UpdateCost = UpdateCost()
     options: StreamOptions = field(default_factory=StreamOptions)
-    alignatt_threshold_frames: int = ALIGNATT_THRESHOLD_FRAMES
     min_speech_s: float = VadOptions().min_speech_s
 
     def bound(self, config: StreamingConfig, level: int = 0) -> LatencyBound:
@@ -256,7 +248,7 @@ class LatencyPlanner:
         longest = scale_window(config, NOISY_WINDOW_FRAMES) if self.options.adaptive else config
         longest, config = apply_load_level(level, longest), apply_load_level(level, config)
         hop_s = config.hop_frames / FRAMES_PER_SECOND
-        alignatt_threshold_s = self.alignatt_threshold_frames / FRAMES_PER_SECOND
+        alignatt_threshold_s = ALIGNATT_THRESHOLD_FRAMES / FRAMES_PER_SECOND
         commit_delay_s = max(config.commit_delay_frames / FRAMES_PER_SECOND, alignatt_threshold_s)
         return LatencyBound(
             wait_s=self._window_wait_s(commit_delay_s, hop_s) + (config.local_agreement - 1) * hop_s,

@@ -353,7 +353,6 @@ class Stream:
     def _partial_request(self, utterance: ActiveUtterance, chunk: EncoderChunk) -> PartialRequest:
         return PartialRequest(
             encoder=utterance.encoder,
-            history_frames=self._plan.config.history_frames,
             chunk=chunk,
             committed=tuple(token.token for token in utterance.committed),
             draft_tokens=utterance.tentative,

@@ -57,8 +57,6 @@ class PartialRequest:
     Parameters
     ----------
     encoder : StreamingEncoderState
-    history_frames : int
-        The history with which the encoder was opened.
     chunk : EncoderChunk
     committed, draft_tokens : tuple of int
         As for `harken.decoding.PartialWindow`.
@@ -74,7 +72,6 @@ class PartialRequest:
     """
 
     encoder: StreamingEncoderState
-    history_frames: int
     chunk: EncoderChunk
     committed: tuple[int, ...]
     draft_tokens: tuple[int, ...]
@@ -122,6 +119,8 @@ RequestGenerator = Generator[ModelRequest, ModelResponse, None]
 
 class ModelWorker:
     """Computes the requests of streams, those that are pending at the same time as a batch.
+
+    The encoders of all of them have the same history.
 
     Parameters
     ----------
@@ -206,12 +205,10 @@ class ModelWorker:
 
     def _encode_chunks(self, requests: Sequence[PartialRequest]) -> None:
         """Encode the windows of the requests, those of one shape together."""
-        by_shape: dict[tuple[tuple[int, ...], int, int], list[PartialRequest]] = {}
+        by_shape: dict[tuple[tuple[int, ...], int], list[PartialRequest]] = {}
         for request in requests:
-            chunk = request.chunk
-            shape = (chunk.mel.shape, chunk.final_frames, request.history_frames)
-            by_shape.setdefault(shape, []).append(request)
-        for (_, final_frames, _), same_shape in by_shape.items():
+            by_shape.setdefault((request.chunk.mel.shape, request.chunk.final_frames), []).append(request)
+        for (_, final_frames), same_shape in by_shape.items():
             mel = np.stack([request.chunk.mel for request in same_shape])
             self.backend.encode_chunk([request.encoder for request in same_shape], mel, final_frames)
 
