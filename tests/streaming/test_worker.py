@@ -212,7 +212,7 @@ def test_weak_evidence_changes_no_language_of_a_stream():
         decoder = WindowDecoder(
             TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS)), TOKENIZER, options
         )
-        (response,) = final_pass(decoder, [FinalRequest(samples=NOISE, start_s=0.0, languages=languages)], 1)
+        (response,) = final_pass(decoder, [FinalRequest(samples=NOISE, start_s=0.0, languages=languages)])
         assert [segment.language for segment in response.segments] == [expected]
         assert response.languages[expected] == max(response.languages.values())
 
@@ -226,7 +226,7 @@ def test_streamed_text_without_timestamps_saves_decoder_passes():
     backend = ScriptedBackend(logits_of_texts([text], prompt_tokens, DIMS.n_vocab), 64)
     window_decoder = WindowDecoder(backend, TOKENIZER, OPTIONS, eager_decoder())
     draft = tuple(token for token in TOKENS if token < TOKENIZER.eot)
-    (response,) = final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=draft)], 4)
+    (response,) = final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=draft)])
     assert [segment.text for segment in response.segments] == ["hello there.", "good day"]
     assert window_decoder.stats.forwards == 3
     assert window_decoder.stats.sampled_tokens == len(TOKENS) + 1
@@ -237,8 +237,9 @@ def test_each_utterance_has_its_own_segments_with_times_in_the_stream():
         options = TranscribeOptions(vad=False, hallucination_threshold=None, language=language)
         backend = TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS))
         decoder = WindowDecoder(backend, TOKENIZER, options)
-        found = final_pass(decoder, [FinalRequest(samples=NOISE, start_s=at_s) for at_s in (0.0, 7.0)], 1)
-        segments = [segment for response in found for segment in response.segments]
+        requests = [FinalRequest(samples=NOISE, start_s=at_s) for at_s in (0.0, 7.0)]
+        responses = [response for request in requests for response in final_pass(decoder, [request])]
+        segments = [segment for response in responses for segment in response.segments]
         assert [(each.language, each.start_s) for each in segments] == [(language or "en", at) for at in (0, 7)]
         with pytest.raises(AudioError, match="no audio"):
-            final_pass(decoder, [FinalRequest(samples=np.empty(0, np.float32), start_s=0.0)], 1)
+            final_pass(decoder, [FinalRequest(samples=np.empty(0, np.float32), start_s=0.0)])

@@ -237,7 +237,7 @@ class Stream:
             if request := self._final_request(utterance, utterance_end):
                 response = yield request
         elif not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
-            utterance.finalize_last()
+            utterance.finalize(utterance.uncommitted)
         elif not utterance_end.is_continued or not utterance.has_decoded(utterance_end.frame):
             response = yield from self._decode_last_chunk(utterance, utterance_end.frame)
         committed = utterance.committed

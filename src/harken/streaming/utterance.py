@@ -308,46 +308,40 @@ class ActiveUtterance:
     def skip_update(self, config: StreamingConfig, tokenizer: Tokenizer) -> None:
         """Let a hop of silence pass: the last hypothesis holds, and more of it can be committed."""
         self.skipped_frames += config.hop_frames
-        self.update(self._uncommitted(), config, tokenizer)
+        self.update(self.uncommitted, config, tokenizer)
 
     def update(self, hypothesis: PartialHypothesis, config: StreamingConfig, tokenizer: Tokenizer) -> None:
         """Take a hypothesis and commit its stable prefix; nothing before the language is known."""
-        self.rejected = False
-        if self.language is None:
-            self._commit(hypothesis, 0)
-            return
-        _, words = tokenizer.split_words(hypothesis.tokens, self.language)
-        stable = stable_prefix_length(
-            hypothesis.tokens,
-            hypothesis.attended_positions,
-            [*map(len, words)],
-            self._previous_hypotheses,
-            self.heard_frames // FRAMES_PER_POSITION,
-            config,
-        )
+        stable = 0
+        if self.language is not None:
+            _, words = tokenizer.split_words(hypothesis.tokens, self.language)
+            stable = stable_prefix_length(
+                hypothesis.tokens,
+                hypothesis.attended_positions,
+                [*map(len, words)],
+                self._previous_hypotheses,
+                self.heard_frames // FRAMES_PER_POSITION,
+                config,
+            )
         self._commit(hypothesis, stable)
 
     def finalize(self, hypothesis: PartialHypothesis) -> None:
         """Take the last hypothesis and commit all of it."""
-        self.rejected = False
         self._commit(hypothesis, len(hypothesis.tokens))
-
-    def finalize_last(self) -> None:
-        """Commit all of the last hypothesis."""
-        self.finalize(self._uncommitted())
-
-    def _uncommitted(self) -> PartialHypothesis:
-        """Return the last hypothesis behind what is committed by now."""
-        assert self.hypothesis, "there has been an update"
-        return self.hypothesis.from_token(len(self.hypothesis.tokens) - len(self.tentative))
 
     def reject(self, hypothesis: PartialHypothesis) -> None:
         """Take a hypothesis that is probably a hallucination: it only serves as the next draft."""
-        self.rejected = True
-        self._commit(hypothesis, 0)
+        self._commit(hypothesis, 0, rejected=True)
 
-    def _commit(self, hypothesis: PartialHypothesis, count: int) -> None:
+    @property
+    def uncommitted(self) -> PartialHypothesis:
+        """The last hypothesis behind what is committed by now."""
+        assert self.hypothesis, "there has been an update"
+        return self.hypothesis.from_token(len(self.hypothesis.tokens) - len(self.tentative))
+
+    def _commit(self, hypothesis: PartialHypothesis, count: int, *, rejected: bool = False) -> None:
         """Take a hypothesis and commit its first `count` tokens."""
+        self.rejected = rejected
         if hypothesis.no_speech_prob is not None:
             self.no_speech_prob = hypothesis.no_speech_prob
         self.hypothesis = hypothesis

@@ -166,7 +166,7 @@ class ModelWorker:
         start_s = self._time_s()
         partials = iter(self._decode_partials(partial_requests) if partial_requests else [])
         partial_compute_s = self._time_s() - start_s
-        finals = iter(final_pass(self._window_decoder, final_requests, FINAL_BATCH_SIZE))
+        finals = iter(final_pass(self._window_decoder, final_requests))
         total_compute_s = self._time_s() - start_s
         self.compute_s += total_compute_s
         return [
@@ -240,18 +240,14 @@ def _next_request(stream: RequestGenerator, response: ModelResponse) -> ModelReq
         return None
 
 
-def final_pass(
-    window_decoder: WindowDecoder, requests: Sequence[FinalRequest], batch_size: int
-) -> list[ModelResponse]:
-    """Transcribe completed utterances of one stream or of several, as many windows together as possible.
+def final_pass(window_decoder: WindowDecoder, requests: Sequence[FinalRequest]) -> list[ModelResponse]:
+    """Transcribe completed utterances of one stream or of several, up to `FINAL_BATCH_SIZE` windows together.
 
     Parameters
     ----------
     window_decoder : WindowDecoder
         The model and its options. Without a speculator drafts go unused; the text is the same.
     requests : sequence of FinalRequest
-    batch_size : int
-        Most windows to decode together.
 
     Returns
     -------
@@ -274,7 +270,7 @@ def final_pass(
         )
         for request in requests
     ]
-    scheduler = Scheduler(window_decoder, recordings, batch_size, first_window_alone=False)
+    scheduler = Scheduler(window_decoder, recordings, FINAL_BATCH_SIZE, first_window_alone=False)
     return [
         ModelResponse(
             segments=tuple(_shifted(segment, request.start_s) for segment in scheduler.segments(recording)),

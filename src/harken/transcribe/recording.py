@@ -28,6 +28,7 @@ from harken.transcribe.window_decoder import (
     WindowDecoder,
     WindowResult,
 )
+from harken.transcribe.window_segments import SegmentMaker
 from harken.types import FRAMES_PER_SECOND
 
 MAX_BLOCKS_WITHOUT_SPEECH = 10
@@ -118,7 +119,7 @@ class RecordingTranscriber:
         self._frame_sources: Iterator[FrameSource | None] = (
             self._packed_sources(self._segmenter)
             if self._segmenter
-            else (ClipSource(self._windows, *clip) for clip in self.options.clips(FRAMES_PER_SECOND))
+            else (ClipSource(self._windows, *clip) for clip in self.options.clips)
         )
         # Clips share what they have read; windows that are conditioned on one another wait for one another.
         self.parallel = self._segmenter is not None and not self.options.condition_on_previous_text
@@ -174,9 +175,7 @@ class RecordingTranscriber:
         )
         self._chains.append(
             WindowChain(
-                self.window_decoder,
-                frame_source,
-                self._segmenter,
+                SegmentMaker(self.window_decoder, frame_source, self._segmenter),
                 context,
                 index=self._n_chains_opened,
                 draft_tokens=self._draft_tokens,
@@ -310,10 +309,11 @@ class RecordingTranscriber:
 
     def _packed_sources(self, segmenter: SpeechSegmenter) -> Iterator[FrameSource | None]:
         """Yield packed speech, and None wherever none is complete after another block."""
-        clips = self.options.clips(FRAMES_PER_SECOND)
         # The language changes between regions; a window has only one.
         apart = self.options.multilingual
-        for spans in segmenter.packed_spans(self._windows, clips, self._window_frames, apart=apart):
+        for spans in segmenter.packed_spans(
+            self._windows, self.options.clips, self._window_frames, apart=apart
+        ):
             yield PackedSpeech(self._windows, spans) if spans else None
 
     def _restore_language(self, language: LanguageState) -> None:
@@ -357,8 +357,7 @@ class RecordingTranscriber:
         """Yield an encoded window, and those behind it in its clip, whole and as they are."""
         yield encoded
         first = encoded.window.seek
-        clips = self.options.clips(FRAMES_PER_SECOND)
-        ends = (end or sys.maxsize for start, end in clips if start <= first)
+        ends = (end or sys.maxsize for start, end in self.options.clips if start <= first)
         clip_end = next((end for end in ends if first < end), sys.maxsize)
         for seek in range(first + self._window_frames, clip_end, self._window_frames):
             frames, ceiling = self._windows.read_spans([(seek, min(seek + self._window_frames, clip_end))])
