@@ -11,7 +11,8 @@ import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice, pairwise, zip_longest
+from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from harken.decoding import Hypothesis
@@ -254,36 +255,35 @@ class GapFilling:
         spans = list(
             zip([0, *(gap.end for gap in gaps)], [*(gap.start for gap in gaps), window.n_frames], strict=True)
         )
-        groups = self._split_at(gaps, spans)
-        scored = [part for group in groups for part in group]
-        segments, median_duration = self._maker.segments(replace(window, scored=tuple(scored)))
-        own = iter(zip(scored, segments, strict=True))
-        merged: list[ScoredSegment] = []
-        for group, span, filling in zip_longest(groups, spans, (filling for _, filling in decoded)):
-            times_s = self._times_s(span)
-            merged += [(text, _within(segment, *times_s)) for text, segment in islice(own, len(group))]
-            merged += filling.segments()[0] if filling else []
-        return merged, median_duration
+        parts = list(self._split_at(gaps, spans))
+        segments, median_duration = self._maker.segments(
+            replace(window, scored=tuple(part for _, part in parts))
+        )
+        placed = [
+            (place, (part, _within(segment, *self._times_s(spans[place]))))
+            for (place, part), segment in zip(parts, segments, strict=True)
+        ]
+        for place, (_, filling) in enumerate(decoded):
+            placed += [(place, each) for each in filling.segments()[0]] if filling else []
+        return [each for _, each in sorted(placed, key=itemgetter(0))], median_duration
 
     @property
     def _last_filling(self) -> GapFilling | None:
         """The text of the gap that was decoded last, if it has words."""
         return self._decoded[-1][1] if self._decoded else None
 
-    def _split_at(self, gaps: Sequence[SpeechGap], spans: Sequence[FrameSpan]) -> list[list[TokenSegment]]:
-        """Return the window's segments in each span before, between and behind the gaps; none reaches into a gap.
+    def _split_at(
+        self, gaps: Sequence[SpeechGap], spans: Sequence[FrameSpan]
+    ) -> Iterator[tuple[int, TokenSegment]]:
+        """Yield the window's segments with the span that each is in: before, between or behind the gaps.
 
-        A segment that goes on behind a gap is divided, and its score holds for each part.
+        None reaches into a gap. One that goes on behind a gap is divided, and its score holds for each part.
         """
         scored, tokenizer = self.window.scored, self._maker.decoder.tokenizer
         token_bounds = pairwise([0, *(gap.next_token for gap in gaps), scored[-1].behind])
-        return [
-            [
-                _clipped(part, -(-start // FRAMES_PER_POSITION), end // FRAMES_PER_POSITION)
-                for part in _parts(scored, *tokens, tokenizer)
-            ]
-            for tokens, (start, end) in zip(token_bounds, spans, strict=True)
-        ]
+        for place, (tokens, (start, end)) in enumerate(zip(token_bounds, spans, strict=True)):
+            for part in _parts(scored, *tokens, tokenizer):
+                yield place, _clipped(part, -(-start // FRAMES_PER_POSITION), end // FRAMES_PER_POSITION)
 
     def _peaks(self) -> list[TokenPeak]:
         """Return where the tokens of the window's segments attend to.
