@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -132,8 +132,9 @@ def test_every_frame_becomes_final_exactly_once(updates: list[Any], start_frame:
 
 
 def new_utterance(encoded_frames: int = 200, **fields: Any) -> ActiveUtterance:
-    given = {"encoder": FakeEncoder(), "language": "en", "no_speech_prob": 0.25, **fields}
-    return ActiveUtterance(n_mels=N_MELS, start_frame=START_FRAME, encoded_frames=encoded_frames, **given)
+    given = {"encoder": FakeEncoder(), "start_frame": START_FRAME, "language": "en", "no_speech_prob": 0.25}
+    given |= fields
+    return ActiveUtterance(n_mels=N_MELS, encoded_frames=encoded_frames, **given)
 
 
 def hypothesis(tokens: Sequence[int], positions: Sequence[int], **fields: Any) -> PartialHypothesis:
@@ -247,19 +248,20 @@ def test_updates_are_skipped_once_all_speech_is_heard_and_the_text_has_ended():
 # --- splits -------------------------------------------------------------------------------------------------
 
 
-def test_split_assigns_words_by_their_middle_and_counts_times_from_there():
+def test_split_assigns_words_by_their_middle_and_counts_times_from_the_next_utterance():
     splits = ((40, "", " to be", " or not"), (42, " to", " be", " or not"), (142, " to be or", "", " not"))
-    for frame, *parts in splits:
+    for (frame, *parts), pause in product(splits, (0, 10)):
         utterance = partly_committed()
-        split = utterance.split(START_FRAME + frame, TOKENIZER)
-        finished, following = split.finished_tokens, split.next_committed
-        assert [text(finished), text(following), TOKENIZER.decode(split.next_tentative)] == parts
+        following = new_utterance(0, start_frame=START_FRAME + frame + pause)
+        finished = utterance.split(START_FRAME + frame, following, TOKENIZER)
+        assert [text(finished), *texts_of(following)] == parts
+        origin = (frame + pause) // 2
         for index, (before, after) in enumerate(
-            zip(utterance.committed, [*finished, *following], strict=False)
+            zip(utterance.committed, [*finished, *following.committed], strict=False)
         ):
             for name in ("start_position", "end_position"):
                 time, moved = getattr(before, name), getattr(after, name)
-                assert moved == (min(time, frame // 2) if index < len(finished) else time - frame // 2)
+                assert moved == (min(time, frame // 2) if index < len(finished) else max(0, time - origin))
 
 
 # --- text ---------------------------------------------------------------------------------------------------

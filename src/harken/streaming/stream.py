@@ -33,7 +33,6 @@ from harken.streaming.utterance import (
     ActiveUtterance,
     EncoderChunk,
     TimedToken,
-    UtteranceSplit,
     display_text,
     ends_sentence,
     is_hallucination,
@@ -128,7 +127,7 @@ class Stream:
         self._silence_start_frame: int | None = None  # before the last speech probability
         self._noise_window_frames = NORMAL_WINDOW_FRAMES
         self._utterance: ActiveUtterance | None = None
-        self._split: UtteranceSplit | None = None
+        self._following: ActiveUtterance | None = None  # which begins where one was split
         self._turn_frame: int | None = None  # of the first part of an utterance whose final waits for the last
         self._shown_text: tuple[str, str] = ("", "")
         self._shown_tokens = 0
@@ -191,17 +190,15 @@ class Stream:
                 self._begin_utterance(endpoint)
 
     def _begin_utterance(self, utterance_start: UtteranceStart) -> None:
-        split, self._split = self._split, None
-        self._utterance = ActiveUtterance(
-            encoder=self._worker.backend.open_encoder(self._plan.config.history_frames),
-            n_mels=self._worker.backend.dims.n_mels,
-            start_frame=utterance_start.frame,
-            committed=split.next_committed if split else [],
-            tentative=split.next_tentative if split else (),
-            language=split.language if split else None,
-        )
+        self._utterance = self._following or self._new_utterance(utterance_start.frame)
+        self._following = None
         self._shown_text, self._shown_tokens = ("", ""), len(self._utterance.committed)
         self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND, ModelResponse())
+
+    def _new_utterance(self, start_frame: int) -> ActiveUtterance:
+        backend = self._worker.backend
+        encoder = backend.open_encoder(self._plan.config.history_frames)
+        return ActiveUtterance(encoder=encoder, n_mels=backend.dims.n_mels, start_frame=start_frame)
 
     def _run_updates_until(self, end: int) -> RequestGenerator:
         """Run the updates that are due up to sample `end`."""
@@ -242,8 +239,10 @@ class Stream:
             response = yield from self._decode_last_chunk(utterance, utterance_end.frame)
         committed = utterance.committed
         if utterance_end.is_continued:
-            self._split = utterance.split(utterance_end.frame, self._worker.tokenizer)
-            committed = self._split.finished_tokens
+            next_frame = self._endpointer.utterance_start_frame
+            assert next_frame is not None, "the next utterance has begun"
+            self._following = self._new_utterance(next_frame)
+            committed = utterance.split(utterance_end.frame, self._following, self._worker.tokenizer)
         final_segments = response.segments if exact else self._committed_segments(utterance, committed)
         if response.segments:
             self._languages = response.languages

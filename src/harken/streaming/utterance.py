@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
@@ -103,43 +103,9 @@ class TimedToken:
     start_position: int
     end_position: int
 
-    def rebased(self, origin_position: int) -> TimedToken:
-        """Return the token for an utterance that begins `origin_position` positions later."""
-        return replace(
-            self,
-            start_position=self.start_position - origin_position,
-            end_position=self.end_position - origin_position,
-        )
-
-    def clipped(self, max_position: int) -> TimedToken:
-        """Return the token for an utterance that ends at `max_position`."""
-        return replace(
-            self,
-            start_position=min(self.start_position, max_position),
-            end_position=min(self.end_position, max_position),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UtteranceSplit:
-    """The tokens of an utterance that is split in two.
-
-    Parameters
-    ----------
-    finished_tokens : list of TimedToken
-        Tokens before the split, tentative ones included; none if the last hypothesis was rejected.
-    next_committed : list of TimedToken
-        Committed tokens after the split, with times in the utterance that begins there.
-    next_tentative : tuple of int
-        Tentative tokens after the split.
-    language : str or None
-        Code of its language, if it is known.
-    """
-
-    finished_tokens: list[TimedToken]
-    next_committed: list[TimedToken]
-    next_tentative: tuple[int, ...]
-    language: str | None
+    def moved(self, time: Callable[[int], int]) -> TimedToken:
+        """Return the token at other times, each given the one that it has."""
+        return replace(self, start_position=time(self.start_position), end_position=time(self.end_position))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -175,7 +141,7 @@ class ActiveUtterance:
     start_frame : int
         First mel frame of the utterance in the stream.
     committed : list of TimedToken
-        Committed tokens; in the beginning those after a split.
+        Committed tokens; in the beginning those that a split has handed over.
     tentative : tuple of int
         Tokens of the last hypothesis after them.
     language : str or None
@@ -358,9 +324,16 @@ class ActiveUtterance:
         """Return true if all speech before a frame of the stream is decoded: updates stop only after it."""
         return frame <= self.start_frame + self.encoded_frames - ALIGNATT_THRESHOLD_FRAMES
 
-    def split(self, frame: int, tokenizer: Tokenizer) -> UtteranceSplit:
-        """Split the tokens at a frame of the stream, between words."""
+    def split(self, frame: int, following: ActiveUtterance, tokenizer: Tokenizer) -> list[TimedToken]:
+        """Split the tokens at a frame of the stream, between words, and hand those behind it to another utterance.
+
+        Returns
+        -------
+        list of TimedToken
+            Those before it, tentative ones included; none if the last hypothesis was rejected.
+        """
         position = (frame - self.start_frame) // FRAMES_PER_POSITION
+        next_position = (following.start_frame - self.start_frame) // FRAMES_PER_POSITION
         tokens = [*self.committed, *self._tentative_tokens()]
         _, words = tokenizer.split_words([token.token for token in tokens], self.language or "en")
         word_bounds = [0, *accumulate(map(len, words))]
@@ -373,16 +346,13 @@ class ActiveUtterance:
             ),
             len(tokens),
         )
-        next_tokens = [token.rebased(position) for token in tokens[split_index:]]
-        n_committed = max(0, len(self.committed) - split_index)
-        return UtteranceSplit(
-            finished_tokens=[]
-            if self.rejected
-            else [token.clipped(position) for token in tokens[:split_index]],
-            next_committed=next_tokens[:n_committed],
-            next_tentative=tuple(token.token for token in next_tokens[n_committed:]),
-            language=self.language,
-        )
+        following.language = self.language
+        following.committed = [
+            token.moved(lambda time: max(0, time - next_position)) for token in self.committed[split_index:]
+        ]
+        following.tentative = self.tokens[max(split_index, len(self.committed)) :]
+        before = [] if self.rejected else tokens[:split_index]
+        return [token.moved(lambda time: min(time, position)) for token in before]
 
     def _tentative_tokens(self) -> list[TimedToken]:
         """Return the tentative tokens with their times."""
