@@ -16,7 +16,7 @@ from harken.streaming.speech import (
     SnrEstimator,
     UtteranceEnd,
     UtteranceStart,
-    window_frames_for_snr,
+    is_noisy,
 )
 from harken.streaming.stream import SampleBuffer
 
@@ -193,12 +193,12 @@ def test_estimate_does_not_depend_on_the_blocks(cuts):
     assert split.snr_db == whole.snr_db is not None
 
 
-def test_window_follows_the_noise_with_hysteresis():
-    for snr_db, current, window in (
-        *((None, 200, 200), (30.0, 200, 200), (5.0, 200, 300)),
-        *((12.0, 200, 200), (12.0, 300, 300), (15.0, 300, 200)),
+def test_a_stream_is_noisy_with_hysteresis():
+    for snr_db, was_noisy, noisy in (
+        *((None, False, False), (30.0, False, False), (5.0, False, True)),
+        *((12.0, False, False), (12.0, True, True), (15.0, True, False)),
     ):
-        assert window_frames_for_snr(snr_db, current) == window
+        assert is_noisy(snr_db, was_noisy) == noisy
 
 
 # --- samples ------------------------------------------------------------------------------------------------

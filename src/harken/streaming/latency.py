@@ -28,12 +28,11 @@ from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.contract import Backend
 from harken.errors import OptionError
 from harken.streaming.config import (
-    NOISY_WINDOW_FRAMES,
     PRESETS,
     StreamingConfig,
     StreamOptions,
+    config_in_noise,
     interpolated_presets,
-    scale_window,
     with_overrides,
 )
 from harken.streaming.load_shedding import LOAD_LEVELS, apply_load_level, highest_level
@@ -245,7 +244,7 @@ class LatencyPlanner:
 
     def bound(self, config: StreamingConfig, level: int = 0) -> LatencyBound:
         """Return the latency bound of a configuration at a load level."""
-        longest = scale_window(config, NOISY_WINDOW_FRAMES) if self.options.adaptive else config
+        longest = config_in_noise(config) if self.options.adaptive else config
         longest, config = apply_load_level(level, longest), apply_load_level(level, config)
         hop_s = config.hop_frames / FRAMES_PER_SECOND
         alignatt_threshold_s = ALIGNATT_THRESHOLD_FRAMES / FRAMES_PER_SECOND

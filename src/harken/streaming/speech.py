@@ -22,7 +22,7 @@ import numpy as np
 
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechRegion, VadOptions
 from harken.contract import Floats
-from harken.streaming.config import MIN_PAUSE_S, NOISY_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES
+from harken.streaming.config import MIN_PAUSE_S
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
 
 MAX_UTTERANCE_FRAMES = 29 * FRAMES_PER_SECOND
@@ -31,7 +31,7 @@ MAX_UTTERANCE_FRAMES = 29 * FRAMES_PER_SECOND
 NOISY_DB = 10.0
 """Ratio below which a stream is noisy. In clean streams shorter windows cost words."""
 HYSTERESIS_DB = 4.0
-"""The ratio must exceed the limit by this much before the window changes back."""
+"""The ratio must exceed the limit by this much before a stream is noisy no more."""
 
 _DECAY = 1 - CHUNK_SAMPLES / (20 * SAMPLE_RATE)
 """Time constant of 20 s: of audio for the noise, of speech for the speech."""
@@ -233,26 +233,9 @@ class SnrEstimator:
             self._speech_chunks += 1
 
 
-def window_frames_for_snr(snr_db: float | None, current_frames: int = NORMAL_WINDOW_FRAMES) -> int:
-    """Return the window length for a signal-to-noise ratio.
-
-    Parameters
-    ----------
-    snr_db : float or None
-        From `SnrEstimator`; None gives the normal length.
-    current_frames : int
-        The present length; a longer one stays until the ratio exceeds the limit by `HYSTERESIS_DB`.
-
-    Returns
-    -------
-    int
-        200 or 300 frames: longer for noisy speech.
-    """
-    if snr_db is None:
-        return NORMAL_WINDOW_FRAMES
-    if snr_db < NOISY_DB + HYSTERESIS_DB * (current_frames == NOISY_WINDOW_FRAMES):
-        return NOISY_WINDOW_FRAMES
-    return NORMAL_WINDOW_FRAMES
+def is_noisy(snr_db: float | None, was_noisy: bool) -> bool:
+    """Return whether a stream is noisy, from the signal-to-noise ratio of `SnrEstimator`, and whether it was before."""
+    return snr_db is not None and snr_db < NOISY_DB + HYSTERESIS_DB * was_noisy
 
 
 def _power(chunk: Floats) -> float:

@@ -16,7 +16,7 @@ from harken.audio.vad import CHUNK_SAMPLES
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.results import Segment
-from harken.streaming.config import NORMAL_WINDOW_FRAMES, StreamingConfig, StreamOptions, scale_window
+from harken.streaming.config import StreamingConfig, StreamOptions, config_in_noise
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.latency import LatencyPlan
 from harken.streaming.load_shedding import LOAD_LEVELS, LoadMonitor, apply_load_level, highest_level
@@ -25,7 +25,7 @@ from harken.streaming.speech import (
     SnrEstimator,
     UtteranceEnd,
     UtteranceStart,
-    window_frames_for_snr,
+    is_noisy,
 )
 from harken.streaming.utterance import (
     FINAL_SILENCE_FRAMES,
@@ -125,7 +125,7 @@ class Stream:
         self._samples, self._speech_probs = SampleBuffer(), SampleBuffer()
         self._now_sample = 0
         self._silence_start_frame: int | None = None  # before the last speech probability
-        self._noise_window_frames = NORMAL_WINDOW_FRAMES
+        self._noisy = False
         self._utterance: ActiveUtterance | None = None
         self._following: ActiveUtterance | None = None  # which begins where one was split
         self._turn_frame: int | None = None  # of the first part of an utterance whose final waits for the last
@@ -374,8 +374,8 @@ class Stream:
         """Return the configuration for the present noise and load level."""
         config = self._plan.config
         if self._options.adaptive:
-            self._noise_window_frames = window_frames_for_snr(self._snr.snr_db, self._noise_window_frames)
-            config = scale_window(config, self._noise_window_frames)
+            self._noisy = is_noisy(self._snr.snr_db, self._noisy)
+            config = config_in_noise(config) if self._noisy else config
         return apply_load_level(self._load_monitor.level, config)
 
     def _record_load(self, response: ModelResponse) -> None:
