@@ -23,7 +23,7 @@ from fakes.speech_detector import noise_and_silence
 from harken.contract import Backend, Floats
 from harken.decoding import make_prompt
 from harken.errors import AudioError
-from harken.streaming.utterance import EncoderChunk
+from harken.streaming.utterance_audio import EncoderChunk
 from harken.streaming.worker import FinalRequest, ModelResponse, ModelWorker, PartialRequest, final_pass
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder

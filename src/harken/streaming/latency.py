@@ -36,7 +36,7 @@ from harken.streaming.config import (
     with_overrides,
 )
 from harken.streaming.load_shedding import LOAD_LEVELS, apply_load_level, highest_level
-from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES, TRAILING_SILENCE_FRAMES
+from harken.streaming.utterance_audio import ALIGNATT_THRESHOLD_FRAMES, TRAILING_SILENCE_FRAMES
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, SAMPLE_RATE
 

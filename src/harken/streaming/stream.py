@@ -27,17 +27,12 @@ from harken.streaming.speech import (
     UtteranceStart,
     is_noisy,
 )
-from harken.streaming.utterance import (
+from harken.streaming.utterance import ActiveUtterance, TimedToken
+from harken.streaming.utterance_audio import (
     FINAL_SILENCE_FRAMES,
     WINDOW_BUCKET_FRAMES,
-    ActiveUtterance,
     EncoderChunk,
-    TimedToken,
-    display_text,
-    ends_sentence,
-    is_hallucination,
-    utterance_segments,
-    utterance_words,
+    UtteranceAudio,
 )
 from harken.streaming.worker import (
     FinalRequest,
@@ -198,28 +193,28 @@ class Stream:
     def _new_utterance(self, start_frame: int) -> ActiveUtterance:
         backend = self._worker.backend
         encoder = backend.open_encoder(self._plan.config.history_frames)
-        return ActiveUtterance(encoder=encoder, n_mels=backend.dims.n_mels, start_frame=start_frame)
+        audio = UtteranceAudio(encoder, backend.dims.n_mels, start_frame)
+        return ActiveUtterance(audio=audio, tokenizer=self._worker.tokenizer)
 
     def _run_updates_until(self, end: int) -> RequestGenerator:
         """Run the updates that are due up to sample `end`."""
         while (utterance := self._utterance) is not None:
-            config = self._current_config()
-            update_sample = max(utterance.next_update_sample(config), self._now_sample)
+            config, audio = self._current_config(), utterance.audio
+            update_sample = max(audio.next_update_sample(config), self._now_sample)
             if update_sample > end:
                 break
             self._now_sample = update_sample
-            silence_start_frame = self._endpointer.silence_start_frame
-            if utterance.can_skip(config, silence_start_frame):
-                utterance.skip_update(config, self._worker.tokenizer)
+            if utterance.is_complete(self._endpointer.silence_start_frame) and audio.can_skip(config):
+                utterance.skip_update(config)
                 self._emit_interim(utterance, ModelResponse())
                 self._record_load(ModelResponse())
                 continue
-            utterance.add_samples(self._samples.between(utterance.next_sample, update_sample))
-            response = yield self._partial_request(utterance, utterance.next_chunk(config))
+            audio.add_samples(self._samples.between(audio.next_sample, update_sample))
+            response = yield self._partial_request(utterance, audio.next_chunk(config))
             if response.language_known:
                 utterance.language = response.language
             if hypothesis := self._accepted(utterance, response):
-                utterance.update(hypothesis, config, self._worker.tokenizer)
+                utterance.update(hypothesis, config)
                 self._emit_interim(utterance, response)
             self._record_load(response)
 
@@ -235,14 +230,14 @@ class Stream:
                 response = yield request
         elif not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
             utterance.finalize(utterance.uncommitted)
-        elif not utterance_end.is_continued or not utterance.has_decoded(utterance_end.frame):
+        elif not utterance_end.is_continued or not utterance.audio.has_decoded(utterance_end.frame):
             response = yield from self._decode_last_chunk(utterance, utterance_end.frame)
         committed = utterance.committed
         if utterance_end.is_continued:
             next_frame = self._endpointer.utterance_start_frame
             assert next_frame is not None, "the next utterance has begun"
             self._following = self._new_utterance(next_frame)
-            committed = utterance.split(utterance_end.frame, self._following, self._worker.tokenizer)
+            committed = utterance.split(utterance_end.frame, self._following)
         final_segments = response.segments if exact else self._committed_segments(utterance, committed)
         if response.segments:
             self._languages = response.languages
@@ -258,7 +253,7 @@ class Stream:
     def _final_request(self, utterance: ActiveUtterance, utterance_end: UtteranceEnd) -> FinalRequest | None:
         """Return the request for an exact final; None if it waits for the next part of the turn."""
         is_first = self._turn_frame is None
-        first_frame = utterance.start_frame if self._turn_frame is None else self._turn_frame
+        first_frame = utterance.audio.start_frame if self._turn_frame is None else self._turn_frame
         is_short = utterance_end.frame - first_frame < MAX_TURN_FRAMES
         waits = self._options.finals == "turns" and utterance_end.is_continued and is_short
         self._turn_frame = first_frame if waits else None
@@ -278,10 +273,10 @@ class Stream:
         self, utterance: ActiveUtterance, end_frame: int
     ) -> Generator[ModelRequest, ModelResponse, ModelResponse]:
         """Decode the rest of an utterance, up to `end_frame`."""
-        end = min(end_frame * HOP_SAMPLES, self._samples.end)
-        if end > utterance.next_sample:
-            utterance.add_samples(self._samples.between(utterance.next_sample, end))
-        response = yield self._partial_request(utterance, utterance.last_chunk(end_frame))
+        end, audio = min(end_frame * HOP_SAMPLES, self._samples.end), utterance.audio
+        if end > audio.next_sample:
+            audio.add_samples(self._samples.between(audio.next_sample, end))
+        response = yield self._partial_request(utterance, audio.last_chunk(end_frame))
         utterance.language = utterance.language or response.language
         if hypothesis := self._accepted(utterance, response):
             utterance.finalize(hypothesis)
@@ -289,8 +284,7 @@ class Stream:
 
     def _committed_segments(self, utterance: ActiveUtterance, committed: Sequence[TimedToken]) -> list[Segment]:
         """Return the segments of streamed finals, without empty ones."""
-        with_words = self._worker.options.word_timestamps
-        sentences = utterance_segments(committed, utterance, self._worker.tokenizer, with_words=with_words)
+        sentences = utterance.segments(committed, with_words=self._worker.options.word_timestamps)
         return [
             self._replacements.apply(segment, streamed=True) for segment in sentences if segment.text.strip()
         ]
@@ -311,9 +305,9 @@ class Stream:
         assert hypothesis, "an update gives a hypothesis"
         if utterance.committed or threshold is None:
             return hypothesis
-        start = utterance.start_sample // CHUNK_SAMPLES
+        start = utterance.audio.start_sample // CHUNK_SAMPLES
         speech_probs = self._speech_probs.between(start, self._speech_probs.end)
-        if not is_hallucination(utterance, hypothesis, speech_probs, threshold, self._worker.tokenizer):
+        if not utterance.is_hallucination(hypothesis, speech_probs, threshold):
             return hypothesis
         utterance.reject(hypothesis)
         return None
@@ -322,36 +316,33 @@ class Stream:
     def _sentence_ended(self) -> bool:
         """True if the shorter pause may end the utterance; short ones are more accurate with their continuation."""
         utterance = self._utterance
-        if utterance is None or utterance.heard_frames < MIN_SENTENCE_FRAMES:
+        if utterance is None or utterance.audio.heard_frames < MIN_SENTENCE_FRAMES:
             return False
-        return ends_sentence(utterance, self._worker.tokenizer)
+        return utterance.ends_sentence
 
     def _emit_interim(self, utterance: ActiveUtterance, response: ModelResponse) -> None:
         """Emit the text of the utterance, if it has changed."""
-        tokenizer = self._worker.tokenizer
         committed, tentative = (
-            self._replacements.in_script(text, utterance.language)
-            for text in display_text(utterance, tokenizer)
+            self._replacements.in_script(text, utterance.language) for text in utterance.text
         )
         previous_text, self._shown_text = self._shown_text, (committed, tentative)
         if self._shown_text != previous_text:
             new_tokens, self._shown_tokens = utterance.committed[self._shown_tokens :], len(utterance.committed)
-            words = utterance_words(new_tokens, utterance, tokenizer)
             self._emit(
                 Interim,
-                (utterance.start_frame + utterance.heard_frames) / FRAMES_PER_SECOND,
+                (utterance.audio.start_frame + utterance.audio.heard_frames) / FRAMES_PER_SECOND,
                 response,
                 committed=committed,
                 tentative=tentative,
                 words=tuple(
                     replace(word, text=self._replacements.in_script(word.text, utterance.language))
-                    for word in words
+                    for word in utterance.words(new_tokens)
                 ),
             )
 
     def _partial_request(self, utterance: ActiveUtterance, chunk: EncoderChunk) -> PartialRequest:
         return PartialRequest(
-            encoder=utterance.encoder,
+            encoder=utterance.audio.encoder,
             chunk=chunk,
             committed=tuple(token.token for token in utterance.committed),
             draft_tokens=utterance.tentative,
@@ -364,9 +355,9 @@ class Stream:
 
     def _speech_of(self, utterance: ActiveUtterance, n_positions: int) -> NDArray[np.bool_]:
         """Return of each position of an utterance whether it holds speech, as far as that is known."""
-        samples = utterance.start_sample + SAMPLES_PER_POSITION * np.arange(n_positions)
+        samples = utterance.audio.start_sample + SAMPLES_PER_POSITION * np.arange(n_positions)
         chunks = samples // CHUNK_SAMPLES
-        first, end = utterance.start_sample // CHUNK_SAMPLES, self._speech_probs.end
+        first, end = utterance.audio.start_sample // CHUNK_SAMPLES, self._speech_probs.end
         known = chunks[chunks < end] - first
         return self._speech_probs.between(first, end)[known] >= self._worker.options.vad_options().threshold
 

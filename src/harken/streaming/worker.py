@@ -16,7 +16,7 @@ from harken.audio import stream_audio
 from harken.contract import Backend, Features, Floats, StreamingEncoderState
 from harken.decoding import DecodeStats, PartialHypothesis, PartialWindow, decode_partial
 from harken.results import Segment
-from harken.streaming.utterance import EncoderChunk
+from harken.streaming.utterance_audio import EncoderChunk
 from harken.transcribe import RecordingTranscriber, Scheduler, WindowDecoder
 from harken.transcribe.language_id import LanguageProbabilities
 
