@@ -15,7 +15,7 @@ the result does not depend on how the samples of the stream were split into bloc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -182,7 +182,7 @@ class Endpointer:
 
 
 class SnrEstimator:
-    """The recent signal-to-noise ratio of a stream, independent of how the samples were split into blocks.
+    """The recent signal-to-noise ratio of a stream.
 
     The power of speech is that of the chunks with a high speech probability; the power of noise is that of the softest
     tenth of all chunks. Gaps between words suffice for that, so it needs no pauses. (The percentile of Martin 2001,
@@ -191,26 +191,20 @@ class SnrEstimator:
     """
 
     def __init__(self) -> None:
-        self._pending_samples = np.empty(0, np.float32)
         self._level_histogram = np.zeros(_HISTOGRAM_BINS)
         self._speech_power = self._speech_weight = 0.0
         self._speech_chunks = 0
 
-    def feed(self, samples: Floats, probabilities: Iterable[float]) -> None:
-        """Take the next samples.
-
-        Parameters
-        ----------
-        samples : ndarray of shape (samples,), float32, 16 kHz, in [-1, 1]
-        probabilities : iterable of float
-            Speech probability of each chunk that they complete, as `SpeechDetector.feed` returns them.
-        """
-        pending = np.concatenate([self._pending_samples, samples])
-        complete = len(pending) // CHUNK_SAMPLES * CHUNK_SAMPLES
-        self._pending_samples = pending[complete:].copy()
-        chunks = pending[:complete].reshape(-1, CHUNK_SAMPLES)
-        for chunk, probability in zip(chunks, probabilities, strict=True):
-            self._add_chunk(_power(chunk), probability)
+    def feed(self, chunk: Floats, probability: float) -> None:
+        """Take the next `CHUNK_SAMPLES`, float32 in [-1, 1], and their speech probability."""
+        power = _power(chunk)
+        if power > _POWER_FLOOR:  # digital silence between words says nothing about the noise in them
+            self._level_histogram *= _DECAY
+            self._level_histogram[round(-10 * float(np.log10(power)))] += 1
+        if probability >= _SPEECH_THRESHOLD:
+            self._speech_power = _DECAY * self._speech_power + power
+            self._speech_weight = _DECAY * self._speech_weight + 1
+            self._speech_chunks += 1
 
     @property
     def snr_db(self) -> float | None:
@@ -222,15 +216,6 @@ class SnrEstimator:
         noise_power = 10 ** ((float(noise_bin) - (_HISTOGRAM_BINS - 1)) / 10)
         speech_power = self._speech_power / self._speech_weight
         return 10 * float(np.log10(max(speech_power / noise_power - 1, 0.1)))
-
-    def _add_chunk(self, power: float, probability: float) -> None:
-        if power > _POWER_FLOOR:  # digital silence between words says nothing about the noise in them
-            self._level_histogram *= _DECAY
-            self._level_histogram[round(-10 * float(np.log10(power)))] += 1
-        if probability >= _SPEECH_THRESHOLD:
-            self._speech_power = _DECAY * self._speech_power + power
-            self._speech_weight = _DECAY * self._speech_weight + 1
-            self._speech_chunks += 1
 
 
 def is_noisy(snr_db: float | None, was_noisy: bool) -> bool:

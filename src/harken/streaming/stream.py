@@ -162,7 +162,8 @@ class Stream:
             yield from self._run_updates_until(end)
             self._now_sample = end
             self._speech_probs.add(np.array([probability], np.float32))
-            self._snr.feed(self._samples.between(start, end), [probability] * (end - start == CHUNK_SAMPLES))
+            if end - start == CHUNK_SAMPLES:
+                self._snr.feed(self._samples.between(start, end), probability)
             self._silence_start_frame = self._endpointer.silence_start_frame
             yield from self._handle(self._endpointer.feed(probability, sentence_ended=self._sentence_ended))
             needed_frame = self._endpointer.earliest_needed_frame
