@@ -179,7 +179,7 @@ def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | No
         numbers, prompts = range(features.n_windows), [PROMPT] * features.n_windows
         session = backend.open_session(features, numbers, len(PROMPT) + steps)
         logits = session.extend(prompts)
-        found = [DecodedRow(len(PROMPT), steps, WindowEnd(EOT)) for _ in numbers]
+        found = [DecodedRow(PROMPT, steps, WindowEnd(EOT)) for _ in numbers]
         drafts = None
         if assistant is not None:
             context = DraftContext(

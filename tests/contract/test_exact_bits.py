@@ -24,7 +24,7 @@ from harken.backends.native import decoder as native_decoder
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
 from harken.contract import Backend, Features, Floats, Session
 from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest
-from harken.decoding.generate import STEPS_AT_ONCE, Row, WindowEnd, generate, pick_best, prefill
+from harken.decoding.generate import STEPS_AT_ONCE, Row, WindowEnd, generate, pick_best
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.types import Step
 from real_models import recognizer
@@ -170,10 +170,10 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
     def decode(at_once: bool) -> tuple[list[Row], list[tuple[int, int, int, float]], int]:
         session, steps = backend.open_session(features, range(3), CAPACITY), []
         rows = [
-            Row(len(PROMPT), limit, WindowEnd(rules.eot), speech_end=end)
+            Row(PROMPT, limit, WindowEnd(rules.eot), speech_end=end)
             for limit, end in zip(limits, speech_ends, strict=True)
         ]
-        logits, _ = prefill(session, [PROMPT] * 3, [()] * 3, 0, [None] * 3)
+        logits = session.extend([PROMPT] * 3)
 
         def observe(step: Step) -> None:
             steps.append((step.row, step.index, step.token, step.logprob))

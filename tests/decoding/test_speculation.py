@@ -74,7 +74,7 @@ def decode_rows(
     session = session or FakeSession(script, range(len(limits)))
     logits = session.extend([[0]] * len(limits))
     drafts = open_drafts(*generators)
-    rows = [Row(1, limit, WindowEnd(EOT)) for limit in limits]
+    rows = [Row((0,), limit, WindowEnd(EOT)) for limit in limits]
     with patch.object(speculation, "MAX_DRAFT_TOKENS", most):
         forwards = generate(
             session, rows, logits, unrestricted_rules(), pick_best, observe=observe, draft_session=drafts

@@ -173,7 +173,6 @@ def decode(
     loop_rule = (
         LoopRule(tokenizer.decode, tokenizer.eot, max_compression_ratio) if max_compression_ratio else None
     )
-    prompts = [window.prompt for window in windows]
     n_ctx = backend.dims.n_text_ctx
     session = backend.open_session(
         features, [window.window_index for window in windows], n_ctx, attention=attention
@@ -184,12 +183,11 @@ def decode(
         return copy_attention(session, row, slice(-n_tokens, None), n_word_heads)
 
     capture = copy_last if attention else no_attention
-    sot_offsets = [len(prompt) - 1 - prompt.index(tokenizer.sot) for prompt in prompts]
     n_samples = strategy.best_of if isinstance(strategy, Sample) else 1
     row_windows = [window for window in windows for _ in range(n_samples)]
     rows = [
         Row(
-            len(window.prompt),
+            window.prompt,
             min(n_ctx // 2, n_ctx + 1 - len(window.prompt)),
             WindowEnd(logit_rules.eot, loop_rule),
             speech_end=window.speech_end,
@@ -209,13 +207,7 @@ def decode(
         most = {i: row.max_draft for i, row in enumerate(rows)}
         for i, draft in draft_session.propose(dict.fromkeys(most, ()), most, behind_prompt=True).items():
             rows[i].draft = draft
-    logits, no_speech_probs = prefill(
-        session,
-        prompts,
-        [row.draft for row in rows[::n_samples]],
-        tokenizer.no_speech,
-        sot_offsets,
-    )
+    logits, no_speech_probs = prefill(session, rows[::n_samples], tokenizer.sot, tokenizer.no_speech)
 
     n_sampled = 0
 
@@ -258,7 +250,7 @@ def decode(
     stats = DecodeStats(
         windows=len(windows),
         forwards=1 + forwards,
-        prompt_tokens=sum(map(len, prompts)),
+        prompt_tokens=sum(len(window.prompt) for window in windows),
         sampled_tokens=n_sampled,
         undrafted_windows=len(windows)
         if draft_context and draft_context.has_source and not draft_session

@@ -186,8 +186,8 @@ class Row:
 
     Parameters
     ----------
-    prompt_length : int
-        Number of tokens that the model has read before the first token to pick, committed ones included.
+    prompt : tuple of int
+        Tokens that the model reads before the first token to pick, committed ones included.
     limit : int
         Most tokens to pick.
     stopping : StoppingCriterion
@@ -207,7 +207,7 @@ class Row:
         Cross-attention that picked each token, of the alignment heads and of the word heads, if it was captured.
     """
 
-    prompt_length: int
+    prompt: tuple[int, ...]
     limit: int
     stopping: StoppingCriterion
     committed: tuple[int, ...] = ()
@@ -227,7 +227,7 @@ class Row:
     @property
     def n_read(self) -> int:
         """Number of tokens that the session is to keep: all but the last one picked, which is still to be read."""
-        return self.prompt_length + max(0, len(self.tokens) - 1)
+        return len(self.prompt) + max(0, len(self.tokens) - 1)
 
     def positions(self) -> range:
         """Return the indices of the tokens to pick: one for each draft token, and the one behind them."""
@@ -257,46 +257,36 @@ class Row:
         return Hypothesis.from_picked(self.tokens, self.logprobs, eot, self.attention)
 
 
-def prefill(
-    session: Session,
-    prompts: Sequence[Sequence[int]],
-    drafts: Sequence[Sequence[int]],
-    no_speech: int,
-    sot_offsets: Sequence[int | None],
-) -> tuple[Logits, list[float]]:
+def prefill(session: Session, rows: Sequence[Row], sot: int, no_speech: int) -> tuple[Logits, list[float]]:
     """Read the prompt and the draft of every row in one forward pass.
 
     Parameters
     ----------
     session : Session
-        Rows that have read nothing.
-    prompts : sequence of sequence of int
-    drafts : sequence of sequence of int
-        Tokens to read behind each prompt, maybe none.
-    no_speech : int
-        Id of <|nospeech|>.
-    sot_offsets : sequence of int or None
-        Number of tokens behind <|startoftranscript|> in each prompt; None for a row whose no-speech probability is not
-        wanted.
+        The rows, which have read nothing.
+    rows : sequence of Row
+    sot, no_speech : int
+        Ids of <|startoftranscript|> and <|nospeech|>.
 
     Returns
     -------
     logits : Logits
         Behind the last token of each prompt and each token of its draft.
     no_speech_probs : list of float
-        Probability of <|nospeech|> right after <|startoftranscript|>, for each row with an offset.
+        Probability of <|nospeech|> right after <|startoftranscript|>, for each row without committed tokens.
     """
-    unread = [(*prompt, *draft) for prompt, draft in zip(prompts, drafts, strict=True)]
-    n_logits = [(offset or 0) + len(draft) + 1 for offset, draft in zip(sot_offsets, drafts, strict=True)]
+    unread = [(*row.prompt, *row.draft) for row in rows]
+    firsts = [len(row.prompt) - 1 if row.committed else row.prompt.index(sot) for row in rows]
+    n_logits = [len(tokens) - first for tokens, first in zip(unread, firsts, strict=True)]
     last_n = max(n_logits)
     logits = session.extend(unread, last_n)
     ends = np.cumsum([min(last_n, len(tokens)) for tokens in unread]).tolist()
-    sots = [end - n for end, n, offset in zip(ends, n_logits, sot_offsets, strict=True) if offset is not None]
+    sots = [end - n for end, n, row in zip(ends, n_logits, rows, strict=True) if not row.committed]
     no_speech_probs = logits.select_positions(sots).probability(no_speech).tolist() if sots else []
     positions = [
         position
-        for end, draft in zip(ends, drafts, strict=True)
-        for position in range(end - len(draft) - 1, end)
+        for end, row in zip(ends, rows, strict=True)
+        for position in range(end - len(row.draft) - 1, end)
     ]
     return logits.select_positions(positions), no_speech_probs
 

@@ -195,23 +195,14 @@ def _decode(
     criteria = [AlignAttStop(logit_rules.eot, window) for window in windows]
     rows = [_make_row(criterion, n_ctx) for criterion in criteria]
     drafted = sum(len(row.draft) for row in rows)
-    logits, no_speech_probs = prefill(
-        session,
-        [(*window.prompt, *window.committed) for window in windows],
-        [row.draft for row in rows],
-        tokenizer.no_speech,
-        [
-            None if window.committed else len(window.prompt) - 1 - window.prompt.index(tokenizer.sot)
-            for window in windows
-        ],
-    )
+    logits, no_speech_probs = prefill(session, rows, tokenizer.sot, tokenizer.no_speech)
     if not may_end:
         logits.suppress_tokens(np.array([logit_rules.eot]))
     forwards = 1 + generate(session, rows, logits, logit_rules, pick_best, stop_by_attention=True)
     stats = DecodeStats(
         windows=len(rows),
         forwards=forwards,
-        prompt_tokens=sum(row.prompt_length for row in rows),
+        prompt_tokens=sum(len(row.prompt) for row in rows),
         sampled_tokens=sum(len(row.tokens) for row in rows),
         drafted=drafted,
         accepted=sum(row.n_matched for row in rows),
@@ -234,10 +225,10 @@ def _decode(
 def _make_row(criterion: AlignAttStop, n_text_ctx: int) -> Row:
     """Make the row of a window; its limit is what fits the context and could be spoken in the time."""
     window = criterion.window
-    prompt_length = len(window.prompt) + len(window.committed)
+    prompt = (*window.prompt, *window.committed)
     max_tokens = EXTRA_TOKENS + MAX_TOKENS_PER_SECOND * window.n_positions // POSITIONS_PER_SECOND
-    limit = max(0, min(n_text_ctx - prompt_length, max_tokens - len(window.committed)))
-    return Row(prompt_length, limit, criterion, committed=window.committed, draft=window.draft_tokens[:limit])
+    limit = max(0, min(n_text_ctx - len(prompt), max_tokens - len(window.committed)))
+    return Row(prompt, limit, criterion, committed=window.committed, draft=window.draft_tokens[:limit])
 
 
 class AlignAttStop:
@@ -272,7 +263,7 @@ class AlignAttStop:
         self.reached_eot = token == self.eot
         n_repeated = repetition_length((*row.committed, *row.tokens), STREAMED_REPEATS)
         if not (self.reached_eot or n_repeated):
-            read = attention[:, : row.prompt_length + len(row.tokens)]
+            read = attention[:, : len(row.prompt) + len(row.tokens)]
             position = int(self._alignment.last_row(read).argmax())
             too_far_ahead = position >= self.window.n_positions - self.window.frame_threshold
             too_far_back = position < self._max_attended - REWIND_THRESHOLD
@@ -282,7 +273,7 @@ class AlignAttStop:
                 self._last_attended = position
                 return None
         n_kept = max(0, len(row.tokens) - n_repeated)
-        attention = attention[:, : row.prompt_length + n_kept]
+        attention = attention[:, : len(row.prompt) + n_kept]
         attended = alignment_matrix(attention, self.window.n_positions, n_kept + 1).argmax(axis=1)
         self.attended_positions = np.maximum.accumulate(attended)
         self.attention = attention[:, -(n_kept + 1) :].copy()
