@@ -11,6 +11,7 @@ from harken.contract import Backend, Features
 from harken.decoding.beam import beam_search
 from harken.decoding.generate import (
     LoopRule,
+    Pick,
     Row,
     WindowEnd,
     compression_ratio,
@@ -31,35 +32,11 @@ from harken.decoding.types import (
     Sample,
     Step,
     Strategy,
+    Window,
     copy_attention,
     no_attention,
 )
 from harken.text import Tokenizer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """One window to decode.
-
-    Parameters
-    ----------
-    window_index : int
-        Index among the encoded windows.
-    prompt : tuple of int
-        From `harken.decoding.decode_windows.make_prompt`.
-    seed : tuple of int
-        Seed of sampling; equal seeds give equal samples, whatever else is in the batch.
-    draft_tokens : tuple of int
-        Tokens of an earlier attempt at the same audio, a source of drafts.
-    speech_end : int or None
-        Timestamp before which no segment may be empty (see `LogitRules.banned`).
-    """
-
-    window_index: int
-    prompt: tuple[int, ...]
-    seed: tuple[int, ...] = (0,)
-    draft_tokens: tuple[int, ...] = ()
-    speech_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,11 +174,7 @@ def decode(
     draft_session: DraftSession | None = None
     if draft_context is not None and not isinstance(strategy, Beam):
         draft_session = draft_context.open_draft_session(
-            [window.window_index for window in row_windows],
-            [window.prompt for window in row_windows],
-            [window.draft_tokens for window in row_windows],
-            logit_rules,
-            sampling=isinstance(strategy, Sample),
+            row_windows, logit_rules, sampling=isinstance(strategy, Sample)
         )
     if draft_session and isinstance(strategy, Greedy):
         most = {i: row.max_draft for i, row in enumerate(rows)}
@@ -221,17 +194,15 @@ def decode(
             session, logits, logit_rules, strategy, rows, count, capture, loop_rule=loop_rule
         )
     else:
+        pick: Pick = pick_best
+        greedy = logit_rules.greedy if backend.capabilities.picks_best else None
         if isinstance(strategy, Sample):
             seeds = [(*window.seed, sample) for window in windows for sample in range(n_samples)]
-            pick, greedy = (
-                pick_sample(strategy.temperature, [np.random.default_rng(seed) for seed in seeds]),
-                None,
-            )
+            generators = [np.random.default_rng(seed) for seed in seeds]
+            pick, greedy = pick_sample(strategy.temperature, generators), None
             window_of_row = [i for i in range(len(windows)) for _ in range(n_samples)]
             session.reorder(window_of_row)
             logits = logits.select_positions(window_of_row)
-        else:
-            pick, greedy = pick_best, logit_rules.greedy if backend.capabilities.picks_best else None
         forwards = generate(
             session,
             rows,

@@ -27,7 +27,7 @@ from harken.decoding.candidate_generator import (
 )
 from harken.decoding.draft_controller import AcceptanceCounter, DraftController
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.types import DecodeStats
+from harken.decoding.types import DecodeStats, Window
 
 MAX_DRAFT_TOKENS = 15
 """Most tokens that are drafted before they are verified.
@@ -76,7 +76,7 @@ class SpeculativeDecoder:
     def detail(self) -> str:
         """Description of the source of drafts, for people."""
         if self.assistant is None:
-            return "n-grams of the text so far and the prompt" if self.ngram else "none but known texts"
+            return "n-grams of the text so far and the prompt"
         dims, shared = self.assistant.backend.dims, self.assistant.shares_encoder
         encoder = "the model's encoder" if shared else "an encoder of its own"
         layers = f"{dims.n_text_layer} layer{'' if dims.n_text_layer == 1 else 's'}"
@@ -132,34 +132,25 @@ class DraftContext:
         return self.encode(self.speculative_decoder.assistant)
 
     def open_draft_session(
-        self,
-        row_windows: Sequence[int],
-        prompts: Sequence[Sequence[int]],
-        previous_hypotheses: Sequence[Sequence[int]],
-        logit_rules: LogitRules,
-        *,
-        sampling: bool = False,
+        self, row_windows: Sequence[Window], logit_rules: LogitRules, *, sampling: bool = False
     ) -> DraftSession | None:
         """Open drafting for the rows of one decode; return None if there is nothing to draft from.
 
         Parameters
         ----------
-        row_windows : sequence of int
-            Window of each row.
-        prompts : sequence of sequence of int
-            Prompt of each row.
-        previous_hypotheses : sequence of sequence of int
-            An earlier hypothesis of each row, empty if there is none.
+        row_windows : sequence of Window
+            That of each row.
         logit_rules : LogitRules
         sampling : bool
             Whether tokens are sampled, rather than picked greedily.
         """
         decoder = self.speculative_decoder
         statistics = decoder.sampling if sampling else decoder.greedy
+        prompts = [window.prompt for window in row_windows]
         generators: list[_CalibratedGenerator] = []
-        if any(previous_hypotheses):
+        if any(window.draft_tokens for window in row_windows):
             lookup = PromptLookup(
-                previous_hypotheses,
+                [window.draft_tokens for window in row_windows],
                 same_audio=True,
                 min_ngram_size=1,
                 confidence=0.9,
@@ -172,7 +163,11 @@ class DraftContext:
             generators.append(_CalibratedGenerator(lookup, statistics.ngram))
         if decoder.assistant:
             assisted = AssistedCandidateGenerator(
-                decoder.assistant.backend, lambda: self.assistant_features, row_windows, prompts, logit_rules
+                decoder.assistant.backend,
+                lambda: self.assistant_features,
+                [window.window_index for window in row_windows],
+                prompts,
+                logit_rules,
             )
             generators.append(_CalibratedGenerator(assisted, statistics.assistant, needs_setup=True))
         if not generators:
