@@ -163,7 +163,8 @@ class RecordingTranscriber:
 
         It may have to wait for an active one, or the last minutes had no speech.
         """
-        if self.finished or (self._chains and not (self.parallel and self._language_is_known)):
+        language_is_known = self.language is not None or self.options.multilingual
+        if self.finished or (self._chains and not (self.parallel and language_is_known)):
             return None
         frame_source = self._next_frame_source()
         if frame_source is None:
@@ -196,7 +197,8 @@ class RecordingTranscriber:
                 if not outcome:
                     return window
                 chain.take(outcome)
-                self._restore_language(outcome.language)
+                self.language, self.language_probability = outcome.language.code, outcome.language.probability
+                self.language_posterior = outcome.language.posterior
                 self._forget_language_of_window(chain)
         except AudioError as failure:
             self.failure, chain.ended = failure, True
@@ -285,10 +287,6 @@ class RecordingTranscriber:
         if self._journal:
             self._journal.close()
 
-    @property
-    def _language_is_known(self) -> bool:
-        return self.language is not None or self.options.multilingual
-
     def _next_frame_source(self) -> FrameSource | None:
         """Return the next frame source; None behind the last, or after minutes without speech."""
         self.reads_on = False
@@ -315,11 +313,6 @@ class RecordingTranscriber:
             self._windows, self.options.clips, self._window_frames, apart=apart
         ):
             yield PackedSpeech(self._windows, spans) if spans else None
-
-    def _restore_language(self, language: LanguageState) -> None:
-        """Set the language to that of a window of the journal."""
-        self.language, self.language_probability = language.code, language.probability
-        self.language_posterior = language.posterior
 
     def _forget_language_of_window(self, chain: WindowChain) -> None:
         if not self.parallel:  # else other chains may have gone on, and changed the language of the recording
