@@ -407,7 +407,7 @@ class Recognizer:
                 window_decoder,
                 blocks,
                 callbacks_by_index.get(index, callbacks),
-                draft=drafts.get(index, draft),
+                draft=window_decoder.encode_text(" ".join((drafts.get(index, draft) or "").split())),
                 journal=self._make_journal(journals[index], audio, options) if index in journals else None,
             )
             for index, (audio, (blocks, _)) in enumerate(zip(audios, heard, strict=True))

@@ -264,7 +264,7 @@ def final_pass(window_decoder: WindowDecoder, requests: Sequence[FinalRequest]) 
         RecordingTranscriber(
             window_decoder,
             stream_audio(request.samples),
-            draft_tokens=request.draft_tokens,
+            draft=request.draft_tokens,
             previous_tokens=request.context_tokens,
             languages=request.languages,
         )

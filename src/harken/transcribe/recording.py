@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -44,14 +44,12 @@ class RecordingTranscriber:
     blocks : iterator of ndarray
         Samples of the recording, mono float32 at 16 kHz.
     callbacks : Callbacks or None
-    draft_tokens : tuple of int
-        Tokens expected at the beginning: the draft of the first window.
+    draft : sequence of int
+        Text tokens that the recording is expected to have: drafts of all windows.
     previous_tokens : tuple of int
         Text tokens before the recording, for the prompt.
     languages : mapping or None
         Of an utterance of a stream, `language_posterior` of the one before it; empty for the first one.
-    draft : str or None
-        Text that the recording is expected to have: drafts of all windows.
     journal : Journal or None
         Windows that an earlier process has decoded, and where those decoded now are written.
 
@@ -87,10 +85,9 @@ class RecordingTranscriber:
         blocks: Iterator[Floats],
         callbacks: Callbacks | None = None,
         *,
-        draft_tokens: tuple[int, ...] = (),
+        draft: Sequence[int] = (),
         previous_tokens: tuple[int, ...] = (),
         languages: LanguageProbabilities | None = None,
-        draft: str | None = None,
         journal: Journal | None = None,
     ) -> None:
         self.window_decoder, self.options = window_decoder, window_decoder.options
@@ -124,9 +121,7 @@ class RecordingTranscriber:
         # Clips share what they have read; windows that are conditioned on one another wait for one another.
         self.parallel = self._segmenter is not None and not self.options.condition_on_previous_text
         self._chains: deque[WindowChain] = deque()
-        self._draft_tokens = draft_tokens
-        known_tokens = window_decoder.encode_text(" ".join((draft or "").split()))
-        self._known_text = KnownText(known_tokens, window_decoder.backend.dims.n_text_ctx) if draft else None
+        self._known_text = KnownText(draft, window_decoder.backend.dims.n_text_ctx) if draft else None
         self._journal = journal
         self._n_chains_opened = 0
         self._exhausted = self.reads_on = False
@@ -179,11 +174,9 @@ class RecordingTranscriber:
                 SegmentMaker(self.window_decoder, frame_source, self._segmenter),
                 context,
                 index=self._n_chains_opened,
-                draft_tokens=self._draft_tokens,
                 known_text=self._known_text,
             )
         )
-        self._draft_tokens = ()
         self._n_chains_opened += 1
         return self._chains[-1]
 

@@ -110,7 +110,7 @@ class WindowOutcome:
 class KnownText:
     """A text that a recording is expected to have, as a source of drafts, and how far it has been spoken.
 
-    It may be a script, an old transcript, or subtitles.
+    It may be a script, an old transcript, subtitles, or what a stream has written of an utterance.
 
     Parameters
     ----------
@@ -148,8 +148,7 @@ class WindowChain:
 
     Speech of a window that no word covers is decoded again, as windows of its own, before the next one.
 
-    Its windows are read from the frame source of the maker of its segments. The draft tokens are expected in its first
-    window, a known text in the whole recording.
+    Its windows are read from the frame source of the maker of its segments. A known text is of the whole recording.
 
     Attributes
     ----------
@@ -171,12 +170,12 @@ class WindowChain:
         context: ChainContext,
         *,
         index: int,
-        draft_tokens: tuple[int, ...] = (),
         known_text: KnownText | None = None,
     ) -> None:
         self._maker, self._context = maker, context
         self._frame_source, self._options = maker.frame_source, maker.decoder.options
-        self.index, self._draft_tokens, self._known_text = index, draft_tokens, known_text
+        self.index, self._known_text = index, known_text
+        self._draft_tokens: tuple[int, ...] = ()
         self.offset, self._content_frames = 0, 0
         self._filling: GapFilling | None = None
         self._outcomes: list[WindowOutcome] = []
