@@ -7,7 +7,7 @@ silence once it reaches the limit.
 Utterances are the regions of `harken.audio.vad`, reported while they happen. Speech probabilities go in one by one, so
 the result does not depend on how the samples of the stream were split into blocks::
 
-    endpointer = Endpointer(VadOptions(), sentence_pause_s=0.5, pause_s=1.0)
+    endpointer = Endpointer(VadOptions(), sentence_pause_s=0.5, pause_s=1.0, max_utterance_frames=2500)
     for probability in detector.feed(samples):
         for endpoint in endpointer.feed(probability, sentence_ended=text.endswith(".")):
             ...
@@ -24,9 +24,6 @@ from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechRegion, VadOpti
 from harken.contract import Floats
 from harken.streaming.config import MIN_PAUSE_S
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
-
-MAX_UTTERANCE_FRAMES = 29 * FRAMES_PER_SECOND
-"""Leaves room for some silence after the utterance in one window."""
 
 NOISY_DB = 10.0
 """Ratio below which a stream is noisy. In clean streams shorter windows cost words."""
@@ -100,12 +97,7 @@ class Endpointer:
     """
 
     def __init__(
-        self,
-        vad: VadOptions,
-        *,
-        sentence_pause_s: float,
-        pause_s: float,
-        max_utterance_frames: int = MAX_UTTERANCE_FRAMES,
+        self, vad: VadOptions, *, sentence_pause_s: float, pause_s: float, max_utterance_frames: int
     ) -> None:
         self._pauses_s = {"sentence": sentence_pause_s, "silence": pause_s}
         self._max_utterance_frames = max_utterance_frames
