@@ -74,8 +74,12 @@ def plain_rules(*, blank: bool = False) -> LogitRules:
     return make_logit_rules(TOKENIZER, timestamps=False, suppress_tokens=(), suppress_blank=blank)
 
 
+NO_SPEECH = np.zeros(0, bool)
+
+
 def partial(committed: Sequence[int] = (), draft: Sequence[int] = (), **options: Any) -> PartialWindow:
-    given = {"window_index": 0, "prompt": PROMPT, "n_positions": POSITIONS, "frame_threshold": 0, **options}
+    given = {"window_index": 0, "prompt": PROMPT, "n_positions": POSITIONS, "frame_threshold": 0}
+    given |= {"speech": NO_SPEECH, **options}
     tokens = {"committed": tuple(committed), "draft_tokens": tuple(draft), "committed_end": 10 * len(committed)}
     return PartialWindow(**tokens, **given)
 
@@ -247,6 +251,8 @@ def partial_windows(draw: st.DrawFn) -> PartialWindow:
         draft_tokens=tuple(draw(st.lists(anything, max_size=30))),
         n_positions=draw(st.integers(8, LENGTHS[window.window_index])),
         frame_threshold=draw(st.integers(0, 4)),
+        committed_end=0,
+        speech=NO_SPEECH,
     )
 
 

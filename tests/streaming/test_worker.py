@@ -90,8 +90,15 @@ def partial_request(
 ) -> PartialRequest:
     mel = np.full((DIMS.n_mels, frames), encoder, np.float32)
     chunk = EncoderChunk(mel=mel, final_frames=final_frames, positions=100, frame_threshold=0)
-    given = {"committed": (), "draft_tokens": (), "context_tokens": (), "language": "en"}
-    return PartialRequest(encoder=encoder, chunk=chunk, **given | fields)
+    given = {
+        "committed": (),
+        "draft_tokens": (),
+        "context_tokens": (),
+        "language": "en",
+        "previous_language": None,
+    }
+    silent = {"committed_end": 0, "speech": np.zeros(0, bool)}
+    return PartialRequest(encoder=encoder, chunk=chunk, **given | silent | fields)
 
 
 def worker(backend: Backend, **options: object) -> ModelWorker:

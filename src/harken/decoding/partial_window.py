@@ -66,8 +66,8 @@ class PartialWindow:
         that the text ends by itself.
     committed_end : int
         Position at which the committed tokens end.
-    speech : ndarray of shape (up to n_positions,), bool, or None
-        True at the positions that hold speech, as far as it is known; None if it is not.
+    speech : ndarray of shape (up to n_positions,), bool
+        True at the positions that hold speech, as far as it is known.
     """
 
     window_index: int
@@ -76,8 +76,8 @@ class PartialWindow:
     draft_tokens: tuple[int, ...]
     n_positions: int
     frame_threshold: int
-    committed_end: int = 0
-    speech: NDArray[np.bool_] | None = None
+    committed_end: int
+    speech: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def decode_partial(
 def _ends_too_early(window: PartialWindow, hypothesis: PartialHypothesis) -> bool:
     """Return whether there is speech behind a text that ended by itself; speech without any text may be noise."""
     has_text = bool(window.committed or hypothesis.tokens)
-    if window.speech is None or not hypothesis.reached_eot or not has_text:
+    if not hypothesis.reached_eot or not has_text:
         return False
     end = int(hypothesis.attended_positions[-2]) if hypothesis.tokens else window.committed_end
     return int(window.speech[end + TOKEN_POSITIONS :].sum()) >= MIN_UNHEARD_POSITIONS

@@ -300,7 +300,7 @@ class LiveSpeakers:
     def end(self, events: Iterable[Event]) -> list[Event]:
         """End the stream; return its last events with speakers, and the last corrections before them."""
         self._diarization.flush()
-        corrections = [*self._corrections(self._diarization.settled_s)]
+        corrections = [*self._corrections()]
         return [*corrections, *(labelled for event in events for labelled in self._label(event))]
 
     def _hear(self, samples: Floats) -> Iterator[Event]:
@@ -310,7 +310,7 @@ class LiveSpeakers:
             self._diarization.feed(samples[:missing])
             self._n_samples += len(samples[:missing])
             if len(samples) >= missing:
-                yield from self._corrections(self._diarization.settled_s)
+                yield from self._corrections()
             samples = samples[missing:]
 
     def _label(self, event: Event) -> Iterator[Event]:
@@ -324,8 +324,9 @@ class LiveSpeakers:
             self._unsettled.append(segment)
             yield replace(event, audio_s=segment.end_s, segment=segment)
 
-    def _corrections(self, settled_s: float) -> Iterator[Event]:
+    def _corrections(self) -> Iterator[Event]:
         """Yield an event for each segment with other speakers than before; those of settled words stay."""
+        settled_s = self._diarization.settled_s
         attribution = SpeakerAttribution(self._diarization.turns, self._encode)
         corrected = [attribution.corrected(segment, settled_s) for segment in self._unsettled]
         for before, segment in zip(self._unsettled, corrected, strict=True):

@@ -67,7 +67,7 @@ class PartialRequest:
     previous_language : str or None
         Code of the language of the stream before it.
     committed_end : int
-    speech : ndarray of shape (positions,), bool, or None
+    speech : ndarray of shape (positions,), bool
         As for `harken.decoding.PartialWindow`.
     """
 
@@ -77,9 +77,9 @@ class PartialRequest:
     draft_tokens: tuple[int, ...]
     context_tokens: tuple[int, ...]
     language: str | None
-    previous_language: str | None = None
-    committed_end: int = 0
-    speech: NDArray[np.bool_] | None = None
+    previous_language: str | None
+    committed_end: int
+    speech: NDArray[np.bool_]
 
 
 ModelRequest = PartialRequest | FinalRequest
