@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from harken.contract import (
@@ -249,8 +249,9 @@ class AssistedCandidateGenerator:
         logit_rules: LogitRules,
     ) -> None:
         self._backend, self._features, self._logit_rules = backend, features, logit_rules
-        self._row_windows = row_windows
-        self._rows = {row: _AssistantRow(prompt) for row, prompt in enumerate(prompts)}
+        self._row_windows, self._prompts = row_windows, prompts
+        self._seen: dict[int, list[int]] = {row: [] for row in range(len(prompts))}
+        """Tokens that the assistant has read, of each row that has not ended."""
         self._session: Session | None = None
         self.forwards = 0
 
@@ -280,7 +281,7 @@ class AssistedCandidateGenerator:
                 builder.next_input if tokens else [] for builder, tokens in zip(builders, unread, strict=True)
             ]
             for request, tokens in zip(requests, unread, strict=True):
-                self._rows[request.row].seen_tokens += tokens
+                self._seen[request.row] += tokens
         return [builder.draft_tokens for builder in builders]
 
     def _draft_in_one_call(
@@ -299,48 +300,28 @@ class AssistedCandidateGenerator:
         self.forwards += len(ids)
         for token, logprob in zip(ids[:, 0].tolist(), logprobs[:, 0].tolist(), strict=True):
             builder.add(token, math.exp(logprob), self._logit_rules.eot)
-        self._rows[request.row].seen_tokens += ids[:-1, 0].tolist()
+        self._seen[request.row] += ids[:-1, 0].tolist()
 
     def _drop_finished_rows(self, session: Session, rows: Sequence[int]) -> None:
         """Drop the rows that have ended."""
-        session_rows = list(self._rows)
+        session_rows = list(self._seen)
         if session_rows != rows:
             session.reorder([session_rows.index(row) for row in rows])
-            self._rows = {row: self._rows[row] for row in rows}
+            self._seen = {row: self._seen[row] for row in rows}
 
     def _rewind_to_accepted(self, session: Session, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Rewind the session to the tokens that were accepted, and return the unread ones of each requested row."""
         unread: list[list[int]] = []
         lengths: list[int] = []
         for request in requests:
-            row = self._rows[request.row]
-            tokens = [*row.prompt, *request.prefix]
-            n_matched = common_prefix_length(row.seen_tokens[row.n_accepted :], tokens[row.n_accepted :])
+            tokens = [*self._prompts[request.row], *request.prefix]
             # The last token is read again even if it was read before, for the logits behind it.
-            row.n_accepted = min(row.n_accepted + n_matched, len(tokens) - 1)
-            lengths.append(row.n_accepted)
-            unread.append(tokens[row.n_accepted :] if request.max_tokens else [])
-            row.seen_tokens = tokens if request.max_tokens else row.seen_tokens[: row.n_accepted]
+            n_accepted = min(common_prefix_length(self._seen[request.row], tokens), len(tokens) - 1)
+            lengths.append(n_accepted)
+            unread.append(tokens[n_accepted:] if request.max_tokens else [])
+            self._seen[request.row] = tokens if request.max_tokens else tokens[:n_accepted]
         session.rewind(lengths)
         return unread
-
-
-@dataclass(slots=True)
-class _AssistantRow:
-    """The state of the assistant in one row.
-
-    Parameters
-    ----------
-    prompt : sequence of int
-    seen_tokens : list of int
-        Tokens that it has read, the prompt included.
-    n_accepted : int
-        Number of these that are no drafts any more.
-    """
-
-    prompt: Sequence[int]
-    seen_tokens: list[int] = field(default_factory=list)
-    n_accepted: int = 0
 
 
 class _DraftBuilder:
