@@ -189,7 +189,7 @@ class Stream:
         self._utterance = self._following or self._new_utterance(utterance_start.frame)
         self._following = None
         self._shown_text, self._shown_tokens = ("", ""), len(self._utterance.committed)
-        self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND, ModelResponse())
+        self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND)
 
     def _new_utterance(self, start_frame: int) -> ActiveUtterance:
         backend = self._worker.backend
@@ -207,8 +207,8 @@ class Stream:
             self._now_sample = update_sample
             if utterance.is_complete(self._endpointer.silence_start_frame) and audio.can_skip(config):
                 utterance.skip_update(config)
-                self._emit_interim(utterance, ModelResponse())
-                self._record_load(ModelResponse())
+                self._emit_interim(utterance)
+                self._record_load()
                 continue
             audio.add_samples(self._samples.between(audio.next_sample, update_sample))
             response = yield self._partial_request(utterance, audio.next_chunk(config))
@@ -216,8 +216,8 @@ class Stream:
                 utterance.language = response.language
             if hypothesis := self._accepted(utterance, response):
                 utterance.update(hypothesis, config)
-                self._emit_interim(utterance, response)
-            self._record_load(response)
+                self._emit_interim(utterance, response.compute_s)
+            self._record_load(response.compute_s)
 
     def _end_utterance(self, utterance_end: UtteranceEnd) -> RequestGenerator:
         """Emit the final segments of the current utterance, and its end."""
@@ -239,17 +239,18 @@ class Stream:
             assert next_frame is not None, "the next utterance has begun"
             self._following = self._new_utterance(next_frame)
             committed = utterance.split(utterance_end.frame, self._following)
+        compute_s = response.compute_s
         final_segments = response.segments if exact else self._committed_segments(utterance, committed)
         if response.segments:
             self._languages = response.languages
         elif not exact and utterance.language:
             self._languages = {utterance.language: 1.0}
         for segment in final_segments:
-            self._emit(FinalSegment, segment.end_s, response, segment=replace(segment, index=self._n_segments))
+            self._emit(FinalSegment, segment.end_s, compute_s, segment=replace(segment, index=self._n_segments))
             self._n_segments += 1
         self._context_tokens = self._context_after(final_segments)
-        self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, response, reason=utterance_end.reason)
-        self._record_load(response)
+        self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, compute_s, reason=utterance_end.reason)
+        self._record_load(compute_s)
 
     def _final_request(self, utterance: ActiveUtterance, utterance_end: UtteranceEnd) -> FinalRequest | None:
         """Return the request for an exact final; None if it waits for the next part of the turn."""
@@ -321,7 +322,7 @@ class Stream:
             return False
         return utterance.ends_sentence
 
-    def _emit_interim(self, utterance: ActiveUtterance, response: ModelResponse) -> None:
+    def _emit_interim(self, utterance: ActiveUtterance, compute_s: float = 0.0) -> None:
         """Emit the text of the utterance, if it has changed."""
         committed, tentative = (
             self._replacements.in_script(text, utterance.language) for text in utterance.text
@@ -332,7 +333,7 @@ class Stream:
             self._emit(
                 Interim,
                 (utterance.audio.start_frame + utterance.audio.heard_frames) / FRAMES_PER_SECOND,
-                response,
+                compute_s,
                 committed=committed,
                 tentative=tentative,
                 words=tuple(
@@ -370,19 +371,17 @@ class Stream:
             config = config_in_noise(config) if self._noisy else config
         return apply_load_level(self._load_monitor.level, config)
 
-    def _record_load(self, response: ModelResponse) -> None:
+    def _record_load(self, compute_s: float = 0.0) -> None:
         monitor = self._load_monitor
-        if monitor.record(self._now_sample / SAMPLE_RATE, response.compute_s):
+        if monitor.record(self._now_sample / SAMPLE_RATE, compute_s):
             self._emit_load(level=monitor.level, lag_s=monitor.lag_s, detail=LOAD_LEVELS[monitor.level].detail)
 
     def _emit_load(self, **fields: Any) -> None:
-        self._emit(LoadChanged, self._now_sample / SAMPLE_RATE, ModelResponse(), **fields)
+        self._emit(LoadChanged, self._now_sample / SAMPLE_RATE, **fields)
 
     def _emit(
-        self, event_type: Callable[..., Event], audio_s: float, response: ModelResponse, **fields: Any
+        self, event_type: Callable[..., Event], audio_s: float, compute_s: float = 0.0, **fields: Any
     ) -> None:
         self.events.append(
-            event_type(
-                audio_s=audio_s, emitted_samples=self._now_sample, compute_s=response.compute_s, **fields
-            )
+            event_type(audio_s=audio_s, emitted_samples=self._now_sample, compute_s=compute_s, **fields)
         )
