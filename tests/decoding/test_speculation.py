@@ -55,6 +55,7 @@ from harken.decoding.candidate_generator import (
     AssistedCandidateGenerator,
     CandidateGenerator,
     Draft,
+    HypothesisLookup,
     PromptLookup,
 )
 from harken.decoding.draft_controller import AcceptanceCounter
@@ -413,16 +414,15 @@ def drafted(
     return [tuple(draft.tokens) for draft in drafts]
 
 
-def lookup_in(*sources: Sequence[int], **options: Any) -> PromptLookup:
-    given = {"allows": lambda prefix, token: True, "counter": AcceptanceCounter(), **options}
-    return PromptLookup(sources, **given)
+def anything_goes(prefix: Sequence[int], token: int) -> bool:
+    return True
 
 
-EARLIER, HYPOTHESIS = {"min_ngram_size": 3}, {"same_audio": True, "min_ngram_size": 1, "timestamp_begin": 1000}
+EARLIER, HYPOTHESIS = PromptLookup, partial(HypothesisLookup, timestamp_begin=1000)
 
 
 @pytest.mark.parametrize(
-    ("options", "source", "prefix", "expected"),
+    ("lookup", "source", "prefix", "expected"),
     [
         # In earlier text, and in the tokens so far.
         (EARLIER, "the cat sat", "a ca", "t sa"),
@@ -450,15 +450,15 @@ EARLIER, HYPOTHESIS = {"min_ngram_size": 3}, {"same_audio": True, "min_ngram_siz
     ],
 )
 def test_lookup_continues_as_the_source_does(
-    options: dict[str, Any], source: str, prefix: str, expected: str
+    lookup: Callable[..., PromptLookup], source: str, prefix: str, expected: str
 ) -> None:
     """Each row searches its own."""
 
     def tokens(text: str) -> list[int]:
         return [ord(char) + 1000 * char.isdigit() for char in text]
 
-    lookup = lookup_in(tokens(source), (), **options)
-    proposal, none = drafted(lookup, tokens(prefix), tokens(prefix)[:3])
+    generator = lookup([tokens(source), ()], anything_goes, AcceptanceCounter())
+    proposal, none = drafted(generator, tokens(prefix), tokens(prefix)[:3])
     assert "".join(chr(token % 1000) for token in proposal) == expected
     assert none in ((), (1000,))
 
@@ -467,9 +467,10 @@ def test_lookup_stops_at_a_banned_token_and_at_one_that_is_not_worth_verifying()
     rules = make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=[7])
     stamp = TOKENIZER.timestamp_begin
     source = (stamp, 5, 6, 7, 8)
-    lookup = lookup_in(source, (stamp, 5, TOKENIZER.sot, 6), same_audio=True, allows=rules.allows)
+    sources = [source, (stamp, 5, TOKENIZER.sot, 6)]
+    lookup = HypothesisLookup(sources, rules.allows, AcceptanceCounter(), stamp)
     assert drafted(lookup, (), [stamp], limit=9) == [(stamp, 5, 6), (5,)]
-    assert drafted(lookup, (), limit=9, verify_threshold=0.2) == [(stamp, 5)]
+    assert drafted(lookup, (), limit=9, verify_threshold=0.75) == [(stamp, 5)]
 
 
 # --- an assistant model ------------------------------------------------------------------------------------

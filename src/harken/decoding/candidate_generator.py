@@ -1,7 +1,7 @@
 """Candidate generators: cheap sources of draft tokens, which the model verifies in one forward pass.
 
-Tokens are looked up in earlier text (`PromptLookup`) or decoded by a smaller model (`AssistedCandidateGenerator`). They
-change the speed of decoding, never the text.
+Tokens are looked up in earlier text (`PromptLookup`), or in an earlier hypothesis (`HypothesisLookup`), or decoded by a
+smaller model (`AssistedCandidateGenerator`). They change the speed of decoding, never the text.
 """
 
 from __future__ import annotations
@@ -136,90 +136,102 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     return length
 
 
-MAX_NGRAM_SIZE = 4
+MIN_NGRAM_SIZE, MAX_NGRAM_SIZE = 3, 4
+"""Tokens that have to match in earlier text, and those that are sought first."""
 
 
 class PromptLookup(CandidateGenerator):
-    """A candidate generator that finds the last tokens in earlier text and continues as that does.
+    """A candidate generator that finds the last tokens in the text so far, and continues as it went on there.
 
     Parameters
     ----------
     source_tokens : list of sequence of int
-        Text to search, one a row.
+        Earlier text, one a row, which is searched as well.
     allows : callable
         Whether a token may follow a prefix (`LogitRules.allows`); one that may not ends the draft before it.
     counter : AcceptanceCounter
-    same_audio : bool
-        Whether the text of a row is an earlier hypothesis of the same audio. Then a row without tokens drafts its
-        beginning, and of several matches the one at the nearest distance from the beginning counts. Otherwise the
-        tokens so far are searched too, and the last match counts.
-    min_ngram_size : int
-        Least number of tokens that have to match.
-    confidence : float
-        Probability that each token is right.
-    timestamp_begin : int or None
-        Ids from here on are timestamps. A source without any, such as a hypothesis of a stream, is matched by the text
-        alone.
     """
+
+    confidence = 0.5
+    """Probability that each token is right."""
 
     def __init__(
         self,
         source_tokens: Sequence[Sequence[int]],
         allows: Callable[[Sequence[int], int], bool],
         counter: AcceptanceCounter,
-        *,
-        same_audio: bool = False,
-        min_ngram_size: int = 3,
-        confidence: float = 0.5,
-        timestamp_begin: int | None = None,
     ) -> None:
         super().__init__(counter)
-        self.source_tokens, self.allows = source_tokens, allows
-        self.same_audio, self.min_ngram_size = same_audio, min_ngram_size
-        self.confidence, self.timestamp_begin = confidence, timestamp_begin
+        self._source_tokens, self._allows = source_tokens, allows
 
     def propose(self, drafts: Sequence[Draft]) -> None:
         """Extend each draft as far as it is worth verifying."""
         for draft in drafts:
-            for token in self._continuation(draft.row, draft.prefix)[: draft.max_tokens]:
-                if not (self.allows(draft.text, token) and draft.add(token, self.confidence)):
+            continuation = self._continuation(self._source_tokens[draft.row], draft.prefix)
+            for token in continuation[: draft.max_tokens]:
+                if not (self._allows(draft.text, token) and draft.add(token, self.confidence)):
                     break
 
-    def _continuation(self, row: int, prefix: Sequence[int]) -> Sequence[int]:
-        """Return the source tokens that follow the match, none without a match."""
-        source = self.source_tokens[row] if self.same_audio else (*self.source_tokens[row], *prefix)
-        text_tokens = [token for token in prefix if not self._is_timestamp(token)]
-        has_timestamps = any(map(self._is_timestamp, source))
-        if self.same_audio and self.timestamp_begin is not None and not (prefix or has_timestamps):
-            return (self.timestamp_begin, *source)  # most windows begin with speech
-        match_timestamps = len(text_tokens) == len(prefix) or has_timestamps
-        start = self._match_end(_as_string(source), _as_string(prefix if match_timestamps else text_tokens))
-        if start is None:
-            return ()
+    def _continuation(self, source: Sequence[int], prefix: Sequence[int]) -> Sequence[int]:
+        """Return the tokens behind the last match with the longest end of the prefix; none without a match."""
+        source = (*source, *prefix)
+        text, ending = _as_string(source), _as_string(prefix[-MAX_NGRAM_SIZE:])
+        for n in range(len(ending), MIN_NGRAM_SIZE - 1, -1):
+            if (found := text.rfind(ending[-n:], 0, len(text) - 1)) >= 0:
+                return source[found + n :]
+        return ()
+
+
+class HypothesisLookup(PromptLookup):
+    """A candidate generator that continues as an earlier hypothesis of the same audio does, from where it agrees.
+
+    Parameters
+    ----------
+    source_tokens : list of sequence of int
+        The hypothesis of each row. One without any timestamps, such as that of a stream, is matched by its text alone.
+    allows, counter
+        As for `PromptLookup`.
+    timestamp_begin : int
+        Ids from here on are timestamps.
+    """
+
+    confidence = 0.9
+
+    def __init__(
+        self,
+        source_tokens: Sequence[Sequence[int]],
+        allows: Callable[[Sequence[int], int], bool],
+        counter: AcceptanceCounter,
+        timestamp_begin: int,
+    ) -> None:
+        super().__init__(source_tokens, allows, counter)
+        self._timestamp_begin = timestamp_begin
+
+    def _continuation(self, source: Sequence[int], prefix: Sequence[int]) -> Sequence[int]:
+        begin = self._timestamp_begin
+        has_timestamps = any(token >= begin for token in source)
+        if not (prefix or has_timestamps):
+            return (begin, *source)  # most windows begin with speech
+        sought = prefix if has_timestamps else [token for token in prefix if token < begin]
+        start = _match_end(_as_string(source), _as_string(sought))
         # Most segments begin at the time at which the one before them ended.
-        segment_ended = (
-            not match_timestamps
-            and start < len(source)
-            and [self._is_timestamp(token_id) for token_id in prefix[-2:]] == [False, True]
-        )
-        return (*prefix[-1:], *source[start:]) if segment_ended else source[start:]
+        segment_ended = not has_timestamps and [token >= begin for token in prefix[-2:]] == [False, True]
+        repeated = prefix[-1:] if segment_ended and start < len(source) else ()
+        return (*repeated, *source[start:])
 
-    def _is_timestamp(self, token: int) -> bool:
-        return self.timestamp_begin is not None and token >= self.timestamp_begin
 
-    def _match_end(self, source: str, prefix: str) -> int | None:
-        """Return the index in the source behind its match with the longest end of the prefix."""
-        if self.same_audio and source.startswith(prefix):
-            return len(prefix)
-        for n in range(min(MAX_NGRAM_SIZE, len(prefix)), self.min_ngram_size - 1, -1):
-            ngram = prefix[-n:]
-            if self.same_audio:
-                match_ends = [i + n for i in range(len(source) - n) if source.startswith(ngram, i)]
-                if match_ends:
-                    return min(match_ends, key=lambda match_end: abs(match_end - len(prefix)))
-            elif (found := source.rfind(ngram, 0, len(source) - 1)) >= 0:
-                return found + n
-        return None
+def _match_end(source: str, prefix: str) -> int:
+    """Return the index in a hypothesis behind its match with the longest end of the prefix; its end without a match.
+
+    If it does not begin with the prefix, the match at the nearest distance from the beginning counts.
+    """
+    if source.startswith(prefix):
+        return len(prefix)
+    for n in range(min(MAX_NGRAM_SIZE, len(prefix)), 0, -1):
+        ngram = prefix[-n:]
+        if match_ends := [i + n for i in range(len(source) - n) if source.startswith(ngram, i)]:
+            return min(match_ends, key=lambda match_end: abs(match_end - len(prefix)))
+    return len(source)
 
 
 def _as_string(tokens: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ from harken.decoding.candidate_generator import (
     AssistedCandidateGenerator,
     CandidateGenerator,
     Draft,
+    HypothesisLookup,
     PromptLookup,
     common_prefix_length,
 )
@@ -148,14 +149,11 @@ class DraftContext:
         prompts = [window.prompt for window in row_windows]
         generators: list[CandidateGenerator] = []
         if any(window.draft_tokens for window in row_windows):
-            lookup = PromptLookup(
+            lookup = HypothesisLookup(
                 [window.draft_tokens for window in row_windows],
                 logit_rules.allows,
                 statistics.previous_hypothesis,
-                same_audio=True,
-                min_ngram_size=1,
-                confidence=0.9,
-                timestamp_begin=logit_rules.timestamp_begin,
+                logit_rules.timestamp_begin,
             )
             generators.append(lookup)
         if decoder.ngram:
