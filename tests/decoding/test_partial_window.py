@@ -354,6 +354,6 @@ def test_matrix_is_zero_where_all_tokens_attend_alike_and_for_one_token() -> Non
 def test_rows_of_one_token_after_another_are_those_of_the_matrix() -> None:
     weights = np.random.default_rng(1).dirichlet(np.ones(40), (3, 12)).astype(np.float32)
     alignment = RunningAlignment(30)
-    for n_tokens in (4, 5, 8, 12):
+    for n_tokens in range(4, 13):
         expected = alignment_matrix(weights[:, :n_tokens], 30, 1)[0]
         np.testing.assert_allclose(alignment.last_row(weights[:, :n_tokens]), expected, atol=2e-5)
