@@ -163,6 +163,7 @@ def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | No
     from harken.decoding.generate import Row as DecodedRow
     from harken.decoding.generate import WindowEnd, generate, pick_best
     from harken.decoding.speculation import DraftContext, SpeculativeDecoder
+    from harken.decoding.types import Window
 
     rules = make_rules(backend.dims)
     speculative = SpeculativeDecoder(
@@ -176,16 +177,17 @@ def harken_engine(name: str, backend: TorchBackend, assistant: TorchBackend | No
         return features
 
     def decode(features: Any, steps: int) -> list[list[int]]:
-        numbers, prompts = range(features.n_windows), [PROMPT] * features.n_windows
+        numbers = range(features.n_windows)
         session = backend.open_session(features, numbers, len(PROMPT) + steps)
-        logits = session.extend(prompts)
-        found = [DecodedRow(len(PROMPT), steps, WindowEnd(EOT)) for _ in numbers]
+        logits = session.extend([PROMPT] * len(numbers))
+        found = [DecodedRow(PROMPT, steps, WindowEnd(EOT)) for _ in numbers]
         drafts = None
         if assistant is not None:
             context = DraftContext(
                 speculative, lambda drafter: drafter.backend.reuse_encoder_output(features), WINDOW_S
             )
-            drafts = context.open_draft_session(numbers, prompts, [()] * len(prompts), rules)
+            windows = [Window(window_index=number, prompt=PROMPT) for number in numbers]
+            drafts = context.open_draft_session(windows, rules)
         passes.append(
             generate(session, found, logits, rules, pick_best, greedy=rules.greedy, draft_session=drafts)
         )

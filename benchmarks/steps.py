@@ -118,7 +118,7 @@ def encode(backend: Backend, n_windows: int, args: Args, clip_s: float | None = 
     """Encode windows of noise; of so many seconds, behind which there is padding, or whole."""
     import numpy as np
 
-    from harken.transcribe.window_decoder import PaddingSample, frames_to_encode
+    from harken.transcribe.window_decoder import PaddingSample
 
     window = backend.dims.n_audio_ctx
     positions = min(args.positions, window)
@@ -129,7 +129,8 @@ def encode(backend: Backend, n_windows: int, args: Args, clip_s: float | None = 
     noise[:, :, 2 * content :] = 0
     sparse = backend.capabilities.sparse_positions and content < positions == window
     encoded = PaddingSample().positions(2 * content, window) if sparse else None
-    return backend.encode(frames_to_encode(noise / 3, encoded), encoded)
+    frames = 2 * encoded.encoded if encoded else None
+    return backend.encode(noise[:, :, :frames] / 3, encoded)
 
 
 def open_session(backend: Backend, n_rows: int, args: Args) -> Session:

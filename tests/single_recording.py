@@ -45,7 +45,9 @@ def decode_windows(
 ) -> tuple[list[WindowResult], list[DecodePass]]:
     """Decode windows in English, each behind the prompt of its language."""
     prompt = TOKENIZER.sot_sequence("en")
-    requests = [
-        DecodeRequest(encoded=encoded, language="en", prompt=prompt) for encoded in decoder.encode(windows)
-    ]
-    return decoder.decode(requests, [callbacks or Callbacks()] * len(requests))
+    return decoder.decode(
+        [
+            DecodeRequest(encoded=encoded, language="en", prompt=prompt, callbacks=callbacks or Callbacks())
+            for encoded in decoder.encode(windows)
+        ]
+    )

@@ -33,20 +33,18 @@ from harken.keywords import (
 from harken.option_types import checked_value
 from harken.results import Word
 from harken.speakers.clustering import require_packages
-from harken.speakers.diarizer import Diarizer, SpeakerOptions
+from harken.speakers.diarizer import Diarization, Diarizer, SpeakerOptions
 from harken.speakers.embedding import EmbeddingModel
 from harken.speakers.live import DEFAULT_DELAY_S, checked_delay
 from harken.speakers.models import resolve_speaker_models
 from harken.speakers.pieces import SegmentationModel
 from harken.streaming import LiveSession, LiveSessions, StreamOptions
 from harken.streaming.latency import (
-    LatencyPlan,
     LatencyPlanner,
     UpdateCost,
     measure_update_cost,
     synthetic_update,
 )
-from harken.streaming.session import LiveSpeakers
 from harken.streaming.worker import ModelWorker
 from harken.text import Tokenizer
 from harken.transcribe import (
@@ -60,7 +58,7 @@ from harken.transcribe import (
 from harken.transcribe.journal import Journal, recording_identity
 from harken.transcribe.language_id import allowed_languages
 from harken.transcribe.options import FIDELITIES, OFFLINE_ONLY
-from harken.transcription import ChannelsTranscription, DecodingTurn, Speakers, Transcription
+from harken.transcription import ChannelsTranscription, DecodingTurn, Transcription
 from harken.types import Dims
 from harken.version import __version__
 
@@ -403,31 +401,22 @@ class Recognizer:
                 )
                 for audio, each in zip(audios, each_callbacks, strict=True)
             ]
-        heard = [self._hear(stream_audio(audio), diarizer) for audio in audios]
+        heard = [_hear(stream_audio(audio), diarizer) for audio in audios]
         recordings = [
             RecordingTranscriber(
                 window_decoder,
                 blocks,
                 callbacks_by_index.get(index, callbacks),
-                draft=drafts.get(index, draft),
+                draft=window_decoder.encode_text(" ".join((drafts.get(index, draft) or "").split())),
                 journal=self._make_journal(journals[index], audio, options) if index in journals else None,
             )
             for index, (audio, (blocks, _)) in enumerate(zip(audios, heard, strict=True))
         ]
         scheduler, turn = Scheduler(window_decoder, recordings, options.batch_size), DecodingTurn()
         return [
-            Transcription(recording, scheduler, self.model, turn, speakers)
-            for recording, (_, speakers) in zip(recordings, heard, strict=True)
+            Transcription(recording, scheduler, self.model, turn, diarization)
+            for recording, (_, diarization) in zip(recordings, heard, strict=True)
         ]
-
-    def _hear(
-        self, blocks: Iterator[Floats], diarizer: Diarizer | None
-    ) -> tuple[Iterator[Floats], Speakers | None]:
-        """Return the blocks of a recording, and the speakers whom a diarizer hears while they are read."""
-        if not diarizer:
-            return blocks, None
-        diarization = diarizer.begin()
-        return diarization.listen(blocks), Speakers(diarization, self.tokenizer.encode)
 
     def _open_channels(
         self,
@@ -437,7 +426,7 @@ class Recognizer:
         diarizer: Diarizer | None,
     ) -> list[Transcription]:
         """Open a recording, and make a transcription of each of its channels; without batches they take turns."""
-        heard = [self._hear(blocks, diarizer) for blocks in stream_channels(audio)]
+        heard = [_hear(blocks, diarizer) for blocks in stream_channels(audio)]
         callbacks = replace(callbacks, on_progress=Callbacks().on_progress)
         recordings = [RecordingTranscriber(window_decoder, blocks, callbacks) for blocks, _ in heard]
         batch_size = window_decoder.options.effective_batch_size
@@ -447,8 +436,8 @@ class Recognizer:
             schedulers = [Scheduler(window_decoder, [recording], 1) for recording in recordings]
         turn = DecodingTurn()
         return [
-            Transcription(recording, scheduler, self.model, turn, speakers)
-            for recording, scheduler, (_, speakers) in zip(recordings, schedulers, heard, strict=True)
+            Transcription(recording, scheduler, self.model, turn, diarization)
+            for recording, scheduler, (_, diarization) in zip(recordings, schedulers, heard, strict=True)
         ]
 
     def detect_language(
@@ -570,9 +559,8 @@ class Recognizer:
         >>> for event in session.close():
         ...     print(event)
         """
-        speakers = self._listening_for_speakers(diarizer, speaker_delay)
         return LiveSession(
-            *self._prepare_streams(1, options, stream_options, clock, {**keywords}, bool(speakers)), speakers
+            self._open_streams(1, options, stream_options, clock, diarizer, speaker_delay, {**keywords})
         )
 
     def stream_many(
@@ -604,36 +592,25 @@ class Recognizer:
         count = checked_value("count", count, int)
         if not 1 <= count <= 256:
             raise OptionError("count", count, "an integer from 1 to 256")
-        speakers = self._listening_for_speakers(diarizer, speaker_delay)
-        return LiveSessions(
-            *self._prepare_streams(count, options, stream_options, clock, {**keywords}, bool(speakers)),
-            speakers,
-        )
+        return self._open_streams(count, options, stream_options, clock, diarizer, speaker_delay, {**keywords})
 
-    def _listening_for_speakers(
-        self, diarizer: Diarizer | None, delay_s: float
-    ) -> Callable[[], LiveSpeakers] | None:
-        """Return what makes the speakers of a stream; None without a diarizer."""
-        diarizer, delay_s = checked_value("diarizer", diarizer, Diarizer | None), checked_delay(delay_s)
-        if not diarizer:
-            return None
-        begin = partial(diarizer.begin_live, delay_s)
-        return lambda: LiveSpeakers(begin(), self.tokenizer.encode)
-
-    def _prepare_streams(
+    def _open_streams(
         self,
         count: int,
         options: TranscribeOptions | None,
         stream_options: StreamOptions | None,
         clock: Callable[[], float] | None,
+        diarizer: Diarizer | None,
+        speaker_delay: float,
         given: dict[str, Any],
-        with_words: bool,
-    ) -> tuple[ModelWorker, StreamOptions, LatencyPlan]:
-        """Return the parts of a live session: its model worker, its options and its latency plan."""
+    ) -> LiveSessions:
+        """Make live sessions, without streams yet, for which the machine can keep the delay if so many speak."""
         checked_value("clock", clock, Callable[[], float] | None)
+        diarizer = checked_value("diarizer", diarizer, Diarizer | None)
+        speaker_delay = checked_delay(speaker_delay)
         stream_options = options_or_default("stream_options", stream_options, StreamOptions)
         stream_options = replace(stream_options, **pop_fields(StreamOptions, given))
-        if with_words:  # to which speakers are given
+        if diarizer:  # who says the words
             given |= {"word_timestamps": True}
         options = self._resolve_options(options, given, others=(StreamOptions,))
         defaults = TranscribeOptions()
@@ -652,7 +629,8 @@ class Recognizer:
         plan = planner.choose()
         if clock and not plan.level:  # else measured again by the next session: the machine may be free by then
             self._costs[count] = cost
-        return ModelWorker(window_decoder, clock), stream_options, plan
+        begin_diarization = partial(diarizer.begin_live, speaker_delay) if diarizer else None
+        return LiveSessions(ModelWorker(window_decoder, clock), stream_options, plan, begin_diarization)
 
     def resolve_options(
         self, options: TranscribeOptions | None = None, /, **keywords: Unpack[TranscribeKeywords]
@@ -714,3 +692,11 @@ class Recognizer:
         clock: Callable[[], float] | None = perf_counter,
     ) -> WindowDecoder:
         return WindowDecoder(self.backend, self.tokenizer, options, speculator, clock, self._speech_detector)
+
+
+def _hear(blocks: Iterator[Floats], diarizer: Diarizer | None) -> tuple[Iterator[Floats], Diarization | None]:
+    """Return the blocks of a recording, and what hears its speakers while they are read."""
+    if not diarizer:
+        return blocks, None
+    diarization = diarizer.begin()
+    return diarization.listen(blocks), diarization

@@ -46,40 +46,6 @@ class DecodingTurn:
                 self._taken = False
 
 
-class Speakers:
-    """The speakers of a recording, and its segments, which wait for them: who speaks is known at the end.
-
-    Segments that are cut have their texts encoded to tokens.
-    """
-
-    def __init__(self, diarization: Diarization, encode: Callable[[str], Sequence[int]]) -> None:
-        self.diarization, self._encode = diarization, encode
-        self._waiting: list[Segment] = []
-        self._attributed: list[Segment] | None = None
-
-    def add(self, segments: Iterable[Segment]) -> None:
-        """Add the next segments of the recording."""
-        self._waiting.extend(segments)
-
-    def so_far(self, ready: Sequence[Segment]) -> list[Segment]:
-        """Return the segments so far, those that are ready included, with the speakers known so far."""
-        if self._attributed is not None:
-            return self._attributed
-        return self.diarization.attribute([*self._waiting, *ready], self._encode)
-
-    def finish(self) -> list[Segment]:
-        """Return all segments with their speakers at the end of the recording; empty from the second call on."""
-        if self.finished:
-            return []
-        self._attributed = self.so_far(())
-        return self._attributed
-
-    @property
-    def finished(self) -> bool:
-        """True once all segments have been given their speakers."""
-        return self._attributed is not None
-
-
 class Transcription:
     """A transcription in progress: iterate over it for the segments as they are decoded.
 
@@ -93,20 +59,31 @@ class Transcription:
         scheduler: Scheduler,
         model: str,
         turn: DecodingTurn,
-        speakers: Speakers | None = None,
+        diarization: Diarization | None = None,
     ) -> None:
         self._recording, self._scheduler, self._model, self._turn = recording, scheduler, model, turn
-        self._speakers = speakers
-        decoded = scheduler.segments(recording)
-        self._segment_iterator = self._with_speakers(decoded, speakers) if speakers else decoded
-        self._decoded_segments: list[Segment] = []
+        self._diarization, self._attributed = diarization, False
+        self._decoded: list[Segment] = []
+        # Those that have been returned: with a diarizer at the end, as only then it is known who speaks.
+        self._segments: list[Segment] = [] if diarization else self._decoded
         self._failure: BaseException | None = None
 
     def __iter__(self) -> Iterator[Segment]:
         index = 0
-        while index < len(self._decoded_segments) or self._decode_until(index):
-            yield self._decoded_segments[index]
+        while index < len(self._segments) or self._decode_until(index):
+            yield self._segments[index]
             index += 1
+
+    def _decode_until(self, index: int) -> bool:
+        """Decode the segment of an index unless another thread does; return False if there is none."""
+        while index >= len(self._segments):
+            with self._turn.taken():
+                if index < len(self._segments):
+                    break
+                if self.finished and not self._failure:
+                    return False
+                self._advance()
+        return True
 
     def step(self) -> list[Segment]:
         """Decode at most one window, and return the segments that it completes.
@@ -126,26 +103,45 @@ class Transcription:
             such as Ctrl-C, ends it too, and is raised again by further ones.
         """
         with self._turn.taken():
-            if self._failure:
-                raise self._failure
-            try:
-                segments = self._scheduler.step(self._recording)
-                if self._speakers:
-                    self._speakers.add(segments)
-                    segments = self._speakers.finish() if self._recording.finished else []
-                if not segments and self._recording.failure:
-                    raise self._recording.failure
-            except BaseException as failure:
-                self._break_off(failure)
-                raise
-            self._decoded_segments += segments
+            return self._advance(stepwise=True)
+
+    def _advance(self, *, stepwise: bool = False) -> list[Segment]:
+        """Decode on and return what that completes; what breaks it off is remembered, and raised again."""
+        if self._failure:
+            raise self._failure
+        try:
+            return self._decode(stepwise)
+        except BaseException as failure:
+            self._failure = failure
+            self.stop()  # else its traceback would keep the file and the journal open
+            raise
+
+    def _decode(self, stepwise: bool) -> list[Segment]:
+        recording = self._recording
+        if not (recording.ready_segments or recording.finished):
+            self._scheduler.advance(stepwise=stepwise)
+        segments = [*recording.ready_segments]
+        self._decoded += segments
+        recording.ready_segments.clear()
+        if self._diarization:
+            segments = []
+            if recording.finished and not self._attributed:
+                segments = self._with_speakers(self._diarization, self._decoded)
+                self._segments += segments
+                self._attributed = True
+        recording.report_progress()
+        if not segments and recording.failure:
+            raise recording.failure
         return segments
+
+    def _with_speakers(self, diarization: Diarization, decoded: Sequence[Segment]) -> list[Segment]:
+        return diarization.attribute(decoded, self._recording.window_decoder.tokenizer.encode)
 
     @property
     def finished(self) -> bool:
         """True once all segments have been decoded and returned, and the error that ended the decoding raised."""
         recording = self._recording
-        waiting = recording.ready_segments or (self._speakers and not self._speakers.finished)
+        waiting = recording.ready_segments or (self._diarization and not self._attributed)
         return bool(self._failure) or (recording.finished and not waiting and not recording.failure)
 
     @property
@@ -157,39 +153,6 @@ class Transcription:
     def done_s(self) -> float:
         """Seconds of the recording that have been decoded."""
         return self._recording.done_s
-
-    def _with_speakers(self, decoded: Iterator[Segment], speakers: Speakers) -> Iterator[Segment]:
-        """Yield the segments with their speakers, once all have been decoded."""
-        failure = None
-        try:
-            for segment in decoded:
-                speakers.add([segment])
-        except HarkenError as error:
-            failure = error
-        yield from speakers.finish()
-        if failure:
-            raise failure
-
-    def _decode_until(self, index: int) -> bool:
-        """Decode the segment of an index unless another thread has; return False if there is none."""
-        with self._turn.taken():
-            if index < len(self._decoded_segments):
-                return True
-            if self._failure:
-                raise self._failure
-            try:
-                self._decoded_segments.append(next(self._segment_iterator))
-            except StopIteration:
-                return False
-            except BaseException as failure:
-                self._break_off(failure)
-                raise
-        return True
-
-    def _break_off(self, failure: BaseException) -> None:
-        """Remember what ended the decoding, whose traceback would keep the file and the journal open."""
-        self._failure = failure
-        self._recording.stop()
 
     @property
     def language(self) -> str | None:
@@ -223,13 +186,12 @@ class Transcription:
 
     def so_far(self) -> Transcript:
         """Return the transcript of what has been decoded so far; never waits for a thread that decodes."""
-        ready = tuple(self._recording.ready_segments)  # before the others, to which they move one by one
-        segments = [*self._decoded_segments]
-        if self._speakers:
-            segments, ready = self._speakers.so_far(ready), ()
-        for segment in ready:
-            if segment.index == len(segments):
-                segments.append(segment)
+        ready = tuple(self._recording.ready_segments)  # before the others, to which they are added
+        segments = [*self._decoded]
+        segments += [segment for segment in ready if segment.index >= len(segments)]
+        diarization = self._diarization
+        if diarization:
+            segments = self._segments if self._attributed else self._with_speakers(diarization, segments)
         return Transcript(
             segments=tuple(segments),
             language=self._recording.language or "en",
@@ -240,8 +202,8 @@ class Transcription:
             dropped=tuple(self._recording.dropped),
             speech=self._recording.speech,
             unwritten=tuple(self._recording.unwritten),
-            speakers=self._speakers.diarization.speakers if self._speakers else None,
-            turns=self._speakers.diarization.turns if self._speakers else (),
+            speakers=diarization.speakers if diarization else None,
+            turns=diarization.turns if diarization else (),
         )
 
     def result(self) -> Transcript:
@@ -270,47 +232,25 @@ class ChannelsTranscription(Transcription):
         self._empty = Transcript(segments=(), language="en", duration_s=0.0, model=model, task=task)
         self._reported_s = 0.0
         self._channels: Sequence[Transcription] | None = None
+        self._channel_failure: HarkenError | None = None
         self._waiting: list[deque[Segment]] = []
-        self._merged: list[Segment] = []
-        self._failure: HarkenError | None = None
-        self._raised: BaseException | None = None
+        self._segments = []
+        self._failure = None
         self._turn = DecodingTurn()
 
-    def __iter__(self) -> Iterator[Segment]:
-        index = 0
-        while True:
-            with self._turn.lock:  # else another thread may add a segment between the two
-                ended = self.finished
-            while index < len(self._merged):
-                yield self._merged[index]
-                index += 1
-            if ended:
-                break
-            self.step()
-        if self._raised:
-            raise self._raised
-
-    def step(self) -> list[Segment]:
-        """Decode at most one window of the channel that is most behind; see `Transcription.step`."""
-        with self._turn.taken():
-            if self._raised:
-                raise self._raised
-            try:
-                self._advance()
-            except HarkenError as failure:
-                self._failure = self._failure or failure
-                self._channels = self._channels or ()  # it could not be opened
-            except BaseException as interruption:
-                self._raised = interruption
-                raise
-            segments = [*self._ready()]
-            self._report()
-            if not segments and self._failure and self._all_returned:
-                self._raised = self._failure
-                raise self._raised
+    def _decode(self, stepwise: bool) -> list[Segment]:
+        try:
+            self._step_behind()
+        except HarkenError as failure:
+            self._channel_failure = self._channel_failure or failure
+            self._channels = self._channels or ()  # it could not be opened
+        segments = [*self._ready()]
+        self._report()
+        if not segments and self._channel_failure and self._all_returned:
+            raise self._channel_failure
         return segments
 
-    def _advance(self) -> None:
+    def _step_behind(self) -> None:
         """Open the recording, or take a step of the channel that is most behind of those that hold up the others."""
         if self._channels is None:
             self._channels = self._open_channels()
@@ -340,8 +280,8 @@ class ChannelsTranscription(Transcription):
                 range(len(self._waiting)),
                 key=lambda index: self._waiting[index][0].start_s if self._waiting[index] else inf,
             )
-            self._merged.append(_named(self._waiting[index].popleft(), index, len(self._merged)))
-            yield self._merged[-1]
+            self._segments.append(_named(self._waiting[index].popleft(), index, len(self._segments)))
+            yield self._segments[-1]
 
     @property
     def _all_returned(self) -> bool:
@@ -351,7 +291,7 @@ class ChannelsTranscription(Transcription):
     @property
     def finished(self) -> bool:
         """True once all segments have been returned, and the error that ended a channel raised; or an interruption."""
-        return bool(self._raised) or (self._all_returned and not self._failure)
+        return bool(self._failure) or (self._all_returned and not self._channel_failure)
 
     @property
     def read_s(self) -> float:

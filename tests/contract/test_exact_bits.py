@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from harken.backends.native import decoder as native_decoder
 from harken.backends.native.library import INSTRUCTION_SET_VARIABLE, instruction_sets, unavailable_reason
 from harken.contract import Backend, Features, Floats, Session
-from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest
-from harken.decoding.generate import STEPS_AT_ONCE, Row, WindowEnd, generate, pick_best, prefill
+from harken.decoding.candidate_generator import AssistedCandidateGenerator, Draft
+from harken.decoding.draft_controller import AcceptanceCounter
+from harken.decoding.generate import STEPS_AT_ONCE, Row, WindowEnd, generate, pick_best
 from harken.decoding.logit_rules import LogitRules
 from harken.decoding.types import Step
 from real_models import recognizer
@@ -170,10 +171,10 @@ def test_steps_in_one_call_pick_what_single_steps_pick(
     def decode(at_once: bool) -> tuple[list[Row], list[tuple[int, int, int, float]], int]:
         session, steps = backend.open_session(features, range(3), CAPACITY), []
         rows = [
-            Row(len(PROMPT), limit, WindowEnd(rules.eot), speech_end=end)
+            Row(PROMPT, limit, WindowEnd(rules.eot), speech_end=end)
             for limit, end in zip(limits, speech_ends, strict=True)
         ]
-        logits, _ = prefill(session, [PROMPT] * 3, [()] * 3, 0, [None] * 3)
+        logits = session.extend([PROMPT] * 3)
 
         def observe(step: Step) -> None:
             steps.append((step.row, step.index, step.token, step.logprob))
@@ -216,16 +217,20 @@ def test_drafts_in_one_call_are_those_of_single_steps(
     """Whatever part of each draft is right."""
     rules = make_rules(DIMS.n_vocab - 20, np.arange(0, DIMS.n_vocab - 20, 3))
     whole, single = (
-        AssistedCandidateGenerator(each, lambda: features, [1], [PROMPT], rules)
+        AssistedCandidateGenerator(each, lambda: features, [1], [PROMPT], rules, AcceptanceCounter())
         for each in (backend, StepByStep(backend))
     )
     prefix = [DIMS.n_vocab - 20]
     for n_right in accepted:
-        request = DraftRequest(
-            row=0, prefix=tuple(prefix), max_tokens=min(most, CAPACITY - len(PROMPT) - len(prefix)),
-            calibration=0.9, draft_threshold=threshold, verify_threshold=threshold / 2,
+        drafted, expected = (
+            Draft(
+                row=0, prefix=tuple(prefix), max_tokens=min(most, CAPACITY - len(PROMPT) - len(prefix)),
+                calibration=0.9, draft_threshold=threshold, verify_threshold=threshold / 2,
+            )
+            for _ in range(2)
         )  # fmt: skip
-        (drafted,), (expected,) = whole.propose([request]), single.propose([request])
+        whole.propose([drafted])
+        single.propose([expected])
         assert drafted.tokens == expected.tokens
         np.testing.assert_allclose(drafted.confidences, expected.confidences, rtol=1e-3)
         prefix += [*drafted.tokens[:n_right], 70 + n_right]

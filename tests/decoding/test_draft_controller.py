@@ -64,7 +64,7 @@ def decode(
         )
         drafts = open_drafts(draft, controller=controller, counters=[counter])
         start_s = clock.now_s
-        active = [Row(1, LENGTH + 1, WindowEnd(EOT)) for _ in range(rows)]
+        active = [Row((0,), LENGTH + 1, WindowEnd(EOT)) for _ in range(rows)]
         generate(session, active, logits, unrestricted_rules(), pick_best, draft_session=drafts)
         assert [row.tokens for row in active] == texts
         ratios.append((clock.now_s - start_s) / (LENGTH * COSTS[cost](rows)))

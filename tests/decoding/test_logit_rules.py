@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harken.backends.host_logits import HostLogits
 from harken.decoding import LogitRules, make_logit_rules
-from harken.decoding.logit_rules import make_hotword_bias
+from harken.decoding.logit_rules import HOTWORD_BONUS, make_hotword_bias
 from harken.errors import OptionError
 from harken.text import Tokenizer
 from harken.types import SAMPLE_RATE
@@ -207,7 +207,7 @@ def test_share_of_the_full_bonus(
     assert bias
     prefix = [each if isinstance(each, int) else token(each) for each in before]
     found = bias.bonuses(prefix, [token(text) for text in expected])
-    assert {text: found.get(token(text), 0.0) / bias.strength for text in expected} == pytest.approx(expected)
+    assert {text: found.get(token(text), 0.0) / HOTWORD_BONUS for text in expected} == pytest.approx(expected)
 
 
 def test_hotword_without_case_needs_no_space_before_it() -> None:
@@ -216,7 +216,7 @@ def test_hotword_without_case_needs_no_space_before_it() -> None:
     assert bias
     assert bias.bonuses(before, spelled[:1])
     for index in range(1, len(spelled)):
-        assert bias.bonuses([*before, *spelled[:index]], [spelled[index]]) == {spelled[index]: bias.strength}
+        assert bias.bonuses([*before, *spelled[:index]], [spelled[index]]) == {spelled[index]: HOTWORD_BONUS}
 
 
 @pytest.mark.parametrize(
@@ -250,11 +250,11 @@ def test_every_token_of_a_hotword_gets_a_bonus_and_none_gets_more(
         return
     bonuses = bias.bonuses(context, range(TOKENIZER.n_vocab))
     assert set(bonuses) <= set(range(256))
-    assert all(0 < bonus <= bias.strength for bonus in bonuses.values())
+    assert all(0 < bonus <= HOTWORD_BONUS for bonus in bonuses.values())
     for word in words:
         spelled = TOKENIZER.encode(" " + " ".join(word.split()))
         if len(spelled) > upto:
-            assert bias.bonuses([*context, *spelled[:upto]], [spelled[upto]]) == {spelled[upto]: bias.strength}
+            assert bias.bonuses([*context, *spelled[:upto]], [spelled[upto]]) == {spelled[upto]: HOTWORD_BONUS}
 
 
 # --- tiny.en ----------------------------------------------------------------------------------------------

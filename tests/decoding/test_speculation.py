@@ -51,7 +51,14 @@ from harken.decoding import (
     make_logit_rules,
     speculation,
 )
-from harken.decoding.candidate_generator import AssistedCandidateGenerator, DraftRequest, PromptLookup
+from harken.decoding.candidate_generator import (
+    AssistedCandidateGenerator,
+    CandidateGenerator,
+    Draft,
+    HypothesisLookup,
+    PromptLookup,
+)
+from harken.decoding.draft_controller import AcceptanceCounter
 from harken.decoding.generate import Row, WindowEnd, generate, pick_best
 from harken.decoding.speculation import MAX_DRAFT_TOKENS, NEAR_TIE
 from harken.transcribe import TranscribeOptions, WindowDecoder
@@ -74,7 +81,7 @@ def decode_rows(
     session = session or FakeSession(script, range(len(limits)))
     logits = session.extend([[0]] * len(limits))
     drafts = open_drafts(*generators)
-    rows = [Row(1, limit, WindowEnd(EOT)) for limit in limits]
+    rows = [Row((0,), limit, WindowEnd(EOT)) for limit in limits]
     with patch.object(speculation, "MAX_DRAFT_TOKENS", most):
         forwards = generate(
             session, rows, logits, unrestricted_rules(), pick_best, observe=observe, draft_session=drafts
@@ -130,8 +137,8 @@ def test_drafts_do_not_exceed_the_limit_and_a_second_generator_drafts_for_the_re
     found, forwards, stats = decode_rows(logits_of_texts(texts), first, second, limits=[9, 1, 300])
     assert [len(hypothesis.tokens) for hypothesis in found] == [9, 1, 6]
     assert (forwards, stats.drafted, stats.accepted) == (1, 7 + 6, 7 + 6)
-    asked = [[request.max_tokens for request in generator.asked[0]] for generator in (first, second)]
-    assert asked == [[7, MAX_DRAFT_TOKENS], [0, MAX_DRAFT_TOKENS]]
+    assert first.asked[0] == [7, MAX_DRAFT_TOKENS]
+    assert second.asked[0] == [0, MAX_DRAFT_TOKENS]
 
 
 # --- near ties ---------------------------------------------------------------------------------------------
@@ -396,15 +403,26 @@ def test_windows_that_were_encoded_apart_are_drafted_for_together(
 # --- lookup in earlier text --------------------------------------------------------------------------------
 
 
-def request(prefix: Sequence[int], limit: int = 4, row: int = 0) -> DraftRequest:
-    return DraftRequest(row=row, prefix=prefix, max_tokens=limit)
+def drafted(
+    generator: CandidateGenerator, *prefixes: Sequence[int], limit: int = 4, **thresholds: float
+) -> list[tuple[int, ...]]:
+    """Return the tokens that a generator drafts behind the prefix of each row."""
+    drafts = [
+        Draft(row=row, prefix=prefix, max_tokens=limit, **thresholds) for row, prefix in enumerate(prefixes)
+    ]
+    generator.propose(drafts)
+    return [tuple(draft.tokens) for draft in drafts]
 
 
-EARLIER, HYPOTHESIS = {"min_ngram_size": 3}, {"same_audio": True, "min_ngram_size": 1, "timestamp_begin": 1000}
+def anything_goes(prefix: Sequence[int], token: int) -> bool:
+    return True
+
+
+EARLIER, HYPOTHESIS = PromptLookup, partial(HypothesisLookup, timestamp_begin=1000)
 
 
 @pytest.mark.parametrize(
-    ("options", "source", "prefix", "expected"),
+    ("lookup", "source", "prefix", "expected"),
     [
         # In earlier text, and in the tokens so far.
         (EARLIER, "the cat sat", "a ca", "t sa"),
@@ -432,29 +450,27 @@ EARLIER, HYPOTHESIS = {"min_ngram_size": 3}, {"same_audio": True, "min_ngram_siz
     ],
 )
 def test_lookup_continues_as_the_source_does(
-    options: dict[str, Any], source: str, prefix: str, expected: str
+    lookup: Callable[..., PromptLookup], source: str, prefix: str, expected: str
 ) -> None:
     """Each row searches its own."""
 
     def tokens(text: str) -> list[int]:
         return [ord(char) + 1000 * char.isdigit() for char in text]
 
-    lookup = PromptLookup([tokens(source), ()], **options)
-    proposal, none = lookup.propose([request(tokens(prefix)), request(tokens(prefix)[:3], row=1)])
-    assert "".join(chr(token % 1000) for token in proposal.tokens) == expected
-    assert none.tokens in ((), (1000,))
+    generator = lookup([tokens(source), ()], anything_goes, AcceptanceCounter())
+    proposal, none = drafted(generator, tokens(prefix), tokens(prefix)[:3])
+    assert "".join(chr(token % 1000) for token in proposal) == expected
+    assert none in ((), (1000,))
 
 
 def test_lookup_stops_at_a_banned_token_and_at_one_that_is_not_worth_verifying() -> None:
     rules = make_logit_rules(TOKENIZER, timestamps=True, suppress_tokens=[7])
     stamp = TOKENIZER.timestamp_begin
     source = (stamp, 5, 6, 7, 8)
-    lookup = PromptLookup([source, (stamp, 5, TOKENIZER.sot, 6)], same_audio=True, allows=rules.allows)
-    first, second = lookup.propose([request((), 9), request([stamp], 9, row=1)])
-    assert first.tokens == (stamp, 5, 6)
-    assert second.tokens == (5,)
-    (unlikely,) = lookup.propose([replace(request((), 9), verify_threshold=0.2)])
-    assert unlikely.tokens == (stamp, 5)
+    sources = [source, (stamp, 5, TOKENIZER.sot, 6)]
+    lookup = HypothesisLookup(sources, rules.allows, AcceptanceCounter(), stamp)
+    assert drafted(lookup, (), [stamp], limit=9) == [(stamp, 5, 6), (5,)]
+    assert drafted(lookup, (), limit=9, verify_threshold=0.75) == [(stamp, 5)]
 
 
 # --- an assistant model ------------------------------------------------------------------------------------
@@ -468,11 +484,13 @@ def test_assistant_reads_each_token_once_and_rewinds_only_rejected_ones() -> Non
         encoded.append(FakeFeatures())
         return encoded[-1]
 
-    assistant = AssistedCandidateGenerator(backend, encode, [0], [(0, 0, 0)], unrestricted_rules())
+    assistant = AssistedCandidateGenerator(
+        backend, encode, [0], [(0, 0, 0)], unrestricted_rules(), AcceptanceCounter()
+    )
 
     def propose(prefix: Sequence[int], limit: int) -> tuple[int, ...]:
-        (draft,) = assistant.propose([request(prefix, limit)])
-        return draft.tokens
+        (tokens,) = drafted(assistant, prefix, limit=limit)
+        return tokens
 
     assert propose([1], 0) == ()
     assert (encoded, backend.sessions) == ([], [])

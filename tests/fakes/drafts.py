@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,10 @@ import numpy as np
 from fakes.backends import EOT, N_VOCAB
 from fakes.clock import FakeClock
 from harken.decoding import SpeculativeDecoder
-from harken.decoding.candidate_generator import CandidateGenerator, DraftRequest, DraftTokens
+from harken.decoding.candidate_generator import CandidateGenerator, Draft
 from harken.decoding.draft_controller import MIN_MEASUREMENTS, AcceptanceCounter, DraftController
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.speculation import DraftSession, _CalibratedGenerator
+from harken.decoding.speculation import DraftSession
 
 
 def unrestricted_rules() -> LogitRules:
@@ -51,17 +50,19 @@ def open_drafts(
     counters: Sequence[AcceptanceCounter] = (),
 ) -> DraftSession:
     """Open drafting by generators in the order in which they are asked, with what was counted of each before."""
-    counted = zip(generators, counters or [AcceptanceCounter() for _ in generators], strict=True)
-    sources = [_CalibratedGenerator(*source, needs_setup=True) for source in counted]
-    return DraftSession(controller or measured_controller(), sources)
+    for generator, counter in zip(generators, counters, strict=False):
+        generator.counter = counter
+    return DraftSession(controller or measured_controller(), [*generators])
 
 
-class FakeCandidateGenerator:
+class FakeCandidateGenerator(CandidateGenerator):
     """A `CandidateGenerator` that is given the texts with their ends, and may be wrong.
 
     A wrong guess, by row and index, is a neighbouring id; every guess claims the same probability. A forward pass takes
     `step_s` on the clock, the first one `setup_s` in addition.
     """
+
+    needs_setup = True
 
     def __init__(
         self,
@@ -73,31 +74,28 @@ class FakeCandidateGenerator:
         step_s: float = 0.0,
         setup_s: float = 0.0,
     ) -> None:
+        super().__init__(AcceptanceCounter())
         self.texts, self.is_correct, self.claim = texts, is_correct, claim
         self.clock, self.step_s, self.setup_s = clock, step_s, setup_s
-        self.forwards = 0
-        self.asked: list[list[DraftRequest]] = []
+        self.asked: list[list[int]] = []
+        """Most tokens of each draft, of every call."""
 
-    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
-        self.asked.append([replace(request, prefix=tuple(request.prefix)) for request in requests])
-        drafts = [self._propose(request) for request in requests]
-        if self.clock and any(request.max_tokens for request in requests):
+    def propose(self, drafts: Sequence[Draft]) -> None:
+        self.asked.append([draft.max_tokens for draft in drafts])
+        for draft in drafts:
+            self._extend(draft)
+        if self.clock and any(draft.max_tokens for draft in drafts):
             # The token below the threshold has been computed, too.
-            asked = zip(requests, drafts, strict=True)
-            forwards = max(min(len(draft.tokens) + 1, request.max_tokens) for request, draft in asked)
+            forwards = max(min(len(draft.tokens) + 1, draft.max_tokens) for draft in drafts)
             self.clock.spend(forwards * self.step_s + (0.0 if self.forwards else self.setup_s))
             self.forwards += forwards
-        return drafts
 
-    def _propose(self, request: DraftRequest) -> DraftTokens:
-        acceptance, tokens = 1.0, []
-        text = self.texts[request.row]
-        for index in range(len(request.prefix), min(len(text), len(request.prefix) + request.max_tokens)):
-            acceptance *= request.acceptance_prob(self.claim)
-            if acceptance < request.draft_threshold:
+    def _extend(self, draft: Draft) -> None:
+        text = self.texts[draft.row]
+        for index in range(len(draft.prefix), min(len(text), len(draft.prefix) + draft.max_tokens)):
+            if draft.joint_prob * self.claim * draft.calibration < draft.draft_threshold:
                 break
-            tokens.append(text[index] if self.is_correct(request.row, index) else text[index] ^ 1)
-        return DraftTokens(tuple(tokens), (self.claim,) * len(tokens))
+            draft.add(text[index] if self.is_correct(draft.row, index) else text[index] ^ 1, self.claim)
 
 
 def correct_with_probability(probability: float) -> Callable[[int, int], bool]:

@@ -65,7 +65,7 @@ def test_beam_search_finds_the_hypotheses_of_whisper(case: dict) -> None:
         max_initial_timestamp=None,
     )
     beam = Beam(width=case["width"], patience=case["patience"])
-    row = Row(0, BEAM_LIMIT, WindowEnd(BEAM_EOT))
+    row = Row((), BEAM_LIMIT, WindowEnd(BEAM_EOT))
     (found,), _ = beam_search(session, session.logits, rules, beam, [row], lambda step: None)
     assert sorted(hypothesis.tokens for hypothesis in found) == sorted(map(tuple, case["texts"]))
     totals = {tuple(text): total for text, total in zip(case["texts"], case["totals"], strict=True)}

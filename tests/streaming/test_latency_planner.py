@@ -13,13 +13,12 @@ import pytest
 from fakes.clock import FakeClock
 from harken.audio.mel import LogMel
 from harken.errors import OptionError
-from harken.streaming import StreamingConfig, StreamOptions
+from harken.streaming import StreamingConfig, StreamOptions, latency
 from harken.streaming.config import (
     DELAYS,
-    NOISY_WINDOW_FRAMES,
     PRESETS,
+    config_in_noise,
     interpolated_presets,
-    scale_window,
     with_overrides,
 )
 from harken.streaming.latency import LatencyPlanner, UpdateCost, measure_update_cost
@@ -62,11 +61,14 @@ def window_times(config: StreamingConfig) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("local_agreement", [1, 3])
 @pytest.mark.parametrize("commit_delay_frames", [0, 37])
-def test_bound_is_the_longest_wait_of_any_word(commit_delay_frames: int, local_agreement: int) -> None:
+def test_bound_is_the_longest_wait_of_any_word(
+    monkeypatch: pytest.MonkeyPatch, commit_delay_frames: int, local_agreement: int
+) -> None:
+    monkeypatch.setattr(latency, "ALIGNATT_THRESHOLD_FRAMES", 0)
     rules = {"commit_delay_frames": commit_delay_frames, "local_agreement": local_agreement}
     config = StreamingConfig(window_frames=40, hop_frames=20, history_frames=0, **rules)
     updates = [*window_times(config)]
-    bound = LatencyPlanner(min_speech_s=0, alignatt_threshold_frames=0).bound(config)
+    bound = LatencyPlanner(min_speech_s=0).bound(config)
     longest_commit, longest_interim = 0, 0
     for word_end in range(updates[0][1], updates[4][1]):
         committed_at = [fed for fed, end in updates if end >= word_end + commit_delay_frames * 160]
@@ -86,11 +88,10 @@ def test_measured_cost_ignores_warm_up_and_outliers() -> None:
 
     def update(window_frames: int, tokens: int) -> None:
         nonlocal calls
-        nth, calls = calls % 6, calls + 1
-        clock.spend(LAPTOP.update_s(window_frames, tokens) * (10 if nth in (0, 3) else 1 + 0.01 * nth))
+        nth, calls = calls % 4, calls + 1
+        clock.spend(LAPTOP.update_s(window_frames, tokens) * (10 if nth in (0, 2) else 1 + 0.01 * nth))
 
-    cost = measure_update_cost(update, clock, repeats=5)
-    assert calls == 18
+    cost = measure_update_cost(update, clock)
     for window_frames, tokens in ((100, 4), (300, 4), (600, 4), (1400, 4), (100, 24), (300, 12)):
         actual_s = LAPTOP.update_s(window_frames, tokens)
         assert actual_s <= cost.update_s(window_frames, tokens) <= 1.06 * actual_s
@@ -275,10 +276,10 @@ def test_level_stays_unless_every_update_is_early() -> None:
     assert monitor.level == 1
 
 
-@pytest.mark.parametrize("window_frames", [100, NOISY_WINDOW_FRAMES])
-def test_each_level_encodes_less_audio_with_the_same_commit_rules(window_frames: int) -> None:
+@pytest.mark.parametrize("noisy", [False, True])
+def test_each_level_encodes_less_audio_with_the_same_commit_rules(noisy: bool) -> None:
     for preset in interpolated_presets():
-        config = scale_window(preset, window_frames)
+        config = config_in_noise(preset) if noisy else preset
         levels = [apply_load_level(level, config) for level in range(len(LOAD_LEVELS))]
         assert levels[0] == config
         for frames in ("window_frames", "max_window_frames"):  # of later updates, and of the first ones

@@ -185,6 +185,18 @@ def test_committed_words_after_a_split_go_to_the_next_utterance(finals: str) -> 
     assert (first.text + second.text) == speech.text[: len(first.text + second.text)]
 
 
+def test_words_behind_a_split_at_a_long_pause_have_their_times() -> None:
+    """An utterance without a silence in its second half is split at an earlier one, of which a part is in neither."""
+    fluent = speak_random_words(15, seed=2, gap_s=0.03)
+    speech = silence(0.4) + speak_random_words(3, seed=1) + silence(1.3) + fluent + silence(2.0)
+    events = events_of(speech, finals="streamed", word_timestamps=True)
+    first, second = check_events(events, len(speech.samples))
+    assert (first.reason, second.began > first.ended + 0.5) == ("limit", True)
+    words = [word for each in (first, second) for segment in each.segments for word in segment.words]
+    found = [(word.text, word.start_s + LATE_S) for word in words]
+    assert found == [(text, pytest.approx(start_s, abs=0.11)) for text, start_s, _ in speech.words]
+
+
 def test_a_turn_longer_than_a_window_has_the_segments_of_a_recording_of_all_its_samples() -> None:
     speech = silence(0.4) + speak_random_words(60, seed=1) + silence(2.0) + speak_words(0, 2) + silence(0.5)
     events = events_of(speech, finals="turns", word_timestamps=True)

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, VadOptions
 from harken.streaming.speech import (
-    MAX_UTTERANCE_FRAMES,
     Endpointer,
     SnrEstimator,
     UtteranceEnd,
     UtteranceStart,
-    window_frames_for_snr,
+    is_noisy,
 )
 from harken.streaming.stream import SampleBuffer
 
@@ -28,7 +27,9 @@ SPEECH, SILENCE = 0.9, 0.1
 
 
 def endpointer(**changes):
-    return Endpointer(VAD, **{"sentence_pause_s": 0.32, "pause_s": 0.96, **changes})
+    return Endpointer(
+        VAD, **{"sentence_pause_s": 0.32, "pause_s": 0.96, "max_utterance_frames": 2500, **changes}
+    )
 
 
 def feed_runs(detector, *runs, sentence_ended=False):
@@ -87,7 +88,7 @@ def test_flush_ends_the_utterance_and_the_next_one_starts_there():
 levels = st.sampled_from([0.0, 0.1, 0.4, 0.6, 1.0])
 runs = st.lists(st.tuples(levels, st.integers(1, 200), st.booleans()), max_size=20)
 pauses = st.sampled_from([0.1, 0.32, 0.5, 1.0, 2.0])
-limits = st.sampled_from([500, 1250, MAX_UTTERANCE_FRAMES])
+limits = st.sampled_from([500, 1250, 2500])
 speech_s, pads_s = st.sampled_from([0.0, 0.1, 1.0]), st.sampled_from([0.0, 0.1, 0.4])
 vads = st.builds(VadOptions, min_speech_s=speech_s, speech_pad_s=pads_s)
 
@@ -153,7 +154,8 @@ def snr_after(*parts, estimator=None):
     """Return the estimate after parts of (samples, 1 for speech or 0)."""
     estimator = estimator or SnrEstimator()
     for samples, speech in parts:
-        estimator.feed(samples, [0.95 * speech] * (len(samples) // CHUNK_SAMPLES))
+        for chunk in samples.reshape(-1, CHUNK_SAMPLES):
+            estimator.feed(chunk, 0.95 * speech)
     return estimator.snr_db
 
 
@@ -179,26 +181,12 @@ def test_noise_that_ended_decays():
         assert snr_after(*parts, estimator=estimator) == pytest.approx(snr_db, abs=1.5)
 
 
-@given(cuts=st.lists(st.integers(0, 60 * CHUNK_SAMPLES), max_size=20))
-def test_estimate_does_not_depend_on_the_blocks(cuts):
-    samples = np.concatenate([noise(20, -50), noise(40, -20)])
-    probabilities = [0.1] * 20 + [0.9] * 40
-    whole, split = SnrEstimator(), SnrEstimator()
-    whole.feed(samples, probabilities)
-    fed = 0
-    for piece in np.split(samples, sorted(cuts)):
-        chunks = slice(fed // CHUNK_SAMPLES, (fed + len(piece)) // CHUNK_SAMPLES)
-        split.feed(piece, probabilities[chunks])
-        fed += len(piece)
-    assert split.snr_db == whole.snr_db is not None
-
-
-def test_window_follows_the_noise_with_hysteresis():
-    for snr_db, current, window in (
-        *((None, 200, 200), (30.0, 200, 200), (5.0, 200, 300)),
-        *((12.0, 200, 200), (12.0, 300, 300), (15.0, 300, 200)),
+def test_a_stream_is_noisy_with_hysteresis():
+    for snr_db, was_noisy, noisy in (
+        *((None, False, False), (30.0, False, False), (5.0, False, True)),
+        *((12.0, False, False), (12.0, True, True), (15.0, True, False)),
     ):
-        assert window_frames_for_snr(snr_db, current) == window
+        assert is_noisy(snr_db, was_noisy) == noisy
 
 
 # --- samples ------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -17,20 +17,14 @@ from harken.audio.mel import LOG_MEL_FLOOR, LogMel, normalize
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.streaming.config import StreamingConfig
-from harken.streaming.utterance import (
+from harken.streaming.utterance import ActiveUtterance, TimedToken, stable_prefix_length
+from harken.streaming.utterance_audio import (
     ALIGNATT_THRESHOLD_FRAMES,
     FINAL_SILENCE_FRAMES,
     TRAILING_SILENCE_FRAMES,
     WINDOW_BUCKET_FRAMES,
-    ActiveUtterance,
     EncoderChunk,
-    TimedToken,
-    display_text,
-    ends_sentence,
-    is_hallucination,
-    stable_prefix_length,
-    utterance_segments,
-    utterance_words,
+    UtteranceAudio,
 )
 from tiny_models import TOKENIZER
 
@@ -50,45 +44,45 @@ class FakeEncoder:
     positions: int = 0
 
 
-class UtteranceFeeder:
+class AudioFeeder:
     """Feeds an utterance as a stream does, and checks every window against the mel frames of all its samples."""
 
     def __init__(self, samples: Floats, start_frame: int) -> None:
         self.encoder = FakeEncoder()
-        self.utterance = ActiveUtterance(encoder=self.encoder, n_mels=N_MELS, start_frame=start_frame)
+        self.audio = UtteranceAudio(self.encoder, N_MELS, start_frame)
         self.final_spans: list[tuple[int, int]] = []
         self._samples = samples
 
     def update(self, config: StreamingConfig, late_samples: int) -> None:
         """Encode the next window when it is due, or some samples later."""
-        self._receive_until(self.utterance.next_update_sample(config) + late_samples)
-        chunk = self.utterance.next_chunk(config)
+        self._receive_until(self.audio.next_update_sample(config) + late_samples)
+        chunk = self.audio.next_chunk(config)
         assert chunk.final_frames % 2 == 0
         self._check(chunk, LogMel(N_MELS).feed(self._received), TRAILING_SILENCE_FRAMES)
-        assert self.final_spans[-1][1] <= self.utterance.encoded_frames
+        assert self.final_spans[-1][1] <= self.audio.encoded_frames
 
     def end(self, frame: int) -> EncoderChunk:
         """Encode the rest up to a frame of the stream."""
         self._receive_until(160 * frame)
-        chunk = self.utterance.last_chunk(frame)
+        chunk = self.audio.last_chunk(frame)
         mel = LogMel(N_MELS)
         whole = np.concatenate([mel.feed(self._received), mel.flush()], axis=1)
-        silence = chunk.mel.shape[1] - (self.utterance.encoded_frames - 2 * self.encoder.final_positions)
+        silence = chunk.mel.shape[1] - (self.audio.encoded_frames - 2 * self.encoder.final_positions)
         self._check(chunk, whole, silence)
         return chunk
 
     def _receive_until(self, sample: int) -> None:
         assert sample <= len(self._samples), "the test asks for more than there is"
-        if sample > self.utterance.next_sample:
-            self.utterance.add_samples(self._samples[self.utterance.next_sample : sample])
+        if sample > self.audio.next_sample:
+            self.audio.add_samples(self._samples[self.audio.next_sample : sample])
 
     @property
     def _received(self) -> Floats:
-        return self._samples[self.utterance.start_sample : self.utterance.next_sample]
+        return self._samples[self.audio.start_sample : self.audio.next_sample]
 
     def _check(self, chunk: EncoderChunk, whole: Floats, silence_frames: int) -> None:
         """Check that a chunk has the frames after the final ones, normalized by all frames so far, then silence."""
-        whole = whole[:, : self.utterance.encoded_frames + 1]
+        whole = whole[:, : self.audio.encoded_frames + 1]
         ceiling = float(whole.max(initial=LOG_MEL_FLOOR))
         first, size = 2 * self.encoder.final_positions, chunk.mel.shape[1]
         heard = whole[:, first : first + size - silence_frames]
@@ -111,29 +105,33 @@ late_samples = st.just(0) | st.integers(6000, 12_000)
 )
 def test_every_frame_becomes_final_exactly_once(updates: list[Any], start_frame: int, end: float):
     """For any changes of the configuration, late updates, and any end."""
-    feeder = UtteranceFeeder(noise_and_silence(20.0, seed=3), start_frame)
+    feeder = AudioFeeder(noise_and_silence(20.0, seed=3), start_frame)
     for one, other, history, late in updates:
         hop, window = sorted((one, other))
         feeder.update(StreamingConfig(window_frames=window, hop_frames=hop, history_frames=history), late)
-    last = round(end * (feeder.utterance.encoded_frames + 130))
+    last = round(end * (feeder.audio.encoded_frames + 130))
     chunk = feeder.end(start_frame + last)
     assert feeder.final_spans[0][0] == 0
     assert all(before[1] == after[0] for before, after in pairwise(feeder.final_spans))
     assert feeder.final_spans[-1][1] == feeder.final_spans[-1][0] + chunk.mel.shape[1] >= last
-    assert feeder.utterance.encoded_frames == max(last, feeder.final_spans[-1][0])
-    assert chunk.positions == -(-feeder.utterance.encoded_frames // 2)
+    assert feeder.audio.encoded_frames == max(last, feeder.final_spans[-1][0])
+    assert chunk.positions == -(-feeder.audio.encoded_frames // 2)
     # Few shapes, so that the backend compiles few graphs.
     assert chunk.mel.shape[1] % WINDOW_BUCKET_FRAMES == 0
-    audio_frames = feeder.utterance.encoded_frames - feeder.final_spans[-1][0]
+    audio_frames = feeder.audio.encoded_frames - feeder.final_spans[-1][0]
     assert chunk.mel.shape[1] - audio_frames >= FINAL_SILENCE_FRAMES
 
 
 # --- commits ------------------------------------------------------------------------------------------------
 
 
-def new_utterance(encoded_frames: int = 200, **fields: Any) -> ActiveUtterance:
-    given = {"encoder": FakeEncoder(), "language": "en", "no_speech_prob": 0.25, **fields}
-    return ActiveUtterance(n_mels=N_MELS, start_frame=START_FRAME, encoded_frames=encoded_frames, **given)
+def new_utterance(
+    encoded_frames: int = 200, start_frame: int = START_FRAME, n_final: int = 0, **fields: Any
+) -> ActiveUtterance:
+    audio = UtteranceAudio(FakeEncoder(final_positions=n_final), N_MELS, start_frame)
+    audio.encoded_frames = encoded_frames
+    given = {"language": "en", "no_speech_prob": 0.25, **fields}
+    return ActiveUtterance(audio=audio, tokenizer=TOKENIZER, **given)
 
 
 def hypothesis(tokens: Sequence[int], positions: Sequence[int], **fields: Any) -> PartialHypothesis:
@@ -168,22 +166,22 @@ def texts_of(utterance: ActiveUtterance) -> tuple[str, str]:
 def partly_committed() -> ActiveUtterance:
     """Return an utterance of "to be or not", of which "to be" is old enough; the words begin at 10, 30, 60, 81."""
     utterance = new_utterance()
-    utterance.update(spoken("to be or not", [10, 30, 60, 81, 90]), CONFIG, TOKENIZER)
+    utterance.update(spoken("to be or not", [10, 30, 60, 81, 90]), CONFIG)
     return utterance
 
 
 def test_words_before_the_commit_delay_are_committed_and_other_committed_tokens_are_no_agreement():
     utterance = partly_committed()
     assert texts_of(utterance) == (" to be", " or not")
-    utterance.encoded_frames = 230
-    utterance.update(spoken("or not to be", [60, 81, 92, 99, 110]), CONFIG, TOKENIZER)
+    utterance.audio.encoded_frames = 230
+    utterance.update(spoken("or not to be", [60, 81, 92, 99, 110]), CONFIG)
     assert texts_of(utterance) == (" to be or not", " to be")
     assert utterance.tokens == (*b" to be or not to be",)
     utterance, agreement = new_utterance(), replace(CONFIG, local_agreement=3)
-    utterance.update(spoken("a y c", [10, 30, 40, 50]), agreement, TOKENIZER)
-    utterance.update(spoken("x y c", [10, 70, 81, 90]), CONFIG, TOKENIZER)
+    utterance.update(spoken("a y c", [10, 30, 40, 50]), agreement)
+    utterance.update(spoken("x y c", [10, 70, 81, 90]), CONFIG)
     assert texts_of(utterance) == (" x", " y c")
-    utterance.update(spoken("y c", [30, 40, 50]), agreement, TOKENIZER)
+    utterance.update(spoken("y c", [30, 40, 50]), agreement)
     assert texts_of(utterance) == (" x", " y c")
 
 
@@ -192,10 +190,10 @@ def test_rejected_hypothesis_is_only_a_draft():
     utterance.reject(spoken("thank you", [10, 30, 60], no_speech_prob=0.9))
     assert (utterance.rejected, utterance.no_speech_prob) == (True, 0.9)
     assert texts_of(utterance) == ("", " thank you")
-    utterance.update(spoken("to be", [10, 30, 60], no_speech_prob=0.1), CONFIG, TOKENIZER)
+    utterance.update(spoken("to be", [10, 30, 60], no_speech_prob=0.1), CONFIG)
     assert not utterance.rejected
     assert texts_of(utterance) == (" to be", "")
-    utterance.update(spoken("or", [70, 90]), CONFIG, TOKENIZER)
+    utterance.update(spoken("or", [70, 90]), CONFIG)
     assert utterance.no_speech_prob == 0.1, "kept where a hypothesis has none"
 
 
@@ -228,38 +226,41 @@ def test_committed_tokens_are_agreed_whole_words_with_the_delay_behind_them(
 
 def test_updates_are_skipped_once_all_speech_is_heard_and_the_text_has_ended():
     """Words are committed meanwhile."""
-    utterance = new_utterance(encoder=FakeEncoder(final_positions=90))
-    utterance.update(spoken("to be or", [10, 30, 82, 90], reached_eot=True), CONFIG, TOKENIZER)
+    utterance = new_utterance(n_final=90)
+    utterance.update(spoken("to be or", [10, 30, 82, 90], reached_eot=True), CONFIG)
     heard_until = START_FRAME + 200 - ALIGNATT_THRESHOLD_FRAMES
-    assert utterance.can_skip(CONFIG, heard_until)
-    assert not utterance.can_skip(CONFIG, heard_until + 1)
-    assert not utterance.can_skip(CONFIG, None), "there is speech"
-    assert not new_utterance().can_skip(CONFIG, START_FRAME)
+    assert utterance.audio.can_skip(CONFIG)
+    assert not new_utterance().audio.can_skip(CONFIG), "it would not fit into the next window"
+    assert utterance.is_complete(heard_until)
+    assert not utterance.is_complete(heard_until + 1)
+    assert not utterance.is_complete(None), "there is speech"
+    assert not new_utterance().is_complete(START_FRAME)
     assert texts_of(utterance) == (" to be", " or")
-    utterance.skip_update(CONFIG, TOKENIZER)
+    utterance.skip_update(CONFIG)
     assert texts_of(utterance) == (" to be or", "")
-    assert (utterance.encoded_frames, utterance.heard_frames) == (200, 230)
-    assert utterance.next_update_sample(CONFIG) == (START_FRAME + 260) * 160 + 200
-    utterance.update(spoken("or not", [60, 81, 90]), CONFIG, TOKENIZER)
-    assert not utterance.can_skip(CONFIG, START_FRAME), "the text was cut off"
+    assert (utterance.audio.encoded_frames, utterance.audio.heard_frames) == (200, 230)
+    assert utterance.audio.next_update_sample(CONFIG) == (START_FRAME + 260) * 160 + 200
+    utterance.update(spoken("or not", [60, 81, 90]), CONFIG)
+    assert not utterance.is_complete(START_FRAME), "the text was cut off"
 
 
 # --- splits -------------------------------------------------------------------------------------------------
 
 
-def test_split_assigns_words_by_their_middle_and_counts_times_from_there():
+def test_split_assigns_words_by_their_middle_and_counts_times_from_the_next_utterance():
     splits = ((40, "", " to be", " or not"), (42, " to", " be", " or not"), (142, " to be or", "", " not"))
-    for frame, *parts in splits:
+    for (frame, *parts), pause in product(splits, (0, 10)):
         utterance = partly_committed()
-        split = utterance.split(START_FRAME + frame, TOKENIZER)
-        finished, following = split.finished_tokens, split.next_committed
-        assert [text(finished), text(following), TOKENIZER.decode(split.next_tentative)] == parts
+        following = new_utterance(0, start_frame=START_FRAME + frame + pause)
+        finished = utterance.split(START_FRAME + frame, following)
+        assert [text(finished), *texts_of(following)] == parts
+        origin = (frame + pause) // 2
         for index, (before, after) in enumerate(
-            zip(utterance.committed, [*finished, *following], strict=False)
+            zip(utterance.committed, [*finished, *following.committed], strict=False)
         ):
             for name in ("start_position", "end_position"):
                 time, moved = getattr(before, name), getattr(after, name)
-                assert moved == (min(time, frame // 2) if index < len(finished) else time - frame // 2)
+                assert moved == (min(time, frame // 2) if index < len(finished) else max(0, time - origin))
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -284,10 +285,10 @@ def saying(committed: bytes, tentative: bytes = b"") -> ActiveUtterance:
 @example(text="€", cuts=[1, 2, 2, 3])
 def test_committed_text_only_grows_and_never_ends_inside_a_character(text: str, cuts: list[int]):
     """For any split of a text into committed, tentative and future tokens; invalid bytes are shown."""
-    assert display_text(saying(b" a\xe2", b" b"), TOKENIZER) == ("a", "\ufffd b")
+    assert saying(b" a\xe2", b" b").text == ("a", "\ufffd b")
     data = text.encode()
     steps = sorted(min(cut, len(data)) for cut in cuts)
-    shown = [display_text(saying(data[:a], data[a:b]), TOKENIZER) for a, b in pairwise(steps)]
+    shown = [saying(data[:a], data[a:b]).text for a, b in pairwise(steps)]
     for (committed, tentative), (a, b) in zip(shown, pairwise(steps), strict=True):
         assert text.lstrip().startswith(committed + tentative)
         assert not committed or committed.encode() in data[:a]
@@ -301,12 +302,12 @@ def test_sentence_end_is_found_in_the_last_characters():
     going_on = (("", ""), (" To be.", " Or"), (" To be", ","), (" No. 5", ""))
     for committed, tentative in ended + going_on:
         utterance = saying(committed.encode(), tentative.encode())
-        assert ends_sentence(utterance, TOKENIZER) == ((committed, tentative) in ended)
-    assert not ends_sentence(saying("好".encode(), "。".encode()[:2]), TOKENIZER)
+        assert utterance.ends_sentence == ((committed, tentative) in ended)
+    assert not saying("好".encode(), "。".encode()[:2]).ends_sentence
 
 
 def segments_of(data: bytes) -> list[Any]:
-    return utterance_segments(byte_tokens(data), saying(data), TOKENIZER, with_words=True)
+    return saying(data).segments(byte_tokens(data), with_words=True)
 
 
 def test_each_sentence_is_a_segment_and_words_have_times_in_the_stream():
@@ -317,7 +318,7 @@ def test_each_sentence_is_a_segment_and_words_have_times_in_the_stream():
     sentences = [(" To be, sir.", 10.0, 12.2), (" Or not?", 12.2, 13.8), (" To", 13.8, 14.4)]
     assert found == [*sentences, (" To", 10.0, 10.4), (" be,", 10.4, 11.2)]
     assert one.probability == pytest.approx(np.mean(np.exp([0.0, -0.1, -0.2])))
-    found = utterance_words(byte_tokens(b" He said: go!) Then... so"), saying(b""), TOKENIZER)
+    found = saying(b"").words(byte_tokens(b" He said: go!) Then... so"))
     assert [word.text for word in found] == [" He", " said:", " go!)", " Then...", " so"]
 
 
@@ -337,7 +338,7 @@ def test_word_times_are_monotonic_with_attention_to_earlier_audio() -> None:
     utterance = new_utterance(0)
     for said, positions in ((" ba", [40, 45, 50, 60]), (".", [10, 12]), (" co", [5, 6, 7, 70])):
         utterance.finalize(hypothesis(TOKENIZER.encode(said), positions))
-    ba, co = utterance_words(utterance.committed, utterance, TOKENIZER)
+    ba, co = utterance.words(utterance.committed)
     assert (ba.text, ba.start_s, ba.end_s) == (" ba.", 10.6, 11.0)
     assert (co.text, co.start_s, co.end_s) == (" co", 11.0, 11.2)
 
@@ -372,4 +373,4 @@ def candidate(
 )
 def test_hallucinations_are_rejected_and_speech_is_not(candidate: Any, speech_prob: float, rejected: bool):
     probabilities = np.full(100, speech_prob, np.float32)
-    assert is_hallucination(new_utterance(400), candidate, probabilities, 0.5, TOKENIZER) is rejected
+    assert new_utterance(400).is_hallucination(candidate, probabilities, 0.5) is rejected

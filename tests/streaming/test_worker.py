@@ -23,7 +23,7 @@ from fakes.speech_detector import noise_and_silence
 from harken.contract import Backend, Floats
 from harken.decoding import make_prompt
 from harken.errors import AudioError
-from harken.streaming.utterance import EncoderChunk
+from harken.streaming.utterance_audio import EncoderChunk
 from harken.streaming.worker import FinalRequest, ModelResponse, ModelWorker, PartialRequest, final_pass
 from harken.text import Tokenizer
 from harken.transcribe import TranscribeOptions, WindowDecoder
@@ -90,8 +90,15 @@ def partial_request(
 ) -> PartialRequest:
     mel = np.full((DIMS.n_mels, frames), encoder, np.float32)
     chunk = EncoderChunk(mel=mel, final_frames=final_frames, positions=100, frame_threshold=0)
-    given = {"committed": (), "draft_tokens": (), "context_tokens": (), "history_frames": 8, "language": "en"}
-    return PartialRequest(encoder=encoder, chunk=chunk, **given | fields)
+    given = {
+        "committed": (),
+        "draft_tokens": (),
+        "context_tokens": (),
+        "language": "en",
+        "previous_language": None,
+    }
+    silent = {"committed_end": 0, "speech": np.zeros(0, bool)}
+    return PartialRequest(encoder=encoder, chunk=chunk, **given | silent | fields)
 
 
 def worker(backend: Backend, **options: object) -> ModelWorker:
@@ -121,7 +128,6 @@ def test_windows_of_one_shape_are_encoded_together_and_all_decoded_together():
         ({}, [[0, 1, 2]]),
         ({"frames": 31}, [[0, 2], [1]]),
         ({"final_frames": 6}, [[0, 2], [1]]),
-        ({"history_frames": 12}, [[0, 2], [1]]),
         ({"committed": (*b"tw",), "context_tokens": (*b"Ah.",)}, [[0, 1, 2]]),
     ):
         backend = StreamBackend("one", "two", "three")
@@ -213,7 +219,7 @@ def test_weak_evidence_changes_no_language_of_a_stream():
         decoder = WindowDecoder(
             TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS)), TOKENIZER, options
         )
-        (response,) = final_pass(decoder, [FinalRequest(samples=NOISE, start_s=0.0, languages=languages)], 1)
+        (response,) = final_pass(decoder, [FinalRequest(samples=NOISE, start_s=0.0, languages=languages)])
         assert [segment.language for segment in response.segments] == [expected]
         assert response.languages[expected] == max(response.languages.values())
 
@@ -227,7 +233,7 @@ def test_streamed_text_without_timestamps_saves_decoder_passes():
     backend = ScriptedBackend(logits_of_texts([text], prompt_tokens, DIMS.n_vocab), 64)
     window_decoder = WindowDecoder(backend, TOKENIZER, OPTIONS, eager_decoder())
     draft = tuple(token for token in TOKENS if token < TOKENIZER.eot)
-    (response,) = final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=draft)], 4)
+    (response,) = final_pass(window_decoder, [FinalRequest(samples=NOISE, start_s=0.0, draft_tokens=draft)])
     assert [segment.text for segment in response.segments] == ["hello there.", "good day"]
     assert window_decoder.stats.forwards == 3
     assert window_decoder.stats.sampled_tokens == len(TOKENS) + 1
@@ -238,8 +244,9 @@ def test_each_utterance_has_its_own_segments_with_times_in_the_stream():
         options = TranscribeOptions(vad=False, hallucination_threshold=None, language=language)
         backend = TranscriptBackend(window_text(0, "hello", WINDOW_POSITIONS))
         decoder = WindowDecoder(backend, TOKENIZER, options)
-        found = final_pass(decoder, [FinalRequest(samples=NOISE, start_s=at_s) for at_s in (0.0, 7.0)], 1)
-        segments = [segment for response in found for segment in response.segments]
+        requests = [FinalRequest(samples=NOISE, start_s=at_s) for at_s in (0.0, 7.0)]
+        responses = [response for request in requests for response in final_pass(decoder, [request])]
+        segments = [segment for response in responses for segment in response.segments]
         assert [(each.language, each.start_s) for each in segments] == [(language or "en", at) for at in (0, 7)]
         with pytest.raises(AudioError, match="no audio"):
-            final_pass(decoder, [FinalRequest(samples=np.empty(0, np.float32), start_s=0.0)], 1)
+            final_pass(decoder, [FinalRequest(samples=np.empty(0, np.float32), start_s=0.0)])

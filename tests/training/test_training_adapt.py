@@ -17,7 +17,7 @@ from harken.checkpoints.adapter import adapted_names
 from harken.errors import OptionError
 from harken.streaming import SpeechEnded, SpeechStarted
 from harken.streaming.config import PRESETS
-from harken.streaming.utterance import TRAILING_SILENCE_FRAMES
+from harken.streaming.utterance_audio import TRAILING_SILENCE_FRAMES
 from harken.training.adapt import (
     Adaptation,
     HeardChunk,

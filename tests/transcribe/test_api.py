@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import wave
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import pairwise
@@ -138,8 +139,11 @@ class TestTranscription:
         assert len(work.result().segments) == 3
         assert ends == [work.read_s]
 
+    @pytest.mark.parametrize("decode", [list, lambda work: list(iter(work.step, None))], ids=["all", "steps"])
     @pytest.mark.parametrize("channels", ["mixed", "apart"])
-    def test_what_there_is_so_far_is_as_far_as_progress_even_if_its_callback_fails(self, channels: str) -> None:
+    def test_what_there_is_so_far_is_as_far_as_progress_even_if_its_callback_fails(
+        self, channels: str, decode: Callable[[harken.Transcription], Any]
+    ) -> None:
         def report(done_s: float, finished: bool) -> None:
             segments = work.so_far().segments
             assert segments[-1].end_s == pytest.approx(done_s)
@@ -149,8 +153,9 @@ class TestTranscription:
         work = use_texts(ONE, TWO, THREE).transcribe(
             NOISE, AS_IT_IS, language="en", channels=channels, on_progress=report
         )
-        with pytest.raises(ArithmeticError):
-            list(iter(work.step, None))
+        for _ in range(2):
+            with pytest.raises(ArithmeticError):
+                decode(work)
         assert work.so_far().text == "onetwo"
 
     def test_every_kind_of_source_gives_the_same(self) -> None:

@@ -166,7 +166,7 @@ class TestFilling:
     def test_exact_finals_of_a_live_stream_are_filled_too(self) -> None:
         backend, options = TranscriptBackend(JUMP, MIDDLE), TranscribeOptions(**OPTIONS)
         decoder = WindowDecoder(backend, TOKENIZER, options, speech_detector=LoudIsSpeech)
-        (response,) = final_pass(decoder, [FinalRequest(samples=SPEECH[:6400], start_s=7.0)], 1)
+        (response,) = final_pass(decoder, [FinalRequest(samples=SPEECH[:6400], start_s=7.0)])
         assert [(segment.start_s, segment.text) for segment in response.segments] == [
             (7.0, " one"), (7.06, " and"), (7.34, " two")
         ]  # fmt: skip

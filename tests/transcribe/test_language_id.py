@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harken.contract import Backend
 from harken.errors import OptionError
 from harken.text import LANGUAGES, Tokenizer
-from harken.transcribe import Callbacks, TranscribeOptions, WindowDecoder
+from harken.transcribe import TranscribeOptions, WindowDecoder
 from harken.transcribe.language_id import (
     FULL_EVIDENCE_S,
     allowed_languages,
@@ -66,7 +66,7 @@ def test_between_two_languages_in_doubt_the_probability_of_their_texts_decides(
     (first, second, *others), logprobs = detected, []
     for code in (first, second):
         request = DecodeRequest(encoded=encoded, language=code, prompt=weighed.build_prompt(code, ()))
-        ((result,), _) = weighed.decode([request], [Callbacks()])
+        ((result,), _) = weighed.decode([request])
         logprobs.append(result.decoded.hypothesis.avg_logprob)
     odds = detected[first] / detected[second] * np.exp(3 * (logprobs[0] - logprobs[1]))
     assert found[first] / found[second] == pytest.approx(odds, rel=1e-3)

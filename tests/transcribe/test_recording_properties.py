@@ -68,11 +68,12 @@ def test_segments_follow_one_another_inside_the_recording(
     assert all(0 <= time <= transcript.duration_s for time in times)
     assert transcript.duration_s <= len(samples) / SAMPLE_RATE
     assert [segment.index for segment in transcript.segments] == list(range(len(transcript.segments)))
-    clips = TranscribeOptions(**options).clips(1000)
+    clips = TranscribeOptions(**options).clips
     for segment in transcript.segments:
-        ends = [np.inf if end is None else end for start, end in clips if start <= 1000 * segment.seek_s]
+        seek, segment_end = (round(100 * time_s, 6) for time_s in (segment.seek_s, segment.end_s))
+        ends = [np.inf if end is None else end for start, end in clips if start <= seek]
         assert segment.seek_s <= segment.start_s
-        assert 1000 * segment.end_s <= max(ends)
+        assert segment_end <= max(ends)
         assert segment.text.strip()
         assert [attempt.reason is None for attempt in segment.attempts][-1]
 

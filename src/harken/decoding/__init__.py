@@ -5,7 +5,7 @@ The package imports no backend, only the contract.
 
 from harken.decoding.alignment_attention import alignment_matrix
 from harken.decoding.candidate_generator import Assistant
-from harken.decoding.decode_windows import DecodingResult, Window, decode, make_prompt
+from harken.decoding.decode_windows import DecodingResult, decode, make_prompt
 from harken.decoding.logit_rules import (
     LogitRules,
     compile_suppress_regex,
@@ -24,6 +24,7 @@ from harken.decoding.types import (
     Sample,
     Step,
     Strategy,
+    Window,
 )
 
 __all__ = [

@@ -60,29 +60,24 @@ class RunningAlignment:
         Parameters
         ----------
         attention : ndarray of shape (heads, tokens, positions), float32
-            Attention of all tokens so far: at least one more than at the call before, and the same ones before it.
-        """
-        normalized = _normalized(attention[:, self._n_tokens :], self._n_positions)
-        if not self._n_tokens:
-            self._n_tokens = normalized.shape[1]
-            self._mean = normalized.mean(axis=1, keepdims=True)
-            self._squares = np.square(normalized - self._mean).sum(axis=1, keepdims=True)
-        else:
-            for token in range(normalized.shape[1]):
-                self._add(normalized[:, token : token + 1])
-        std = np.sqrt(self._squares / np.float32(self._n_tokens))
-        row: Floats = _filtered_mean_of_heads(normalized[:, -1:], self._mean, std)[0]
-        return row
+            Attention of all tokens so far: one more than at the call before, and the same ones before it.
 
-    def _add(self, weights: Floats) -> None:
-        """Add a token to the mean and to the sum of squared differences from it.
-
+        Notes
+        -----
         Source: Welford 1962, "Note on a method for calculating corrected sums of squares and products".
         """
-        self._n_tokens += 1
-        difference = weights - self._mean
-        self._mean = self._mean + difference / np.float32(self._n_tokens)
-        self._squares = self._squares + difference * (weights - self._mean)
+        new = _normalized(attention[:, self._n_tokens :], self._n_positions)
+        if not self._n_tokens:
+            self._mean = new.mean(axis=1, keepdims=True)
+            self._squares = np.square(new - self._mean).sum(axis=1, keepdims=True)
+        else:
+            difference = new - self._mean
+            self._mean = self._mean + difference / np.float32(attention.shape[1])
+            self._squares = self._squares + difference * (new - self._mean)
+        self._n_tokens = attention.shape[1]
+        std = np.sqrt(self._squares / np.float32(self._n_tokens))
+        row: Floats = _filtered_mean_of_heads(new[:, -1:], self._mean, std)[0]
+        return row
 
 
 def _normalized(attention: Floats, n_positions: int) -> Floats:

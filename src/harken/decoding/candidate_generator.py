@@ -1,15 +1,17 @@
 """Candidate generators: cheap sources of draft tokens, which the model verifies in one forward pass.
 
-Tokens are looked up in earlier text (`PromptLookup`) or decoded by a smaller model (`AssistedCandidateGenerator`). They
-change the speed of decoding, never the text.
+Tokens are looked up in earlier text (`PromptLookup`), or in an earlier hypothesis (`HypothesisLookup`), or decoded by a
+smaller model (`AssistedCandidateGenerator`). They change the speed of decoding, never the text.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 from harken.contract import (
     Backend,
@@ -21,12 +23,13 @@ from harken.contract import (
     Session,
     SparsePositions,
 )
+from harken.decoding.draft_controller import AcceptanceCounter
 from harken.decoding.logit_rules import LogitRules
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftRequest:
-    """A request to draft tokens for one row.
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """The draft of one row, which a candidate generator extends.
 
     Parameters
     ----------
@@ -43,6 +46,15 @@ class DraftRequest:
         generator.
     verify_threshold : float
         Probability that a drafted token and all before it are accepted, below which it is not worth verifying.
+
+    Attributes
+    ----------
+    tokens : list of int
+        Drafted tokens.
+    confidences : list of float
+        Probability, as estimated by the generator, that each is right if those before it are.
+    joint_prob : float
+        Probability that all of them are accepted, and the one that was not worth verifying.
     """
 
     row: int
@@ -51,41 +63,67 @@ class DraftRequest:
     calibration: float = 1.0
     draft_threshold: float = 0.0
     verify_threshold: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)
+    joint_prob: float = 1.0
 
-    def acceptance_prob(self, confidence: float) -> float:
-        """Return the probability that a token with this confidence is accepted."""
-        return min(confidence * self.calibration, 0.99)
+    @property
+    def text(self) -> list[int]:
+        """Tokens of the row, the drafted ones included."""
+        return [*self.prefix, *self.tokens]
+
+    @property
+    def least_prob(self) -> float:
+        """Probability that all tokens are accepted, below which no further one is worth a step."""
+        return max(self.draft_threshold, self.verify_threshold)
+
+    def add(self, token: int, confidence: float) -> bool:
+        """Add a token if it is worth verifying, and return whether it is."""
+        self.joint_prob *= min(confidence * self.calibration, 0.99)
+        if self.joint_prob <= self.verify_threshold:
+            return False
+        self.tokens.append(token)
+        self.confidences.append(confidence)
+        return True
 
 
-@dataclass(frozen=True, slots=True)
-class DraftTokens:
-    """Draft tokens of one row, maybe none.
+class CandidateGenerator(ABC):
+    """A source of draft tokens for the rows of one decode.
 
     Parameters
     ----------
-    tokens : tuple of int
-    confidences : tuple of float
-        Probability, as estimated by the generator, that each is right if those before it are.
+    counter : AcceptanceCounter
+        Of the drafts of such a source in all decodes.
+
+    Attributes
+    ----------
+    needs_setup : bool
+        Whether it encodes windows before its first draft.
+    forwards : int
+        Number of forward passes that drafting has taken so far.
     """
 
-    tokens: tuple[int, ...] = ()
-    confidences: tuple[float, ...] = ()
+    needs_setup = False
 
+    def __init__(self, counter: AcceptanceCounter) -> None:
+        self.counter, self.forwards = counter, 0
+        self._row_counters: defaultdict[int, AcceptanceCounter] = defaultdict(AcceptanceCounter)
 
-class CandidateGenerator(Protocol):
-    """A source of draft tokens for the rows of one decode."""
+    @abstractmethod
+    def propose(self, drafts: Sequence[Draft]) -> None:
+        """Extend drafts that have no tokens yet.
 
-    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
-        """Return draft tokens for each request.
-
-        Rows that earlier calls requested and this one does not have ended.
+        Rows of which earlier calls had drafts and this one does not have ended.
         """
-        ...
 
-    @property
-    def forwards(self) -> int:
-        """Number of forward passes that drafting has taken so far."""
-        ...
+    def calibration(self, row: int) -> float:
+        """Return the calibration of a row, smoothed towards that of all decodes."""
+        return self._row_counters[row].calibration(self.counter.calibration())
+
+    def record_accepted(self, row: int, expected: float, accepted: int) -> None:
+        """Record how many tokens of a draft were expected to be accepted, and how many were."""
+        self.counter.add(expected, accepted)
+        self._row_counters[row].add(expected, accepted)
 
 
 def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
@@ -98,91 +136,102 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     return length
 
 
-MAX_NGRAM_SIZE = 4
+MIN_NGRAM_SIZE, MAX_NGRAM_SIZE = 3, 4
+"""Tokens that have to match in earlier text, and those that are sought first."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptLookup:
-    """A candidate generator that finds the last tokens in earlier text and continues as that does.
+class PromptLookup(CandidateGenerator):
+    """A candidate generator that finds the last tokens in the text so far, and continues as it went on there.
 
     Parameters
     ----------
     source_tokens : list of sequence of int
-        Text to search, one a row.
-    same_audio : bool
-        Whether the text of a row is an earlier hypothesis of the same audio. Then a row without tokens drafts its
-        beginning, and of several matches the one at the nearest distance from the beginning counts. Otherwise the
-        tokens so far are searched too, and the last match counts.
-    min_ngram_size : int
-        Least number of tokens that have to match.
-    confidence : float
-        Probability that each token is right.
+        Earlier text, one a row, which is searched as well.
     allows : callable
         Whether a token may follow a prefix (`LogitRules.allows`); one that may not ends the draft before it.
-    timestamp_begin : int or None
-        Ids from here on are timestamps. A source without any, such as a hypothesis of a stream, is matched by the text
-        alone.
-    forwards : int
-        Always 0.
+    counter : AcceptanceCounter
     """
 
-    source_tokens: Sequence[Sequence[int]]
-    same_audio: bool = False
-    min_ngram_size: int = 3
-    confidence: float = 0.5
-    allows: Callable[[Sequence[int], int], bool] = lambda prefix, token: True
-    timestamp_begin: int | None = None
-    forwards: int = 0
+    confidence = 0.5
+    """Probability that each token is right."""
 
-    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
-        """Return draft tokens for each request."""
-        return [self._propose(request) for request in requests]
+    def __init__(
+        self,
+        source_tokens: Sequence[Sequence[int]],
+        allows: Callable[[Sequence[int], int], bool],
+        counter: AcceptanceCounter,
+    ) -> None:
+        super().__init__(counter)
+        self._source_tokens, self._allows = source_tokens, allows
 
-    def _propose(self, request: DraftRequest) -> DraftTokens:
-        joint_prob, tokens = 1.0, list[int]()
-        continuation = self._continuation(request.row, request.prefix)
-        for token in continuation[: request.max_tokens]:
-            joint_prob *= request.acceptance_prob(self.confidence)
-            if joint_prob <= request.verify_threshold or not self.allows((*request.prefix, *tokens), token):
-                break
-            tokens.append(token)
-        return DraftTokens(tuple(tokens), (self.confidence,) * len(tokens))
+    def propose(self, drafts: Sequence[Draft]) -> None:
+        """Extend each draft as far as it is worth verifying."""
+        for draft in drafts:
+            continuation = self._continuation(self._source_tokens[draft.row], draft.prefix)
+            for token in continuation[: draft.max_tokens]:
+                if not (self._allows(draft.text, token) and draft.add(token, self.confidence)):
+                    break
 
-    def _continuation(self, row: int, prefix: Sequence[int]) -> Sequence[int]:
-        """Return the source tokens that follow the match, none without a match."""
-        source = self.source_tokens[row] if self.same_audio else (*self.source_tokens[row], *prefix)
-        text_tokens = [token for token in prefix if not self._is_timestamp(token)]
-        has_timestamps = any(map(self._is_timestamp, source))
-        if self.same_audio and self.timestamp_begin is not None and not (prefix or has_timestamps):
-            return (self.timestamp_begin, *source)  # most windows begin with speech
-        match_timestamps = len(text_tokens) == len(prefix) or has_timestamps
-        start = self._match_end(_as_string(source), _as_string(prefix if match_timestamps else text_tokens))
-        if start is None:
-            return ()
+    def _continuation(self, source: Sequence[int], prefix: Sequence[int]) -> Sequence[int]:
+        """Return the tokens behind the last match with the longest end of the prefix; none without a match."""
+        source = (*source, *prefix)
+        text, ending = _as_string(source), _as_string(prefix[-MAX_NGRAM_SIZE:])
+        for n in range(len(ending), MIN_NGRAM_SIZE - 1, -1):
+            if (found := text.rfind(ending[-n:], 0, len(text) - 1)) >= 0:
+                return source[found + n :]
+        return ()
+
+
+class HypothesisLookup(PromptLookup):
+    """A candidate generator that continues as an earlier hypothesis of the same audio does, from where it agrees.
+
+    Parameters
+    ----------
+    source_tokens : list of sequence of int
+        The hypothesis of each row. One without any timestamps, such as that of a stream, is matched by its text alone.
+    allows, counter
+        As for `PromptLookup`.
+    timestamp_begin : int
+        Ids from here on are timestamps.
+    """
+
+    confidence = 0.9
+
+    def __init__(
+        self,
+        source_tokens: Sequence[Sequence[int]],
+        allows: Callable[[Sequence[int], int], bool],
+        counter: AcceptanceCounter,
+        timestamp_begin: int,
+    ) -> None:
+        super().__init__(source_tokens, allows, counter)
+        self._timestamp_begin = timestamp_begin
+
+    def _continuation(self, source: Sequence[int], prefix: Sequence[int]) -> Sequence[int]:
+        begin = self._timestamp_begin
+        has_timestamps = any(token >= begin for token in source)
+        if not (prefix or has_timestamps):
+            return (begin, *source)  # most windows begin with speech
+        sought = prefix if has_timestamps else [token for token in prefix if token < begin]
+        start = _match_end(_as_string(source), _as_string(sought))
         # Most segments begin at the time at which the one before them ended.
-        segment_ended = (
-            not match_timestamps
-            and start < len(source)
-            and [self._is_timestamp(token_id) for token_id in prefix[-2:]] == [False, True]
-        )
-        return (*prefix[-1:], *source[start:]) if segment_ended else source[start:]
+        segment_ended = not has_timestamps and [token >= begin for token in prefix[-2:]] == [False, True]
+        repeated = prefix[-1:] if segment_ended and start < len(source) else ()
+        return (*repeated, *source[start:])
 
-    def _is_timestamp(self, token: int) -> bool:
-        return self.timestamp_begin is not None and token >= self.timestamp_begin
 
-    def _match_end(self, source: str, prefix: str) -> int | None:
-        """Return the index in the source behind its match with the longest end of the prefix."""
-        if self.same_audio and source.startswith(prefix):
-            return len(prefix)
-        for n in range(min(MAX_NGRAM_SIZE, len(prefix)), self.min_ngram_size - 1, -1):
-            ngram = prefix[-n:]
-            if self.same_audio:
-                match_ends = [i + n for i in range(len(source) - n) if source.startswith(ngram, i)]
-                if match_ends:
-                    return min(match_ends, key=lambda match_end: abs(match_end - len(prefix)))
-            elif (found := source.rfind(ngram, 0, len(source) - 1)) >= 0:
-                return found + n
-        return None
+def _match_end(source: str, prefix: str) -> int:
+    """Return the index in a hypothesis behind its match with the longest end of the prefix; its end without a match.
+
+    If it does not begin with the prefix, the match at the nearest distance from the beginning counts.
+    """
+    if source.startswith(prefix):
+        return len(prefix)
+    for n in range(min(MAX_NGRAM_SIZE, len(prefix)), 0, -1):
+        ngram = prefix[-n:]
+        if match_ends := [i + n for i in range(len(source) - n) if source.startswith(ngram, i)]:
+            return min(match_ends, key=lambda match_end: abs(match_end - len(prefix)))
+    return len(source)
 
 
 def _as_string(tokens: Sequence[int]) -> str:
@@ -224,7 +273,7 @@ class Assistant:
         return self.backend.encode(mel, positions)
 
 
-class AssistedCandidateGenerator:
+class AssistedCandidateGenerator(CandidateGenerator):
     """A candidate generator that decodes with an assistant model, greedily, while its tokens are worth verifying.
 
     Parameters
@@ -238,7 +287,10 @@ class AssistedCandidateGenerator:
         Prompt of each row.
     logit_rules : LogitRules
         Those of the main model.
+    counter : AcceptanceCounter
     """
+
+    needs_setup = True
 
     def __init__(
         self,
@@ -247,132 +299,85 @@ class AssistedCandidateGenerator:
         row_windows: Sequence[int],
         prompts: Sequence[Sequence[int]],
         logit_rules: LogitRules,
+        counter: AcceptanceCounter,
     ) -> None:
+        super().__init__(counter)
         self._backend, self._features, self._logit_rules = backend, features, logit_rules
-        self._row_windows = row_windows
-        self._rows = {row: _AssistantRow(prompt) for row, prompt in enumerate(prompts)}
+        self._row_windows, self._prompts = row_windows, prompts
+        self._seen: dict[int, list[int]] = {row: [] for row in range(len(prompts))}
+        """Tokens that the assistant has read, of each row that has not ended."""
         self._session: Session | None = None
-        self.forwards = 0
 
-    def propose(self, requests: Sequence[DraftRequest]) -> list[DraftTokens]:
-        """Return draft tokens for each request."""
-        if not any(request.max_tokens for request in requests):
-            return [DraftTokens() for _ in requests]
+    def propose(self, drafts: Sequence[Draft]) -> None:
+        """Extend each draft by the most probable tokens, one step of all at a time."""
+        if not any(draft.max_tokens for draft in drafts):
+            return
         session = self._session = self._session or self._backend.open_session(
             self._features(), self._row_windows, self._backend.dims.n_text_ctx
         )
-        self._drop_finished_rows(session, [request.row for request in requests])
-        builders = [_DraftBuilder(request) for request in requests]
-        unread = self._rewind_to_accepted(session, requests)
+        self._drop_finished_rows(session, [draft.row for draft in drafts])
+        unread = self._rewind_to_accepted(session, drafts)
         rules = self._logit_rules.greedy if self._backend.capabilities.picks_best else None
         while any(unread):
-            if rules and len(requests) == 1 and builders[0].full_prefix:
-                self._draft_in_one_call(cast(GreedySession, session), rules, builders[0], unread[0])
+            if rules and len(drafts) == 1 and drafts[0].text:
+                self._draft_in_one_call(cast(GreedySession, session), rules, drafts[0], unread[0])
                 break
             logits = session.extend(unread)
             self.forwards += 1
-            drafting = [builder for builder, tokens in zip(builders, unread, strict=True) if tokens]
-            self._logit_rules.apply(logits, [builder.full_prefix for builder in drafting])
+            drafting = [draft for draft, tokens in zip(drafts, unread, strict=True) if tokens]
+            self._logit_rules.apply(logits, [draft.text for draft in drafting])
             ids, logprobs = logits.top(1)
-            for builder, (token,), (logprob,) in zip(drafting, ids.tolist(), logprobs.tolist(), strict=True):
-                builder.add(token, math.exp(logprob), self._logit_rules.eot)
+            for draft, (token,), (logprob,) in zip(drafting, ids.tolist(), logprobs.tolist(), strict=True):
+                draft.add(token, math.exp(logprob))
             unread = [
-                builder.next_input if tokens else [] for builder, tokens in zip(builders, unread, strict=True)
+                draft.tokens[-1:] if tokens and self._is_worth_a_step(draft) else []
+                for draft, tokens in zip(drafts, unread, strict=True)
             ]
-            for request, tokens in zip(requests, unread, strict=True):
-                self._rows[request.row].seen_tokens += tokens
-        return [builder.draft_tokens for builder in builders]
+            for draft, tokens in zip(drafts, unread, strict=True):
+                self._seen[draft.row] += tokens
+
+    def _is_worth_a_step(self, draft: Draft) -> bool:
+        """Return whether one more token of a draft is worth a step."""
+        return (
+            draft.joint_prob > draft.least_prob
+            and draft.tokens[-1] != self._logit_rules.eot
+            and len(draft.tokens) < draft.max_tokens
+        )
 
     def _draft_in_one_call(
-        self, session: GreedySession, rules: GreedyRules, builder: _DraftBuilder, unread: Sequence[int]
+        self, session: GreedySession, rules: GreedyRules, draft: Draft, unread: Sequence[int]
     ) -> None:
-        request = builder.request
-        left = len(request.prefix) + request.max_tokens - len(builder.full_prefix)
+        left = draft.max_tokens - len(draft.tokens)
         picked = PickedSoFar(
-            tokens=builder.full_prefix,
+            tokens=draft.text,
             left=left,
             unread=unread,
-            calibration=request.calibration,
-            least_prob=builder.least_prob / builder.joint_prob,
+            calibration=draft.calibration,
+            least_prob=draft.least_prob / draft.joint_prob,
         )
         ids, logprobs = session.pick_best(rules, [picked], left)
         self.forwards += len(ids)
         for token, logprob in zip(ids[:, 0].tolist(), logprobs[:, 0].tolist(), strict=True):
-            builder.add(token, math.exp(logprob), self._logit_rules.eot)
-        self._rows[request.row].seen_tokens += ids[:-1, 0].tolist()
+            draft.add(token, math.exp(logprob))
+        self._seen[draft.row] += ids[:-1, 0].tolist()
 
     def _drop_finished_rows(self, session: Session, rows: Sequence[int]) -> None:
         """Drop the rows that have ended."""
-        session_rows = list(self._rows)
+        session_rows = list(self._seen)
         if session_rows != rows:
             session.reorder([session_rows.index(row) for row in rows])
-            self._rows = {row: self._rows[row] for row in rows}
+            self._seen = {row: self._seen[row] for row in rows}
 
-    def _rewind_to_accepted(self, session: Session, requests: Sequence[DraftRequest]) -> list[list[int]]:
-        """Rewind the session to the tokens that were accepted, and return the unread ones of each requested row."""
+    def _rewind_to_accepted(self, session: Session, drafts: Sequence[Draft]) -> list[list[int]]:
+        """Rewind the session to the tokens that were accepted, and return the unread ones of each row to draft for."""
         unread: list[list[int]] = []
         lengths: list[int] = []
-        for request in requests:
-            row = self._rows[request.row]
-            tokens = [*row.prompt, *request.prefix]
-            n_matched = common_prefix_length(row.seen_tokens[row.n_accepted :], tokens[row.n_accepted :])
+        for draft in drafts:
+            tokens = [*self._prompts[draft.row], *draft.prefix]
             # The last token is read again even if it was read before, for the logits behind it.
-            row.n_accepted = min(row.n_accepted + n_matched, len(tokens) - 1)
-            lengths.append(row.n_accepted)
-            unread.append(tokens[row.n_accepted :] if request.max_tokens else [])
-            row.seen_tokens = tokens if request.max_tokens else row.seen_tokens[: row.n_accepted]
+            n_accepted = min(common_prefix_length(self._seen[draft.row], tokens), len(tokens) - 1)
+            lengths.append(n_accepted)
+            unread.append(tokens[n_accepted:] if draft.max_tokens else [])
+            self._seen[draft.row] = tokens if draft.max_tokens else tokens[:n_accepted]
         session.rewind(lengths)
         return unread
-
-
-@dataclass(slots=True)
-class _AssistantRow:
-    """The state of the assistant in one row.
-
-    Parameters
-    ----------
-    prompt : sequence of int
-    seen_tokens : list of int
-        Tokens that it has read, the prompt included.
-    n_accepted : int
-        Number of these that are no drafts any more.
-    """
-
-    prompt: Sequence[int]
-    seen_tokens: list[int] = field(default_factory=list)
-    n_accepted: int = 0
-
-
-class _DraftBuilder:
-    """The draft of one row as it grows."""
-
-    def __init__(self, request: DraftRequest) -> None:
-        self.request = request
-        self.full_prefix = list(request.prefix)
-        """The tokens of the row, the drafted ones included."""
-        self._confidences: list[float] = []
-        self.joint_prob = 1.0
-        """Probability that all tokens drafted so far are accepted."""
-        self._drafting = True
-        self.least_prob = max(request.draft_threshold, request.verify_threshold)
-        """Probability that all tokens are accepted, below which no further one is worth a step."""
-
-    @property
-    def next_input(self) -> list[int]:
-        """The token to read next; none if the draft is complete."""
-        return self.full_prefix[-1:] if self._drafting else []
-
-    @property
-    def draft_tokens(self) -> DraftTokens:
-        """The draft so far."""
-        return DraftTokens(tuple(self.full_prefix[len(self.request.prefix) :]), tuple(self._confidences))
-
-    def add(self, token: int, confidence: float, eot: int) -> None:
-        """Add a token if it is worth verifying; the draft is complete unless one more token is worth a step."""
-        request = self.request
-        self.joint_prob *= request.acceptance_prob(confidence)
-        if self.joint_prob > request.verify_threshold:
-            self.full_prefix.append(token)
-            self._confidences.append(confidence)
-        confident = self.joint_prob > self.least_prob
-        self._drafting = confident and token != eot and len(self._confidences) < request.max_tokens

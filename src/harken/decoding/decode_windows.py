@@ -11,6 +11,7 @@ from harken.contract import Backend, Features
 from harken.decoding.beam import beam_search
 from harken.decoding.generate import (
     LoopRule,
+    Pick,
     Row,
     WindowEnd,
     compression_ratio,
@@ -31,35 +32,11 @@ from harken.decoding.types import (
     Sample,
     Step,
     Strategy,
+    Window,
     copy_attention,
     no_attention,
 )
 from harken.text import Tokenizer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """One window to decode.
-
-    Parameters
-    ----------
-    window_index : int
-        Index among the encoded windows.
-    prompt : tuple of int
-        From `harken.decoding.decode_windows.make_prompt`.
-    seed : tuple of int
-        Seed of sampling; equal seeds give equal samples, whatever else is in the batch.
-    draft_tokens : tuple of int
-        Tokens of an earlier attempt at the same audio, a source of drafts.
-    speech_end : int or None
-        Timestamp before which no segment may be empty (see `LogitRules.banned`).
-    """
-
-    window_index: int
-    prompt: tuple[int, ...]
-    seed: tuple[int, ...] = (0,)
-    draft_tokens: tuple[int, ...] = ()
-    speech_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +150,6 @@ def decode(
     loop_rule = (
         LoopRule(tokenizer.decode, tokenizer.eot, max_compression_ratio) if max_compression_ratio else None
     )
-    prompts = [window.prompt for window in windows]
     n_ctx = backend.dims.n_text_ctx
     session = backend.open_session(
         features, [window.window_index for window in windows], n_ctx, attention=attention
@@ -184,12 +160,11 @@ def decode(
         return copy_attention(session, row, slice(-n_tokens, None), n_word_heads)
 
     capture = copy_last if attention else no_attention
-    sot_offsets = [len(prompt) - 1 - prompt.index(tokenizer.sot) for prompt in prompts]
     n_samples = strategy.best_of if isinstance(strategy, Sample) else 1
     row_windows = [window for window in windows for _ in range(n_samples)]
     rows = [
         Row(
-            len(window.prompt),
+            window.prompt,
             min(n_ctx // 2, n_ctx + 1 - len(window.prompt)),
             WindowEnd(logit_rules.eot, loop_rule),
             speech_end=window.speech_end,
@@ -199,23 +174,13 @@ def decode(
     draft_session: DraftSession | None = None
     if draft_context is not None and not isinstance(strategy, Beam):
         draft_session = draft_context.open_draft_session(
-            [window.window_index for window in row_windows],
-            [window.prompt for window in row_windows],
-            [window.draft_tokens for window in row_windows],
-            logit_rules,
-            sampling=isinstance(strategy, Sample),
+            row_windows, logit_rules, sampling=isinstance(strategy, Sample)
         )
     if draft_session and isinstance(strategy, Greedy):
         most = {i: row.max_draft for i, row in enumerate(rows)}
         for i, draft in draft_session.propose(dict.fromkeys(most, ()), most, behind_prompt=True).items():
             rows[i].draft = draft
-    logits, no_speech_probs = prefill(
-        session,
-        prompts,
-        [row.draft for row in rows[::n_samples]],
-        tokenizer.no_speech,
-        sot_offsets,
-    )
+    logits, no_speech_probs = prefill(session, rows[::n_samples], tokenizer.sot, tokenizer.no_speech)
 
     n_sampled = 0
 
@@ -229,17 +194,15 @@ def decode(
             session, logits, logit_rules, strategy, rows, count, capture, loop_rule=loop_rule
         )
     else:
+        pick: Pick = pick_best
+        greedy = logit_rules.greedy if backend.capabilities.picks_best else None
         if isinstance(strategy, Sample):
             seeds = [(*window.seed, sample) for window in windows for sample in range(n_samples)]
-            pick, greedy = (
-                pick_sample(strategy.temperature, [np.random.default_rng(seed) for seed in seeds]),
-                None,
-            )
+            generators = [np.random.default_rng(seed) for seed in seeds]
+            pick, greedy = pick_sample(strategy.temperature, generators), None
             window_of_row = [i for i in range(len(windows)) for _ in range(n_samples)]
             session.reorder(window_of_row)
             logits = logits.select_positions(window_of_row)
-        else:
-            pick, greedy = pick_best, logit_rules.greedy if backend.capabilities.picks_best else None
         forwards = generate(
             session,
             rows,
@@ -258,7 +221,7 @@ def decode(
     stats = DecodeStats(
         windows=len(windows),
         forwards=1 + forwards,
-        prompt_tokens=sum(map(len, prompts)),
+        prompt_tokens=sum(len(window.prompt) for window in windows),
         sampled_tokens=n_sampled,
         undrafted_windows=len(windows)
         if draft_context and draft_context.has_source and not draft_session

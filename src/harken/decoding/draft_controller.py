@@ -49,11 +49,7 @@ class LinearCost:
     decay: float = DECAY
     slope: float = 0.0
     measurements: int = 0
-    _weight: float = 0.0
-    _x: float = 0.0
-    _y: float = 0.0
-    _xx: float = 0.0
-    _xy: float = 0.0
+    _sums: tuple[float, ...] = (0.0,) * 5  # of weights, and of tokens, costs, and their products by weight
     _mean_tokens: float = 0.0
     _mean_cost: float = 0.0
 
@@ -61,20 +57,18 @@ class LinearCost:
         """Add a measurement and return it, limited to twice the prediction as the machine may have been busy."""
         if self.measurements >= MIN_MEASUREMENTS:
             cost = min(cost, 2 * self.predict(tokens))
-        self._weight = self.decay * self._weight + 1
-        self._x = self.decay * self._x + tokens
-        self._y = self.decay * self._y + cost
-        self._xx = self.decay * self._xx + tokens * tokens
-        self._xy = self.decay * self._xy + tokens * cost
+        measured = 1, tokens, cost, tokens * tokens, tokens * cost
+        self._sums = tuple(self.decay * sum_ + new for sum_, new in zip(self._sums, measured, strict=True))
         self.measurements += 1
         # The line is fitted here, since it is read several times between measurements.
-        x, y = self._x / self._weight, self._y / self._weight
+        weight, *sums = self._sums
+        x, y, xx, xy = (sum_ / weight for sum_ in sums)
         self._mean_tokens, self._mean_cost = x, y
-        variance = self._xx / self._weight - x * x
+        variance = xx - x * x
         if variance < 0.25:
             self.slope = PRIOR_SLOPE * y / (1 + PRIOR_SLOPE * (x - 1))
         else:
-            self.slope = max((self._xy / self._weight - x * y) / variance, 0.0)
+            self.slope = max((xy - x * y) / variance, 0.0)
         return cost
 
     def predict(self, tokens: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -143,29 +143,11 @@ class LoopRule:
         return text[-length]
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The end of a row.
-
-    Parameters
-    ----------
-    reason : {"eot", "limit", "loop", "frame_threshold", "rewind"}
-    include_token : bool
-        Whether the token that was picked last belongs to the row.
-    drop_last : int
-        Number of tokens to remove from the end of the row.
-    """
-
-    reason: Literal["eot", "limit", "loop", "frame_threshold", "rewind"]
-    include_token: bool
-    drop_last: int = 0
-
-
 class StoppingCriterion(Protocol):
     """The decision when a row ends."""
 
-    def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
-        """Return a `Stop` if the row ends with, or before, the token that was picked next; else None.
+    def __call__(self, row: Row, token: int, attention: Floats | None) -> int | None:
+        """Return how many tokens the row keeps, if it ends with the token that was picked next; else None.
 
         Parameters
         ----------
@@ -191,15 +173,11 @@ class WindowEnd:
     eot: int
     loop_rule: LoopRule | None = None
 
-    def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
-        if token == self.eot:
-            return _EOT
-        if len(row.tokens) + 1 == row.limit:
-            return _LIMIT
-        return _LOOP if self.loop_rule and self.loop_rule.stops([*row.tokens, token]) else None
-
-
-_EOT, _LIMIT, _LOOP = (Stop(reason, include_token=True) for reason in ("eot", "limit", "loop"))
+    def __call__(self, row: Row, token: int, attention: Floats | None) -> int | None:
+        n_tokens = len(row.tokens) + 1
+        ends = token == self.eot or n_tokens == row.limit
+        ends = ends or (self.loop_rule is not None and self.loop_rule.stops([*row.tokens, token]))
+        return n_tokens if ends else None
 
 
 @dataclass(slots=True)
@@ -208,8 +186,8 @@ class Row:
 
     Parameters
     ----------
-    prompt_length : int
-        Number of tokens that the model has read before the first token to pick, committed ones included.
+    prompt : tuple of int
+        Tokens that the model reads before the first token to pick, committed ones included.
     limit : int
         Most tokens to pick.
     stopping : StoppingCriterion
@@ -224,13 +202,12 @@ class Row:
     logprobs : list of float
     n_matched : int
         Number of draft tokens that were right.
-    stop : Stop or None
-        None until the row has ended.
+    ended : bool
     attention : tuple of ndarray or None
         Cross-attention that picked each token, of the alignment heads and of the word heads, if it was captured.
     """
 
-    prompt_length: int
+    prompt: tuple[int, ...]
     limit: int
     stopping: StoppingCriterion
     committed: tuple[int, ...] = ()
@@ -239,7 +216,7 @@ class Row:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     n_matched: int = 0
-    stop: Stop | None = None
+    ended: bool = False
     attention: CapturedAttention = (None, None)
 
     @property
@@ -250,7 +227,7 @@ class Row:
     @property
     def n_read(self) -> int:
         """Number of tokens that the session is to keep: all but the last one picked, which is still to be read."""
-        return self.prompt_length + max(0, len(self.tokens) - 1)
+        return len(self.prompt) + max(0, len(self.tokens) - 1)
 
     def positions(self) -> range:
         """Return the indices of the tokens to pick: one for each draft token, and the one behind them."""
@@ -267,13 +244,12 @@ class Row:
         self.n_matched += n_matched
         self.draft = ()
         for token, logprob in zip(token_ids[: n_matched + 1], logprobs, strict=False):
-            self.stop = self.stopping(self, token, attention)
-            if self.stop is None or self.stop.include_token:
-                self.tokens.append(token)
-                self.logprobs.append(logprob)
-            if self.stop is not None:
-                n_left = max(0, len(self.tokens) - self.stop.drop_last)
-                del self.tokens[n_left:], self.logprobs[n_left:]
+            n_kept = self.stopping(self, token, attention)
+            self.tokens.append(token)
+            self.logprobs.append(logprob)
+            if n_kept is not None:
+                del self.tokens[n_kept:], self.logprobs[n_kept:]
+                self.ended = True
                 break
 
     def hypothesis(self, eot: int) -> Hypothesis:
@@ -281,46 +257,36 @@ class Row:
         return Hypothesis.from_picked(self.tokens, self.logprobs, eot, self.attention)
 
 
-def prefill(
-    session: Session,
-    prompts: Sequence[Sequence[int]],
-    drafts: Sequence[Sequence[int]],
-    no_speech: int,
-    sot_offsets: Sequence[int | None],
-) -> tuple[Logits, list[float]]:
+def prefill(session: Session, rows: Sequence[Row], sot: int, no_speech: int) -> tuple[Logits, list[float]]:
     """Read the prompt and the draft of every row in one forward pass.
 
     Parameters
     ----------
     session : Session
-        Rows that have read nothing.
-    prompts : sequence of sequence of int
-    drafts : sequence of sequence of int
-        Tokens to read behind each prompt, maybe none.
-    no_speech : int
-        Id of <|nospeech|>.
-    sot_offsets : sequence of int or None
-        Number of tokens behind <|startoftranscript|> in each prompt; None for a row whose no-speech probability is not
-        wanted.
+        The rows, which have read nothing.
+    rows : sequence of Row
+    sot, no_speech : int
+        Ids of <|startoftranscript|> and <|nospeech|>.
 
     Returns
     -------
     logits : Logits
         Behind the last token of each prompt and each token of its draft.
     no_speech_probs : list of float
-        Probability of <|nospeech|> right after <|startoftranscript|>, for each row with an offset.
+        Probability of <|nospeech|> right after <|startoftranscript|>, for each row without committed tokens.
     """
-    unread = [(*prompt, *draft) for prompt, draft in zip(prompts, drafts, strict=True)]
-    n_logits = [(offset or 0) + len(draft) + 1 for offset, draft in zip(sot_offsets, drafts, strict=True)]
+    unread = [(*row.prompt, *row.draft) for row in rows]
+    firsts = [len(row.prompt) - 1 if row.committed else row.prompt.index(sot) for row in rows]
+    n_logits = [len(tokens) - first for tokens, first in zip(unread, firsts, strict=True)]
     last_n = max(n_logits)
     logits = session.extend(unread, last_n)
     ends = np.cumsum([min(last_n, len(tokens)) for tokens in unread]).tolist()
-    sots = [end - n for end, n, offset in zip(ends, n_logits, sot_offsets, strict=True) if offset is not None]
+    sots = [end - n for end, n, row in zip(ends, n_logits, rows, strict=True) if not row.committed]
     no_speech_probs = logits.select_positions(sots).probability(no_speech).tolist() if sots else []
     positions = [
         position
-        for end, draft in zip(ends, drafts, strict=True)
-        for position in range(end - len(draft) - 1, end)
+        for end, row in zip(ends, rows, strict=True)
+        for position in range(end - len(row.draft) - 1, end)
     ]
     return logits.select_positions(positions), no_speech_probs
 
@@ -448,7 +414,7 @@ def _pick_steps(
     ids, logprobs = session.pick_best(greedy, picked, n_steps)
     for step in zip(ids.tolist(), logprobs.tolist(), strict=True):
         for number, token, logprob in zip(active, *step, strict=True):
-            if rows[number].stop is None:
+            if not rows[number].ended:
                 n_before = len(rows[number].tokens)
                 rows[number].accept((token,), (logprob,), None)
                 if observe is not None:
@@ -465,9 +431,9 @@ def _drop_ended(
 ) -> list[int]:
     """Capture the attention of the rows that have ended, drop them from the session, and return those that are left."""
     for i, number in enumerate(active):
-        if rows[number].stop is not None:
+        if rows[number].ended:
             rows[number].attention = capture(i, len(rows[number].tokens))
-    unfinished = [i for i, number in enumerate(active) if rows[number].stop is None]
+    unfinished = [i for i, number in enumerate(active) if not rows[number].ended]
     if 0 < len(unfinished) < len(active):
         session.reorder(unfinished)
     return [active[i] for i in unfinished]

@@ -21,8 +21,11 @@ from harken.errors import OptionError
 from harken.text import Tokenizer
 from harken.types import TIMESTAMP_STEP_S
 
-BIAS_TOP_K = 20
-"""Number of most probable tokens that may get a bonus."""
+HOTWORD_BONUS = 6.0
+"""Bonus of a token that continues a hotword. A token that begins one gets the share of it that it spells, since the
+first letter alone is weak evidence."""
+BIAS_TOP_K, MAX_LOGPROB_GAP = 20, 8.0
+"""Number of most probable tokens that may get a bonus, and how far they may be below the best, in log-probability."""
 MAX_HOTWORD_CHARS = 100
 """Longest hotword: memory grows with the square of its length, as every prefix of it is kept."""
 MAX_HOTWORDS_CHARS = 50_000
@@ -43,24 +46,17 @@ class HotwordBias:
         Returns the bytes of a text token.
     eot : int
         Ids below this one are text.
-    strength : float
-        Bonus of a token that continues a hotword. A token that begins one gets the share of it that it spells, since
-        the first letter alone is weak evidence.
-    max_logprob_gap : float
-        A token that is further than this below the best one, in log-probability, gets no bonus.
     """
 
     hotword_prefixes: Mapping[bytes, float]
     max_bytes: int
     token_bytes: Callable[[int], bytes]
     eot: int
-    strength: float = 6.0
-    max_logprob_gap: float = 8.0
 
     def apply(self, logits: Logits, prefixes: Sequence[Sequence[int]]) -> None:
         """Add the bonuses at each position of `logits`, given its prefix of picked tokens."""
         ids, logprobs = logits.top(BIAS_TOP_K)
-        plausible = logprobs >= logprobs[:, :1] - self.max_logprob_gap
+        plausible = logprobs >= logprobs[:, :1] - MAX_LOGPROB_GAP
         rows = zip(prefixes, ids, plausible, strict=True)
         logits.bias([self.bonuses(prefix, row[mask].tolist()) for prefix, row, mask in rows])
 
@@ -72,9 +68,9 @@ class HotwordBias:
         for token in candidates:
             spelling = self.token_bytes(token) if token < self.eot else b""
             if spelling and any(start + spelling in self.hotword_prefixes for start in partial_matches):
-                bonuses[token] = self.strength
+                bonuses[token] = HOTWORD_BONUS
             elif spelling in self.hotword_prefixes and (at_word_start or spelling.startswith(b" ")):
-                bonuses[token] = self.strength * self.hotword_prefixes[spelling]
+                bonuses[token] = HOTWORD_BONUS * self.hotword_prefixes[spelling]
         return bonuses
 
     def _partial_matches(self, prefix: Sequence[int]) -> list[bytes]:

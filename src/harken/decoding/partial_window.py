@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from harken.decoding.alignment_attention import RunningAlignment, alignment_matr
 from harken.decoding.generate import (
     STREAMED_REPEATS,
     Row,
-    Stop,
     generate,
     pick_best,
     prefill,
@@ -68,8 +66,8 @@ class PartialWindow:
         that the text ends by itself.
     committed_end : int
         Position at which the committed tokens end.
-    speech : ndarray of shape (up to n_positions,), bool, or None
-        True at the positions that hold speech, as far as it is known; None if it is not.
+    speech : ndarray of shape (up to n_positions,), bool
+        True at the positions that hold speech, as far as it is known.
     """
 
     window_index: int
@@ -78,8 +76,8 @@ class PartialWindow:
     draft_tokens: tuple[int, ...]
     n_positions: int
     frame_threshold: int
-    committed_end: int = 0
-    speech: NDArray[np.bool_] | None = None
+    committed_end: int
+    speech: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +172,7 @@ def decode_partial(
 def _ends_too_early(window: PartialWindow, hypothesis: PartialHypothesis) -> bool:
     """Return whether there is speech behind a text that ended by itself; speech without any text may be noise."""
     has_text = bool(window.committed or hypothesis.tokens)
-    if window.speech is None or not hypothesis.reached_eot or not has_text:
+    if not hypothesis.reached_eot or not has_text:
         return False
     end = int(hypothesis.attended_positions[-2]) if hypothesis.tokens else window.committed_end
     return int(window.speech[end + TOKEN_POSITIONS :].sum()) >= MIN_UNHEARD_POSITIONS
@@ -197,23 +195,14 @@ def _decode(
     criteria = [AlignAttStop(logit_rules.eot, window) for window in windows]
     rows = [_make_row(criterion, n_ctx) for criterion in criteria]
     drafted = sum(len(row.draft) for row in rows)
-    logits, no_speech_probs = prefill(
-        session,
-        [(*window.prompt, *window.committed) for window in windows],
-        [row.draft for row in rows],
-        tokenizer.no_speech,
-        [
-            None if window.committed else len(window.prompt) - 1 - window.prompt.index(tokenizer.sot)
-            for window in windows
-        ],
-    )
+    logits, no_speech_probs = prefill(session, rows, tokenizer.sot, tokenizer.no_speech)
     if not may_end:
         logits.suppress_tokens(np.array([logit_rules.eot]))
     forwards = 1 + generate(session, rows, logits, logit_rules, pick_best, stop_by_attention=True)
     stats = DecodeStats(
         windows=len(rows),
         forwards=forwards,
-        prompt_tokens=sum(row.prompt_length for row in rows),
+        prompt_tokens=sum(len(row.prompt) for row in rows),
         sampled_tokens=sum(len(row.tokens) for row in rows),
         drafted=drafted,
         accepted=sum(row.n_matched for row in rows),
@@ -225,7 +214,7 @@ def _decode(
             logprobs=tuple(row.logprobs),
             attended_positions=criterion.attended_positions,
             attention=criterion.attention,
-            reached_eot=row.stop is not None and row.stop.reason == "eot",
+            reached_eot=criterion.reached_eot,
             no_speech_prob=None if row.committed else next(probabilities),
         )
         for row, criterion in zip(rows, criteria, strict=True)
@@ -236,17 +225,17 @@ def _decode(
 def _make_row(criterion: AlignAttStop, n_text_ctx: int) -> Row:
     """Make the row of a window; its limit is what fits the context and could be spoken in the time."""
     window = criterion.window
-    prompt_length = len(window.prompt) + len(window.committed)
+    prompt = (*window.prompt, *window.committed)
     max_tokens = EXTRA_TOKENS + MAX_TOKENS_PER_SECOND * window.n_positions // POSITIONS_PER_SECOND
-    limit = max(0, min(n_text_ctx - prompt_length, max_tokens - len(window.committed)))
-    return Row(prompt_length, limit, criterion, committed=window.committed, draft=window.draft_tokens[:limit])
+    limit = max(0, min(n_text_ctx - len(prompt), max_tokens - len(window.committed)))
+    return Row(prompt, limit, criterion, committed=window.committed, draft=window.draft_tokens[:limit])
 
 
 class AlignAttStop:
     """The stopping criterion of streaming: end of text, a loop, or attention to audio that is still to come.
 
     A token is judged by the position that its predecessor attends to, compared with all tokens before it. The token
-    that stops a row is not part of it.
+    that stops a row is not part of it, and of a loop one repetition is kept.
 
     Parameters
     ----------
@@ -255,47 +244,37 @@ class AlignAttStop:
 
     Attributes
     ----------
-    attended_positions, attention
+    attended_positions, attention, reached_eot
         Those of the finished row, as in `PartialHypothesis`.
     """
 
     attended_positions: Ints
     attention: Floats
+    reached_eot: bool
 
     def __init__(self, eot: int, window: PartialWindow) -> None:
         self.eot, self.window = eot, window
         self._max_attended = self._last_attended = 0
         self._alignment = RunningAlignment(window.n_positions)
 
-    def __call__(self, row: Row, token: int, attention: Floats | None) -> Stop | None:
-        """Return a `Stop` if the row ends before the token that was picked next."""
+    def __call__(self, row: Row, token: int, attention: Floats | None) -> int | None:
+        """Return how many tokens the row keeps, if it ends before the token that was picked next."""
         assert attention is not None, "AlignAtt needs the attention of the row"
+        self.reached_eot = token == self.eot
         n_repeated = repetition_length((*row.committed, *row.tokens), STREAMED_REPEATS)
-        if token == self.eot:
-            stop = Stop("eot", include_token=False, drop_last=n_repeated)
-        elif n_repeated:
-            stop = Stop("loop", include_token=False, drop_last=n_repeated)
-        else:
-            read = attention[:, : row.prompt_length + len(row.tokens)]
+        if not (self.reached_eot or n_repeated):
+            read = attention[:, : len(row.prompt) + len(row.tokens)]
             position = int(self._alignment.last_row(read).argmax())
-            reason = self._stop_reason(row, position)
-            if reason is None:
+            too_far_ahead = position >= self.window.n_positions - self.window.frame_threshold
+            too_far_back = position < self._max_attended - REWIND_THRESHOLD
+            if not (too_far_ahead or too_far_back or len(row.tokens) == row.limit):
                 # A single token that attends far ahead is an outlier: what follows it does not go back.
                 self._max_attended = max(self._max_attended, min(self._last_attended, position))
                 self._last_attended = position
                 return None
-            stop = Stop(reason, include_token=False)
-        n_tokens = max(0, len(row.tokens) - n_repeated)
-        attention = attention[:, : row.prompt_length + n_tokens]
-        attended = alignment_matrix(attention, self.window.n_positions, n_tokens + 1).argmax(axis=1)
+        n_kept = max(0, len(row.tokens) - n_repeated)
+        attention = attention[:, : len(row.prompt) + n_kept]
+        attended = alignment_matrix(attention, self.window.n_positions, n_kept + 1).argmax(axis=1)
         self.attended_positions = np.maximum.accumulate(attended)
-        self.attention = attention[:, -(n_tokens + 1) :].copy()
-        return stop
-
-    def _stop_reason(self, row: Row, position: int) -> Literal["frame_threshold", "rewind", "limit"] | None:
-        """Return why a token that attends to this position is not accepted, or None."""
-        if position >= self.window.n_positions - self.window.frame_threshold:
-            return "frame_threshold"
-        if position < self._max_attended - REWIND_THRESHOLD:
-            return "rewind"
-        return "limit" if len(row.tokens) == row.limit else None
+        self.attention = attention[:, -(n_kept + 1) :].copy()
+        return n_kept

@@ -8,7 +8,7 @@ for drafts.
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,14 +20,14 @@ from harken.decoding.candidate_generator import (
     Assistant,
     AssistedCandidateGenerator,
     CandidateGenerator,
-    DraftRequest,
-    DraftTokens,
+    Draft,
+    HypothesisLookup,
     PromptLookup,
     common_prefix_length,
 )
 from harken.decoding.draft_controller import AcceptanceCounter, DraftController
 from harken.decoding.logit_rules import LogitRules
-from harken.decoding.types import DecodeStats
+from harken.decoding.types import DecodeStats, Window
 
 MAX_DRAFT_TOKENS = 15
 """Most tokens that are drafted before they are verified.
@@ -76,7 +76,7 @@ class SpeculativeDecoder:
     def detail(self) -> str:
         """Description of the source of drafts, for people."""
         if self.assistant is None:
-            return "n-grams of the text so far and the prompt" if self.ngram else "none but known texts"
+            return "n-grams of the text so far and the prompt"
         dims, shared = self.assistant.backend.dims, self.assistant.shares_encoder
         encoder = "the model's encoder" if shared else "an encoder of its own"
         layers = f"{dims.n_text_layer} layer{'' if dims.n_text_layer == 1 else 's'}"
@@ -132,72 +132,46 @@ class DraftContext:
         return self.encode(self.speculative_decoder.assistant)
 
     def open_draft_session(
-        self,
-        row_windows: Sequence[int],
-        prompts: Sequence[Sequence[int]],
-        previous_hypotheses: Sequence[Sequence[int]],
-        logit_rules: LogitRules,
-        *,
-        sampling: bool = False,
+        self, row_windows: Sequence[Window], logit_rules: LogitRules, *, sampling: bool = False
     ) -> DraftSession | None:
         """Open drafting for the rows of one decode; return None if there is nothing to draft from.
 
         Parameters
         ----------
-        row_windows : sequence of int
-            Window of each row.
-        prompts : sequence of sequence of int
-            Prompt of each row.
-        previous_hypotheses : sequence of sequence of int
-            An earlier hypothesis of each row, empty if there is none.
+        row_windows : sequence of Window
+            That of each row.
         logit_rules : LogitRules
         sampling : bool
             Whether tokens are sampled, rather than picked greedily.
         """
         decoder = self.speculative_decoder
         statistics = decoder.sampling if sampling else decoder.greedy
-        generators: list[_CalibratedGenerator] = []
-        if any(previous_hypotheses):
-            lookup = PromptLookup(
-                previous_hypotheses,
-                same_audio=True,
-                min_ngram_size=1,
-                confidence=0.9,
-                allows=logit_rules.allows,
-                timestamp_begin=logit_rules.timestamp_begin,
+        prompts = [window.prompt for window in row_windows]
+        generators: list[CandidateGenerator] = []
+        if any(window.draft_tokens for window in row_windows):
+            lookup = HypothesisLookup(
+                [window.draft_tokens for window in row_windows],
+                logit_rules.allows,
+                statistics.previous_hypothesis,
+                logit_rules.timestamp_begin,
             )
-            generators.append(_CalibratedGenerator(lookup, statistics.previous_hypothesis))
+            generators.append(lookup)
         if decoder.ngram:
-            lookup = PromptLookup(prompts, allows=logit_rules.allows)
-            generators.append(_CalibratedGenerator(lookup, statistics.ngram))
+            generators.append(PromptLookup(prompts, logit_rules.allows, statistics.ngram))
         if decoder.assistant:
             assisted = AssistedCandidateGenerator(
-                decoder.assistant.backend, lambda: self.assistant_features, row_windows, prompts, logit_rules
+                decoder.assistant.backend,
+                lambda: self.assistant_features,
+                [window.window_index for window in row_windows],
+                prompts,
+                logit_rules,
+                statistics.assistant,
             )
-            generators.append(_CalibratedGenerator(assisted, statistics.assistant, needs_setup=True))
+            generators.append(assisted)
         if not generators:
             return None
         setup_s = self.encode_s * decoder.assistant.setup_ratio if decoder.assistant else 0.0
         return DraftSession(statistics.controller, generators, statistics.speech, self.window_s, setup_s)
-
-
-@dataclass(slots=True, eq=False)
-class _CalibratedGenerator:
-    """A candidate generator, the calibration of its confidences over all rows and in each, and if it encodes first."""
-
-    generator: CandidateGenerator
-    counter: AcceptanceCounter
-    needs_setup: bool = False
-    row_counters: defaultdict[int, AcceptanceCounter] = field(
-        default_factory=lambda: defaultdict(AcceptanceCounter)
-    )
-
-    def calibration(self, row: int) -> float:
-        return self.row_counters[row].calibration(self.counter.calibration())
-
-    def record_accepted(self, row: int, expected: float, accepted: int) -> None:
-        self.counter.add(expected, accepted)
-        self.row_counters[row].add(expected, accepted)
 
 
 @dataclass(slots=True, eq=False)
@@ -223,14 +197,14 @@ class DraftSession:
     """
 
     controller: DraftController
-    generators: list[_CalibratedGenerator]
+    generators: list[CandidateGenerator]
     speech: AcceptanceCounter = field(default_factory=AcceptanceCounter)
     window_s: float = 0.0
     setup_s: float = 0.0
     plain_steps: int = field(default=1, init=False)
     _counts: Counter[str] = field(default_factory=Counter)
     _near_ties: list[float] = field(default_factory=list)
-    _row_drafts: dict[int, tuple[DraftTokens, _CalibratedGenerator]] = field(default_factory=dict)
+    _row_drafts: dict[int, tuple[Draft, CandidateGenerator]] = field(default_factory=dict)
     _draft_s: float = 0.0
     _total_draft_s: float = 0.0
     _verify_start_s: float | None = None
@@ -278,7 +252,7 @@ class DraftSession:
         self._verify_start_s = None if behind_prompt else end_s
         self._draft_s += end_s - start_s
         self._total_draft_s += end_s - start_s
-        return {row: draft.tokens for row, (draft, _) in self._row_drafts.items()}
+        return {row: tuple(draft.tokens) for row, (draft, _) in self._row_drafts.items()}
 
     def record_accepted(
         self, new_tokens: Mapping[int, Sequence[int]], margins: Sequence[float], n_steps: int = 1
@@ -325,7 +299,7 @@ class DraftSession:
             )
         self._draft_s = 0.0
 
-    def _usable_generators(self, n_rows: int) -> list[_CalibratedGenerator]:
+    def _usable_generators(self, n_rows: int) -> list[CandidateGenerator]:
         """Return the generators without an assistant that would have to encode and will not pay."""
         may_set_up = self._set_up or self.controller.may_set_up(
             setup_s=self.setup_s, n_rows=n_rows, n_tokens=self._tokens_expected
@@ -334,15 +308,15 @@ class DraftSession:
 
     def _request_drafts(
         self,
-        generators: Sequence[_CalibratedGenerator],
+        generators: Sequence[CandidateGenerator],
         prefixes: Mapping[int, Sequence[int]],
         max_tokens: Mapping[int, int],
     ) -> None:
         draft_threshold = self.controller.draft_threshold(len(prefixes))
         verify_threshold = self.controller.verify_threshold(len(prefixes))
         for generator in generators:
-            requests = [
-                DraftRequest(
+            drafts = [
+                Draft(
                     row=row,
                     prefix=prefix,
                     max_tokens=0 if row in self._row_drafts else min(MAX_DRAFT_TOKENS, max_tokens[row]),
@@ -352,15 +326,15 @@ class DraftSession:
                 )
                 for row, prefix in prefixes.items()
             ]
-            start_s, forwards_before = self.controller.clock(), generator.generator.forwards
-            drafts = generator.generator.propose(requests)
-            forwards = generator.generator.forwards - forwards_before
+            start_s, forwards_before = self.controller.clock(), generator.forwards
+            generator.propose(drafts)
+            forwards = generator.forwards - forwards_before
             if forwards:
                 self._record_draft_cost(forwards, self.controller.clock() - start_s, len(prefixes))
-            for request, draft in zip(requests, drafts, strict=True):
+            for draft in drafts:
                 if draft.tokens:
-                    self._row_drafts[request.row] = draft, generator
-                elif request.max_tokens:
+                    self._row_drafts[draft.row] = draft, generator
+                elif draft.max_tokens:
                     generator.counter.decay()
 
     def _record_draft_cost(self, forwards: int, seconds: float, n_rows: int) -> None:

@@ -1,4 +1,4 @@
-"""What decoding is asked for and what comes of it: strategies, hypotheses, steps and statistics.
+"""What decoding is asked for and what comes of it: strategies, windows, hypotheses, steps and statistics.
 
 The strategies are a sum type, so that an illegal combination cannot be written: `Greedy` and `Beam` are deterministic,
 `Sample` draws at a temperature. A fallback schedule is a tuple of them.
@@ -71,6 +71,31 @@ class Beam:
 
 
 Strategy = Greedy | Sample | Beam
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One window to decode.
+
+    Parameters
+    ----------
+    window_index : int
+        Index among the encoded windows.
+    prompt : tuple of int
+        From `harken.decoding.decode_windows.make_prompt`.
+    seed : tuple of int
+        Seed of sampling; equal seeds give equal samples, whatever else is in the batch.
+    draft_tokens : tuple of int
+        Tokens of an earlier attempt at the same audio, a source of drafts.
+    speech_end : int or None
+        Timestamp before which no segment may be empty (see `LogitRules.banned`).
+    """
+
+    window_index: int
+    prompt: tuple[int, ...]
+    seed: tuple[int, ...] = (0,)
+    draft_tokens: tuple[int, ...] = ()
+    speech_end: int | None = None
 
 
 CapturedAttention = tuple[Floats | None, Floats | None]

@@ -13,7 +13,6 @@ from harken.errors import OptionError
 from harken.option_types import check, contradiction, option
 from harken.types import FRAMES_PER_POSITION, WINDOW_FRAMES
 
-NORMAL_WINDOW_FRAMES, NOISY_WINDOW_FRAMES = 200, 300
 MAX_WINDOW_FRAMES = 1000
 MAX_COMMIT_DELAY_FRAMES = 1000
 MAX_LOCAL_AGREEMENT = 8
@@ -210,25 +209,13 @@ def with_overrides(config: StreamingConfig, options: StreamOptions) -> Streaming
 
 
 @cache  # asked for at every chunk of samples
-def scale_window(config: StreamingConfig, noise_window_frames: int) -> StreamingConfig:
-    """Return a configuration with its window scaled to the noise of the stream.
+def config_in_noise(config: StreamingConfig) -> StreamingConfig:
+    """Return a configuration with a window half as long again, for noisy speech.
 
-    Parameters
-    ----------
-    config : StreamingConfig
-        Its window is meant for normal noise.
-    noise_window_frames : int
-        From `harken.streaming.speech.window_frames_for_snr`.
-
-    Returns
-    -------
-    StreamingConfig
-        With a window longer or shorter in proportion. At least half of it stays look-ahead if that was so before.
-        Nothing else changes, so a word waits as long as before.
+    Nothing else changes, so a word waits as long as before.
     """
-    scaled = _floor_to_step(config.window_frames * noise_window_frames // NORMAL_WINDOW_FRAMES)
-    min_frames = min(config.window_frames, 2 * config.hop_frames)
-    return replace(config, window_frames=min(max(scaled, min_frames), MAX_WINDOW_FRAMES))
+    longer = _floor_to_step(config.window_frames * 3 // 2)
+    return replace(config, window_frames=min(longer, MAX_WINDOW_FRAMES))
 
 
 def _floor_to_step(frames: int) -> int:

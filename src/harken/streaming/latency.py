@@ -17,7 +17,7 @@ none waits for another.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -28,16 +28,15 @@ from harken.audio.vad import CHUNK_SAMPLES, VadOptions
 from harken.contract import Backend
 from harken.errors import OptionError
 from harken.streaming.config import (
-    NOISY_WINDOW_FRAMES,
     PRESETS,
     StreamingConfig,
     StreamOptions,
+    config_in_noise,
     interpolated_presets,
-    scale_window,
     with_overrides,
 )
 from harken.streaming.load_shedding import LOAD_LEVELS, apply_load_level, highest_level
-from harken.streaming.utterance import ALIGNATT_THRESHOLD_FRAMES, TRAILING_SILENCE_FRAMES
+from harken.streaming.utterance_audio import ALIGNATT_THRESHOLD_FRAMES, TRAILING_SILENCE_FRAMES
 from harken.text import Tokenizer
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND, SAMPLE_RATE
 
@@ -56,6 +55,8 @@ MEASURED_WINDOWS, MEASURED_TOKENS = (100, 1400), (4, 24)
 Attention grows faster than linearly, so the line through both overestimates updates between them, and underestimates
 larger ones.
 """
+TIMED_RUNS = 3
+"""Of each size, after a warm-up run."""
 
 _MS_PER_S = 1000
 
@@ -83,12 +84,7 @@ class UpdateCost:
         return self.base_s + self.per_frame_s * window_frames + self.per_token_s * tokens
 
 
-def measure_update_cost(
-    run_update: Callable[[int, int], object],
-    clock: Callable[[], float],
-    *,
-    repeats: int = 3,
-) -> UpdateCost:
+def measure_update_cost(run_update: Callable[[int, int], object], clock: Callable[[], float]) -> UpdateCost:
     """Measure the computing time of updates.
 
     Parameters
@@ -98,8 +94,6 @@ def measure_update_cost(
         may have.
     clock : callable
         Returns seconds.
-    repeats : int
-        Timed runs of each, after a warm-up run.
 
     Returns
     -------
@@ -110,7 +104,7 @@ def measure_update_cost(
     def timed(window_frames: int, n_tokens: int) -> float:
         run_update(window_frames, n_tokens)
         seconds = []
-        for _ in range(repeats):
+        for _ in range(TIMED_RUNS):
             start = clock()
             run_update(window_frames, n_tokens)
             seconds.append(clock() - start)
@@ -240,27 +234,29 @@ class LatencyPlanner:
     cost : UpdateCost
         Zero by default: the bounds are then those of waiting alone.
     options : StreamOptions
-    alignatt_threshold_frames : int
-        A token whose attention peaks within this many frames of the end of the audio is not shown yet (AlignAtt).
     min_speech_s : float
         Speech that must be detected before an utterance begins.
     """
 
     cost: UpdateCost = UpdateCost()
     options: StreamOptions = field(default_factory=StreamOptions)
-    alignatt_threshold_frames: int = ALIGNATT_THRESHOLD_FRAMES
     min_speech_s: float = VadOptions().min_speech_s
 
     def bound(self, config: StreamingConfig, level: int = 0) -> LatencyBound:
         """Return the latency bound of a configuration at a load level."""
-        longest = scale_window(config, NOISY_WINDOW_FRAMES) if self.options.adaptive else config
+        longest = config_in_noise(config) if self.options.adaptive else config
         longest, config = apply_load_level(level, longest), apply_load_level(level, config)
         hop_s = config.hop_frames / FRAMES_PER_SECOND
-        alignatt_threshold_s = self.alignatt_threshold_frames / FRAMES_PER_SECOND
+        alignatt_threshold_s = ALIGNATT_THRESHOLD_FRAMES / FRAMES_PER_SECOND
         commit_delay_s = max(config.commit_delay_frames / FRAMES_PER_SECOND, alignatt_threshold_s)
+
+        def wait_s(following_s: float) -> float:
+            """Return the wait for a window that ends so long after a word; at least the detection of speech."""
+            return max(following_s + hop_s + STFT_LOOK_AHEAD_S, speech_detection_delay_s(self.min_speech_s))
+
         return LatencyBound(
-            wait_s=self._window_wait_s(commit_delay_s, hop_s) + (config.local_agreement - 1) * hop_s,
-            interim_wait_s=self._window_wait_s(alignatt_threshold_s, hop_s),
+            wait_s=wait_s(commit_delay_s) + (config.local_agreement - 1) * hop_s,
+            interim_wait_s=wait_s(alignatt_threshold_s),
             process_s=self.cost.update_s(longest.max_window_frames, max_new_tokens(config)),
             hop_s=hop_s,
         )
@@ -283,35 +279,40 @@ class LatencyPlanner:
         delay, best_effort = self.options.delay, self.options.best_effort
         if delay in PRESETS:
             return self._first_sustainable_level(with_overrides(PRESETS[delay], self.options))
-        plans = self._sustainable_plans(highest_level(self.options.finals) if best_effort else 0)
+        configs = [*self._candidate_configs()]
+        levels = range(1 + highest_level(self.options.finals) if best_effort else 1)
+        plans = [self._plan(config, level) for level in levels for config in configs]
+        plans = [plan for plan in plans if plan.bound.sustainable]  # the most accurate first
         for plan in plans:
             if plan.bound.total_ms <= int(delay):
                 return self._with_longer_commit_delay(plan, int(delay))
-        if not best_effort:
-            raise self._delay_too_short(plans)
-        return _lowest_latency(plans) if plans else self._first_sustainable_level(self._cheapest_config())
+        shortest = min(plans, key=lambda plan: plan.bound.total_s, default=None)
+        cheapest = min(configs, key=lambda config: self.bound(config).utilisation)
+        if best_effort:
+            return shortest or self._first_sustainable_level(cheapest)
+        if shortest:
+            allowed = (
+                f"at least {shortest.bound.total_ms} ms on this machine: {shortest.bound.breakdown} at the smallest "
+                "setting; best_effort starts with the nearest"
+            )
+        else:
+            reason = self.bound(cheapest).overload_reason
+            allowed = f"none on this machine, with this model: {reason}; best_effort starts all the same"
+        raise OptionError("delay", delay, allowed)
 
     def _first_sustainable_level(self, config: StreamingConfig) -> LatencyPlan:
         """Return the plan at the lowest load level that this machine can keep up with, or at the last."""
         plans = [self._plan(config, level) for level in range(highest_level(self.options.finals) + 1)]
         return next((plan for plan in plans if plan.bound.sustainable), plans[-1])
 
-    def _sustainable_plans(self, max_level: int) -> list[LatencyPlan]:
-        """Return all plans that this machine can keep up with, the lowest level and the most accurate first."""
-        configs = [*self._candidate_configs()]
-        plans = [self._plan(config, level) for level in range(max_level + 1) for config in configs]
-        return [plan for plan in plans if plan.bound.sustainable]
-
     def _candidate_configs(self) -> Iterator[StreamingConfig]:
+        """Yield the configurations to choose from, the most accurate first."""
         for config in (with_overrides(preset, self.options) for preset in interpolated_presets()):
             yield config
             if self.options.hop_frames is None:
                 first, last = config.hop_frames + HOP_STEP_FRAMES, config.window_frames // 2
                 for hop_frames in range(first, last + 1, HOP_STEP_FRAMES):
                     yield replace(config, hop_frames=hop_frames)
-
-    def _cheapest_config(self) -> StreamingConfig:
-        return min(self._candidate_configs(), key=lambda config: self.bound(config).utilisation)
 
     def _with_longer_commit_delay(self, plan: LatencyPlan, delay_ms: int) -> LatencyPlan:
         """Return a plan with the longest commit delay that keeps `delay_ms`."""
@@ -325,33 +326,12 @@ class LatencyPlanner:
                 return longer
         return plan
 
-    def _delay_too_short(self, plans: Sequence[LatencyPlan]) -> OptionError:
-        """Return the error for a number of milliseconds that none of the sustainable plans keeps."""
-        if not plans:
-            reason = self.bound(self._cheapest_config()).overload_reason
-            allowed = f"none on this machine, with this model: {reason}; best_effort starts all the same"
-        else:
-            lowest = _lowest_latency(plans).bound
-            allowed = (
-                f"at least {lowest.total_ms} ms on this machine: {lowest.breakdown} at the smallest setting; "
-                "best_effort starts with the nearest"
-            )
-        return OptionError("delay", self.options.delay, allowed)
-
     def _plan(self, config: StreamingConfig, level: int) -> LatencyPlan:
         return LatencyPlan(config=config, bound=self.bound(config, level), level=level)
-
-    def _window_wait_s(self, following_s: float, hop_s: float) -> float:
-        """Return the wait for a window that ends `following_s` after a word; at least the detection of speech."""
-        return max(following_s + hop_s + STFT_LOOK_AHEAD_S, speech_detection_delay_s(self.min_speech_s))
 
 
 def _ceil_ms(seconds: float) -> int:
     return math.ceil(round(seconds * _MS_PER_S, 6))
-
-
-def _lowest_latency(plans: Sequence[LatencyPlan]) -> LatencyPlan:
-    return min(plans, key=lambda plan: plan.bound.total_s)
 
 
 def max_new_tokens(config: StreamingConfig) -> int:

@@ -124,7 +124,7 @@ class LoadMonitor:
         self._finished_s = -math.inf
         self._consecutive_late = 0
         self._late_since_s = self._first_late_lag_s = 0.0
-        self._recovering_since_s: float | None = None
+        self._early_since_s: float | None = None
         self._lag_to_report_s = FIRST_REPORTED_LAG_S
 
     def wait_until(self, time_s: float) -> None:
@@ -148,40 +148,26 @@ class LoadMonitor:
         """
         self._finished_s = max(arrival_s, self._finished_s) + compute_s
         self.lag_s = self._finished_s - arrival_s
-        self._track_late_requests(arrival_s)
-        self._track_recovery(arrival_s)
-        if self._consecutive_late >= LATE_UPDATES_TO_SHED and not self._catches_up(arrival_s):
-            return self._change_level(+1) if self.level + 1 < len(self._hops_s) else self._report_lag()
-        if self._recovering_since_s is not None and arrival_s - self._recovering_since_s >= RECOVERY_S:
-            return self._change_level(-1)
-        return False
-
-    def _track_late_requests(self, arrival_s: float) -> None:
-        """Count the consecutive late requests, and note when they began."""
         self._consecutive_late = self._consecutive_late + 1 if self.lag_s > self._hops_s[self.level] else 0
         if self._consecutive_late == 1:
             self._late_since_s, self._first_late_lag_s = arrival_s, self.lag_s
-
-    def _catches_up(self, arrival_s: float) -> bool:
-        """Return true if the lag is less than it was at the first late request, some seconds ago at most."""
-        return self.lag_s < self._first_late_lag_s and arrival_s - self._late_since_s < CATCH_UP_S
-
-    def _track_recovery(self, arrival_s: float) -> None:
-        """Update the time since which requests would have been early at the level below."""
-        recovering = self.level > 0 and self.lag_s <= RECOVERY_LAG_HOPS * self._hops_s[self.level - 1]
-        if not recovering:
-            self._recovering_since_s = None
-        elif self._recovering_since_s is None:
-            self._recovering_since_s = arrival_s
+        if not (self.level and self.lag_s <= RECOVERY_LAG_HOPS * self._hops_s[self.level - 1]):
+            self._early_since_s = None  # it would not be early at the level below
+        elif self._early_since_s is None:
+            self._early_since_s = arrival_s
+        catches_up = self.lag_s < self._first_late_lag_s and arrival_s - self._late_since_s < CATCH_UP_S
+        if self._consecutive_late >= LATE_UPDATES_TO_SHED and not catches_up:
+            if self.level + 1 < len(self._hops_s):
+                return self._change_level(+1)
+            if self.lag_s >= self._lag_to_report_s:
+                self._lag_to_report_s = 2 * self.lag_s
+                return True
+        if self._early_since_s is not None and arrival_s - self._early_since_s >= RECOVERY_S:
+            return self._change_level(-1)
+        return False
 
     def _change_level(self, step: int) -> bool:
         self.level += step
-        self._consecutive_late, self._recovering_since_s = 0, None
+        self._consecutive_late, self._early_since_s = 0, None
         self._lag_to_report_s = FIRST_REPORTED_LAG_S
-        return True
-
-    def _report_lag(self) -> bool:
-        if self.lag_s < self._lag_to_report_s:
-            return False
-        self._lag_to_report_s = 2 * self.lag_s
         return True

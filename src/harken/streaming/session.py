@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -36,11 +36,8 @@ class LiveSession:
 
     Parameters
     ----------
-    worker : ModelWorker
-    options : StreamOptions
-    plan : LatencyPlan
-    listen_for_speakers : callable, optional
-        Makes what tells who says the words.
+    sessions : LiveSessions
+        Without any stream yet.
 
     Attributes
     ----------
@@ -48,17 +45,9 @@ class LiveSession:
         The configuration, the load level that the session starts with, and the latency bound at that level.
     """
 
-    def __init__(
-        self,
-        worker: ModelWorker,
-        options: StreamOptions,
-        plan: LatencyPlan,
-        listen_for_speakers: Callable[[], LiveSpeakers] | None = None,
-    ) -> None:
-        self.plan = plan
-        self._worker = worker
-        self._sessions = LiveSessions(worker, options, plan, listen_for_speakers)
-        self._sessions.open(None)
+    def __init__(self, sessions: LiveSessions) -> None:
+        self._sessions, self.plan = sessions, sessions.plan
+        sessions.open(None)
 
     @property
     def config(self) -> StreamingConfig:
@@ -68,12 +57,12 @@ class LiveSession:
     @property
     def stats(self) -> DecodeStats:
         """Decoding statistics of all updates so far."""
-        return self._worker.stats
+        return self._sessions.stats
 
     @property
     def compute_s(self) -> float:
         """Seconds of computation so far, by the session's clock; 0 without one."""
-        return self._worker.compute_s
+        return self._sessions.compute_s
 
     def feed(self, samples: NDArray[Any], *, waited_s: float = 0.0) -> list[Event]:
         """Take the next samples and return the new events.
@@ -111,13 +100,31 @@ class LiveSession:
         return self._sessions.close(None) if self._sessions.is_open(None) else []
 
 
+@dataclass(slots=True)
+class _OpenStream:
+    """A stream, its speakers if they are told apart, and what broke off a call, so that it cannot go on."""
+
+    stream: Stream
+    speakers: LiveSpeakers | None
+    failure: str | None = None
+
+    def pop_events(self, samples: Floats) -> list[Event]:
+        """Return the new events, which these samples have brought."""
+        events = self.stream.pop_events()
+        return self.speakers.follow(samples, events) if self.speakers else events
+
+
 class LiveSessions:
     """Several live streams; their simultaneous requests to the model are computed as one batch.
 
     Parameters
     ----------
-    worker, options, plan, listen_for_speakers
-        As for `LiveSession`; each stream has speakers of its own.
+    worker : ModelWorker
+    options : StreamOptions
+    plan : LatencyPlan
+        As of `LiveSession`.
+    begin_diarization : callable, optional
+        Makes what tells the speakers of a stream apart.
 
     Examples
     --------
@@ -131,13 +138,11 @@ class LiveSessions:
         worker: ModelWorker,
         options: StreamOptions,
         plan: LatencyPlan,
-        listen_for_speakers: Callable[[], LiveSpeakers] | None = None,
+        begin_diarization: Callable[[], LiveDiarization] | None = None,
     ) -> None:
         self.plan = plan
-        self._worker, self._options, self._listen_for_speakers = worker, options, listen_for_speakers
-        self._streams: dict[Hashable, Stream] = {}
-        self._speakers: dict[Hashable, LiveSpeakers] = {}
-        self._failures: dict[Hashable, str] = {}  # of streams that cannot go on
+        self._worker, self._options, self._begin_diarization = worker, options, begin_diarization
+        self._streams: dict[Hashable, _OpenStream] = {}
         self._turns = [None]  # empty while a call works; taking from a list is atomic
 
     @property
@@ -161,9 +166,10 @@ class LiveSessions:
         with self._turn():
             if name in self._streams:
                 raise HarkenError(f"there is a stream {name!r} already")
-            self._streams[name] = Stream(self._worker, self._options, self.plan)
-            if self._listen_for_speakers:
-                self._speakers[name] = self._listen_for_speakers()
+            begin, encode = self._begin_diarization, self._worker.tokenizer.encode
+            self._streams[name] = _OpenStream(
+                Stream(self._worker, self._options, self.plan), LiveSpeakers(begin(), encode) if begin else None
+            )
 
     def is_open(self, name: Hashable) -> bool:
         """Tell whether a stream of that name is open."""
@@ -188,43 +194,33 @@ class LiveSessions:
             breaks off a call leaves all its streams so.
         """
         with self._turn():
-            streams = {name: self._opened_stream(name) for name in samples}
+            streams = {name: self._stream_named(name) for name in samples}
             blocks = {name: checked_samples(block) for name, block in samples.items()}
-            with self._whole_call(streams):
+            with _whole_call(streams.values()):
                 self._worker.run(
-                    [stream.feed(blocks[name], waited_s.get(name, 0.0)) for name, stream in streams.items()]
+                    [each.stream.feed(blocks[name], waited_s.get(name, 0.0)) for name, each in streams.items()]
                 )
-                return {name: self._pop_events(name, block) for name, block in blocks.items()}
+                return {name: each.pop_events(blocks[name]) for name, each in streams.items()}
 
     def flush(self, name: Hashable) -> list[Event]:
         """End the current utterance of a stream and return its events."""
         with self._turn():
-            opened = self._opened_stream(name)
-            with self._whole_call([name]):
-                self._worker.run([opened.flush()])
-                return self._pop_events(name, _NO_SAMPLES)
+            flushed = self._stream_named(name)
+            with _whole_call([flushed]):
+                self._worker.run([flushed.stream.flush()])
+                return flushed.pop_events(_NO_SAMPLES)
 
     def close(self, name: Hashable) -> list[Event]:
         """End a stream and return its last events, those before the failure if it could not go on."""
         with self._turn():
-            closed = self._opened_stream(name, may_have_failed=True)
-            with self._whole_call([name]):
-                self._worker.run([] if name in self._failures else [closed.close()])
-                events = closed.pop_events()
-                if name in self._speakers:
-                    events = self._speakers[name].end(events)
-            for of_streams in (self._streams, self._speakers, self._failures):
-                of_streams.pop(name, None)
+            closed = self._stream_named(name, may_have_failed=True)
+            with _whole_call([closed]):
+                self._worker.run([] if closed.failure else [closed.stream.close()])
+                events = closed.stream.pop_events()
+                if closed.speakers:
+                    events = closed.speakers.end(events)
+            del self._streams[name]
             return events
-
-    @contextmanager
-    def _whole_call(self, names: Iterable[Hashable]) -> Iterator[None]:
-        """Do all the work of a call; what breaks it off leaves its streams out of step, so they cannot go on."""
-        try:
-            yield
-        except BaseException as failure:
-            self._failures |= dict.fromkeys(names, type(failure).__name__)
-            raise
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -241,21 +237,28 @@ class LiveSessions:
         finally:
             self._turns.append(turn)
 
-    def _pop_events(self, name: Hashable, samples: Floats) -> list[Event]:
-        """Return the new events of a stream that has taken samples, with speakers if they are told apart."""
-        events = self._streams[name].pop_events()
-        return self._speakers[name].follow(samples, events) if name in self._speakers else events
-
-    def _opened_stream(self, name: Hashable, *, may_have_failed: bool = False) -> Stream:
+    def _stream_named(self, name: Hashable, *, may_have_failed: bool = False) -> _OpenStream:
         which = "the session" if name is None else f"the stream {name!r}"
         if name not in self._streams:
             raise HarkenError(f"{which} is closed{'' if name is None else ', or was never opened'}")
-        if name in self._failures and not may_have_failed:
+        stream = self._streams[name]
+        if stream.failure and not may_have_failed:
             raise HarkenError(
-                f"{which} cannot go on, as a call was broken off by {self._failures[name]}: "
+                f"{which} cannot go on, as a call was broken off by {stream.failure}: "
                 "close it for the events before that, and open another"
             )
-        return self._streams[name]
+        return stream
+
+
+@contextmanager
+def _whole_call(streams: Iterable[_OpenStream]) -> Iterator[None]:
+    """Do all the work of a call; what breaks it off leaves its streams out of step, so they cannot go on."""
+    try:
+        yield
+    except BaseException as failure:
+        for each in streams:
+            each.failure = type(failure).__name__
+        raise
 
 
 def checked_samples(samples: NDArray[Any]) -> Floats:
@@ -297,7 +300,7 @@ class LiveSpeakers:
     def end(self, events: Iterable[Event]) -> list[Event]:
         """End the stream; return its last events with speakers, and the last corrections before them."""
         self._diarization.flush()
-        corrections = [*self._corrections(self._diarization.settled_s)]
+        corrections = [*self._corrections()]
         return [*corrections, *(labelled for event in events for labelled in self._label(event))]
 
     def _hear(self, samples: Floats) -> Iterator[Event]:
@@ -307,7 +310,7 @@ class LiveSpeakers:
             self._diarization.feed(samples[:missing])
             self._n_samples += len(samples[:missing])
             if len(samples) >= missing:
-                yield from self._corrections(self._diarization.settled_s)
+                yield from self._corrections()
             samples = samples[missing:]
 
     def _label(self, event: Event) -> Iterator[Event]:
@@ -321,8 +324,9 @@ class LiveSpeakers:
             self._unsettled.append(segment)
             yield replace(event, audio_s=segment.end_s, segment=segment)
 
-    def _corrections(self, settled_s: float) -> Iterator[Event]:
+    def _corrections(self) -> Iterator[Event]:
         """Yield an event for each segment with other speakers than before; those of settled words stay."""
+        settled_s = self._diarization.settled_s
         attribution = SpeakerAttribution(self._diarization.turns, self._encode)
         corrected = [attribution.corrected(segment, settled_s) for segment in self._unsettled]
         for before, segment in zip(self._unsettled, corrected, strict=True):

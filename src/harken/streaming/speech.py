@@ -7,7 +7,7 @@ silence once it reaches the limit.
 Utterances are the regions of `harken.audio.vad`, reported while they happen. Speech probabilities go in one by one, so
 the result does not depend on how the samples of the stream were split into blocks::
 
-    endpointer = Endpointer(VadOptions(), sentence_pause_s=0.5, pause_s=1.0)
+    endpointer = Endpointer(VadOptions(), sentence_pause_s=0.5, pause_s=1.0, max_utterance_frames=2500)
     for probability in detector.feed(samples):
         for endpoint in endpointer.feed(probability, sentence_ended=text.endswith(".")):
             ...
@@ -15,23 +15,20 @@ the result does not depend on how the samples of the stream were split into bloc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from harken.audio.vad import CHUNK_SAMPLES, RegionTracker, SpeechRegion, VadOptions
 from harken.contract import Floats
-from harken.streaming.config import MIN_PAUSE_S, NOISY_WINDOW_FRAMES, NORMAL_WINDOW_FRAMES
+from harken.streaming.config import MIN_PAUSE_S
 from harken.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE
-
-MAX_UTTERANCE_FRAMES = 29 * FRAMES_PER_SECOND
-"""Leaves room for some silence after the utterance in one window."""
 
 NOISY_DB = 10.0
 """Ratio below which a stream is noisy. In clean streams shorter windows cost words."""
 HYSTERESIS_DB = 4.0
-"""The ratio must exceed the limit by this much before the window changes back."""
+"""The ratio must exceed the limit by this much before a stream is noisy no more."""
 
 _DECAY = 1 - CHUNK_SAMPLES / (20 * SAMPLE_RATE)
 """Time constant of 20 s: of audio for the noise, of speech for the speech."""
@@ -100,12 +97,7 @@ class Endpointer:
     """
 
     def __init__(
-        self,
-        vad: VadOptions,
-        *,
-        sentence_pause_s: float,
-        pause_s: float,
-        max_utterance_frames: int = MAX_UTTERANCE_FRAMES,
+        self, vad: VadOptions, *, sentence_pause_s: float, pause_s: float, max_utterance_frames: int
     ) -> None:
         self._pauses_s = {"sentence": sentence_pause_s, "silence": pause_s}
         self._max_utterance_frames = max_utterance_frames
@@ -182,7 +174,7 @@ class Endpointer:
 
 
 class SnrEstimator:
-    """The recent signal-to-noise ratio of a stream, independent of how the samples were split into blocks.
+    """The recent signal-to-noise ratio of a stream.
 
     The power of speech is that of the chunks with a high speech probability; the power of noise is that of the softest
     tenth of all chunks. Gaps between words suffice for that, so it needs no pauses. (The percentile of Martin 2001,
@@ -191,26 +183,20 @@ class SnrEstimator:
     """
 
     def __init__(self) -> None:
-        self._pending_samples = np.empty(0, np.float32)
         self._level_histogram = np.zeros(_HISTOGRAM_BINS)
         self._speech_power = self._speech_weight = 0.0
         self._speech_chunks = 0
 
-    def feed(self, samples: Floats, probabilities: Iterable[float]) -> None:
-        """Take the next samples.
-
-        Parameters
-        ----------
-        samples : ndarray of shape (samples,), float32, 16 kHz, in [-1, 1]
-        probabilities : iterable of float
-            Speech probability of each chunk that they complete, as `SpeechDetector.feed` returns them.
-        """
-        pending = np.concatenate([self._pending_samples, samples])
-        complete = len(pending) // CHUNK_SAMPLES * CHUNK_SAMPLES
-        self._pending_samples = pending[complete:].copy()
-        chunks = pending[:complete].reshape(-1, CHUNK_SAMPLES)
-        for chunk, probability in zip(chunks, probabilities, strict=True):
-            self._add_chunk(_power(chunk), probability)
+    def feed(self, chunk: Floats, probability: float) -> None:
+        """Take the next `CHUNK_SAMPLES`, float32 in [-1, 1], and their speech probability."""
+        power = _power(chunk)
+        if power > _POWER_FLOOR:  # digital silence between words says nothing about the noise in them
+            self._level_histogram *= _DECAY
+            self._level_histogram[round(-10 * float(np.log10(power)))] += 1
+        if probability >= _SPEECH_THRESHOLD:
+            self._speech_power = _DECAY * self._speech_power + power
+            self._speech_weight = _DECAY * self._speech_weight + 1
+            self._speech_chunks += 1
 
     @property
     def snr_db(self) -> float | None:
@@ -223,36 +209,10 @@ class SnrEstimator:
         speech_power = self._speech_power / self._speech_weight
         return 10 * float(np.log10(max(speech_power / noise_power - 1, 0.1)))
 
-    def _add_chunk(self, power: float, probability: float) -> None:
-        if power > _POWER_FLOOR:  # digital silence between words says nothing about the noise in them
-            self._level_histogram *= _DECAY
-            self._level_histogram[round(-10 * float(np.log10(power)))] += 1
-        if probability >= _SPEECH_THRESHOLD:
-            self._speech_power = _DECAY * self._speech_power + power
-            self._speech_weight = _DECAY * self._speech_weight + 1
-            self._speech_chunks += 1
 
-
-def window_frames_for_snr(snr_db: float | None, current_frames: int = NORMAL_WINDOW_FRAMES) -> int:
-    """Return the window length for a signal-to-noise ratio.
-
-    Parameters
-    ----------
-    snr_db : float or None
-        From `SnrEstimator`; None gives the normal length.
-    current_frames : int
-        The present length; a longer one stays until the ratio exceeds the limit by `HYSTERESIS_DB`.
-
-    Returns
-    -------
-    int
-        200 or 300 frames: longer for noisy speech.
-    """
-    if snr_db is None:
-        return NORMAL_WINDOW_FRAMES
-    if snr_db < NOISY_DB + HYSTERESIS_DB * (current_frames == NOISY_WINDOW_FRAMES):
-        return NOISY_WINDOW_FRAMES
-    return NORMAL_WINDOW_FRAMES
+def is_noisy(snr_db: float | None, was_noisy: bool) -> bool:
+    """Return whether a stream is noisy, from the signal-to-noise ratio of `SnrEstimator`, and whether it was before."""
+    return snr_db is not None and snr_db < NOISY_DB + HYSTERESIS_DB * was_noisy
 
 
 def _power(chunk: Floats) -> float:

@@ -16,7 +16,7 @@ from harken.audio.vad import CHUNK_SAMPLES
 from harken.contract import Floats
 from harken.decoding import PartialHypothesis
 from harken.results import Segment
-from harken.streaming.config import NORMAL_WINDOW_FRAMES, StreamingConfig, StreamOptions, scale_window
+from harken.streaming.config import StreamingConfig, StreamOptions, config_in_noise
 from harken.streaming.events import Event, FinalSegment, Interim, LoadChanged, SpeechEnded, SpeechStarted
 from harken.streaming.latency import LatencyPlan
 from harken.streaming.load_shedding import LOAD_LEVELS, LoadMonitor, apply_load_level, highest_level
@@ -25,20 +25,14 @@ from harken.streaming.speech import (
     SnrEstimator,
     UtteranceEnd,
     UtteranceStart,
-    window_frames_for_snr,
+    is_noisy,
 )
-from harken.streaming.utterance import (
+from harken.streaming.utterance import ActiveUtterance, TimedToken
+from harken.streaming.utterance_audio import (
     FINAL_SILENCE_FRAMES,
     WINDOW_BUCKET_FRAMES,
-    ActiveUtterance,
     EncoderChunk,
-    TimedToken,
-    UtteranceSplit,
-    display_text,
-    ends_sentence,
-    is_hallucination,
-    utterance_segments,
-    utterance_words,
+    UtteranceAudio,
 )
 from harken.streaming.worker import (
     FinalRequest,
@@ -126,9 +120,9 @@ class Stream:
         self._samples, self._speech_probs = SampleBuffer(), SampleBuffer()
         self._now_sample = 0
         self._silence_start_frame: int | None = None  # before the last speech probability
-        self._noise_window_frames = NORMAL_WINDOW_FRAMES
+        self._noisy = False
         self._utterance: ActiveUtterance | None = None
-        self._split: UtteranceSplit | None = None
+        self._following: ActiveUtterance | None = None  # which begins where one was split
         self._turn_frame: int | None = None  # of the first part of an utterance whose final waits for the last
         self._shown_text: tuple[str, str] = ("", "")
         self._shown_tokens = 0
@@ -168,7 +162,8 @@ class Stream:
             yield from self._run_updates_until(end)
             self._now_sample = end
             self._speech_probs.add(np.array([probability], np.float32))
-            self._snr.feed(self._samples.between(start, end), [probability] * (end - start == CHUNK_SAMPLES))
+            if end - start == CHUNK_SAMPLES:
+                self._snr.feed(self._samples.between(start, end), probability)
             self._silence_start_frame = self._endpointer.silence_start_frame
             yield from self._handle(self._endpointer.feed(probability, sentence_ended=self._sentence_ended))
             needed_frame = self._endpointer.earliest_needed_frame
@@ -191,40 +186,38 @@ class Stream:
                 self._begin_utterance(endpoint)
 
     def _begin_utterance(self, utterance_start: UtteranceStart) -> None:
-        split, self._split = self._split, None
-        self._utterance = ActiveUtterance(
-            encoder=self._worker.backend.open_encoder(self._plan.config.history_frames),
-            n_mels=self._worker.backend.dims.n_mels,
-            start_frame=utterance_start.frame,
-            committed=split.next_committed if split else [],
-            tentative=split.next_tentative if split else (),
-            language=split.language if split else None,
-        )
+        self._utterance = self._following or self._new_utterance(utterance_start.frame)
+        self._following = None
         self._shown_text, self._shown_tokens = ("", ""), len(self._utterance.committed)
-        self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND, ModelResponse())
+        self._emit(SpeechStarted, utterance_start.frame / FRAMES_PER_SECOND)
+
+    def _new_utterance(self, start_frame: int) -> ActiveUtterance:
+        backend = self._worker.backend
+        encoder = backend.open_encoder(self._plan.config.history_frames)
+        audio = UtteranceAudio(encoder, backend.dims.n_mels, start_frame)
+        return ActiveUtterance(audio=audio, tokenizer=self._worker.tokenizer)
 
     def _run_updates_until(self, end: int) -> RequestGenerator:
         """Run the updates that are due up to sample `end`."""
         while (utterance := self._utterance) is not None:
-            config = self._current_config()
-            update_sample = max(utterance.next_update_sample(config), self._now_sample)
+            config, audio = self._current_config(), utterance.audio
+            update_sample = max(audio.next_update_sample(config), self._now_sample)
             if update_sample > end:
                 break
             self._now_sample = update_sample
-            silence_start_frame = self._endpointer.silence_start_frame
-            if utterance.can_skip(config, silence_start_frame):
-                utterance.skip_update(config, self._worker.tokenizer)
-                self._emit_interim(utterance, ModelResponse())
-                self._record_load(ModelResponse())
+            if utterance.is_complete(self._endpointer.silence_start_frame) and audio.can_skip(config):
+                utterance.skip_update(config)
+                self._emit_interim(utterance)
+                self._record_load()
                 continue
-            utterance.add_samples(self._samples.between(utterance.next_sample, update_sample))
-            response = yield self._partial_request(utterance, utterance.next_chunk(config))
+            audio.add_samples(self._samples.between(audio.next_sample, update_sample))
+            response = yield self._partial_request(utterance, audio.next_chunk(config))
             if response.language_known:
                 utterance.language = response.language
             if hypothesis := self._accepted(utterance, response):
-                utterance.update(hypothesis, config, self._worker.tokenizer)
-                self._emit_interim(utterance, response)
-            self._record_load(response)
+                utterance.update(hypothesis, config)
+                self._emit_interim(utterance, response.compute_s)
+            self._record_load(response.compute_s)
 
     def _end_utterance(self, utterance_end: UtteranceEnd) -> RequestGenerator:
         """Emit the final segments of the current utterance, and its end."""
@@ -237,29 +230,32 @@ class Stream:
             if request := self._final_request(utterance, utterance_end):
                 response = yield request
         elif not utterance_end.is_continued and utterance.is_complete(self._silence_start_frame):
-            utterance.finalize_last()
-        elif not utterance_end.is_continued or not utterance.has_decoded(utterance_end.frame):
+            utterance.finalize(utterance.uncommitted)
+        elif not utterance_end.is_continued or not utterance.audio.has_decoded(utterance_end.frame):
             response = yield from self._decode_last_chunk(utterance, utterance_end.frame)
         committed = utterance.committed
         if utterance_end.is_continued:
-            self._split = utterance.split(utterance_end.frame, self._worker.tokenizer)
-            committed = self._split.finished_tokens
+            next_frame = self._endpointer.utterance_start_frame
+            assert next_frame is not None, "the next utterance has begun"
+            self._following = self._new_utterance(next_frame)
+            committed = utterance.split(utterance_end.frame, self._following)
+        compute_s = response.compute_s
         final_segments = response.segments if exact else self._committed_segments(utterance, committed)
         if response.segments:
             self._languages = response.languages
         elif not exact and utterance.language:
             self._languages = {utterance.language: 1.0}
         for segment in final_segments:
-            self._emit(FinalSegment, segment.end_s, response, segment=replace(segment, index=self._n_segments))
+            self._emit(FinalSegment, segment.end_s, compute_s, segment=replace(segment, index=self._n_segments))
             self._n_segments += 1
         self._context_tokens = self._context_after(final_segments)
-        self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, response, reason=utterance_end.reason)
-        self._record_load(response)
+        self._emit(SpeechEnded, utterance_end.frame / FRAMES_PER_SECOND, compute_s, reason=utterance_end.reason)
+        self._record_load(compute_s)
 
     def _final_request(self, utterance: ActiveUtterance, utterance_end: UtteranceEnd) -> FinalRequest | None:
         """Return the request for an exact final; None if it waits for the next part of the turn."""
         is_first = self._turn_frame is None
-        first_frame = utterance.start_frame if self._turn_frame is None else self._turn_frame
+        first_frame = utterance.audio.start_frame if self._turn_frame is None else self._turn_frame
         is_short = utterance_end.frame - first_frame < MAX_TURN_FRAMES
         waits = self._options.finals == "turns" and utterance_end.is_continued and is_short
         self._turn_frame = first_frame if waits else None
@@ -279,10 +275,10 @@ class Stream:
         self, utterance: ActiveUtterance, end_frame: int
     ) -> Generator[ModelRequest, ModelResponse, ModelResponse]:
         """Decode the rest of an utterance, up to `end_frame`."""
-        end = min(end_frame * HOP_SAMPLES, self._samples.end)
-        if end > utterance.next_sample:
-            utterance.add_samples(self._samples.between(utterance.next_sample, end))
-        response = yield self._partial_request(utterance, utterance.last_chunk(end_frame))
+        end, audio = min(end_frame * HOP_SAMPLES, self._samples.end), utterance.audio
+        if end > audio.next_sample:
+            audio.add_samples(self._samples.between(audio.next_sample, end))
+        response = yield self._partial_request(utterance, audio.last_chunk(end_frame))
         utterance.language = utterance.language or response.language
         if hypothesis := self._accepted(utterance, response):
             utterance.finalize(hypothesis)
@@ -290,8 +286,7 @@ class Stream:
 
     def _committed_segments(self, utterance: ActiveUtterance, committed: Sequence[TimedToken]) -> list[Segment]:
         """Return the segments of streamed finals, without empty ones."""
-        with_words = self._worker.options.word_timestamps
-        sentences = utterance_segments(committed, utterance, self._worker.tokenizer, with_words=with_words)
+        sentences = utterance.segments(committed, with_words=self._worker.options.word_timestamps)
         return [
             self._replacements.apply(segment, streamed=True) for segment in sentences if segment.text.strip()
         ]
@@ -312,9 +307,9 @@ class Stream:
         assert hypothesis, "an update gives a hypothesis"
         if utterance.committed or threshold is None:
             return hypothesis
-        start = utterance.start_sample // CHUNK_SAMPLES
+        start = utterance.audio.start_sample // CHUNK_SAMPLES
         speech_probs = self._speech_probs.between(start, self._speech_probs.end)
-        if not is_hallucination(utterance, hypothesis, speech_probs, threshold, self._worker.tokenizer):
+        if not utterance.is_hallucination(hypothesis, speech_probs, threshold):
             return hypothesis
         utterance.reject(hypothesis)
         return None
@@ -323,37 +318,33 @@ class Stream:
     def _sentence_ended(self) -> bool:
         """True if the shorter pause may end the utterance; short ones are more accurate with their continuation."""
         utterance = self._utterance
-        if utterance is None or utterance.heard_frames < MIN_SENTENCE_FRAMES:
+        if utterance is None or utterance.audio.heard_frames < MIN_SENTENCE_FRAMES:
             return False
-        return ends_sentence(utterance, self._worker.tokenizer)
+        return utterance.ends_sentence
 
-    def _emit_interim(self, utterance: ActiveUtterance, response: ModelResponse) -> None:
+    def _emit_interim(self, utterance: ActiveUtterance, compute_s: float = 0.0) -> None:
         """Emit the text of the utterance, if it has changed."""
-        tokenizer = self._worker.tokenizer
         committed, tentative = (
-            self._replacements.in_script(text, utterance.language)
-            for text in display_text(utterance, tokenizer)
+            self._replacements.in_script(text, utterance.language) for text in utterance.text
         )
         previous_text, self._shown_text = self._shown_text, (committed, tentative)
         if self._shown_text != previous_text:
             new_tokens, self._shown_tokens = utterance.committed[self._shown_tokens :], len(utterance.committed)
-            words = utterance_words(new_tokens, utterance, tokenizer)
             self._emit(
                 Interim,
-                (utterance.start_frame + utterance.heard_frames) / FRAMES_PER_SECOND,
-                response,
+                (utterance.audio.start_frame + utterance.audio.heard_frames) / FRAMES_PER_SECOND,
+                compute_s,
                 committed=committed,
                 tentative=tentative,
                 words=tuple(
                     replace(word, text=self._replacements.in_script(word.text, utterance.language))
-                    for word in words
+                    for word in utterance.words(new_tokens)
                 ),
             )
 
     def _partial_request(self, utterance: ActiveUtterance, chunk: EncoderChunk) -> PartialRequest:
         return PartialRequest(
-            encoder=utterance.encoder,
-            history_frames=self._plan.config.history_frames,
+            encoder=utterance.audio.encoder,
             chunk=chunk,
             committed=tuple(token.token for token in utterance.committed),
             draft_tokens=utterance.tentative,
@@ -366,9 +357,9 @@ class Stream:
 
     def _speech_of(self, utterance: ActiveUtterance, n_positions: int) -> NDArray[np.bool_]:
         """Return of each position of an utterance whether it holds speech, as far as that is known."""
-        samples = utterance.start_sample + SAMPLES_PER_POSITION * np.arange(n_positions)
+        samples = utterance.audio.start_sample + SAMPLES_PER_POSITION * np.arange(n_positions)
         chunks = samples // CHUNK_SAMPLES
-        first, end = utterance.start_sample // CHUNK_SAMPLES, self._speech_probs.end
+        first, end = utterance.audio.start_sample // CHUNK_SAMPLES, self._speech_probs.end
         known = chunks[chunks < end] - first
         return self._speech_probs.between(first, end)[known] >= self._worker.options.vad_options().threshold
 
@@ -376,23 +367,21 @@ class Stream:
         """Return the configuration for the present noise and load level."""
         config = self._plan.config
         if self._options.adaptive:
-            self._noise_window_frames = window_frames_for_snr(self._snr.snr_db, self._noise_window_frames)
-            config = scale_window(config, self._noise_window_frames)
+            self._noisy = is_noisy(self._snr.snr_db, self._noisy)
+            config = config_in_noise(config) if self._noisy else config
         return apply_load_level(self._load_monitor.level, config)
 
-    def _record_load(self, response: ModelResponse) -> None:
+    def _record_load(self, compute_s: float = 0.0) -> None:
         monitor = self._load_monitor
-        if monitor.record(self._now_sample / SAMPLE_RATE, response.compute_s):
+        if monitor.record(self._now_sample / SAMPLE_RATE, compute_s):
             self._emit_load(level=monitor.level, lag_s=monitor.lag_s, detail=LOAD_LEVELS[monitor.level].detail)
 
     def _emit_load(self, **fields: Any) -> None:
-        self._emit(LoadChanged, self._now_sample / SAMPLE_RATE, ModelResponse(), **fields)
+        self._emit(LoadChanged, self._now_sample / SAMPLE_RATE, **fields)
 
     def _emit(
-        self, event_type: Callable[..., Event], audio_s: float, response: ModelResponse, **fields: Any
+        self, event_type: Callable[..., Event], audio_s: float, compute_s: float = 0.0, **fields: Any
     ) -> None:
         self.events.append(
-            event_type(
-                audio_s=audio_s, emitted_samples=self._now_sample, compute_s=response.compute_s, **fields
-            )
+            event_type(audio_s=audio_s, emitted_samples=self._now_sample, compute_s=compute_s, **fields)
         )

@@ -16,7 +16,7 @@ from harken.audio import stream_audio
 from harken.contract import Backend, Features, Floats, StreamingEncoderState
 from harken.decoding import DecodeStats, PartialHypothesis, PartialWindow, decode_partial
 from harken.results import Segment
-from harken.streaming.utterance import EncoderChunk
+from harken.streaming.utterance_audio import EncoderChunk
 from harken.transcribe import RecordingTranscriber, Scheduler, WindowDecoder
 from harken.transcribe.language_id import LanguageProbabilities
 
@@ -57,8 +57,6 @@ class PartialRequest:
     Parameters
     ----------
     encoder : StreamingEncoderState
-    history_frames : int
-        The history with which the encoder was opened.
     chunk : EncoderChunk
     committed, draft_tokens : tuple of int
         As for `harken.decoding.PartialWindow`.
@@ -69,20 +67,19 @@ class PartialRequest:
     previous_language : str or None
         Code of the language of the stream before it.
     committed_end : int
-    speech : ndarray of shape (positions,), bool, or None
+    speech : ndarray of shape (positions,), bool
         As for `harken.decoding.PartialWindow`.
     """
 
     encoder: StreamingEncoderState
-    history_frames: int
     chunk: EncoderChunk
     committed: tuple[int, ...]
     draft_tokens: tuple[int, ...]
     context_tokens: tuple[int, ...]
     language: str | None
-    previous_language: str | None = None
-    committed_end: int = 0
-    speech: NDArray[np.bool_] | None = None
+    previous_language: str | None
+    committed_end: int
+    speech: NDArray[np.bool_]
 
 
 ModelRequest = PartialRequest | FinalRequest
@@ -122,6 +119,8 @@ RequestGenerator = Generator[ModelRequest, ModelResponse, None]
 
 class ModelWorker:
     """Computes the requests of streams, those that are pending at the same time as a batch.
+
+    The encoders of all of them have the same history.
 
     Parameters
     ----------
@@ -167,7 +166,7 @@ class ModelWorker:
         start_s = self._time_s()
         partials = iter(self._decode_partials(partial_requests) if partial_requests else [])
         partial_compute_s = self._time_s() - start_s
-        finals = iter(final_pass(self._window_decoder, final_requests, FINAL_BATCH_SIZE))
+        finals = iter(final_pass(self._window_decoder, final_requests))
         total_compute_s = self._time_s() - start_s
         self.compute_s += total_compute_s
         return [
@@ -206,12 +205,10 @@ class ModelWorker:
 
     def _encode_chunks(self, requests: Sequence[PartialRequest]) -> None:
         """Encode the windows of the requests, those of one shape together."""
-        by_shape: dict[tuple[tuple[int, ...], int, int], list[PartialRequest]] = {}
+        by_shape: dict[tuple[tuple[int, ...], int], list[PartialRequest]] = {}
         for request in requests:
-            chunk = request.chunk
-            shape = (chunk.mel.shape, chunk.final_frames, request.history_frames)
-            by_shape.setdefault(shape, []).append(request)
-        for (_, final_frames, _), same_shape in by_shape.items():
+            by_shape.setdefault((request.chunk.mel.shape, request.chunk.final_frames), []).append(request)
+        for (_, final_frames), same_shape in by_shape.items():
             mel = np.stack([request.chunk.mel for request in same_shape])
             self.backend.encode_chunk([request.encoder for request in same_shape], mel, final_frames)
 
@@ -243,18 +240,14 @@ def _next_request(stream: RequestGenerator, response: ModelResponse) -> ModelReq
         return None
 
 
-def final_pass(
-    window_decoder: WindowDecoder, requests: Sequence[FinalRequest], batch_size: int
-) -> list[ModelResponse]:
-    """Transcribe completed utterances of one stream or of several, as many windows together as possible.
+def final_pass(window_decoder: WindowDecoder, requests: Sequence[FinalRequest]) -> list[ModelResponse]:
+    """Transcribe completed utterances of one stream or of several, up to `FINAL_BATCH_SIZE` windows together.
 
     Parameters
     ----------
     window_decoder : WindowDecoder
         The model and its options. Without a speculator drafts go unused; the text is the same.
     requests : sequence of FinalRequest
-    batch_size : int
-        Most windows to decode together.
 
     Returns
     -------
@@ -271,13 +264,13 @@ def final_pass(
         RecordingTranscriber(
             window_decoder,
             stream_audio(request.samples),
-            draft_tokens=request.draft_tokens,
+            draft=request.draft_tokens,
             previous_tokens=request.context_tokens,
             languages=request.languages,
         )
         for request in requests
     ]
-    scheduler = Scheduler(window_decoder, recordings, batch_size, first_window_alone=False)
+    scheduler = Scheduler(window_decoder, recordings, FINAL_BATCH_SIZE, first_window_alone=False)
     return [
         ModelResponse(
             segments=tuple(_shifted(segment, request.start_s) for segment in scheduler.segments(recording)),

@@ -24,7 +24,7 @@ from harken.contract import Floats
 from harken.errors import OptionError
 from harken.files import write_atomic
 from harken.streaming.config import PRESETS
-from harken.streaming.utterance import ActiveUtterance, EncoderChunk
+from harken.streaming.utterance_audio import EncoderChunk, UtteranceAudio
 from harken.training.examples import Example, Teacher, whole_log_mel
 from harken.training.network import (
     ALL_ROWS,
@@ -255,13 +255,13 @@ def hear_live(samples: Floats, dims: Dims, options: AdaptOptions, *, has_ended: 
         missing = n_frames * HOP_SAMPLES + FFT_SAMPLES // 2 - len(samples)
         samples = np.pad(samples, (0, max(0, missing)))
     heard = _Heard()
-    utterance = ActiveUtterance(encoder=heard, n_mels=dims.n_mels, start_frame=0)
-    while (end := utterance.next_update_sample(config)) <= len(samples):
-        utterance.add_samples(samples[utterance.next_sample : end])
-        heard.append(utterance.next_chunk(config))
+    audio = UtteranceAudio(heard, dims.n_mels, start_frame=0)
+    while (end := audio.next_update_sample(config)) <= len(samples):
+        audio.add_samples(samples[audio.next_sample : end])
+        heard.append(audio.next_chunk(config))
     if has_ended:
-        utterance.add_samples(samples[utterance.next_sample :])
-        heard.append(utterance.last_chunk(n_frames))
+        audio.add_samples(samples[audio.next_sample :])
+        heard.append(audio.last_chunk(n_frames))
     return heard.chunks
 
 

@@ -90,11 +90,11 @@ class ClipSource:
         self._windows, self._start, self._end = windows, start, end
 
     def window(self, offset: int, end: int | None = None) -> tuple[Floats, int]:
+        assert end is None, "gaps are found in packed speech only"
         seek = self._start + offset
-        ends = [frame for frame in (self._end, None if end is None else self._start + end) if frame is not None]
-        if ends and seek >= min(ends):
+        if self._end is not None and seek >= self._end:
             return np.empty((1, 0, 0), np.float32), 0
-        return self._windows.window(seek, min(ends, default=None))
+        return self._windows.window(seek, self._end)
 
     def start_s(self, offset: float) -> float:
         return (self._start + offset) / FRAMES_PER_SECOND

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from harken.contract import Backend, Features
 from harken.decoding import (
@@ -28,8 +29,13 @@ MOST_LAYERS_IN_DOUBT = 6
 
 FallbackResult = tuple[DecodingResult, tuple[Attempt, ...]]
 """The result of a window, and all attempts at it, the accepted one last."""
-_Judged = tuple[DecodingResult, str | None]
-"""The result of an attempt, and the reason if it is rejected."""
+
+
+class _Judged(NamedTuple):
+    """The result of an attempt, and the reason if it is rejected."""
+
+    decoded: DecodingResult
+    rejection: str | None
 
 
 def decode_with_fallback(
@@ -84,7 +90,7 @@ def decode_with_fallback(
             max_compression_ratio=options.compression_ratio_threshold,
         )
         total += stats
-        return [(decoded, options.rejection_reason(decoded)) for decoded in results]
+        return [_Judged(decoded, options.rejection_reason(decoded)) for decoded in results]
 
     gains = tokenizer.multilingual and backend.dims.n_audio_layer <= MOST_LAYERS_IN_DOUBT
     second_look = options.second_look if gains else None
@@ -93,28 +99,31 @@ def decode_with_fallback(
         for i, judged in zip(failing, attempt(failing, strategy, number, draft_context), strict=True):
             attempts[i].append(judged)
         if isinstance(strategy, Greedy) and second_look:
-            unsure = [i for i in failing if _is_unsure(*attempts[i][-1], options)]
+            unsure = [i for i in failing if _is_unsure(attempts[i][-1], options)]
             looks = attempt(unsure, second_look, number, None) if unsure else []
             for i, judged in zip(unsure, looks, strict=True):
                 attempts[i][-1:] = _surer_last(attempts[i][-1], judged)
-        failing = [i for i in failing if attempts[i][-1][1] is not None and i not in tried_once]
+        failing = [i for i in failing if attempts[i][-1].rejection is not None and i not in tried_once]
         if not failing:
             break
     return [_select_attempt(window_attempts, options) for window_attempts in attempts], total
 
 
-def _is_unsure(decoded: DecodingResult, rejection: str | None, options: TranscribeOptions) -> bool:
+def _is_unsure(greedy: _Judged, options: TranscribeOptions) -> bool:
     """Return whether greedy text is to be decoded again with beams."""
-    return rejection is not None or not (_logprob(decoded) >= SURE_LOGPROB or options.is_silence(decoded))
+    sure = _logprob(greedy.decoded) >= SURE_LOGPROB or options.is_silence(greedy.decoded)
+    return greedy.rejection is not None or not sure
 
 
 def _surer_last(greedy: _Judged, beams: _Judged) -> list[_Judged]:
     """Return both attempts: last the one that passed, of two that did the more probable one."""
     surer, other = beams, greedy
-    if greedy[1] is None and (beams[1] is not None or _logprob(greedy[0]) >= _logprob(beams[0])):
+    if greedy.rejection is None and (
+        beams.rejection is not None or _logprob(greedy.decoded) >= _logprob(beams.decoded)
+    ):
         surer, other = greedy, beams
-    if surer[1] is None and other[1] is None:
-        other = other[0], "less probable than the accepted attempt"
+    if surer.rejection is None and other.rejection is None:
+        other = other._replace(rejection="less probable than the accepted attempt")
     return [other, surer]
 
 
@@ -125,7 +134,7 @@ def _logprob(decoded: DecodingResult) -> float:
 
 def _window_for_attempt(window: Window, number: int, attempts: Sequence[_Judged]) -> Window:
     """Return a window with the random seed of an attempt, and the tokens of the attempt before as its draft."""
-    previous = attempts[-1][0].hypothesis.tokens if attempts else window.draft_tokens
+    previous = attempts[-1].decoded.hypothesis.tokens if attempts else window.draft_tokens
     return replace(window, seed=(*window.seed, number), draft_tokens=previous)
 
 

@@ -11,7 +11,8 @@ import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice, pairwise, zip_longest
+from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from harken.decoding import Hypothesis
@@ -19,10 +20,10 @@ from harken.results import Segment, UnwrittenSpeech, Word
 from harken.text import Tokenizer
 from harken.transcribe.chunking import FrameSpan
 from harken.transcribe.window_decoder import WindowResult
-from harken.transcribe.window_segments import ScoredText, SegmentMaker, TokenSegment, WindowText
+from harken.transcribe.window_segments import SegmentMaker, TokenSegment, WindowText
 from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
-ScoredSegment = tuple[ScoredText, Segment]
+ScoredSegment = tuple[TokenSegment, Segment]
 
 
 MIN_SPEECH_FRAMES = FRAMES_PER_SECOND
@@ -154,7 +155,9 @@ def _word_starts(token_segments: Iterable[TokenSegment], tokenizer: Tokenizer, l
                 yield indices[start]
 
 
-def _parts(segments: Iterable[ScoredText], first: int, last: int, tokenizer: Tokenizer) -> Iterator[ScoredText]:
+def _parts(
+    segments: Iterable[TokenSegment], first: int, last: int, tokenizer: Tokenizer
+) -> Iterator[TokenSegment]:
     """Yield the segments between two tokens, cut where they reach beyond."""
     for segment in segments:
         begin, end = max(first, segment.first), min(last, segment.behind)
@@ -163,7 +166,7 @@ def _parts(segments: Iterable[ScoredText], first: int, last: int, tokenizer: Tok
             yield replace(segment, tokens=tokens, text=tokenizer.decode(tokens), first=begin)
 
 
-def _clipped(segment: ScoredText, first: int, last: int) -> ScoredText:
+def _clipped(segment: TokenSegment, first: int, last: int) -> TokenSegment:
     """Return a segment moved into a stretch of positions, which lasts one at least, if it has a duration."""
     if segment.start >= segment.end:
         return segment
@@ -252,36 +255,35 @@ class GapFilling:
         spans = list(
             zip([0, *(gap.end for gap in gaps)], [*(gap.start for gap in gaps), window.n_frames], strict=True)
         )
-        groups = self._split_at(gaps, spans)
-        scored = [part for group in groups for part in group]
-        segments, median_duration = self._maker.segments(replace(window, scored=tuple(scored)))
-        own = iter(zip(scored, segments, strict=True))
-        merged: list[ScoredSegment] = []
-        for group, span, filling in zip_longest(groups, spans, (filling for _, filling in decoded)):
-            times_s = self._times_s(span)
-            merged += [(text, _within(segment, *times_s)) for text, segment in islice(own, len(group))]
-            merged += filling.segments()[0] if filling else []
-        return merged, median_duration
+        parts = list(self._split_at(gaps, spans))
+        segments, median_duration = self._maker.segments(
+            replace(window, scored=tuple(part for _, part in parts))
+        )
+        placed = [
+            (place, (part, _within(segment, *self._times_s(spans[place]))))
+            for (place, part), segment in zip(parts, segments, strict=True)
+        ]
+        for place, (_, filling) in enumerate(decoded):
+            placed += [(place, each) for each in filling.segments()[0]] if filling else []
+        return [each for _, each in sorted(placed, key=itemgetter(0))], median_duration
 
     @property
     def _last_filling(self) -> GapFilling | None:
         """The text of the gap that was decoded last, if it has words."""
         return self._decoded[-1][1] if self._decoded else None
 
-    def _split_at(self, gaps: Sequence[SpeechGap], spans: Sequence[FrameSpan]) -> list[list[ScoredText]]:
-        """Return the window's segments in each span before, between and behind the gaps; none reaches into a gap.
+    def _split_at(
+        self, gaps: Sequence[SpeechGap], spans: Sequence[FrameSpan]
+    ) -> Iterator[tuple[int, TokenSegment]]:
+        """Yield the window's segments with the span that each is in: before, between or behind the gaps.
 
-        A segment that goes on behind a gap is divided, and its score holds for each part.
+        None reaches into a gap. One that goes on behind a gap is divided, and its score holds for each part.
         """
         scored, tokenizer = self.window.scored, self._maker.decoder.tokenizer
         token_bounds = pairwise([0, *(gap.next_token for gap in gaps), scored[-1].behind])
-        return [
-            [
-                _clipped(part, -(-start // FRAMES_PER_POSITION), end // FRAMES_PER_POSITION)
-                for part in _parts(scored, *tokens, tokenizer)
-            ]
-            for tokens, (start, end) in zip(token_bounds, spans, strict=True)
-        ]
+        for place, (tokens, (start, end)) in enumerate(zip(token_bounds, spans, strict=True)):
+            for part in _parts(scored, *tokens, tokenizer):
+                yield place, _clipped(part, -(-start // FRAMES_PER_POSITION), end // FRAMES_PER_POSITION)
 
     def _peaks(self) -> list[TokenPeak]:
         """Return where the tokens of the window's segments attend to.

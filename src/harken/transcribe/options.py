@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -234,7 +234,7 @@ class TranscribeOptions:
         if not rising or not all(0 <= t <= MAX_CLIP_S for t in times_s):
             allowed = f"times in seconds from 0 to {MAX_CLIP_S:.0f}, in rising order"
             raise OptionError("clip_timestamps", times_s, allowed)
-        if any(start == end for start, end in self.clips(FRAMES_PER_SECOND)):
+        if any(start == end for start, end in self.clips):
             raise OptionError("clip_timestamps", times_s, "clips that end after their start, by 0.01 s or more")
 
     @property
@@ -342,9 +342,10 @@ class TranscribeOptions:
         """Return whether windows equal the reference's frame by frame, for a backend of a precision."""
         return self.fidelity == "exact" or (self.fidelity == "auto" and precision == "fp32")
 
-    def clips(self, frames_per_second: int) -> Iterable[tuple[int, int | None]]:
-        """Return the clips in frames; an end of None is that of the recording."""
-        points: list[int | None] = [round(t * frames_per_second) for t in self.clip_timestamps] or [0]
+    @property
+    def clips(self) -> list[tuple[int, int | None]]:
+        """The clips in mel frames; an end of None is that of the recording."""
+        points: list[int | None] = [round(t * FRAMES_PER_SECOND) for t in self.clip_timestamps] or [0]
         if len(points) % 2:
             points.append(None)
         return [(start or 0, end) for start, end in zip(points[::2], points[1::2], strict=True)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -28,6 +28,7 @@ from harken.transcribe.window_decoder import (
     WindowDecoder,
     WindowResult,
 )
+from harken.transcribe.window_segments import SegmentMaker
 from harken.types import FRAMES_PER_SECOND
 
 MAX_BLOCKS_WITHOUT_SPEECH = 10
@@ -43,14 +44,12 @@ class RecordingTranscriber:
     blocks : iterator of ndarray
         Samples of the recording, mono float32 at 16 kHz.
     callbacks : Callbacks or None
-    draft_tokens : tuple of int
-        Tokens expected at the beginning: the draft of the first window.
+    draft : sequence of int
+        Text tokens that the recording is expected to have: drafts of all windows.
     previous_tokens : tuple of int
         Text tokens before the recording, for the prompt.
     languages : mapping or None
         Of an utterance of a stream, `language_posterior` of the one before it; empty for the first one.
-    draft : str or None
-        Text that the recording is expected to have: drafts of all windows.
     journal : Journal or None
         Windows that an earlier process has decoded, and where those decoded now are written.
 
@@ -86,10 +85,9 @@ class RecordingTranscriber:
         blocks: Iterator[Floats],
         callbacks: Callbacks | None = None,
         *,
-        draft_tokens: tuple[int, ...] = (),
+        draft: Sequence[int] = (),
         previous_tokens: tuple[int, ...] = (),
         languages: LanguageProbabilities | None = None,
-        draft: str | None = None,
         journal: Journal | None = None,
     ) -> None:
         self.window_decoder, self.options = window_decoder, window_decoder.options
@@ -118,14 +116,12 @@ class RecordingTranscriber:
         self._frame_sources: Iterator[FrameSource | None] = (
             self._packed_sources(self._segmenter)
             if self._segmenter
-            else (ClipSource(self._windows, *clip) for clip in self.options.clips(FRAMES_PER_SECOND))
+            else (ClipSource(self._windows, *clip) for clip in self.options.clips)
         )
         # Clips share what they have read; windows that are conditioned on one another wait for one another.
         self.parallel = self._segmenter is not None and not self.options.condition_on_previous_text
         self._chains: deque[WindowChain] = deque()
-        self._draft_tokens = draft_tokens
-        known_tokens = window_decoder.encode_text(" ".join((draft or "").split()))
-        self._known_text = KnownText(known_tokens, window_decoder.backend.dims.n_text_ctx) if draft else None
+        self._known_text = KnownText(draft, window_decoder.backend.dims.n_text_ctx) if draft else None
         self._journal = journal
         self._n_chains_opened = 0
         self._exhausted = self.reads_on = False
@@ -162,7 +158,8 @@ class RecordingTranscriber:
 
         It may have to wait for an active one, or the last minutes had no speech.
         """
-        if self.finished or (self._chains and not (self.parallel and self._language_is_known)):
+        language_is_known = self.language is not None or self.options.multilingual
+        if self.finished or (self._chains and not (self.parallel and language_is_known)):
             return None
         frame_source = self._next_frame_source()
         if frame_source is None:
@@ -174,16 +171,12 @@ class RecordingTranscriber:
         )
         self._chains.append(
             WindowChain(
-                self.window_decoder,
-                frame_source,
-                self._segmenter,
+                SegmentMaker(self.window_decoder, frame_source, self._segmenter),
                 context,
                 index=self._n_chains_opened,
-                draft_tokens=self._draft_tokens,
                 known_text=self._known_text,
             )
         )
-        self._draft_tokens = ()
         self._n_chains_opened += 1
         return self._chains[-1]
 
@@ -197,7 +190,8 @@ class RecordingTranscriber:
                 if not outcome:
                     return window
                 chain.take(outcome)
-                self._restore_language(outcome.language)
+                self.language, self.language_probability = outcome.language.code, outcome.language.probability
+                self.language_posterior = outcome.language.posterior
                 self._forget_language_of_window(chain)
         except AudioError as failure:
             self.failure, chain.ended = failure, True
@@ -209,7 +203,7 @@ class RecordingTranscriber:
         """Return the request to decode an encoded window of a chain, in the language resolved for it."""
         if chain.language is None:
             chain.language = self._resolve_language(encoded)
-        return chain.request(encoded, chain.language.code)
+        return chain.request(encoded, chain.language.code, self.callbacks)
 
     def add_result(self, chain: WindowChain, result: WindowResult) -> None:
         """Add the result of a window to its chain, and its outcome to the journal."""
@@ -251,7 +245,7 @@ class RecordingTranscriber:
             self.failure = self.failure or self._windows.failure
 
     def report_progress(self) -> None:
-        """Report to the caller how far it has come, once the caller has the segments up to there."""
+        """Report to the caller how far it has come, once the segments up to there have been taken."""
         if self._decoded_until_s > self._reported_s:
             self._reported_s = self._decoded_until_s
             self.callbacks.on_progress(self._reported_s, False)
@@ -286,10 +280,6 @@ class RecordingTranscriber:
         if self._journal:
             self._journal.close()
 
-    @property
-    def _language_is_known(self) -> bool:
-        return self.language is not None or self.options.multilingual
-
     def _next_frame_source(self) -> FrameSource | None:
         """Return the next frame source; None behind the last, or after minutes without speech."""
         self.reads_on = False
@@ -310,16 +300,12 @@ class RecordingTranscriber:
 
     def _packed_sources(self, segmenter: SpeechSegmenter) -> Iterator[FrameSource | None]:
         """Yield packed speech, and None wherever none is complete after another block."""
-        clips = self.options.clips(FRAMES_PER_SECOND)
         # The language changes between regions; a window has only one.
         apart = self.options.multilingual
-        for spans in segmenter.packed_spans(self._windows, clips, self._window_frames, apart=apart):
+        for spans in segmenter.packed_spans(
+            self._windows, self.options.clips, self._window_frames, apart=apart
+        ):
             yield PackedSpeech(self._windows, spans) if spans else None
-
-    def _restore_language(self, language: LanguageState) -> None:
-        """Set the language to that of a window of the journal."""
-        self.language, self.language_probability = language.code, language.probability
-        self.language_posterior = language.posterior
 
     def _forget_language_of_window(self, chain: WindowChain) -> None:
         if not self.parallel:  # else other chains may have gone on, and changed the language of the recording
@@ -357,8 +343,7 @@ class RecordingTranscriber:
         """Yield an encoded window, and those behind it in its clip, whole and as they are."""
         yield encoded
         first = encoded.window.seek
-        clips = self.options.clips(FRAMES_PER_SECOND)
-        ends = (end or sys.maxsize for start, end in clips if start <= first)
+        ends = (end or sys.maxsize for start, end in self.options.clips if start <= first)
         clip_end = next((end for end in ends if first < end), sys.maxsize)
         for seek in range(first + self._window_frames, clip_end, self._window_frames):
             frames, ceiling = self._windows.read_spans([(seek, min(seek + self._window_frames, clip_end))])

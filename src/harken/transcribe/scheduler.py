@@ -7,7 +7,7 @@ batch size changes the time that decoding takes, and not the text.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from harken.decoding import DecodeStats
@@ -21,9 +21,8 @@ from harken.transcribe.window_decoder import AudioWindow, WindowDecoder
 class _ActiveChain(NamedTuple):
     recording: RecordingTranscriber
     chain: WindowChain
+    window: AudioWindow  # the last one that was read
 
-
-_Ready = list[tuple[_ActiveChain, AudioWindow]]
 
 WINDOWS_TOGETHER, WINDOWS_TOGETHER_ON_GPU = 2, 4
 """Windows of a recording that are decoded together by default: much of what more of them gain, for little memory."""
@@ -38,8 +37,8 @@ class Scheduler:
     recordings : iterable of RecordingTranscriber
         Started in this order, each when there is room for it.
     batch_size : int or None
-        Most windows to decode together. None is one in a `step` and of several recordings, and `WINDOWS_TOGETHER` (on a
-        GPU `WINDOWS_TOGETHER_ON_GPU`) of a single recording whose segments are asked for.
+        Most windows to decode together. None is one stepwise and of several recordings, else `WINDOWS_TOGETHER` (on a
+        GPU `WINDOWS_TOGETHER_ON_GPU`) of a single recording.
     first_window_alone : bool
         Decode the first window by itself, so that its words are there sooner.
     """
@@ -81,30 +80,19 @@ class Scheduler:
             recording.report_progress()
             if recording.finished:
                 break
-            self._advance(self._windows_together)
+            self.advance()
         if recording.failure:
             raise recording.failure
 
-    def step(self, recording: RecordingTranscriber) -> list[Segment]:
-        """Return the next segments of one of the recordings, after at most one window, or a batch if its size is given.
-
-        Minutes without speech are a step too. The recording's failure is the caller's to raise.
-        """
-        if not recording.ready_segments and not recording.finished:
-            self._advance(self._batch_size)
-        recording.report_progress()  # before they are taken: a callback may ask for what there is so far, or fail
-        segments = [*recording.ready_segments]
-        recording.ready_segments.clear()
-        return segments
-
-    def _advance(self, batch_size: int) -> None:
+    def advance(self, *, stepwise: bool = False) -> None:
         """Decode one window of each active chain, or only read on, or notice that a recording has ended."""
+        batch_size = self._batch_size if stepwise else self._windows_together
         if self._next_window_alone:
             batch_size = 1
-        ready: _Ready = [
-            (active, window)
-            for active in self._active
-            if (window := active.recording.next_window(active.chain))
+        ready = [
+            _ActiveChain(recording, chain, window)
+            for recording, chain, _ in self._active
+            if (window := recording.next_window(chain))
         ]
         ended = self._collect_segments()
         self._fill(ready, self._started, batch_size)
@@ -112,22 +100,22 @@ class Scheduler:
         if not ended:
             self._fill(ready, self._start_waiting(), min(batch_size, self._batch_size))
         # Before anything is decoded: an exception out of a callback must not lose these windows.
-        self._active = [active for active, _ in ready]
+        self._active = ready
         if ready and not ended:
             self._next_window_alone = False
             self._decode(ready)
             self._collect_segments()
 
-    def _decode(self, ready: _Ready) -> None:
+    def _decode(self, ready: Sequence[_ActiveChain]) -> None:
         """Decode one window of each chain; the others go on if one recording is cancelled."""
         decoder = self._window_decoder
         try:
-            encoded = decoder.encode([window for _, window in ready])
+            encoded = decoder.encode([active.window for active in ready])
             requests = [
-                recording.request(chain, window)
-                for ((recording, chain), _), window in zip(ready, encoded, strict=True)
+                active.recording.request(active.chain, window)
+                for active, window in zip(ready, encoded, strict=True)
             ]
-            results, passes = decoder.decode(requests, [recording.callbacks for (recording, _), _ in ready])
+            results, passes = decoder.decode(requests)
         except Cancelled as cancelled:
             stopped = [recording for recording in self._started if recording.callbacks.is_cancelled()]
             if not stopped:
@@ -136,21 +124,20 @@ class Scheduler:
                 recording.stop(cancelled)
             return
         for decoded in passes:
-            for recording in dict.fromkeys(ready[i][0].recording for i in decoded.requests):
+            for recording in dict.fromkeys(ready[i].recording for i in decoded.requests):
                 recording.stats += decoded.stats
-        for ((recording, chain), _), result in zip(ready, results, strict=True):
-            recording.add_result(chain, result)
+        for active, result in zip(ready, results, strict=True):
+            active.recording.add_result(active.chain, result)
 
-    def _fill(self, ready: _Ready, recordings: Iterable[RecordingTranscriber], batch_size: int) -> None:
+    def _fill(
+        self, ready: list[_ActiveChain], recordings: Iterable[RecordingTranscriber], batch_size: int
+    ) -> None:
         """Add the first windows of new chains as long as there is room."""
-        opened = (
-            _ActiveChain(recording, chain)
-            for recording in recordings
-            for chain in iter(recording.next_chain, None)
-        )
-        while len(ready) < batch_size and (active := next(opened, None)):
-            if window := active.recording.next_window(active.chain):
-                ready.append((active, window))
+        opened = ((recording, chain) for recording in recordings for chain in iter(recording.next_chain, None))
+        while len(ready) < batch_size and (new := next(opened, None)):
+            recording, chain = new
+            if window := recording.next_window(chain):
+                ready.append(_ActiveChain(recording, chain, window))
 
     def _start_waiting(self) -> Iterator[RecordingTranscriber]:
         """Start the recordings that wait, one after another, unless there is more to read of one before."""

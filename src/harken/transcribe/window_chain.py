@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harken.results import Segment, UnwrittenSpeech
-from harken.transcribe.chunking import FrameSource, SpeechSegmenter
 from harken.transcribe.gap_filling import GapFilling
 from harken.transcribe.language_id import LanguageProbabilities
+from harken.transcribe.options import Callbacks
 from harken.transcribe.window_decoder import (
     AudioWindow,
     DecodeRequest,
     EncodedWindow,
-    WindowDecoder,
     WindowResult,
 )
 from harken.transcribe.window_segments import (
@@ -111,7 +110,7 @@ class WindowOutcome:
 class KnownText:
     """A text that a recording is expected to have, as a source of drafts, and how far it has been spoken.
 
-    It may be a script, an old transcript, or subtitles.
+    It may be a script, an old transcript, subtitles, or what a stream has written of an utterance.
 
     Parameters
     ----------
@@ -149,8 +148,7 @@ class WindowChain:
 
     Speech of a window that no word covers is decoded again, as windows of its own, before the next one.
 
-    Its windows are read from a frame source; the segmenter knows the speech of the recording, for the times of words
-    and the hallucination score. The draft tokens are expected in its first window, a known text in the whole recording.
+    Its windows are read from the frame source of the maker of its segments. A known text is of the whole recording.
 
     Attributes
     ----------
@@ -168,19 +166,16 @@ class WindowChain:
 
     def __init__(
         self,
-        window_decoder: WindowDecoder,
-        frame_source: FrameSource,
-        segmenter: SpeechSegmenter | None,
+        maker: SegmentMaker,
         context: ChainContext,
         *,
         index: int,
-        draft_tokens: tuple[int, ...] = (),
         known_text: KnownText | None = None,
     ) -> None:
-        self._decoder, self._options = window_decoder, window_decoder.options
-        self._frame_source, self._segmenter, self._context = frame_source, segmenter, context
-        self._maker = SegmentMaker(window_decoder, frame_source, segmenter)
-        self.index, self._draft_tokens, self._known_text = index, draft_tokens, known_text
+        self._maker, self._context = maker, context
+        self._frame_source, self._options = maker.frame_source, maker.decoder.options
+        self.index, self._known_text = index, known_text
+        self._draft_tokens: tuple[int, ...] = ()
         self.offset, self._content_frames = 0, 0
         self._filling: GapFilling | None = None
         self._outcomes: list[WindowOutcome] = []
@@ -211,14 +206,15 @@ class WindowChain:
             speech_end=None if text_end is None else self._maker.timestamp_begin + text_end,
         )
 
-    def request(self, encoded: EncodedWindow, language: str) -> DecodeRequest:
+    def request(self, encoded: EncodedWindow, language: str, callbacks: Callbacks) -> DecodeRequest:
         """Return the request to decode the window that was read last."""
         expected = self._known_text.ahead() if self._known_text else self._draft_tokens
         return DecodeRequest(
             encoded=encoded,
             language=language,
-            prompt=self._decoder.build_prompt(language, self._context.previous_tokens),
+            prompt=self._maker.decoder.build_prompt(language, self._context.previous_tokens),
             draft_tokens=() if self._filling else expected,
+            callbacks=callbacks,
         )
 
     def add_result(self, result: WindowResult) -> WindowOutcome | None:
@@ -316,7 +312,7 @@ class WindowChain:
         if temperature > options.prompt_reset_temperature or not options.condition_on_previous_text:
             return ()
         kept = [token for segment, reason in segments if reason is None for token in segment.tokens]
-        most = self._decoder.backend.dims.n_text_ctx  # a prompt takes no more
+        most = self._maker.decoder.backend.dims.n_text_ctx  # a prompt takes no more
         return (*self._context.previous_tokens, *kept)[-most:]
 
     def _advance_behind_words(self, window: WindowText, segments: Sequence[Segment]) -> float:
@@ -355,12 +351,12 @@ class WindowChain:
 
         Speech goes on behind the end of a clip, but no word of the window does.
         """
-        if self._segmenter is None:
+        if self._maker.segmenter is None:
             return None
         start = self._seek(window.offset)
         end = round(self._frame_source.end_s(window.offset + window.n_frames) * FRAMES_PER_SECOND)
         return [
             (max(first, start) / FRAMES_PER_SECOND, min(last, end) / FRAMES_PER_SECOND)
-            for first, last in self._segmenter.word_regions(start, end)
+            for first, last in self._maker.segmenter.word_regions(start, end)
             if first < end and last > start
         ]

@@ -126,12 +126,15 @@ class DecodeRequest:
     prompt : tuple of int
     draft_tokens : tuple of int
         Tokens expected in the window, verified as a draft.
+    callbacks : Callbacks
+        Those of its recording.
     """
 
     encoded: EncodedWindow
     language: str
     prompt: tuple[int, ...]
     draft_tokens: tuple[int, ...] = ()
+    callbacks: Callbacks = field(default_factory=Callbacks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -281,7 +284,9 @@ class WindowDecoder:
             groups.setdefault(positions, []).append(i)
         encoded: dict[int, EncodedWindow] = {}
         for positions, indices in groups.items():
-            mel = frames_to_encode(np.concatenate([windows[i].mel for i in indices]), positions)
+            mel = np.concatenate([windows[i].mel for i in indices])
+            if positions:  # padding is constant, so the last of these frames are those of any position in it
+                mel = mel[:, :, : FRAMES_PER_POSITION * positions.encoded]
             began_s = self._now_s()
             features = self.backend.encode(mel, positions)
             encode_s = self._now_s() - began_s
@@ -338,19 +343,11 @@ class WindowDecoder:
             code: probability for code, probability in probabilities.items() if code not in weights
         }
 
-    def decode(
-        self, requests: Sequence[DecodeRequest], callbacks: Sequence[Callbacks]
-    ) -> tuple[list[WindowResult], list[DecodePass]]:
+    def decode(self, requests: Sequence[DecodeRequest]) -> tuple[list[WindowResult], list[DecodePass]]:
         """Decode encoded windows.
 
         A result of a window that was encoded in part is not relied on if it fails a threshold, is silence, or is not
         sure enough: the whole window is encoded then, and decoded again.
-
-        Parameters
-        ----------
-        requests : sequence of DecodeRequest
-        callbacks : sequence of Callbacks
-            One a request.
 
         Returns
         -------
@@ -363,7 +360,7 @@ class WindowDecoder:
         Cancelled
             As soon as a callback asks for it.
         """
-        results, passes = self._decode(dict(enumerate(requests)), callbacks)
+        results, passes = self._decode(dict(enumerate(requests)))
         rejections = {
             i: reason
             for i, result in results.items()
@@ -378,18 +375,18 @@ class WindowDecoder:
                 i: replace(requests[i], encoded=encoded, draft_tokens=results[i].decoded.hypothesis.tokens)
                 for i, encoded in zip(rejections, self.encode(windows, whole=True), strict=True)
             }
-            retried, retry_passes = self._decode(retries, callbacks)
+            retried, retry_passes = self._decode(retries)
             for i, result in retried.items():
                 reason = f"{rejections[i]}, in the encoded part of the window"
                 rejected = replace(results[i].attempts[0], reason=reason)
                 results[i] = replace(result, attempts=(rejected, *result.attempts))
             passes += retry_passes
-        for result, callback in zip(results.values(), callbacks, strict=True):
-            callback.on_window_end(result.encoded.window.start_s, result.decoded, result.attempts)
+        for request, result in zip(requests, results.values(), strict=True):
+            request.callbacks.on_window_end(request.encoded.window.start_s, result.decoded, result.attempts)
         return [*results.values()], passes
 
     def _decode(
-        self, requests: Mapping[int, DecodeRequest], callbacks: Sequence[Callbacks]
+        self, requests: Mapping[int, DecodeRequest]
     ) -> tuple[dict[int, WindowResult], list[DecodePass]]:
         """Decode windows with the same options together; return the results by number, in the order of the requests.
 
@@ -404,20 +401,15 @@ class WindowDecoder:
         results: dict[int, WindowResult] = {}
         passes = []
         for (_, options, rules), indices in groups.items():
-            group_results, stats = self._decode_group(
-                options, rules, [requests[i] for i in indices], [callbacks[i] for i in indices]
-            )
+            group_results, stats = self._decode_group(options, rules, [requests[i] for i in indices])
             results.update(zip(indices, group_results, strict=True))
             passes.append(DecodePass(tuple(indices), stats))
         return {i: results[i] for i in requests}, passes
 
     def _decode_group(
-        self,
-        options: TranscribeOptions,
-        rules: LogitRules,
-        requests: Sequence[DecodeRequest],
-        callbacks: Sequence[Callbacks],
+        self, options: TranscribeOptions, rules: LogitRules, requests: Sequence[DecodeRequest]
     ) -> tuple[list[WindowResult], DecodeStats]:
+        """Decode windows with the same options together."""
         batches = list(dict.fromkeys(request.encoded.batch for request in requests))
         features = batches[0].features
         if len(batches) > 1:
@@ -427,9 +419,9 @@ class WindowDecoder:
         n_before = accumulate((batch.features.n_windows for batch in batches), initial=0)
         first_index = dict(zip(batches, n_before, strict=False))
         windows = []
-        for request, callback in zip(requests, callbacks, strict=True):
+        for request in requests:
             window = request.encoded.window
-            callback.on_window_start(window.start_s, request.prompt)
+            request.callbacks.on_window_start(window.start_s, request.prompt)
             windows.append(
                 Window(
                     window_index=first_index[request.encoded.batch] + request.encoded.index,
@@ -439,11 +431,11 @@ class WindowDecoder:
                     speech_end=window.speech_end,
                 )
             )
-        unique_callbacks = list(dict.fromkeys(callbacks))
+        unique_callbacks = list(dict.fromkeys(request.callbacks for request in requests))
 
         def observe(step: Step) -> None:
-            for callback in unique_callbacks:
-                callback.handle_step(step)
+            for callbacks in unique_callbacks:
+                callbacks.handle_step(step)
 
         began_s = self._now_s()
         decoded_windows, stats = decode_with_fallback(
@@ -490,16 +482,3 @@ class WindowDecoder:
 
     def _now_s(self) -> float:
         return self.clock() if self.clock else 0.0
-
-
-def frames_to_encode(mel: Floats, positions: SparsePositions | None) -> Floats:
-    """Return the frames of the positions to encode of windows that end in padding.
-
-    Parameters
-    ----------
-    mel : ndarray of shape (windows, n_mels, window_frames), float32
-        Padding is constant, so its first frames are those of any of its positions.
-    positions : SparsePositions or None
-        None is all.
-    """
-    return mel if positions is None else mel[:, :, : FRAMES_PER_POSITION * positions.encoded]

@@ -31,15 +31,34 @@ from harken.types import FRAMES_PER_POSITION, FRAMES_PER_SECOND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSegment:
-    """One segment of a window, with its tokens, of which the first has an index in the text of the window.
+    """One segment of a window, before it has times in the recording.
 
-    Times are in positions of 0.02 s from the start of the window.
+    Parameters
+    ----------
+    start, end : float
+        Positions of 0.02 s from the start of the window.
+    tokens : tuple of int
+    first : int
+        Index of its first token in the text of the window.
+    text : str
+    score : float
+        Its hallucination score.
+    drop_reason : str or None
+        Reason to leave it out as a hallucination. These three are known once it has been scored.
     """
 
     start: float
     end: float
     tokens: tuple[int, ...]
     first: int = 0
+    text: str = ""
+    score: float = 0.0
+    drop_reason: str | None = None
+
+    @property
+    def is_segment(self) -> bool:
+        """True if it has text and a duration; else nothing is made of it."""
+        return self.start < self.end and bool(self.text.strip())
 
     @property
     def behind(self) -> int:
@@ -118,29 +137,6 @@ def shift_timestamps(tokens: Sequence[int], timestamp_begin: int, n_positions: i
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredText(TokenSegment):
-    """A segment of a window with its text, before it has times in the recording.
-
-    Parameters
-    ----------
-    text : str
-    score : float
-        Its hallucination score.
-    drop_reason : str or None
-        Reason to leave it out as a hallucination.
-    """
-
-    text: str
-    score: float
-    drop_reason: str | None
-
-    @property
-    def is_segment(self) -> bool:
-        """True if it has text and a duration; else nothing is made of it."""
-        return self.start < self.end and bool(self.text.strip())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowText:
     """The text of a window, or of a part of one that was decoded on its own.
@@ -152,8 +148,8 @@ class WindowText:
     n_frames : int
         Frames of it that hold audio.
     result : WindowResult
-    scored : tuple of ScoredText
-        Its segments; their tokens are the first ones of the result, one segment after the other. None in silence.
+    scored : tuple of TokenSegment
+        Its scored segments; their tokens are the first ones of the result, one after the other. None in silence.
     advance : float
         Positions from its start to where the text goes on.
     """
@@ -161,7 +157,7 @@ class WindowText:
     offset: int
     n_frames: int
     result: WindowResult
-    scored: tuple[ScoredText, ...]
+    scored: tuple[TokenSegment, ...]
     advance: float
 
     @property
@@ -227,7 +223,7 @@ class SegmentMaker:
         )
         return replace(text, scored=tuple(self._score(token_segments, text)), advance=advance)
 
-    def _score(self, token_segments: Iterable[TokenSegment], window: WindowText) -> Iterator[ScoredText]:
+    def _score(self, token_segments: Iterable[TokenSegment], window: WindowText) -> Iterator[TokenSegment]:
         """Yield the segments of a window, each with the probability that it is a hallucination."""
         decoded, attention = window.result.decoded, window.result.decoded.hypothesis.attention
         tokenizer, limit = self.decoder.tokenizer, self._options.hallucination_threshold
@@ -254,11 +250,8 @@ class SegmentMaker:
             )
             verdict = score_hallucination(features)
             dropped = limit is not None and verdict.score >= limit
-            yield ScoredText(
-                start=segment.start,
-                end=segment.end,
-                tokens=segment.tokens,
-                first=segment.first,
+            yield replace(
+                segment,
                 text=text,
                 score=verdict.score,
                 drop_reason=(verdict.reason or f"score {verdict.score:.2f}") if dropped else None,
@@ -269,7 +262,7 @@ class SegmentMaker:
         segments = [self._make_segment(scored, window) for scored in window.scored]
         return self._add_words(segments, window) if self._options.word_timestamps else (segments, None)
 
-    def _make_segment(self, scored: ScoredText, window: WindowText) -> Segment:
+    def _make_segment(self, scored: TokenSegment, window: WindowText) -> Segment:
         result, decoded = window.result, window.result.decoded
         start_s, end_s = self._times_s(window, scored.start, scored.end)
         return Segment(
