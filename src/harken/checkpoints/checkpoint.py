@@ -18,7 +18,7 @@ from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, p
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, check_text_size, read_object, watch
 from harken.checkpoints.weight_shapes import Declared, check_shapes, infer_dims
 from harken.errors import CheckpointError
-from harken.store import FileStore, default_store_directory
+from harken.store import stored_text
 from harken.text.vocabulary import NO_CONFIG, Arrangement, GenerationConfig, arrange
 from harken.types import Dims, WordHead
 
@@ -325,7 +325,7 @@ def encoder_digest(checkpoint: Checkpoint) -> str:
         return digest.hexdigest()
 
     key = f"{checkpoint.weights.digest[:32]}-encoder"
-    return FileStore(default_store_directory()).get_text(key, hash_encoder)
+    return stored_text(key, hash_encoder)
 
 
 def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.errors import CheckpointError
-from harken.store import FileStore, default_store_directory
+from harken.store import stored_text
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -195,7 +195,7 @@ class WatchedFile:
     def _stored_hash(self) -> str:
         """Return the hash from the store; of a model of gigabytes that saves seconds at every start."""
         key = f"{hashlib.sha256(repr(self.identity).encode()).hexdigest()[:32]}-file"
-        return FileStore(default_store_directory()).get_text(key, self._hash)
+        return stored_text(key, self._hash)
 
     def _hash(self) -> str:
         with reading(self.path), open(self.path, "rb") as file:

@@ -24,7 +24,6 @@ from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.compiled_library import usable_processors
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.errors import OptionError, install_hint
-from harken.store import FileStore, default_store_directory
 from harken.types import Dims, WordHead
 
 PRECISIONS = ("auto", "fp32", "int16", "int8")
@@ -108,8 +107,7 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         self.dims = dims.without_encoder() if shares_encoder else dims
         self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
         self.threads = threads or usable_processors()
-        store = FileStore(cache or default_store_directory())
-        load = partial(load_packed, digest=digest, store=store, check_unchanged=check_unchanged)
+        load = partial(load_packed, digest=digest, root=cache, check_unchanged=check_unchanged)
         wide = precision == "int16" or self.dims.n_audio_state < LEAST_STATE_OF_INT8
         encoder_bits = 32 if precision == "fp32" else 16 if wide else 7
         narrow_keys = precision == "int4" or (

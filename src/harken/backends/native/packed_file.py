@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.store import FileStore
+from harken.store import stored_files
 
 PACKED_FORMAT_VERSION = 7
 """Part of the name of every packed file; raise it with every change of what is in it."""
@@ -70,7 +70,7 @@ def load_packed(
     *,
     contents: PackedContents,
     digest: str,
-    store: FileStore,
+    root: Path | None,
     check_unchanged: Callable[[], None],
 ) -> PackedArrays:
     """Map packed weights; pack them first if they are not in the store.
@@ -82,7 +82,8 @@ def load_packed(
     contents : PackedContents
     digest : str
         Digest of the weights.
-    store : FileStore
+    root : Path, optional
+        The directory of packed files (see `harken.store.stored_files`).
     check_unchanged : callable
         Raises an error if the weights may not be those of `digest` any more.
 
@@ -118,7 +119,7 @@ def load_packed(
         check_unchanged()
 
     key = f"{digest[:32]}-packed-{contents.key}-v{PACKED_FORMAT_VERSION}"
-    path = store.get_or_write(key, (PACKED_FILE,), lambda: write) / PACKED_FILE
+    path = stored_files(key, (PACKED_FILE,), write, root) / PACKED_FILE
     packed = np.asarray(np.memmap(path, np.uint8, mode="r"))
     assert len(packed) == n_bytes, "the key names other contents"
     loaded = PackedArrays(

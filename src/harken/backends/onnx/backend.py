@@ -16,7 +16,6 @@ from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
 from harken.compiled_library import usable_processors
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.store import FileStore, default_store_directory
 from harken.types import Dims, WordHead
 
 
@@ -86,7 +85,7 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
             check_unchanged=check_unchanged,
             precision=precision,
             threads=self.threads,
-            store=FileStore(cache or default_store_directory()),
+            cache=cache,
             alignment_heads=self.heads.all,
             vocab_subset=vocab_subset,
         )

@@ -24,7 +24,6 @@ from harken.backends.onnx.runtimes import (
 from harken.backends.rotation import RotatedWeights
 from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Ints
-from harken.store import FileStore
 from harken.types import Dims
 
 GRAPH_FORMAT_VERSION = 13
@@ -51,7 +50,7 @@ class GraphLoader:
     check_unchanged: Callable[[], None]
     precision: str
     threads: int
-    store: FileStore
+    cache: Path | None
     alignment_heads: AlignmentHeads
     vocab_subset: Ints | None
 
@@ -95,7 +94,7 @@ class GraphLoader:
     def _get_or_build(self, name: str, precision: str, weights: Weights) -> Path:
         weight_format = precision if precision in ("int8", "int4") else "float"
         if precision == "int8":
-            weight_format = _int8_weight_format(self.store)
+            weight_format = _int8_weight_format(self.cache)
         options = ""
         if name == "decoder":
             checksum = zlib.crc32(repr(self.alignment_heads).encode())
@@ -103,7 +102,7 @@ class GraphLoader:
                 checksum = zlib.crc32(self.vocab_subset.tobytes(), checksum)
             options = f"-{checksum:08x}"
         key = f"{self.digest[:32]}-{name}-{weight_format}{options}-v{GRAPH_FORMAT_VERSION}"
-        return stored_graph(self.store, key, partial(self._build, name, weight_format, weights))
+        return stored_graph(key, partial(self._build, name, weight_format, weights), self.cache)
 
     def _build(self, name: str, weight_format: str, weights: Weights) -> BuiltGraph:
         """Build one graph; only this imports the onnx package, so that a start with stored graphs is fast."""
@@ -125,13 +124,13 @@ class GraphLoader:
         return graph
 
 
-def _int8_weight_format(store: FileStore) -> str:
+def _int8_weight_format(cache: Path | None) -> str:
     """Return the format of 8-bit weights on this machine: "int8", or "int7" where its integer sums saturate.
 
     Processors before AVX-VNNI add pairs of 8-bit products in 16 bits, where the sum of two large ones saturates.
     Instead of a list of processors, a probe graph computes the largest possible sums in the runtime.
     """
-    probe = OnnxRuntimeGraph(stored_graph(store, f"probe-v{GRAPH_FORMAT_VERSION}", probe_graph), threads=1)
+    probe = OnnxRuntimeGraph(stored_graph(f"probe-v{GRAPH_FORMAT_VERSION}", probe_graph, cache), threads=1)
     return f"int{weight_bits(probe)}"
 
 

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from harken.backends.loading import reporting_memory
 from harken.errors import BackendUnavailable, OptionError, importing
-from harken.store import FileStore
+from harken.store import stored_files
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -65,9 +65,10 @@ class BuiltGraph:
     weights: Sequence[NDArray[Any]]
 
 
-def stored_graph(store: FileStore, key: str, build: Callable[[], BuiltGraph]) -> Path:
-    """Return the path of the ONNX file under `key`; build it first if it is missing or damaged."""
-    folder = store.get_or_write(key, (MODEL_FILE, DATA_FILE), lambda: partial(write_graph, build()))
+def stored_graph(key: str, build: Callable[[], BuiltGraph], root: Path | None) -> Path:
+    """Return the path of the ONNX file under `key` (see `stored_files`); build it first if it is missing or damaged."""
+    built = cache(build)
+    folder = stored_files(key, (MODEL_FILE, DATA_FILE), lambda folder: write_graph(built(), folder), root)
     return folder / MODEL_FILE
 
 
