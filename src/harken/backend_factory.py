@@ -124,26 +124,16 @@ class BackendFactory:
         self, checkpoint: Checkpoint, precision: str, shares_encoder: bool, vocab_subset: Ints | None
     ) -> Backend:
         dims, weights = checkpoint.dims, checkpoint.weights
-        parts: dict[str, Any] = {
-            "alignment_heads": checkpoint.alignment_heads,
-            "word_heads": checkpoint.word_heads,
-            "shares_encoder": shares_encoder,
-            "vocab_subset": vocab_subset,
-        }
+        if shares_encoder:
+            dims = dims.without_encoder()
+        parts: dict[str, Any] = {"heads": checkpoint.kept_heads, "vocab_subset": vocab_subset}
         engine = self._choose_backend(dims)
         if engine in CPU_ENGINES:
             from harken.backends.native import NativeBackend
             from harken.backends.onnx import OnnxBackend
 
-            parts |= {
-                "precision": precision,
-                "threads": self.threads,
-                "cache": self.cache,
-                "check_unchanged": weights.check_unchanged,
-            }
-            if engine == "native":
-                return NativeBackend(dims, weights, weights.digest, factors=weights.factors, **parts)
-            return OnnxBackend(dims, weights, weights.digest, **parts)
+            kind = NativeBackend if engine == "native" else OnnxBackend
+            return kind(dims, weights, precision=precision, threads=self.threads, cache=self.cache, **parts)
         backend: Backend
         if engine == "torch":
             from harken.backends.torch import LSHAttention, TorchBackend

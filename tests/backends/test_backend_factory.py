@@ -28,7 +28,7 @@ from harken.text import Tokenizer
 from harken.text.vocabulary import bytes_to_unicode
 from harken.types import Dims
 from real_models import model_path
-from tiny_models import TOKENIZER
+from tiny_models import TOKENIZER, StoredWeights
 
 BIG = replace(files.TINY, n_vocab=TOKENIZER.n_vocab, n_text_layer=12)
 SMALL = replace(BIG, n_text_layer=3)
@@ -260,7 +260,7 @@ def test_model_whose_heads_do_not_fit_is_refused_with_the_extra_that_takes_it(
     change: dict[str, int],
 ) -> None:
     with pytest.raises(OptionError) as caught:
-        NativeBackend(replace(FITTING, **change), {}, "digest")
+        NativeBackend(replace(FITTING, **change), StoredWeights({}, "digest"))
     assert re.search(r"backend='onnx' \(pip install '\.\[onnx\]'.*heads of a multiple of 16", str(caught.value))
     assert ", ".join(f"{name}={value}" for name, value in change.items()) in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -11,6 +11,7 @@ import pytest
 from harken.backends.native.weights import DecoderWeights
 from harken.backends.onnx.builder import GraphBuilder
 from harken.backends.onnx.runtimes import DATA_FILE, BuiltGraph, write_graph
+from harken.checkpoints.alignment_heads import KeptHeads
 from harken.contract import Backend
 from harken.errors import BackendUnavailable, CheckpointError, OutputError
 from tiny_models import DIMS, make_backend, make_mel
@@ -35,7 +36,7 @@ FEW = np.arange(0, DIMS.n_vocab, 7)
     [
         ("native-int8", {"vocab_subset": FEW}),
         ("onnx-fp32", {"vocab_subset": FEW}),
-        ("onnx-fp32", {"alignment_heads": ((0, 1),)}),
+        ("onnx-fp32", {"heads": KeptHeads(((0, 1),), ())}),
     ],
 )
 def test_weights_are_read_only_where_they_are_not_stored_for_the_same_options(

@@ -14,13 +14,19 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads, word_heads
+from harken.checkpoints.alignment_heads import (
+    AlignmentHeads,
+    KeptHeads,
+    declared_heads,
+    published_heads,
+    word_heads,
+)
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, check_text_size, read_object, watch
 from harken.checkpoints.weight_shapes import Declared, check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.store import stored_text
 from harken.text.vocabulary import NO_CONFIG, Arrangement, GenerationConfig, arrange
-from harken.types import Dims, WordHead
+from harken.types import Dims
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
 
@@ -216,9 +222,9 @@ class Checkpoint:
         return self.stored_dtypes[0]
 
     @property
-    def word_heads(self) -> tuple[WordHead, ...]:
-        """Cross-attention heads that attend to the bounds of words; none if they were not measured for this model."""
-        return word_heads(self.dims)
+    def kept_heads(self) -> KeptHeads:
+        """Cross-attention heads for word timestamps, with those that attend to the bounds of words if there are any."""
+        return KeptHeads.of(self.dims, self.alignment_heads, word_heads(self.dims))
 
     @property
     def has_encoder(self) -> bool:

@@ -52,13 +52,13 @@ class EncoderWeights:
     dims : Dims
     bits : {7, 16, 32}
         Bits of a weight of the blocks: integers, with the residual stream rotated where they are 7, or float32.
-    factors : Weights, or None
+    factors : Weights
         Factors of those of low rank (see `harken.checkpoints.Weights.factors`).
     """
 
     dims: Dims
-    bits: int = 16
-    factors: StoredWeights | None = None
+    bits: int
+    factors: StoredWeights
 
     @property
     def key(self) -> str:
@@ -97,7 +97,7 @@ class EncoderWeights:
 
     def _rank(self, name: str, rows: int, columns: int) -> int:
         """Return the rank of a matrix, rounded up to whole blocks, or 0 if one product is as fast as two."""
-        if self.factors is None or f"{name}.A" not in self.factors:
+        if f"{name}.A" not in self.factors:
             return 0
         rank = -(-self.factors.shape(f"{name}.A")[0] // BLOCK) * BLOCK
         return rank if rank * (rows + columns) <= MOST_OF_TWO_PRODUCTS * rows * columns else 0

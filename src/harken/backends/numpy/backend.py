@@ -12,9 +12,9 @@ from harken.backends.encoding import NO_ENCODER, own_features, own_states
 from harken.backends.host_logits import HostLogits
 from harken.backends.numpy import model
 from harken.backends.numpy.model import Mask, Weights
-from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
+from harken.checkpoints.alignment_heads import KeptHeads
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.types import Dims, WordHead
+from harken.types import Dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,11 @@ class NumpyBackend:
     Parameters
     ----------
     dims : Dims
+        Without an encoder, features come from `reuse_encoder_output`, and `encode` must not be called.
     weights : mapping of str to ndarray
         By the names of the original state dict, any float dtype.
-    alignment_heads : tuple of (layer, head), or None
-        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
-    word_heads : tuple of WordHead
-        Its other heads.
-    shares_encoder : bool
-        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
+    heads : KeptHeads, optional
+        Heads of `Session.attention`; by default all of the upper half of the decoder's layers.
     vocab_subset : ndarray of int64, or None
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
     """
@@ -74,13 +71,11 @@ class NumpyBackend:
         dims: Dims,
         weights: Mapping[str, Floats],
         *,
-        alignment_heads: AlignmentHeads | None = None,
-        word_heads: tuple[WordHead, ...] = (),
-        shares_encoder: bool = False,
+        heads: KeptHeads | None = None,
         vocab_subset: Ints | None = None,
     ) -> None:
-        self.dims = dims.without_encoder() if shares_encoder else dims
-        self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
+        self.dims, self.heads = dims, heads or KeptHeads.of(dims)
+        self.word_heads = self.heads.words
         self.vocab_subset = vocab_subset
         names = [name for name in weights if self.dims.has_encoder or not name.startswith("encoder.")]
         self.weights = {name: np.asarray(weights[name], np.float32) for name in names}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
-
-from numpy.typing import NDArray
 
 from harken.backends.encoding import EncodingBackend, own_features, own_states, stack_padded
 from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
-from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
+from harken.checkpoints import Weights
+from harken.checkpoints.alignment_heads import KeptHeads
 from harken.compiled_library import usable_processors
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.types import Dims, WordHead
+from harken.types import Dims
 
 
 class OnnxBackend(EncodingBackend[OnnxFeatures]):
@@ -25,28 +23,23 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
     Parameters
     ----------
     dims : Dims
-    weights : mapping of str to ndarray
-        By the names of the original state dict; read only when a graph has to be built.
-    digest : str
-        Digest of the weights; stored graphs are reused where it is the same.
+    weights : Weights
+        Read only when a graph has to be built; stored graphs are reused where the digest is the same.
     precision : {"auto", "fp32", "bf16", "int8", "int4"}
         "auto" is int8; int4 is for assistants.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
         Directory of stored graphs; by default in the user's cache directory.
-    alignment_heads, word_heads, shares_encoder, vocab_subset
+    heads, vocab_subset
         As for `harken.backends.numpy.NumpyBackend`.
-    check_unchanged : callable
-        Called when a graph was built and before it is stored; raises an error if the weights may not be those of
-        `digest` any more.
 
     Raises
     ------
     OptionError
         If this machine cannot compute in that precision.
     CheckpointError
-        If the weights are damaged, or `check_unchanged` finds them changed.
+        If the weights are damaged, or their files change while they are read.
     OutputError
         If graphs have to be built and cannot be stored anywhere.
     OutOfMemory
@@ -62,36 +55,29 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
     def __init__(
         self,
         dims: Dims,
-        weights: Mapping[str, NDArray[Any]],
-        digest: str,
+        weights: Weights,
         *,
         precision: str = "auto",
         threads: int | None = None,
         cache: Path | None = None,
-        alignment_heads: AlignmentHeads | None = None,
-        word_heads: tuple[WordHead, ...] = (),
-        shares_encoder: bool = False,
+        heads: KeptHeads | None = None,
         vocab_subset: Ints | None = None,
-        check_unchanged: Callable[[], None] = lambda: None,
     ) -> None:
-        self.dims = dims.without_encoder() if shares_encoder else dims
-        self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
-        self.vocab_subset = vocab_subset
+        self.dims, self.heads, self.vocab_subset = dims, heads or KeptHeads.of(dims), vocab_subset
+        self.word_heads = self.heads.words
         self.threads = threads or usable_processors()
         loader = GraphLoader(
-            dims=self.dims,
+            dims=dims,
             weights=weights,
-            digest=digest,
-            check_unchanged=check_unchanged,
             precision=precision,
             threads=self.threads,
             cache=cache,
             alignment_heads=self.heads.all,
             vocab_subset=vocab_subset,
         )
-        names = EncoderGraphs.names(self.dims)
+        names = EncoderGraphs.names(dims)
         self._decoder, *graphs = loader.load("decoder", *names)
-        self._encoder = EncoderGraphs(self.dims, loader, dict(zip(names, graphs, strict=True)))
+        self._encoder = EncoderGraphs(dims, loader, dict(zip(names, graphs, strict=True)))
         self.plan = loader.plan
         self.capabilities = Capabilities(
             name="onnx",

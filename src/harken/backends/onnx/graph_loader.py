@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from harken.backends.onnx.runtimes import (
     stored_graph,
 )
 from harken.backends.rotation import RotatedWeights
+from harken.checkpoints import Weights as StoredWeights
 from harken.checkpoints.alignment_heads import AlignmentHeads
 from harken.contract import Ints
 from harken.types import Dims
@@ -45,9 +45,7 @@ class GraphLoader:
     """A loader of the graphs of one model; the fields are those of `harken.backends.onnx.OnnxBackend`."""
 
     dims: Dims
-    weights: Weights
-    digest: str
-    check_unchanged: Callable[[], None]
+    weights: StoredWeights
     precision: str
     threads: int
     cache: Path | None
@@ -72,7 +70,8 @@ class GraphLoader:
         list of Graph
             "decoder" is an `OnnxRuntimeGraph`.
         """
-        self.plan  # noqa: B018 - an unknown precision is refused before anything is built
+        # An unknown precision, or a model that has changed, is refused before anything is built.
+        self.plan, self.weights.digest  # noqa: B018
         loading = [partial(self._load_graph, name) for name in names]
         try:
             return load_parts(self.weights, *loading)
@@ -101,7 +100,7 @@ class GraphLoader:
             if self.vocab_subset is not None:
                 checksum = zlib.crc32(self.vocab_subset.tobytes(), checksum)
             options = f"-{checksum:08x}"
-        key = f"{self.digest[:32]}-{name}-{weight_format}{options}-v{GRAPH_FORMAT_VERSION}"
+        key = f"{self.weights.digest[:32]}-{name}-{weight_format}{options}-v{GRAPH_FORMAT_VERSION}"
         return stored_graph(key, partial(self._build, name, weight_format, weights), self.cache)
 
     def _build(self, name: str, weight_format: str, weights: Weights) -> BuiltGraph:
@@ -120,7 +119,7 @@ class GraphLoader:
                 "cross_kv": graphs.cross_kv,
             }
             graph = parts[name](weights, self.dims)
-        self.check_unchanged()
+        self.weights.check_unchanged()
         return graph
 
 
