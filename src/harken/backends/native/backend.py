@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-from harken.backends.encoding import EncodingBackend, own_features, own_states, stack_padded
+from harken.backends.encoding import NO_ENCODER, own_features, own_states, stack_padded
 from harken.backends.loading import load_parts
-from harken.backends.native.decoder import JoinedFeatures, NativeDecoder, NativeFeatures
+from harken.backends.native.decoder import NativeDecoder, NativeFeatures
 from harken.backends.native.encoder import NativeEncoder, NativeEncoderState
 from harken.backends.native.library import chosen_instruction_set
 from harken.backends.native.matrices import GROUP
@@ -34,7 +34,7 @@ NAMES = {4: "int4", 7: "int8", 8: "int8", 16: "int16", 32: "fp32"}
 STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 
 
-class NativeBackend(EncodingBackend[NativeFeatures]):
+class NativeBackend:
     """`harken.contract.Backend` on a compiled encoder and decoder.
 
     Calls take turns: while a window is encoded, a decoder step of another thread waits.
@@ -112,7 +112,8 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             window_bits=8 if narrow_keys else max(16, decoder_weights.cross_bits),
             threads=self.threads,
         )
-        self._encoder, encoder = None, "shared output"
+        self._encoder: NativeEncoder | None = None
+        encoder = "shared output"
         if dims.has_encoder:
             load_padding = partial(load, {}, check_unchanged=lambda: None)
             self._encoder = NativeEncoder(arrays[1], encoder_weights, self._decoder, load_padding)
@@ -128,34 +129,46 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             joins_features=True,
         )
 
-    def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
-        own = own_states(states, NativeEncoderState)
-        lengths = [state.positions for state in own]
-        windows = [state.packed_window(self._decoder) for state in own]
-        return NativeFeatures(stack_padded([state.encoder_output for state in own]), windows, lengths)
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> NativeFeatures:
+        assert self._encoder, NO_ENCODER
+        outputs = self._encoder.encode(mel, positions)
+        return NativeFeatures([self._decoder.project_window(output, positions) for output in outputs])
 
-    def join_features(self, features: Sequence[Features]) -> JoinedFeatures:
+    def encoder_output(self, features: Features) -> Floats:
+        return stack_padded(
+            [window.encoder_output for window in own_features(features, NativeFeatures).windows]
+        )
+
+    def reuse_encoder_output(self, features: Features) -> NativeFeatures:
+        return NativeFeatures(
+            [
+                self._decoder.project_window(window.encoder_output, window.sparse_positions)
+                for window in own_features(features, NativeFeatures).windows
+            ]
+        )
+
+    def open_encoder(self, history_frames: int) -> NativeEncoderState:
+        assert self._encoder, NO_ENCODER
+        return self._encoder.open_encoder(history_frames)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        assert self._encoder, NO_ENCODER
+        self._encoder.encode_chunk(own_states(states, NativeEncoderState), mel, final_frames)
+
+    def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
+        return NativeFeatures(
+            [state.packed_window(self._decoder) for state in own_states(states, NativeEncoderState)]
+        )
+
+    def join_features(self, features: Sequence[Features]) -> NativeFeatures:
         own = (own_features(each, NativeFeatures) for each in features)
-        return JoinedFeatures([window for each in own for window in each.windows])
+        return NativeFeatures([window for each in own for window in each.windows])
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> NativeSession:
-        own = features if isinstance(features, JoinedFeatures) else own_features(features, NativeFeatures)
-        return NativeSession(self._decoder, own.windows, row_windows, capacity, attention=attention)
-
-    def _project(
-        self,
-        encoder_output: Floats,
-        lengths: Sequence[int] | None = None,
-        positions: SparsePositions | None = None,
-    ) -> NativeFeatures:
-        n_windows, n_positions, _ = encoder_output.shape
-        windows = [
-            self._decoder.project_window(output[:length], positions)
-            for output, length in zip(encoder_output, lengths or [n_positions] * n_windows, strict=True)
-        ]
-        return NativeFeatures(encoder_output, windows, lengths, positions)
+        windows = own_features(features, NativeFeatures).windows
+        return NativeSession(self._decoder, windows, row_windows, capacity, attention=attention)
 
 
 def fits(dims: Dims) -> bool:

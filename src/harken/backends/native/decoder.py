@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.encoding import EncodedWindows
 from harken.backends.native.library import (
     MOST_IN_A_PART,
     NO_MEMORY,
@@ -48,25 +47,33 @@ PART_OF_STREAM = 96
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWindow:
-    """Packed keys and values of the cross-attention of one window (``struct harken_window``).
+    """The encoder's output for a window, and packed keys and values of the cross-attention (``struct harken_window``).
 
     Parameters
     ----------
+    encoder_output : ndarray of shape (positions, n_audio_state), float32
     memory : Packed
-    positions : int
     part : int
         Positions that are packed together.
     capacity : int
         Most positions that there is room for.
+    sparse_positions : SparsePositions, optional
+        Those of the window.
     key_bias : ndarray or None
         From `padded_key_bias`.
     """
 
+    encoder_output: Floats
     memory: Packed
-    positions: int
     part: int
     capacity: int
+    sparse_positions: SparsePositions | None = None
     key_bias: Floats | None = None
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+        return len(self.encoder_output)
 
     def structure(self) -> Window:
         """Return the structure that describes it to the library."""
@@ -74,42 +81,15 @@ class PackedWindow:
         return Window(self.memory.ctypes.data, self.positions, self.part, self.capacity, bias)
 
 
-class JoinedFeatures:
-    """Packed windows of several encodings.
+@dataclass(frozen=True, slots=True)
+class NativeFeatures:
+    """Windows that were encoded together or apart."""
 
-    Parameters
-    ----------
-    windows : sequence of PackedWindow
-    """
-
-    def __init__(self, windows: Sequence[PackedWindow]) -> None:
-        self.windows = windows
+    windows: Sequence[PackedWindow]
 
     @property
     def n_windows(self) -> int:
         return len(self.windows)
-
-
-class NativeFeatures(EncodedWindows):
-    """The encoder's output for some windows, and the packed keys and values of the cross-attention.
-
-    Parameters
-    ----------
-    encoder_output, lengths, sparse_positions
-        As for `EncodedWindows`.
-    windows : sequence of PackedWindow
-        Packed keys and values of each window.
-    """
-
-    def __init__(
-        self,
-        encoder_output: Floats,
-        windows: Sequence[PackedWindow],
-        lengths: Sequence[int] | None = None,
-        sparse_positions: SparsePositions | None = None,
-    ) -> None:
-        super().__init__(encoder_output, lengths, sparse_positions)
-        self.windows = windows
 
 
 def padded_key_bias(key_bias: Floats) -> Floats:
@@ -195,10 +175,10 @@ class NativeDecoder:
         positions = len(encoder_output)
         n_frozen = len(sparse.frozen) if sparse else 0
         keys_values = self._project_frozen(encoder_output[positions - n_frozen :])
-        window = self._allocate(positions, MOST_IN_A_PART, positions)
+        window = self._allocate(encoder_output, MOST_IN_A_PART, positions)
         if sparse:
-            window = replace(window, key_bias=padded_key_bias(sparse.key_bias))
-        return self._project(encoder_output, 0, window, keys_values)
+            window = replace(window, sparse_positions=sparse, key_bias=padded_key_bias(sparse.key_bias))
+        return self._project(window, 0, keys_values)
 
     def _project_frozen(self, encoder_output: Floats) -> Floats | None:
         """Return keys and values of frozen positions, (layers, n, 2 n_text_state); None if they would be too large."""
@@ -224,22 +204,20 @@ class NativeDecoder:
         """
         positions = len(encoder_output)
         if earlier is None or positions > earlier.capacity:
-            unchanged, earlier = 0, self._allocate(positions, PART_OF_STREAM, 2 * positions)
-        return self._project(encoder_output, unchanged, replace(earlier, positions=positions))
+            unchanged, earlier = 0, self._allocate(encoder_output, PART_OF_STREAM, 2 * positions)
+        return self._project(replace(earlier, encoder_output=encoder_output), unchanged)
 
-    def _allocate(self, positions: int, part: int, capacity: int) -> PackedWindow:
+    def _allocate(self, encoder_output: Floats, part: int, capacity: int) -> PackedWindow:
         n_bytes = self.call(self.library.harken_window_bytes, self.handle, capacity, part)
-        return PackedWindow(aligned_empty(n_bytes), positions, part, capacity)
+        return PackedWindow(encoder_output, aligned_empty(n_bytes), part, capacity)
 
-    def _project(
-        self, encoder_output: Floats, unchanged: int, window: PackedWindow, frozen: Floats | None = None
-    ) -> PackedWindow:
-        assert encoder_output.flags.c_contiguous
+    def _project(self, window: PackedWindow, unchanged: int, frozen: Floats | None = None) -> PackedWindow:
+        assert window.encoder_output.flags.c_contiguous
         project = self.library.harken_project_window
         known = None
         if frozen is not None:
             known = byref(Known(frozen.ctypes.data, frozen.strides[0] // frozen.itemsize, frozen.shape[1]))
-        arguments = (encoder_output.ctypes.data, unchanged, known, byref(window.structure()))
+        arguments = (window.encoder_output.ctypes.data, unchanged, known, byref(window.structure()))
         self.compute("for the keys and values of a window", project, self.handle, *arguments)
         return window
 

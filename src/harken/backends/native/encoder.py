@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.encoding import StreamState, own_states, short_speech_window, with_room, write_at
+from harken.backends.encoding import StreamState, short_speech_window, with_room, write_at
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
 from harken.backends.native.library import Chunk, Encoder, EncoderLayer, Linear
 from harken.backends.native.packed_file import ArrayShape, Put, Weights
 from harken.backends.native.weights import EncoderWeights
-from harken.contract import Floats, SparsePositions, StreamingEncoderState
+from harken.contract import Floats, SparsePositions
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 RIGHT_CONTEXT_FRAMES = 1
@@ -24,7 +24,7 @@ RIGHT_CONTEXT_FRAMES = 1
 
 
 class NativeEncoder:
-    """An encoder of the library (see `harken.backends.encoding.Encoder`), with everything that it points to.
+    """An encoder of the library, with everything that it points to.
 
     Parameters
     ----------
@@ -91,12 +91,11 @@ class NativeEncoder:
     def open_encoder(self, history_frames: int) -> NativeEncoderState:
         return NativeEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
 
-    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        own = own_states(states, NativeEncoderState)
-        chunks = [state.next_chunk(frames) for state, frames in zip(own, mel, strict=True)]
+    def encode_chunk(self, states: Sequence[NativeEncoderState], mel: Floats, final_frames: int) -> None:
+        chunks = [state.next_chunk(frames) for state, frames in zip(states, mel, strict=True)]
         for chunk in chunks:
             self._encode(*chunk)
-        for state, (_, padded, encoder_output) in zip(own, chunks, strict=True):
+        for state, (_, padded, encoder_output) in zip(states, chunks, strict=True):
             state.append_chunk(padded, encoder_output, final_frames // FRAMES_PER_POSITION)
 
     def _encode(self, chunk: Chunk, mel: Floats, encoder_output: Floats) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from harken.backends.encoding import EncodingBackend, own_features, own_states, stack_padded
+from harken.backends.encoding import NO_ENCODER, own_features, own_states, stack_padded
 from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState, single_window_slices
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
@@ -17,7 +17,7 @@ from harken.contract import Capabilities, Features, Floats, Ints, SparsePosition
 from harken.types import Dims
 
 
-class OnnxBackend(EncodingBackend[OnnxFeatures]):
+class OnnxBackend:
     """`harken.contract.Backend` on ONNX Runtime and OpenVINO.
 
     Parameters
@@ -47,8 +47,6 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
     BackendUnavailable
         If a runtime is not installed.
     """
-
-    _encoder: EncoderGraphs
 
     clock = staticmethod(perf_counter)
 
@@ -86,6 +84,24 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
             detail=f"{self.plan}, {self.threads} threads",
             sparse_positions=True,
         )
+
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> OnnxFeatures:
+        assert self.dims.has_encoder, NO_ENCODER
+        return self._project(self._encoder.encode(mel, positions), positions=positions)
+
+    def encoder_output(self, features: Features) -> Floats:
+        return own_features(features, OnnxFeatures).encoder_output
+
+    def reuse_encoder_output(self, features: Features) -> OnnxFeatures:
+        own = own_features(features, OnnxFeatures)
+        return self._project(own.encoder_output, own.lengths, own.sparse_positions)
+
+    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
+        assert self.dims.has_encoder, NO_ENCODER
+        return self._encoder.open_encoder(history_frames)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        self._encoder.encode_chunk(own_states(states, OnnxEncoderState), mel, final_frames)
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> OnnxFeatures:
         own = own_states(states, OnnxEncoderState)

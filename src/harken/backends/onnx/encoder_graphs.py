@@ -7,16 +7,16 @@ from threading import Lock
 
 import numpy as np
 
-from harken.backends.encoding import StreamState, own_states, short_speech_window, write_at
+from harken.backends.encoding import StreamState, short_speech_window, write_at
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.runtimes import Arrays, Graph
 from harken.backends.onnx.session import MASKED
-from harken.contract import Floats, SparsePositions, StreamingEncoderState
+from harken.contract import Floats, SparsePositions
 from harken.types import FRAMES_PER_POSITION, Dims
 
 
 class EncoderGraphs:
-    """The graphs before the decoder (see `harken.backends.encoding.Encoder`), loaded now or when first used."""
+    """The graphs before the decoder, loaded now or when first used."""
 
     def __init__(self, dims: Dims, loader: GraphLoader, loaded: Mapping[str, Graph]) -> None:
         self._dims, self._loader, self._loaded = dims, loader, dict(loaded)
@@ -54,16 +54,15 @@ class EncoderGraphs:
     def open_encoder(self, history_frames: int) -> OnnxEncoderState:
         return OnnxEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
 
-    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        onnx_states = own_states(states, OnnxEncoderState)
-        inputs, outputs = OnnxEncoderState.chunk_inputs(onnx_states, mel)
+    def encode_chunk(self, states: Sequence[OnnxEncoderState], mel: Floats, final_frames: int) -> None:
+        inputs, outputs = OnnxEncoderState.chunk_inputs(states, mel)
         self._graph("streaming_encoder")(inputs, outputs)
         encoder_output = outputs["encoder_output"]
         # The projection is the same at every position: the chunks of all streams are projected as one window.
         all_chunks = encoder_output.reshape(1, -1, encoder_output.shape[2])
         cross_kv = self.allocate_cross_kv(1, all_chunks.shape[1])
         self.project_window(all_chunks, cross_kv)
-        for row, state in enumerate(onnx_states):
+        for row, state in enumerate(states):
             chunk_positions = slice(row * encoder_output.shape[1], (row + 1) * encoder_output.shape[1])
             stream_outputs = {name: array[row] for name, array in outputs.items()}
             stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.backends.encoding import EncodedWindows
 from harken.backends.host_logits import HostLogits
 from harken.backends.onnx.runtimes import BoundGraph, OnnxRuntimeGraph
 from harken.checkpoints.alignment_heads import KeptHeads
@@ -51,15 +50,18 @@ class SlotLayout(NamedTuple):
     stride: int
 
 
-class OnnxFeatures(EncodedWindows):
+class OnnxFeatures:
     """The encoder's output for some windows, and the cross-attention's keys and values.
 
     Parameters
     ----------
-    encoder_output, lengths, sparse_positions
-        As for `EncodedWindows`.
+    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
     cross_kv : dict of str to ndarray
         One array for each input of the decoder graph, with the windows along axis 0.
+    lengths : sequence of int, optional
+        Number of positions of each window, where they differ; after them the arrays hold any finite values.
+    sparse_positions : SparsePositions, optional
+        Those of all windows.
     """
 
     def __init__(
@@ -69,13 +71,22 @@ class OnnxFeatures(EncodedWindows):
         lengths: Sequence[int] | None = None,
         sparse_positions: SparsePositions | None = None,
     ) -> None:
-        super().__init__(encoder_output, lengths, sparse_positions)
-        self.cross_kv = cross_kv
+        self.encoder_output, self.cross_kv = encoder_output, cross_kv
+        self.lengths, self.sparse_positions = lengths, sparse_positions
         self._cross_attention_mask = np.zeros((self.n_windows, 1, 1, 1, self.positions), np.float32)
         if sparse_positions:
             self._cross_attention_mask += sparse_positions.key_bias
         for window, length in enumerate(lengths or ()):
             self._cross_attention_mask[window, ..., length:] = MASKED
+
+    @property
+    def n_windows(self) -> int:
+        return len(self.encoder_output)
+
+    @property
+    def positions(self) -> int:
+        """Number of positions of each window, with those behind the end of shorter ones."""
+        return int(self.encoder_output.shape[1])
 
     def decoder_inputs(self, windows: Sequence[int]) -> dict[str, Floats]:
         """Return the graph's inputs for the given windows, without a copy if these are all windows in order."""
