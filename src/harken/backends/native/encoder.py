@@ -54,39 +54,45 @@ class NativeEncoder:
         self._padding: dict[tuple[int, ...], Mapping[str, NDArray[Any]]] = {}
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
+        """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
         n_windows, _, frames = mel.shape
         encoded = frames // FRAMES_PER_POSITION
-        frozen = self._frozen(positions.sample, positions.frozen) if positions else None
-        n_frozen = frozen.positions if frozen else 0
+        n_frozen = len(positions.frozen) if positions else 0
         encoder_output = np.empty((n_windows, encoded + n_frozen, self._model.n_state), np.float32)
         chunk = Chunk()
-        if positions and frozen:
+        if positions:
             assert encoded == positions.encoded
+            padding = self._encoded_padding(positions.sample)
+            keys_values = padding["keys_values"][:, -n_frozen:]  # the frozen positions end the sample
             key_bias = padded_key_bias(np.roll(positions.key_bias, n_frozen))
             chunk.n_history, chunk.key_bias = n_frozen, key_bias.ctypes.data
-            chunk.history, chunk.layer_stride = frozen.keys_values.ctypes.data, frozen.layer_stride
-            encoder_output[:, encoded:] = frozen.encoder_output
+            chunk.history, chunk.layer_stride = keys_values.ctypes.data, padding["keys_values"][0].size
+            encoder_output[:, encoded:] = padding["encoder_output"][-n_frozen:]
         for window, output in zip(mel, encoder_output, strict=True):
-            padded = np.pad(window, ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES)))
-            self._encode(chunk, padded, output[:encoded])
+            self._encode(chunk, window_with_context(window), output[:encoded])
         return encoder_output
 
-    def encode_short_speech(self) -> FrozenPositions:
-        """Encode the window whose padding is frozen, and keep the keys and values of all positions."""
-        dims = self.dims
+    def encode_padding(self, sample: Sequence[int]) -> tuple[Floats, Floats]:
+        """Encode the window whose padding is frozen, and return what is kept of some positions.
+
+        Returns
+        -------
+        keys_values : ndarray of shape (n_audio_layer, positions, 2 n_audio_state), float32
+            The keys of each layer, and behind them its values.
+        encoder_output : ndarray of shape (positions, n_audio_state), float32
+        """
+        dims, kept = self.dims, list(sample)
         keys_values = np.empty((dims.n_audio_layer, dims.n_audio_ctx, 2 * dims.n_audio_state), np.float32)
         encoder_output = np.empty((dims.n_audio_ctx, dims.n_audio_state), np.float32)
         chunk = Chunk(keys_values=keys_values.ctypes.data, layer_stride=keys_values[0].size)
-        mel = np.pad(short_speech_window(dims), ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES)))
-        self._encode(chunk, mel, encoder_output)
-        return FrozenPositions(keys_values, encoder_output)
+        self._encode(chunk, window_with_context(short_speech_window(dims)), encoder_output)
+        return keys_values[:, kept], encoder_output[kept]
 
-    def _frozen(self, sample: tuple[int, ...], frozen: tuple[int, ...]) -> FrozenPositions:
-        """Return the last positions of a sample of the padding, which is stored beside the packed weights."""
+    def _encoded_padding(self, sample: tuple[int, ...]) -> Mapping[str, NDArray[Any]]:
+        """Return the arrays of `PaddingContents`, which are stored beside the packed weights."""
         if sample not in self._padding:
             self._padding[sample] = self._load_padding(contents=PaddingContents(self, sample, self._bits))
-        arrays, first = self._padding[sample], len(sample) - len(frozen)
-        return FrozenPositions(arrays["keys_values"][:, first:], arrays["encoder_output"][first:])
+        return self._padding[sample]
 
     def open_encoder(self, history_frames: int) -> NativeEncoderState:
         return NativeEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
@@ -110,34 +116,14 @@ class NativeEncoder:
         self._decoder.compute("to encode", encode, self._decoder.handle, byref(self._model), byref(chunk))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FrozenPositions:
-    """Positions of a window that is encoded once and for all.
-
-    Parameters
-    ----------
-    keys_values : ndarray of shape (n_audio_layer, positions, 2 n_audio_state), float32
-        The keys of each layer, and behind them its values.
-    encoder_output : ndarray of shape (positions, n_audio_state), float32
-    """
-
-    keys_values: Floats
-    encoder_output: Floats
-
-    @property
-    def positions(self) -> int:
-        """Number of positions."""
-        return len(self.encoder_output)
-
-    @property
-    def layer_stride(self) -> int:
-        """Floats from the keys of a layer to those of the next."""
-        return self.keys_values.strides[0] // self.keys_values.itemsize
+def window_with_context(mel: Floats) -> Floats:
+    """Return the frames of a window with those around that the convolutions read, which are zeros."""
+    return np.pad(mel, ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddingContents:
-    """Frozen positions in a packed file (see `harken.backends.native.packed_file.PackedContents`)."""
+    """A sample of the padding in a packed file (see `harken.backends.native.packed_file.PackedContents`)."""
 
     encoder: NativeEncoder
     sample: tuple[int, ...]
@@ -153,10 +139,9 @@ class PaddingContents:
         yield "encoder_output", np.float32, (positions, dims.n_audio_state)
 
     def write(self, _weights: Weights, put: Put) -> None:
-        """Encode the window, and keep these positions of it."""
-        window, sample = self.encoder.encode_short_speech(), list(self.sample)
-        put("keys_values", window.keys_values[:, sample])
-        put("encoder_output", window.encoder_output[sample])
+        keys_values, encoder_output = self.encoder.encode_padding(self.sample)
+        put("keys_values", keys_values)
+        put("encoder_output", encoder_output)
 
 
 def _make_model(arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights) -> Encoder:
