@@ -33,10 +33,11 @@ from typing import Any
 
 import numpy as np
 
-from harken.checkpoints.checkpoint import EMBEDDING, Checkpoint, Weights, encoder_digest
-from harken.checkpoints.huggingface import OUTPUT, openai_name_of, read_shard
+from harken.checkpoints.checkpoint import Checkpoint, Weights, encoder_digest
+from harken.checkpoints.huggingface import read_shard
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, read_object, watch
 from harken.checkpoints.safetensors import read_metadata, read_tensors, serialize_tensors
+from harken.checkpoints.weight_names import EMBEDDING, OUTPUT, openai_name_of
 from harken.checkpoints.weight_shapes import check_shapes
 from harken.errors import CheckpointError, CheckpointNotFound
 

@@ -22,6 +22,7 @@ from harken.checkpoints.alignment_heads import (
     word_heads,
 )
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, check_text_size, read_object, watch
+from harken.checkpoints.weight_names import EMBEDDING
 from harken.checkpoints.weight_shapes import Declared, check_shapes, infer_dims
 from harken.errors import CheckpointError
 from harken.store import stored_text
@@ -29,8 +30,6 @@ from harken.text.vocabulary import NO_CONFIG, Arrangement, GenerationConfig, arr
 from harken.types import Dims
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
-
-EMBEDDING = "decoder.token_embedding.weight"
 
 
 class Weights(Mapping[str, Array]):
