@@ -181,38 +181,31 @@ class WatchedFile:
         back: if the hash is known, it decides. A file that was replaced, written to or removed is refused.
         """
         now = watch(self.path)
-        if now.identity != self.identity and not self._has_content_of(now):
-            raise CheckpointError(f"{self.path}: changed while it was read; load the model again")
+        if now.identity == self.identity:
+            return
+        if self in _digests and now.identity[:-1] == self.identity[:-1]:
+            if now not in _digests:
+                _digests[now] = _file_digest(self.path)
+            if _digests[now] == _digests[self]:
+                return
+        raise CheckpointError(f"{self.path}: changed while it was read; load the model again")
 
     def sha256(self) -> str:
-        """Return the SHA-256 of the file's bytes, in hex, computed once while it is unchanged: see `_stored_hash`."""
+        """Return the SHA-256 of the file's bytes, in hex, computed once while it is unchanged.
+
+        That of a large file is in the store too: of a model of gigabytes that saves seconds at every start.
+        """
         self.check_unchanged()
         if self not in _digests:
             is_large = bool(self.identity) and self.identity[2] >= _LEAST_STORED_BYTES
-            _digests[self] = self._stored_hash() if is_large else self._hash()
+            key = f"{hashlib.sha256(repr(self.identity).encode()).hexdigest()[:32]}-file"
+            _digests[self] = stored_text(key, self._digest) if is_large else self._digest()
         return _digests[self]
 
-    def _stored_hash(self) -> str:
-        """Return the hash from the store; of a model of gigabytes that saves seconds at every start."""
-        key = f"{hashlib.sha256(repr(self.identity).encode()).hexdigest()[:32]}-file"
-        return stored_text(key, self._hash)
-
-    def _hash(self) -> str:
-        with reading(self.path), open(self.path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    def _digest(self) -> str:
+        digest = _file_digest(self.path)
         self.check_unchanged()
         return digest
-
-    def _has_content_of(self, now: WatchedFile) -> bool:
-        """Return whether the same file, with other attributes, has the hash that it had before."""
-        is_same_file = bool(now.identity) and now.identity[:-1] == self.identity[:-1]
-        if not is_same_file or self not in _digests:
-            return False
-        try:
-            return now.sha256() == _digests[self]
-        except CheckpointError:  # perhaps as its attributes changed again meanwhile
-            later = watch(self.path)
-            return later.identity != now.identity and self._has_content_of(later)
 
 
 def watch(path: Path) -> WatchedFile:
@@ -226,6 +219,11 @@ def file_sha256(path: Path) -> str:
 
 
 _digests: dict[WatchedFile, str] = {}
+
+
+def _file_digest(path: Path) -> str:
+    with reading(path), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _identity(path: Path) -> tuple[int, ...]:
