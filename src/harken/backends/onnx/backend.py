@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from harken.backends.encoding import NO_ENCODER, own_features, own_states, stack_padded
-from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState, single_window_slices
+from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
 from harken.checkpoints import Weights
@@ -73,9 +73,8 @@ class OnnxBackend:
             alignment_heads=self.heads.all,
             vocab_subset=vocab_subset,
         )
-        names = EncoderGraphs.names(dims)
-        self._decoder, *graphs = loader.load("decoder", *names)
-        self._encoder = EncoderGraphs(dims, loader, dict(zip(names, graphs, strict=True)))
+        self._decoder, *_ = loader.load("decoder", "cross_kv", *(["encoder"] if dims.has_encoder else []))
+        self._encoder = EncoderGraphs(dims, loader)
         self.plan = loader.plan
         self.capabilities = Capabilities(
             name="onnx",
@@ -87,14 +86,17 @@ class OnnxBackend:
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> OnnxFeatures:
         assert self.dims.has_encoder, NO_ENCODER
-        return self._project(self._encoder.encode(mel, positions), positions=positions)
+        encoder_output = self._encoder.encode(mel, positions)
+        cross_kv = self._encoder.project(encoder_output)
+        return OnnxFeatures(encoder_output, cross_kv, sparse_positions=positions)
 
     def encoder_output(self, features: Features) -> Floats:
         return own_features(features, OnnxFeatures).encoder_output
 
     def reuse_encoder_output(self, features: Features) -> OnnxFeatures:
         own = own_features(features, OnnxFeatures)
-        return self._project(own.encoder_output, own.lengths, own.sparse_positions)
+        cross_kv = self._encoder.project(own.encoder_output)
+        return OnnxFeatures(own.encoder_output, cross_kv, own.lengths, own.sparse_positions)
 
     def open_encoder(self, history_frames: int) -> OnnxEncoderState:
         assert self.dims.has_encoder, NO_ENCODER
@@ -123,17 +125,3 @@ class OnnxBackend:
             heads=self.heads if attention else None,
             vocab_subset=self.vocab_subset,
         )
-
-    def _project(
-        self,
-        encoder_output: Floats,
-        lengths: Sequence[int] | None = None,
-        positions: SparsePositions | None = None,
-    ) -> OnnxFeatures:
-        n_windows, n_positions, _ = encoder_output.shape
-        cross_kv = self._encoder.allocate_cross_kv(n_windows, n_positions)
-        for window in single_window_slices(n_windows):
-            self._encoder.project_window(
-                encoder_output[window], {name: array[window] for name, array in cross_kv.items()}
-            )
-        return OnnxFeatures(encoder_output, cross_kv, lengths, positions)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,8 @@ class GraphLoader:
     cache: Path | None
     alignment_heads: AlignmentHeads
     vocab_subset: Ints | None
+    _loaded: dict[str, Any] = field(default_factory=dict, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
 
     @cached_property
     def plan(self) -> RuntimePlan:
@@ -61,7 +65,7 @@ class GraphLoader:
         return make_runtime_plan(self.precision)
 
     def load(self, *names: str) -> list[Any]:
-        """Load graphs by name: "encoder", "cross_kv", "decoder", "streaming_encoder"; return them in order.
+        """Return graphs by name, "encoder", "cross_kv", "decoder" or "streaming_encoder", loaded at the first call.
 
         Loading mostly runs outside of Python: in parallel it takes the time of the slowest graph.
 
@@ -70,6 +74,13 @@ class GraphLoader:
         list of Graph
             "decoder" is an `OnnxRuntimeGraph`.
         """
+        with self._lock:
+            missing = [name for name in names if name not in self._loaded]
+            if missing:
+                self._loaded |= zip(missing, self._load(missing), strict=True)
+            return [self._loaded[name] for name in names]
+
+    def _load(self, names: Sequence[str]) -> list[Any]:
         # An unknown precision, or a model that has changed, is refused before anything is built.
         self.plan, self.weights.digest  # noqa: B018
         loading = [partial(self._load_graph, name) for name in names]
