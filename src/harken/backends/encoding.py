@@ -11,7 +11,7 @@ import numpy as np
 
 from harken import audio
 from harken.audio.mel import log_mel, normalize, pad_or_trim
-from harken.contract import Features, Floats, PickedSoFar, StreamingEncoderState
+from harken.contract import Features, Floats, PickedSoFar, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 SHORT_SPEECH = Path(audio.__file__).parent / "data" / "short_speech.npz"
@@ -106,6 +106,22 @@ def with_room(buffer: Floats, kept: int, needed: int) -> Floats:
     larger = np.empty((*buffer.shape[:-2], 2 * needed, buffer.shape[-1]), np.float32)
     larger[..., :kept, :] = buffer[..., :kept, :]
     return larger
+
+
+class EncodedWindows:
+    """Features of a CPU engine, whose encoder output a decoder of either can reuse.
+
+    Attributes
+    ----------
+    sparse_positions : SparsePositions or None
+        Those of all windows.
+    """
+
+    sparse_positions: SparsePositions | None
+
+    def outputs(self) -> list[Floats]:
+        """Return the encoder's output for each window, shape (positions, n_audio_state)."""
+        raise NotImplementedError
 
 
 def stack_padded(arrays: Sequence[Floats]) -> Floats:

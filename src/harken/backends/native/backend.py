@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-from harken.backends.encoding import NO_ENCODER, own_features, own_states, stack_padded
+from harken.backends.encoding import NO_ENCODER, EncodedWindows, own_features, own_states, stack_padded
 from harken.backends.loading import load_parts
 from harken.backends.native.decoder import NativeDecoder, NativeFeatures
 from harken.backends.native.encoder import NativeEncoder, NativeEncoderState
@@ -131,21 +131,14 @@ class NativeBackend:
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> NativeFeatures:
         assert self._encoder, NO_ENCODER
-        outputs = self._encoder.encode(mel, positions)
-        return NativeFeatures([self._decoder.project_window(output, positions) for output in outputs])
+        return self._project(self._encoder.encode(mel, positions), positions)
 
     def encoder_output(self, features: Features) -> Floats:
-        return stack_padded(
-            [window.encoder_output for window in own_features(features, NativeFeatures).windows]
-        )
+        return stack_padded(own_features(features, NativeFeatures).outputs())
 
     def reuse_encoder_output(self, features: Features) -> NativeFeatures:
-        return NativeFeatures(
-            [
-                self._decoder.project_window(window.encoder_output, window.sparse_positions)
-                for window in own_features(features, NativeFeatures).windows
-            ]
-        )
+        encoded = own_features(features, EncodedWindows)
+        return self._project(encoded.outputs(), encoded.sparse_positions)
 
     def open_encoder(self, history_frames: int) -> NativeEncoderState:
         assert self._encoder, NO_ENCODER
@@ -169,6 +162,10 @@ class NativeBackend:
     ) -> NativeSession:
         windows = own_features(features, NativeFeatures).windows
         return NativeSession(self._decoder, windows, row_windows, capacity, attention=attention)
+
+    def _project(self, outputs: Iterable[Floats], positions: SparsePositions | None) -> NativeFeatures:
+        windows = [self._decoder.project_window(output, positions) for output in outputs]
+        return NativeFeatures(windows, positions)
 
 
 def fits(dims: Dims) -> bool:

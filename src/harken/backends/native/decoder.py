@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.backends.encoding import EncodedWindows
 from harken.backends.native.library import (
     MOST_IN_A_PART,
     NO_MEMORY,
@@ -57,8 +58,6 @@ class PackedWindow:
         Positions that are packed together.
     capacity : int
         Most positions that there is room for.
-    sparse_positions : SparsePositions, optional
-        Those of the window.
     key_bias : ndarray or None
         From `padded_key_bias`.
     """
@@ -67,7 +66,6 @@ class PackedWindow:
     memory: Packed
     part: int
     capacity: int
-    sparse_positions: SparsePositions | None = None
     key_bias: Floats | None = None
 
     @property
@@ -82,14 +80,18 @@ class PackedWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class NativeFeatures:
-    """Windows that were encoded together or apart."""
+class NativeFeatures(EncodedWindows):
+    """Windows that were encoded together, or, for sessions alone, apart."""
 
     windows: Sequence[PackedWindow]
+    sparse_positions: SparsePositions | None = None
 
     @property
     def n_windows(self) -> int:
         return len(self.windows)
+
+    def outputs(self) -> list[Floats]:
+        return [window.encoder_output for window in self.windows]
 
 
 def padded_key_bias(key_bias: Floats) -> Floats:
@@ -177,7 +179,7 @@ class NativeDecoder:
         keys_values = self._project_frozen(encoder_output[positions - n_frozen :])
         window = self._allocate(encoder_output, MOST_IN_A_PART, positions)
         if sparse:
-            window = replace(window, sparse_positions=sparse, key_bias=padded_key_bias(sparse.key_bias))
+            window = replace(window, key_bias=padded_key_bias(sparse.key_bias))
         return self._project(window, 0, keys_values)
 
     def _project_frozen(self, encoder_output: Floats) -> Floats | None:

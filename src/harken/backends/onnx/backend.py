@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from harken.backends.encoding import NO_ENCODER, own_features, own_states, stack_padded
+from harken.backends.encoding import NO_ENCODER, EncodedWindows, own_features, own_states, stack_padded
 from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
@@ -94,9 +94,11 @@ class OnnxBackend:
         return own_features(features, OnnxFeatures).encoder_output
 
     def reuse_encoder_output(self, features: Features) -> OnnxFeatures:
-        own = own_features(features, OnnxFeatures)
-        cross_kv = self._encoder.project(own.encoder_output)
-        return OnnxFeatures(own.encoder_output, cross_kv, own.lengths, own.sparse_positions)
+        encoded = own_features(features, EncodedWindows)
+        outputs = encoded.outputs()
+        encoder_output = stack_padded(outputs)
+        cross_kv = self._encoder.project(encoder_output)
+        return OnnxFeatures(encoder_output, cross_kv, [*map(len, outputs)], encoded.sparse_positions)
 
     def open_encoder(self, history_frames: int) -> OnnxEncoderState:
         assert self.dims.has_encoder, NO_ENCODER

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.backends.encoding import EncodedWindows
 from harken.backends.host_logits import HostLogits
 from harken.backends.onnx.runtimes import BoundGraph, OnnxRuntimeGraph
 from harken.checkpoints.alignment_heads import KeptHeads
@@ -50,7 +51,7 @@ class SlotLayout(NamedTuple):
     stride: int
 
 
-class OnnxFeatures:
+class OnnxFeatures(EncodedWindows):
     """The encoder's output for some windows, and the cross-attention's keys and values.
 
     Parameters
@@ -82,6 +83,10 @@ class OnnxFeatures:
     @property
     def n_windows(self) -> int:
         return len(self.encoder_output)
+
+    def outputs(self) -> list[Floats]:
+        lengths = self.lengths or [self.positions] * self.n_windows
+        return [output[:length] for output, length in zip(self.encoder_output, lengths, strict=True)]
 
     @property
     def positions(self) -> int:
