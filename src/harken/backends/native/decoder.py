@@ -302,7 +302,7 @@ def _make_model(
     """Return the structure that describes a model to the library; it points to the arrays."""
     dims = contents.dims
     layers = (
-        Layer(*(matrix.structure(arrays) for matrix in contents.layer_matrices(layer)))
+        Layer(*(matrix.structure(arrays) for _, matrix in contents.layer_matrices(layer)))
         for layer in range(dims.n_text_layer)
     )
     flat_heads = [*chain.from_iterable(alignment_heads)]

@@ -151,7 +151,7 @@ def _make_model(arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights) ->
         EncoderLayer(
             *(
                 Linear(*(matrix.structure(arrays) for matrix in matrices))
-                for matrices in contents.layer_matrices(layer)
+                for _, matrices in contents.layer_matrices(layer)
             )
         )
         for layer in range(dims.n_audio_layer)
