@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -115,21 +115,20 @@ class Weights(Mapping[str, Array]):
         return hashlib.sha256("\n".join(file.sha256() for file in self.files).encode()).hexdigest()
 
     def changed(
-        self, changes: Mapping[str, Callable[[Array], Array]], files: Sequence[WatchedFile] = ()
+        self, changes: Iterable[tuple[str, Callable[[Array], Array]]], files: Sequence[WatchedFile]
     ) -> Weights:
         """Return these weights with changes from other files, on which their digest then depends too.
 
         Parameters
         ----------
-        changes : mapping of str to callable
-            Functions of the weight of that name.
+        changes : iterable of (str, callable)
+            Names of weights, and functions of them, which are applied one after the other.
         files : sequence of WatchedFile
             The files that the changes come from.
         """
-        tensors = {
-            name: tensor.combined(changes[name]) if name in changes else tensor
-            for name, tensor in self._tensors.items()
-        }
+        tensors = dict(self._tensors)
+        for name, change in changes:
+            tensors[name] = tensors[name].combined(change)
         return Weights(self._path, tensors, [*self.files, *files])
 
     def check_unchanged(self) -> None:
