@@ -39,6 +39,7 @@ from harken.errors import OutOfMemory
 
 Packed = NDArray[np.uint8]
 NO_FILE = -1
+OF_A_WINDOW = "for the keys and values of a window"
 
 MOST_KEPT_BYTES = 32 << 20
 """Most bytes of projected frozen positions that are kept: enough for models up to `small`, and for `turbo`."""
@@ -156,15 +157,12 @@ class NativeDecoder:
         close = partial(_close_decoder, self.library, self._abandoned)
         close_when_collected(self, close, self.handle, self._model, self._arrays)
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the library when no other thread does."""
+    def call(self, name: str, *arguments: Any, purpose: str = "for computing") -> Any:
+        """Call a function of the library, ``harken_NAME``, when no other thread does."""
+        function = getattr(self.library, f"harken_{name}")
         with self._lock:
             _close_sessions(self.library, self._abandoned)
-            return function(*arguments)
-
-    def compute(self, purpose: str, function: Callable[..., int], *arguments: Any) -> int:
-        """Call a function that can run out of memory, and return its result."""
-        result: int = self.call(function, *arguments)
+            result = function(*arguments)
         if result == NO_MEMORY:
             raise OutOfMemory(f"not enough memory {purpose}")
         return result
@@ -191,9 +189,8 @@ class NativeDecoder:
         kept, keys_values = self._frozen
         if not np.array_equal(kept[-n:], encoder_output):
             kept, keys_values = encoder_output.copy(), np.empty(shape, np.float32)
-            project = self.library.harken_project_rows
-            arguments = (kept.ctypes.data, n, keys_values.ctypes.data)
-            self.compute("for the keys and values of a window", project, self.handle, *arguments)
+            arguments = kept.ctypes.data, n, keys_values.ctypes.data
+            self.call("project_rows", self.handle, *arguments, purpose=OF_A_WINDOW)
             self._frozen = kept, keys_values
         return keys_values[:, -n:]
 
@@ -210,17 +207,16 @@ class NativeDecoder:
         return self._project(replace(earlier, encoder_output=encoder_output), unchanged)
 
     def _allocate(self, encoder_output: Floats, part: int, capacity: int) -> PackedWindow:
-        n_bytes = self.call(self.library.harken_window_bytes, self.handle, capacity, part)
+        n_bytes = self.call("window_bytes", self.handle, capacity, part)
         return PackedWindow(encoder_output, aligned_empty(n_bytes), part, capacity)
 
     def _project(self, window: PackedWindow, unchanged: int, frozen: Floats | None = None) -> PackedWindow:
         assert window.encoder_output.flags.c_contiguous
-        project = self.library.harken_project_window
         known = None
         if frozen is not None:
             known = byref(Known(frozen.ctypes.data, frozen.strides[0] // frozen.itemsize, frozen.shape[1]))
-        arguments = (window.encoder_output.ctypes.data, unchanged, known, byref(window.structure()))
-        self.compute("for the keys and values of a window", project, self.handle, *arguments)
+        arguments = window.encoder_output.ctypes.data, unchanged, known, byref(window.structure())
+        self.call("project_window", self.handle, *arguments, purpose=OF_A_WINDOW)
         return window
 
     def open_session(
@@ -232,15 +228,8 @@ class NativeDecoder:
         """Open a session over packed windows; return its handle."""
         window_array = (Window * len(windows))(*(window.structure() for window in windows))
         rows = (c_int32 * len(row_windows))(*row_windows)
-        handle: int | None = self.call(
-            self.library.harken_session_open,
-            self.handle,
-            window_array,
-            len(windows),
-            rows,
-            len(row_windows),
-            keep_attention,
-        )
+        counted = window_array, len(windows), rows, len(row_windows)
+        handle: int | None = self.call("session_open", self.handle, *counted, keep_attention)
         if not handle:
             raise OutOfMemory("not enough memory for a session of the native decoder")
         return handle

@@ -112,8 +112,8 @@ class NativeEncoder:
         assert 0 < chunk.first_position + positions <= self.dims.n_audio_ctx
         chunk.positions, chunk.mel = positions, mel.ctypes.data
         chunk.encoder_output = encoder_output.ctypes.data
-        encode = self._decoder.library.harken_encode
-        self._decoder.compute("to encode", encode, self._decoder.handle, byref(self._model), byref(chunk))
+        decoder = self._decoder
+        decoder.call("encode", decoder.handle, byref(self._model), byref(chunk), purpose="to encode")
 
 
 def window_with_context(mel: Floats) -> Floats:

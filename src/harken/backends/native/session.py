@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -51,8 +50,9 @@ class NativeSession:
         logits = np.empty((sum([min(last_n, count) for count in counts]), decoder.stride), np.float32)
         if flat:
             assert 0 <= min(flat) <= max(flat) < decoder.dims.n_vocab, "tokens are ids of the vocabulary"
-            self._call(
-                decoder.library.harken_session_extend,
+            decoder.call(
+                "session_extend",
+                self._handle,
                 flat.buffer_info()[0],
                 counts.buffer_info()[0],
                 last_n,
@@ -78,8 +78,9 @@ class NativeSession:
             )
             for row, first in zip(picked, unread, strict=True)
         ]
-        steps = self._call(
-            decoder.library.harken_session_pick_best,
+        steps = decoder.call(
+            "session_pick_best",
+            self._handle,
             Rules(suppressed.ctypes.data, len(suppressed), rules.eot, begin),
             (Picked * n_rows)(*rows),
             most,
@@ -95,27 +96,21 @@ class NativeSession:
 
     def rewind(self, lengths: Sequence[int]) -> None:
         kept = array("i", map(min, lengths, self._lengths))
-        self._decoder.call(self._decoder.library.harken_session_rewind, self._handle, kept.buffer_info()[0])
+        self._decoder.call("session_rewind", self._handle, kept.buffer_info()[0])
         self._lengths = kept.tolist()
 
     def reorder(self, rows: Sequence[int]) -> None:
         order = array("i", rows)
         lengths = [self._lengths[row] for row in rows]
-        self._call(self._decoder.library.harken_session_reorder, order.buffer_info()[0], len(order))
+        self._decoder.call("session_reorder", self._handle, order.buffer_info()[0], len(order))
         self._lengths = lengths
 
     def attention(self, row: int, *, words: bool = False) -> Floats:
         assert self._attention, "attention is kept in sessions that were opened with attention=True"
         decoder, positions = self._decoder, self._positions
         weights = np.empty((len(decoder.heads.all), self._lengths[row], positions), np.float32)
-        decoder.call(
-            decoder.library.harken_session_attention, self._handle, row, weights.ctypes.data, positions
-        )
+        decoder.call("session_attention", self._handle, row, weights.ctypes.data, positions)
         return decoder.heads.select(weights, words=words)
-
-    def _call(self, function: Callable[..., int], *arguments: Any) -> int:
-        """Call a function on this session that can run out of memory, and return its result."""
-        return self._decoder.compute("for computing", function, self._handle, *arguments)
 
 
 class NativeLogits(HostLogits):
@@ -170,7 +165,7 @@ class NativeLogits(HostLogits):
         """Call a function of the library on these logits, ``harken_logits_NAME``."""
         decoder = self._decoder
         decoder.call(
-            getattr(decoder.library, f"harken_logits_{name}"),
+            f"logits_{name}",
             decoder.handle,
             self._padded.ctypes.data,
             len(self._padded),
