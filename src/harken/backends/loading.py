@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import contextmanager
 from functools import partial
@@ -19,19 +19,18 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harken.checkpoints.model_files import DerivedWeights
+from harken.contract import Arrays
 from harken.errors import HarkenError, OutOfMemory
 
 POLL_S = 0.1
 """Longest wait at once: on Windows a wait without an end is not interrupted by Ctrl-C."""
-
-Weights = Mapping[str, NDArray[Any]]
 
 
 class Abandoned(Exception):
     """Loading ends here, as nobody waits for it any more."""
 
 
-def load_parts(weights: Weights, *load: Callable[[Weights], Any]) -> list[Any]:
+def load_parts(weights: Arrays, *load: Callable[[Arrays], Any]) -> list[Any]:
     """Load parts of a model at the same time, each in a thread; return them in order.
 
     If one fails, or a signal interrupts the waiting, the others are abandoned: they end where they next read a weight.

@@ -7,7 +7,7 @@ import os
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int32
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +34,7 @@ from harken.backends.native.matrices import GROUP, padded_rows
 from harken.backends.native.packed_file import ALIGNMENT_BYTES, PackedArrays
 from harken.backends.native.weights import DecoderWeights
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
-from harken.contract import Floats, SparsePositions
+from harken.contract import Arrays, Floats, SparsePositions
 from harken.errors import OutOfMemory
 
 Packed = NDArray[np.uint8]
@@ -281,7 +281,7 @@ def _open_embedding(path: Path) -> int:
 
 
 def _make_model(
-    arrays: Mapping[str, NDArray[Any]],
+    arrays: Arrays,
     contents: DecoderWeights,
     alignment_heads: AlignmentHeads,
     head_tokens: NDArray[np.int32] | None,

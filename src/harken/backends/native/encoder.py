@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import byref
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harken.backends.encoding import StreamState, short_speech_window, with_room, write_at
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
 from harken.backends.native.library import Chunk, Encoder, EncoderLayer, Linear
-from harken.backends.native.packed_file import ArrayShape, Put, Weights
+from harken.backends.native.packed_file import ArrayShape, Put
 from harken.backends.native.weights import EncoderWeights
-from harken.contract import Floats, SparsePositions
+from harken.contract import Arrays, Floats, SparsePositions
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 RIGHT_CONTEXT_FRAMES = 1
@@ -40,10 +38,10 @@ class NativeEncoder:
 
     def __init__(
         self,
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: Arrays,
         contents: EncoderWeights,
         decoder: NativeDecoder,
-        load_padding: Callable[..., Mapping[str, NDArray[Any]]],
+        load_padding: Callable[..., Arrays],
     ) -> None:
         self._arrays = arrays  # the model points to them
         self.dims = contents.dims
@@ -51,7 +49,7 @@ class NativeEncoder:
         self._model = _make_model(arrays, contents)
         self._bits = contents.bits
         self._load_padding = load_padding
-        self._padding: dict[tuple[int, ...], Mapping[str, NDArray[Any]]] = {}
+        self._padding: dict[tuple[int, ...], Arrays] = {}
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
         """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
@@ -88,7 +86,7 @@ class NativeEncoder:
         self._encode(chunk, window_with_context(short_speech_window(dims)), encoder_output)
         return keys_values[:, kept], encoder_output[kept]
 
-    def _encoded_padding(self, sample: tuple[int, ...]) -> Mapping[str, NDArray[Any]]:
+    def _encoded_padding(self, sample: tuple[int, ...]) -> Arrays:
         """Return the arrays of `PaddingContents`, which are stored beside the packed weights."""
         if sample not in self._padding:
             self._padding[sample] = self._load_padding(contents=PaddingContents(self, sample, self._bits))
@@ -138,13 +136,13 @@ class PaddingContents:
         yield "keys_values", np.float32, (dims.n_audio_layer, positions, 2 * dims.n_audio_state)
         yield "encoder_output", np.float32, (positions, dims.n_audio_state)
 
-    def write(self, _weights: Weights, put: Put) -> None:
+    def write(self, _weights: Arrays, put: Put) -> None:
         keys_values, encoder_output = self.encoder.encode_padding(self.sample)
         put("keys_values", keys_values)
         put("encoder_output", encoder_output)
 
 
-def _make_model(arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights) -> Encoder:
+def _make_model(arrays: Arrays, contents: EncoderWeights) -> Encoder:
     """Return the structure that describes an encoder to the library; it points to the arrays."""
     dims = contents.dims
     layers = (

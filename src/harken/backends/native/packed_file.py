@@ -5,7 +5,7 @@ Where an array lies follows from the dimensions alone, so the file needs no inde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from harken.contract import Arrays
 from harken.store import stored_files
 
 PACKED_FORMAT_VERSION = 7
@@ -20,7 +21,6 @@ PACKED_FORMAT_VERSION = 7
 PACKED_FILE = "weights.packed"
 ALIGNMENT_BYTES = 64
 
-Weights = Mapping[str, NDArray[Any]]
 ArrayShape = tuple[str, Any, tuple[int, ...]]
 """Name, dtype and shape of an array of the file."""
 
@@ -49,7 +49,7 @@ class PackedContents(Protocol):
         """Yield every array, in the order of the file."""
         ...
 
-    def write(self, weights: Weights, put: Put) -> None:
+    def write(self, weights: Arrays, put: Put) -> None:
         """Pack the weights of a model, one matrix after the other."""
         ...
 
@@ -66,7 +66,7 @@ def places(contents: PackedContents) -> tuple[dict[str, slice], int]:
 
 
 def load_packed(
-    weights: Weights,
+    weights: Arrays,
     *,
     contents: PackedContents,
     digest: str,

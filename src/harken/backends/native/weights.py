@@ -10,10 +10,10 @@ from itertools import chain
 import numpy as np
 
 from harken.backends.native.matrices import BLOCK, GROUP, LinearMatrix, make_matrix, padded_rows
-from harken.backends.native.packed_file import ArrayShape, Put, Weights
+from harken.backends.native.packed_file import ArrayShape, Put
 from harken.backends.rotation import LM_HEAD, READERS, RotatedWeights, make_rotation
-from harken.checkpoints import Weights as StoredWeights
-from harken.contract import Floats, Ints
+from harken.checkpoints import Weights
+from harken.contract import Arrays, Floats, Ints
 from harken.types import Dims
 
 CONVOLVED_FRAMES = 3
@@ -58,7 +58,7 @@ class EncoderWeights:
 
     dims: Dims
     bits: int
-    factors: StoredWeights
+    factors: Weights
 
     @property
     def key(self) -> str:
@@ -111,7 +111,7 @@ class EncoderWeights:
             for matrix in chain.from_iterable(matrices for _, matrices in self.layer_matrices(layer)):
                 yield from matrix.arrays()
 
-    def write(self, weights: Weights, put: Put) -> None:
+    def write(self, weights: Arrays, put: Put) -> None:
         put("positions", weights["encoder.positional_embedding"])
         put("last_gain", weights["encoder.ln_post.weight"])
         put("last_bias", weights["encoder.ln_post.bias"])
@@ -148,14 +148,14 @@ def _shape(source: str, state: int) -> tuple[int, int]:
     return 4 * state if source == "mlp.0" else state, 4 * state if source == "mlp.2" else state
 
 
-def _linear(weights: Weights, name: str) -> Sequence[Floats]:
+def _linear(weights: Arrays, name: str) -> Sequence[Floats]:
     """Return weight and bias of a layer; keys have no bias."""
     weight = np.asarray(weights[f"{name}.weight"], np.float32)
     bias = weights.get(f"{name}.bias", np.zeros(len(weight)))
     return weight, np.asarray(bias, np.float32)
 
 
-def _folded_bias(weights: Weights, name: str, norm: str) -> Floats:
+def _folded_bias(weights: Arrays, name: str, norm: str) -> Floats:
     """Return the bias of a layer behind a normalisation, rounded once."""
     weight, bias = _linear(weights, name)
     shift = np.asarray(weights[f"{norm}.bias"], np.float64)
@@ -221,7 +221,7 @@ class DecoderWeights:
                 yield from matrix.arrays()
         yield from self.head.arrays()
 
-    def write(self, weights: Weights, put: Put) -> None:
+    def write(self, weights: Arrays, put: Put) -> None:
         folded = RotatedWeights(weights, self.dims, rotates=self.bits < 32)
         put("embedding", folded["decoder.token_embedding.weight"])
         put("positions", folded["decoder.positional_embedding"])

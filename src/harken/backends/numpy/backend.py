@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -11,9 +11,9 @@ import numpy as np
 from harken.backends.encoding import NO_ENCODER, own_features, own_states
 from harken.backends.host_logits import HostLogits
 from harken.backends.numpy import model
-from harken.backends.numpy.model import Mask, Weights
+from harken.backends.numpy.model import Mask
 from harken.checkpoints.alignment_heads import KeptHeads
-from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
+from harken.contract import Arrays, Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.types import Dims
 
 
@@ -69,7 +69,7 @@ class NumpyBackend:
     def __init__(
         self,
         dims: Dims,
-        weights: Mapping[str, Floats],
+        weights: Arrays,
         *,
         heads: KeptHeads | None = None,
         vocab_subset: Ints | None = None,
@@ -201,7 +201,7 @@ class NumpyEncoderState:
     section 3.1).
     """
 
-    def __init__(self, weights: Weights, dims: Dims, history_frames: int) -> None:
+    def __init__(self, weights: Arrays, dims: Dims, history_frames: int) -> None:
         assert history_frames % 2 == 0, "a history is an even number of frames"
         self._weights, self._dims, self._history_positions = weights, dims, history_frames // 2
         self._chunks: list[EncodedChunk] = []
@@ -235,7 +235,7 @@ class NumpyEncoderState:
         return y
 
 
-def embed_chunks(chunks: Sequence[EncodedChunk], weights: Weights) -> Floats:
+def embed_chunks(chunks: Sequence[EncodedChunk], weights: Arrays) -> Floats:
     """Convolve each chunk behind the final frames before it, and concatenate the results."""
     embeddings, final_mel = [], chunks[0].mel[:, :0]
     for chunk in chunks:

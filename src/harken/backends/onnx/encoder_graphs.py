@@ -8,9 +8,8 @@ import numpy as np
 
 from harken.backends.encoding import StreamState, short_speech_window, write_at
 from harken.backends.onnx.graph_loader import GraphLoader
-from harken.backends.onnx.runtimes import Arrays
 from harken.backends.onnx.session import MASKED
-from harken.contract import Floats, SparsePositions
+from harken.contract import Arrays, Floats, SparsePositions
 from harken.types import FRAMES_PER_POSITION, Dims
 
 

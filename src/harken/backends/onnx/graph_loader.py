@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harken.backends.loading import Weights, load_parts
+from harken.backends.loading import load_parts
 from harken.backends.onnx.runtimes import (
     BuiltGraph,
     Graph,
@@ -23,9 +23,9 @@ from harken.backends.onnx.runtimes import (
     stored_graph,
 )
 from harken.backends.rotation import RotatedWeights
-from harken.checkpoints import Weights as StoredWeights
+from harken.checkpoints import Weights
 from harken.checkpoints.alignment_heads import AlignmentHeads
-from harken.contract import Ints
+from harken.contract import Arrays, Ints
 from harken.types import Dims
 
 GRAPH_FORMAT_VERSION = 13
@@ -47,7 +47,7 @@ class GraphLoader:
     """A loader of the graphs of one model; the fields are those of `harken.backends.onnx.OnnxBackend`."""
 
     dims: Dims
-    weights: StoredWeights
+    weights: Weights
     precision: str
     threads: int
     cache: Path | None
@@ -94,14 +94,14 @@ class GraphLoader:
         self.plan = replace(self.plan, encoder=("openvino", "f32"))
         return load_parts(self.weights, *loading)
 
-    def _load_graph(self, name: str, weights: Weights) -> Graph:
+    def _load_graph(self, name: str, weights: Arrays) -> Graph:
         runtime, precision = self.plan.decoder if name == "decoder" else self.plan.encoder
         path = self._get_or_build(name, precision, weights)
         if runtime == "openvino":
             return OpenVinoGraph(path, self.threads, precision)
         return OnnxRuntimeGraph(path, self.threads)
 
-    def _get_or_build(self, name: str, precision: str, weights: Weights) -> Path:
+    def _get_or_build(self, name: str, precision: str, weights: Arrays) -> Path:
         weight_format = precision if precision in ("int8", "int4") else "float"
         if precision == "int8":
             weight_format = _int8_weight_format(self.cache)
@@ -114,7 +114,7 @@ class GraphLoader:
         key = f"{self.weights.digest[:32]}-{name}-{weight_format}{options}-v{GRAPH_FORMAT_VERSION}"
         return stored_graph(key, partial(self._build, name, weight_format, weights), self.cache)
 
-    def _build(self, name: str, weight_format: str, weights: Weights) -> BuiltGraph:
+    def _build(self, name: str, weight_format: str, weights: Arrays) -> BuiltGraph:
         """Build one graph; only this imports the onnx package, so that a start with stored graphs is fast."""
         from harken.backends.onnx import graphs
         from harken.backends.onnx.linear import FLOAT_SCHEME, INTEGER_SCHEMES

@@ -10,7 +10,7 @@ Source: openai/whisper, model.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,13 +19,11 @@ from harken.backends.onnx.linear import FLOAT_SCHEME, QuantizationScheme
 from harken.backends.onnx.runtimes import BuiltGraph
 from harken.backends.rotation import LM_HEAD
 from harken.checkpoints.alignment_heads import AlignmentHeads
-from harken.contract import Floats, Ints
+from harken.contract import Arrays, Floats, Ints
 from harken.types import Dims
 
-Weights = Mapping[str, Floats]
 
-
-def encoder(weights: Weights, dims: Dims) -> BuiltGraph:
+def encoder(weights: Arrays, dims: Dims) -> BuiltGraph:
     """Build the encoder of one window of T positions.
 
     Inputs
@@ -50,7 +48,7 @@ def encoder(weights: Weights, dims: Dims) -> BuiltGraph:
     return graph.build()
 
 
-def streaming_encoder(weights: Weights, dims: Dims) -> BuiltGraph:
+def streaming_encoder(weights: Arrays, dims: Dims) -> BuiltGraph:
     """Build the encoder of the next W positions of each of A streams, behind H positions of history.
 
     Inputs
@@ -86,7 +84,7 @@ def streaming_encoder(weights: Weights, dims: Dims) -> BuiltGraph:
     return graph.build()
 
 
-def cross_kv(weights: Weights, dims: Dims) -> BuiltGraph:
+def cross_kv(weights: Arrays, dims: Dims) -> BuiltGraph:
     """Build the projection of the encoder's output to the decoder's cross-attention, for one window of T positions.
 
     Inputs
@@ -108,7 +106,7 @@ def cross_kv(weights: Weights, dims: Dims) -> BuiltGraph:
 
 
 def decoder(
-    weights: Weights,
+    weights: Arrays,
     dims: Dims,
     scheme: QuantizationScheme,
     alignment_heads: AlignmentHeads,
@@ -187,7 +185,7 @@ def decoder(
 class _Layers:
     """The layers of Whisper in a graph, by the names of their weights."""
 
-    def __init__(self, graph: GraphBuilder, weights: Weights, scheme: QuantizationScheme) -> None:
+    def __init__(self, graph: GraphBuilder, weights: Arrays, scheme: QuantizationScheme) -> None:
         self.graph, self.weights, self._scheme = graph, weights, scheme
 
     def float32(self, name: str, scale: float = 1.0, rows: Ints | None = None) -> Floats:

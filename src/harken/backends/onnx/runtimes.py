@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.loading import reporting_memory
+from harken.contract import Arrays
 from harken.errors import BackendUnavailable, OptionError, importing
 from harken.store import stored_files
 
@@ -38,8 +39,6 @@ PRECISIONS = ("auto", "fp32", "bf16", "int8")
 DRAFT_PRECISION = "int4"
 """Too coarse to transcribe with, but a third faster for an assistant, whose tokens are all verified."""
 PROCESSOR_DESCRIPTION = Path("/proc/cpuinfo")
-
-Arrays = Mapping[str, NDArray[Any]]
 
 COMPUTING = "computing"
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
 from time import perf_counter
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor
 
 from harken.backends.encoding import NO_ENCODER, StreamState, own_features, own_states
@@ -24,7 +23,7 @@ from harken.backends.torch.model import AttentionFunction, WhisperModel, attend
 from harken.backends.torch.session import TorchFeatures, TorchSession
 from harken.backends.torch.static_cache import CudaGraphCache, CudaGraphCapture, GraphCapture, StaticCachePool
 from harken.checkpoints.alignment_heads import KeptHeads
-from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
+from harken.contract import Arrays, Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.types import FRAMES_PER_POSITION, Dims
 
 MAX_IDLE_CACHES = {"cuda": 8, "mps": 2, "cpu": 2}
@@ -73,7 +72,7 @@ class TorchBackend:
     def __init__(
         self,
         dims: Dims,
-        weights: Mapping[str, NDArray[Any]],
+        weights: Arrays,
         *,
         device: str = "auto",
         precision: str = "auto",
