@@ -54,17 +54,6 @@ class PackedContents(Protocol):
         ...
 
 
-def places(contents: PackedContents) -> tuple[dict[str, slice], int]:
-    """Return the place of every array by its name, in the order of the file, and the size of the file, in bytes."""
-    found: dict[str, slice] = {}
-    start = end = 0
-    for name, dtype, shape in contents.arrays():
-        start = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        end = start + prod(shape) * int(np.dtype(dtype).itemsize)
-        found[name] = slice(start, end)
-    return found, end
-
-
 def load_packed(
     weights: Arrays,
     *,
@@ -97,20 +86,23 @@ def load_packed(
     OutputError
         If they have to be packed and cannot be stored anywhere.
     """
-
-    array_places, n_bytes = places(contents)
-    arrays = {name: (dtype, shape) for name, dtype, shape in contents.arrays()}
+    places: dict[str, tuple[int, Any, tuple[int, ...]]] = {}  # offset, dtype and shape
+    n_bytes = 0
+    for name, dtype, shape in contents.arrays():
+        offset = -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        n_bytes = offset + prod(shape) * int(np.dtype(dtype).itemsize)
+        places[name] = offset, dtype, shape
 
     def write(folder: Path) -> None:
         path = folder / PACKED_FILE
         with path.open("wb") as file:
 
             def put(name: str, array: NDArray[Any], first: int = 0) -> None:
-                dtype, shape = arrays[name]
+                offset, dtype, shape = places[name]
                 part = np.ascontiguousarray(array, dtype)
                 fits = part.shape[1:] == shape[1:] and first + len(part) <= shape[0]
                 assert fits, f"{name} has the shape {array.shape}"
-                file.seek(array_places[name].start + first * (part.nbytes // len(part)))
+                file.seek(offset + first * (part.nbytes // len(part)))
                 file.write(part.data)
 
             contents.write(weights, put)
@@ -123,7 +115,7 @@ def load_packed(
     packed = np.asarray(np.memmap(path, np.uint8, mode="r"))
     assert len(packed) == n_bytes, "the key names other contents"
     loaded = PackedArrays(
-        {name: packed[array_places[name]].view(dtype).reshape(shape) for name, (dtype, shape) in arrays.items()}
+        {name: np.ndarray(shape, dtype, packed, offset) for name, (offset, dtype, shape) in places.items()}
     )
     loaded.path = path
     return loaded
