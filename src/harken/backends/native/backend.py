@@ -23,7 +23,6 @@ from harken.contract import Capabilities, Features, Floats, Ints, SparsePosition
 from harken.errors import OptionError, install_hint
 from harken.types import Dims
 
-PRECISIONS = ("auto", "fp32", "int16", "int8")
 BITS = {"auto": 8, "fp32": 32, "int16": 8, "int8": 8, "int4": 4}
 """Bits of a weight of the decoder; int4 is for assistants."""
 LEAST_STATE_OF_INT8 = 512
@@ -60,8 +59,7 @@ class NativeBackend:
     Raises
     ------
     OptionError
-        If the precision is another one, the environment names an instruction set that there is not, or the dimensions
-        do not fit the kernels.
+        If the environment names an instruction set that there is not, or the dimensions do not fit the kernels.
     CheckpointError
         If the weights are damaged, or their files change while they are read.
     OutputError
@@ -85,8 +83,6 @@ class NativeBackend:
         heads: KeptHeads | None = None,
         vocab_subset: Ints | None = None,
     ) -> None:
-        if precision not in BITS:
-            raise OptionError("precision", precision, f"{' or '.join(PRECISIONS)} with backend='native'")
         if not fits(dims):
             raise OptionError("backend", "native", _other_dims(dims))
         chosen_instruction_set()  # if it cannot be had, say so before anything is built
