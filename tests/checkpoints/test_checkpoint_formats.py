@@ -316,11 +316,19 @@ def test_mlx_weights_may_be_small_floating_point_numbers(
     np.testing.assert_array_equal(found, expected.reshape(128, 32))
 
 
-@pytest.mark.parametrize("write", [files.write_onnx, files.write_openvino])
-def test_matrices_of_8_bits_in_graphs_are_within_half_a_step(tmp_path: Path, write: Write) -> None:
-    weights = open_checkpoint(write(tmp_path, files.TINY, SINGLE, quantised=True)).weights
+@pytest.mark.parametrize(
+    ("write", "steps"),
+    [
+        (partial(files.write_onnx, bits=8), 127),
+        (partial(files.write_onnx, bits=4), 7),
+        (partial(files.write_openvino, quantised=True), 127),
+    ],
+)
+def test_quantised_matrices_in_graphs_are_within_half_a_step(tmp_path: Path, write: Write, steps: int) -> None:
+    weights = open_checkpoint(write(tmp_path, files.TINY, SINGLE)).weights
     for name, values in SINGLE.items():
-        np.testing.assert_allclose(weights[name], values, atol=np.abs(values).max() / 250, err_msg=name)
+        half_a_step = np.abs(values).max() / steps / 2
+        np.testing.assert_allclose(weights[name], values, atol=1.02 * half_a_step, err_msg=name)
 
 
 def ctranslate2_error(name: str, values: files.Array, precision: str | None) -> npt.NDArray[np.float32]:
