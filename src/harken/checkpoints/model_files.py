@@ -1,4 +1,4 @@
-"""Reading of the files of a model: within bounds, as JSON, lazily as tensors, and watched for changes meanwhile.
+"""Reading of the files of a model: within bounds, of JSON and of zip archives too, lazily, and watched for changes.
 
 What is wrong with a file is a `CheckpointError` of one line that names it.
 """
@@ -12,6 +12,8 @@ import mmap
 import os
 import stat
 import struct
+import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +33,9 @@ _MAX_TEXT_BYTES = 1 << 26
 """Of a JSON file or header: parsing takes some 30 times the memory, and those of the largest models have 4 MB."""
 _LEAST_STORED_BYTES = 1 << 26
 """Of a file whose hash is kept: a smaller one is hashed in a twentieth of a second."""
+_LOCAL_HEADER = struct.Struct(
+    "<4s22xHH"
+)  # of a member of a zip archive: signature, lengths of name and extra field
 
 
 @contextmanager
@@ -154,6 +159,36 @@ def open_cursor(path: Path) -> Iterator[Cursor]:
             raise CheckpointError(f"{path}: is empty, or no regular file")
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield Cursor(path, data)
+
+
+def zip_members(path: Path) -> dict[str, zipfile.ZipInfo]:
+    """List a zip archive, whose members must all be uncompressed."""
+    with reading(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = {info.filename: info for info in archive.infolist()}
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+            raise CheckpointError(f"{path}: not a zip archive of weights: {error}") from error
+    size = path.stat().st_size
+    for name, info in members.items():
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise CheckpointError(f"{path}: {name!r} is compressed, weights never are")
+        if info.header_offset < 0 or info.header_offset + _LOCAL_HEADER.size + info.file_size > size:
+            raise CheckpointError(f"{path}: truncated: {name!r} reaches past the end of the file")
+    return members
+
+
+def read_member(path: Path, member: zipfile.ZipInfo, most_bytes: int | None = None) -> ByteArray:
+    """Read a stored member and check its CRC-32, or read the first bytes of it."""
+    header = read_bytes(path, member.header_offset, _LOCAL_HEADER.size).tobytes()
+    signature, name_size, extra_size = _LOCAL_HEADER.unpack(header)
+    start = member.header_offset + _LOCAL_HEADER.size + name_size + extra_size
+    size = member.file_size if most_bytes is None else min(member.file_size, most_bytes)
+    data = read_bytes(path, start, size)
+    whole = size == member.file_size
+    if signature != b"PK\3\4" or (whole and zlib.crc32(data.data) != member.CRC):
+        raise CheckpointError(f"{path}: {member.filename[:80]!r} is damaged: its checksum differs")
+    return data
 
 
 @dataclass(frozen=True, slots=True)
