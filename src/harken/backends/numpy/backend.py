@@ -23,30 +23,17 @@ class NumpyFeatures:
 
     Parameters
     ----------
-    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
-        NaN behind the end of a window that is shorter than others.
-    lengths : sequence of int
-        Number of positions of each window.
+    windows : sequence of ndarray of shape (positions, n_audio_state), float32
     sparse_positions : SparsePositions or None
         Those of all windows.
     """
 
-    encoder_output: Floats
-    lengths: Sequence[int]
+    windows: Sequence[Floats]
     sparse_positions: SparsePositions | None = None
-
-    @classmethod
-    def from_windows(cls, windows: Sequence[Floats], positions: SparsePositions | None = None) -> NumpyFeatures:
-        """Stack windows of shape (positions, n_audio_state) and pad the shorter ones."""
-        lengths = [len(window) for window in windows]
-        encoder_output = np.full((len(windows), max(lengths), windows[0].shape[1]), np.nan, np.float32)
-        for row, window in zip(encoder_output, windows, strict=True):
-            row[: len(window)] = window
-        return cls(encoder_output, lengths, positions)
 
     @property
     def n_windows(self) -> int:
-        return len(self.encoder_output)
+        return len(self.windows)
 
 
 class NumpyBackend:
@@ -90,10 +77,15 @@ class NumpyBackend:
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> NumpyFeatures:
         assert self.dims.has_encoder, NO_ENCODER
         windows = [model.encode(window, self.weights, self.dims, positions) for window in mel]
-        return NumpyFeatures.from_windows(windows, positions)
+        return NumpyFeatures(windows, positions)
 
     def encoder_output(self, features: Features) -> Floats:
-        return own_features(features, NumpyFeatures).encoder_output
+        """Return it with NaN behind the end of a window that is shorter than others."""
+        windows = own_features(features, NumpyFeatures).windows
+        padded = np.full((len(windows), max(map(len, windows)), windows[0].shape[1]), np.nan, np.float32)
+        for row, window in zip(padded, windows, strict=True):
+            row[: len(window)] = window
+        return padded
 
     def reuse_encoder_output(self, features: Features) -> NumpyFeatures:
         return own_features(features, NumpyFeatures)
@@ -113,7 +105,7 @@ class NumpyBackend:
             state.append_chunk(chunk, final_frames)
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NumpyFeatures:
-        return NumpyFeatures.from_windows([state.encode() for state in own_states(states, NumpyEncoderState)])
+        return NumpyFeatures([state.encode() for state in own_states(states, NumpyEncoderState)])
 
 
 class NumpySession:
@@ -158,16 +150,16 @@ class NumpySession:
         assert self._captures_attention, "attention is kept in sessions that were opened with attention=True"
         layers, heads = zip(*self._backend.heads.all, strict=True)
         weights: Floats = self._decode(row)[1][list(layers), list(heads)]
-        missing = self._features.encoder_output.shape[1] - weights.shape[-1]
+        missing = max(map(len, self._features.windows)) - weights.shape[-1]
         return self._backend.heads.select(np.pad(weights, ((0, 0), (0, 0), (0, missing))), words=words)
 
     def _decode(self, row: int) -> tuple[Floats, Floats]:
         """Compute logits and attention at every token of a row."""
         window, seen = self._rows[row]
         backend, features = self._backend, self._features
-        encoder_output = features.encoder_output[window, : features.lengths[window]]
         key_bias = features.sparse_positions.key_bias if features.sparse_positions else None
-        return model.decode(np.array(seen, np.int64), encoder_output, backend.weights, backend.dims, key_bias)
+        tokens, encoder_output = np.array(seen, np.int64), features.windows[window]
+        return model.decode(tokens, encoder_output, backend.weights, backend.dims, key_bias)
 
 
 @dataclass(frozen=True, slots=True)
