@@ -16,6 +16,8 @@ import pytest
 import checkpoint_files as files
 from harken.checkpoints import open_checkpoint
 from harken.checkpoints.ggml_types import DTYPES
+from harken.checkpoints.graph_weights import Constant, Node, weights_of_graph
+from harken.checkpoints.model_files import LazyTensor
 from harken.errors import CheckpointError, CheckpointNotFound
 
 HALF = files.random_weights()
@@ -215,6 +217,28 @@ def test_a_wrong_dimension_is_blamed_on_the_configuration_that_declares_it(tmp_p
         CheckpointError, match=r"config\.json: declares n_vocab=97, its weights have n_vocab=96"
     ):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("norm", "module", "expected"),
+    [
+        ("decoder.blocks.2.cross_attn_ln", "query_5", "decoder.blocks.2.cross_attn.query.weight"),
+        ("decoder.blocks.1.mlp_ln", "mlp.mlp.0_1", "decoder.blocks.1.mlp.0.weight"),
+        ("encoder.ln_post", "value_1", "decoder.blocks.1.cross_attn.value.weight"),
+    ],
+)
+def test_module_that_runs_outside_of_its_block_belongs_to_that_of_the_normalisation_before_it(
+    norm: str, module: str, expected: str
+) -> None:
+    """As in graphs of sherpa-onnx; behind the encoder's last one it reads the whole encoder's output."""
+    gain, matrix = (LazyTensor(shape, "float32", lambda: np.empty(0)) for shape in ((32,), (32, 48)))
+    constants = {"g": Constant(f"{norm}.weight", gain), "m": Constant("onnx::MatMul_1", matrix)}
+    nodes = [Node("", "LayerNormalization", ("x", "g")), Node(module, "MatMul", ("y", "m"))]
+    found = weights_of_graph(nodes, constants, norm.partition(".")[0])
+    assert {name: tensor.shape for name, tensor in found.items()} == {
+        f"{norm}.weight": (32,),
+        expected: (48, 32),
+    }
 
 
 # --- quantised ---------------------------------------------------------------------------------------------
