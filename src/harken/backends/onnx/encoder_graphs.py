@@ -141,21 +141,16 @@ class OnnxEncoderState(StreamState):
         for i in range(self._dims.n_audio_layer):
             self._append_history(f"past_k.{i}", outputs[f"key.{i}"][:, :, :final_positions], axis=2)
             self._append_history(f"past_v.{i}", outputs[f"value.{i}"][:, :final_positions], axis=1)
-        names = [name for name in outputs if name == "encoder_output" or name.startswith("cross")]
-        if not self.outputs:
-            self.outputs = {
-                name: np.empty((*outputs[name].shape[:-2], 0, outputs[name].shape[-1]), np.float32)
-                for name in names
-            }
-        for name in names:
-            self.outputs[name] = write_at(self.outputs[name], self.final_positions, outputs[name])
+        for name, new in outputs.items():
+            if name == "encoder_output" or name.startswith("cross"):
+                earlier = self.outputs.get(name, new[..., :0, :])
+                self.outputs[name] = write_at(earlier, self.final_positions, new)
         self.advance(mel, final_positions)
 
     def _append_history(self, name: str, new: Floats, axis: int) -> None:
         joined = np.concatenate([self._past_kv[name], new], axis)
-        self._past_kv[name] = np.ascontiguousarray(
-            np.take(joined, np.arange(joined.shape[axis] - self._history_positions, joined.shape[axis]), axis)
-        )
+        _, kept = np.split(joined, [joined.shape[axis] - self._history_positions], axis)
+        self._past_kv[name] = np.ascontiguousarray(kept)
 
 
 def _single_windows(windows: Floats) -> Iterator[slice]:
