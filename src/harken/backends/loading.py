@@ -7,7 +7,6 @@ threads whatever happens.
 
 from __future__ import annotations
 
-import atexit
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
@@ -74,28 +73,16 @@ def load_parts(weights: Arrays, *load: Callable[[Arrays], Any]) -> list[Any]:
 
 
 def _start(function: Callable[[], Any], future: Future[Any]) -> None:
-    """Call a function in a thread that nobody has to wait for."""
+    """Call a function in a thread."""
 
     def run() -> None:
         try:
             future.set_result(function())
         except BaseException as error:
             future.set_exception(error)
-        finally:
-            atexit.unregister(finish)
 
-    def finish() -> None:
-        if thread.is_alive():  # a signal can come before it was started
-            thread.join()
-
-    thread = Thread(target=run, name="harken-loading", daemon=True)
-    atexit.register(finish)
-    try:
-        with reporting_memory("a thread that loads the model"):
-            thread.start()
-    except OutOfMemory:
-        atexit.unregister(finish)
-        raise
+    with reporting_memory("a thread that loads the model"):
+        Thread(target=run, name="harken-loading").start()
 
 
 _SIGNS = re.compile(
