@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,7 +18,6 @@ from harken.backends.onnx.runtimes import (
     Graph,
     OnnxRuntimeGraph,
     OpenVinoGraph,
-    RuntimePlan,
     make_runtime_plan,
     stored_graph,
 )
@@ -53,16 +52,13 @@ class GraphLoader:
     cache: Path | None
     alignment_heads: AlignmentHeads
     vocab_subset: Ints | None
-    _loaded: dict[str, Any] = field(default_factory=dict, init=False)
-    _lock: Lock = field(default_factory=Lock, init=False)
 
-    @cached_property
-    def plan(self) -> RuntimePlan:
-        """The runtimes, chosen when the first graph is loaded.
-
-        The encoder's precision changes to float32 where bfloat16 was not asked for and turns out not to work.
-        """
-        return make_runtime_plan(self.precision)
+    def __post_init__(self) -> None:
+        """Refuse what cannot be had, or has changed, before anything is built."""
+        self.plan = make_runtime_plan(self.precision)
+        self.digest = self.weights.digest[:32]
+        self._loaded: dict[str, Any] = {}
+        self._lock = Lock()
 
     def load(self, *names: str) -> list[Any]:
         """Return graphs by name, "encoder", "cross_kv", "decoder" or "streaming_encoder", loaded at the first call.
@@ -81,8 +77,6 @@ class GraphLoader:
             return [self._loaded[name] for name in names]
 
     def _load(self, names: Sequence[str]) -> list[Any]:
-        # An unknown precision, or a model that has changed, is refused before anything is built.
-        self.plan, self.weights.digest  # noqa: B018
         loading = [partial(self._load_graph, name) for name in names]
         try:
             return load_parts(self.weights, *loading)
@@ -90,7 +84,7 @@ class GraphLoader:
             unsupported = self.plan.encoder[1] == "bf16" and _NO_KERNEL in str(error)
             if not unsupported or self.plan.precision == "bf16":
                 raise
-        # OpenVINO reports bfloat16 arithmetic that it cannot use where it is told to use fewer instruction sets.
+        # Nobody asked for bfloat16. OpenVINO reports it, but cannot use it, where it is told to use fewer instructions.
         self.plan = replace(self.plan, encoder=("openvino", "f32"))
         return load_parts(self.weights, *loading)
 
@@ -111,7 +105,7 @@ class GraphLoader:
             if self.vocab_subset is not None:
                 checksum = zlib.crc32(self.vocab_subset.tobytes(), checksum)
             options = f"-{checksum:08x}"
-        key = f"{self.weights.digest[:32]}-{name}-{weight_format}{options}-v{GRAPH_FORMAT_VERSION}"
+        key = f"{self.digest}-{name}-{weight_format}{options}-v{GRAPH_FORMAT_VERSION}"
         return stored_graph(key, partial(self._build, name, weight_format, weights), self.cache)
 
     def _build(self, name: str, weight_format: str, weights: Arrays) -> BuiltGraph:
