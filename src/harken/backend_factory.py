@@ -122,7 +122,7 @@ class BackendFactory:
             dims = dims.without_encoder()
         precision = precision or self.precision
         parts: dict[str, Any] = {"heads": checkpoint.kept_heads, "vocab_subset": vocab_subset}
-        engine = self._choose_backend(dims)
+        engine = self._choose_backend(checkpoint.dims)
         with reporting_memory(f"loading {checkpoint.path}"):
             if engine in CPU_ENGINES:
                 from harken.backends.native import NativeBackend
