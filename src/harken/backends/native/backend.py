@@ -21,7 +21,7 @@ from harken.checkpoints.alignment_heads import KeptHeads
 from harken.compiled_library import usable_processors
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.errors import OptionError, install_hint
-from harken.types import Dims
+from harken.types import FRAMES_PER_POSITION, Dims
 
 BITS = {"auto": 8, "fp32": 32, "int16": 8, "int8": 8, "int4": 4}
 """Bits of a weight of the decoder; int4 is for assistants."""
@@ -138,7 +138,7 @@ class NativeBackend:
 
     def open_encoder(self, history_frames: int) -> NativeEncoderState:
         assert self._encoder, NO_ENCODER
-        return self._encoder.open_encoder(history_frames)
+        return NativeEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
         assert self._encoder, NO_ENCODER

@@ -92,10 +92,8 @@ class NativeEncoder:
             self._padding[sample] = self._load_padding(contents=PaddingContents(self, sample, self._bits))
         return self._padding[sample]
 
-    def open_encoder(self, history_frames: int) -> NativeEncoderState:
-        return NativeEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
-
     def encode_chunk(self, states: Sequence[NativeEncoderState], mel: Floats, final_frames: int) -> None:
+        """Encode the next chunks of some streams (see `harken.contract.Backend.encode_chunk`)."""
         chunks = [state.next_chunk(frames) for state, frames in zip(states, mel, strict=True)]
         for chunk in chunks:
             self._encode(*chunk)

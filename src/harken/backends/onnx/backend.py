@@ -14,7 +14,7 @@ from harken.checkpoints import Weights
 from harken.checkpoints.alignment_heads import KeptHeads
 from harken.compiled_library import usable_processors
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.types import Dims
+from harken.types import FRAMES_PER_POSITION, Dims
 
 
 class OnnxBackend:
@@ -102,7 +102,7 @@ class OnnxBackend:
 
     def open_encoder(self, history_frames: int) -> OnnxEncoderState:
         assert self.dims.has_encoder, NO_ENCODER
-        return self._encoder.open_encoder(history_frames)
+        return OnnxEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
 
     def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
         self._encoder.encode_chunk(own_states(states, OnnxEncoderState), mel, final_frames)

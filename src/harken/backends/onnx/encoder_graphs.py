@@ -42,10 +42,8 @@ class EncoderGraphs:
             self._run("cross_kv", {"encoder_output": encoder_output[window]}, outputs)
         return cross_kv
 
-    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
-        return OnnxEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
-
     def encode_chunk(self, states: Sequence[OnnxEncoderState], mel: Floats, final_frames: int) -> None:
+        """Encode the next chunks of some streams (see `harken.contract.Backend.encode_chunk`)."""
         inputs, outputs = OnnxEncoderState.chunk_inputs(states, mel)
         self._run("streaming_encoder", inputs, outputs)
         encoder_output = outputs["encoder_output"]
