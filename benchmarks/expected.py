@@ -71,7 +71,7 @@ def load(name: str, args: Args, precision: str) -> tuple[Backend, float]:
     from harken.backends.native import NativeBackend
 
     dims = make_dims(name)
-    backend = NativeBackend(dims, draw_weights(dims), "random", precision=precision, threads=args.threads)
+    backend = NativeBackend(dims, draw_weights(dims), precision=precision, threads=args.threads)
     return backend, 1000 * min(timed(lambda: encode(backend, 1, args)) for _ in range(3))
 
 

@@ -109,7 +109,7 @@ def make_engines(dims: Dims, args: Args) -> Iterator[Engine]:
     if "drafts" in args.engine:
         few = replace(dims, n_text_layer=n_layers)
         for share in args.disturbance:
-            assistant = TorchBackend(few, assistant_weights(weights, few, share), shares_encoder=True, **make)
+            assistant = TorchBackend(few.without_encoder(), assistant_weights(weights, few, share), **make)
             yield harken_engine(f"harken, drafts by {n_layers} layers, {share:g} off", captured, assistant)
     peers = [name for name in args.engine if name.startswith("transformers")]
     if peers and not importable("transformers"):

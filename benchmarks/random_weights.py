@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from harken.checkpoints import Weights
     from harken.types import Dims
 
 # n_mels, encoder and decoder width, heads, encoder layers, decoder layers, vocabulary
@@ -36,10 +35,12 @@ N_DRAWN = 1_000_003
 """Random numbers that are drawn, and repeated in each matrix from another one on: a prime, so no two rows are equal."""
 
 
-def draw_weights(dims: Dims) -> Mapping[str, NDArray[Any]]:
+def draw_weights(dims: Dims) -> Weights:
     """Return random weights that keep activations near one, in half precision as published weights are."""
     import numpy as np
 
+    from harken.checkpoints import Weights
+    from harken.checkpoints.model_files import LazyTensor
     from harken.checkpoints.weight_shapes import expected_shapes
 
     drawn = np.random.default_rng(0).standard_normal(N_DRAWN, np.float32)
@@ -49,4 +50,8 @@ def draw_weights(dims: Dims) -> Mapping[str, NDArray[Any]]:
         weights[name] = np.resize(np.roll(values[0.02 if len(shape) > 1 else 0.1], 7919 * number), shape)
         if name.endswith(("ln.weight", "ln_post.weight")):
             weights[name] += np.float16(1)
-    return weights
+    tensors = {
+        name: LazyTensor(array.shape, "float16", lambda array=array: array)  # type: ignore[misc]
+        for name, array in weights.items()
+    }
+    return Weights(Path("random"), tensors, files=())

@@ -111,7 +111,7 @@ def load(name: str, args: Args) -> Backend:
         stop(f"--backend {name}: allowed with --dims are native and torch")
     from harken.backends.native import NativeBackend
 
-    return NativeBackend(dims, draw_weights(dims), "random", **options | {"precision": "int8"})
+    return NativeBackend(dims, draw_weights(dims), **options | {"precision": "int8"})
 
 
 def encode(backend: Backend, n_windows: int, args: Args, clip_s: float | None = None) -> Any:

@@ -453,9 +453,12 @@ def graph_names(weights: Arrays, side: str) -> Iterator[tuple[str, Array, str]]:
 
 
 def write_onnx(
-    directory: Path, dims: Dims, weights: Arrays, *, quantised: bool = False, external: bool = False
+    directory: Path, dims: Dims, weights: Arrays, *, bits: int | None = None, external: bool = False
 ) -> Path:
-    """Write what of the graphs of torch.onnx matters: matrices transposed and nameless, the rest with its name."""
+    """Write what of the graphs of torch.onnx matters: matrices transposed and nameless, the rest with its name.
+
+    Matrices may have 8 bits, as `onnxruntime.quantization` writes them, or 4, those of the operation `MatMulNBits`.
+    """
     import onnx
     from onnx import helper, numpy_helper
 
@@ -465,16 +468,27 @@ def write_onnx(
         stored: dict[str, Array] = {}
         nodes = []
         for number, (name, values, operation) in enumerate(graph_names(weights, side)):
-            label = name
-            if operation == "MatMul":
+            label, inputs, sizes = name, [], {}
+            if operation == "MatMul" and bits == 4:
+                operation, label, inputs = "MatMulNBits", f"onnx::MatMul_{number}_Q4", [f"{number}_scales"]
+                sizes = {"N": len(values), "K": values.shape[1], "bits": 4, "block_size": 32}
+                blocks = values.reshape(len(values), -1, 32).astype(np.float32)
+                scales = np.abs(blocks).max(axis=2, keepdims=True) / 7
+                codes = (np.rint(blocks / scales) + 8).astype(np.uint8)
+                stored[inputs[0]], values = scales.ravel(), codes[..., ::2] | codes[..., 1::2] << 4
+            elif operation == "MatMul":
                 label, values = f"onnx::MatMul_{number}", np.ascontiguousarray(values.T)
-            if operation == "MatMul" and quantised:
+            if operation == "MatMul" and bits == 8:
                 scale = np.float32(np.abs(values).max() / 127)
                 stored |= {f"{label}_scale": scale[...], f"{label}_zero_point": np.int8(0)[...]}
                 label, values = f"{label}_quantized", np.rint(values / scale).astype(np.int8)
             stored[label] = values
             path = "/".join(name.rpartition(".")[0].replace("layers.", "layers#").split(".")).replace("#", ".")
-            nodes.append(helper.make_node(operation, ["x", label], [f"y{number}"], f"/{path}/{operation}"))
+            nodes.append(
+                helper.make_node(
+                    operation, ["x", label, *inputs], [f"y{number}"], f"/{path}/{operation}", **sizes
+                )
+            )
         initializers = [numpy_helper.from_array(values, name) for name, values in stored.items()]
         model = helper.make_model(helper.make_graph(nodes, side, [], [], initializers))
         onnx.save(
@@ -562,7 +576,7 @@ FORMATS: dict[str, Callable[[Path, Dims, Arrays], Path]] = {
     "mlx": write_mlx,
     "onnx": write_onnx,
     "onnx-external": partial(write_onnx, external=True),
-    "onnx-int8": partial(write_onnx, quantised=True),
+    "onnx-int8": partial(write_onnx, bits=8),
     "openvino": write_openvino,
     "openvino-int8": partial(write_openvino, quantised=True),
 }

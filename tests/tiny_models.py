@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,19 +79,34 @@ def make_assistant_weights() -> dict[str, Floats]:
     return {name: (encoder if name.startswith("encoder.") else decoder)[name] for name in encoder}
 
 
+class StoredWeights(dict[str, Floats]):
+    """Weights in memory, of a digest under which what is made of them is stored."""
+
+    factors: Mapping[str, Floats] = {}
+
+    def __init__(
+        self, weights: Mapping[str, Floats], digest: str, check_unchanged: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(weights)
+        self.digest, self.check_unchanged = digest, check_unchanged
+
+
 def make_backend(
     name: str,
     cache: Path,
     weights: Mapping[str, Floats] | None = None,
     *,
     dims: Dims = DIMS,
+    shares_encoder: bool = False,
     digest: str = "",
+    check_unchanged: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> Backend:
     """Build one of `BACKENDS` for the tiny model or other weights; graphs are stored under `cache`."""
     kind, _, precision = name.partition("-")
     digest = digest or ("tiny" if weights is None else f"assistant-{dims.n_text_layer}")
-    weights = make_weights(dims=dims) if weights is None else weights
+    weights = StoredWeights(make_weights(dims=dims) if weights is None else weights, digest, check_unchanged)
+    dims = dims.without_encoder() if shares_encoder else dims
     match kind:
         case "numpy":
             return NumpyBackend(dims, weights, **options)
@@ -99,12 +114,12 @@ def make_backend(
             pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
             from harken.backends.onnx import OnnxBackend
 
-            return OnnxBackend(dims, weights, digest, precision=precision, threads=1, cache=cache, **options)
+            return OnnxBackend(dims, weights, precision=precision, threads=1, cache=cache, **options)
         case "native":
             from harken.backends.native import NativeBackend
 
             options = {"threads": 1, **options}
-            return NativeBackend(dims, weights, digest, precision=precision, cache=cache, **options)
+            return NativeBackend(dims, weights, precision=precision, cache=cache, **options)
         case _:
             return make_torch_backend(precision, dims, weights, **options)
 

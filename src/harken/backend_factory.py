@@ -117,46 +117,32 @@ class BackendFactory:
         """
         from harken.backends.loading import reporting_memory
 
-        with reporting_memory(f"loading {checkpoint.path}"):
-            return self._make_backend(checkpoint, precision or self.precision, shares_encoder, vocab_subset)
-
-    def _make_backend(
-        self, checkpoint: Checkpoint, precision: str, shares_encoder: bool, vocab_subset: Ints | None
-    ) -> Backend:
         dims, weights = checkpoint.dims, checkpoint.weights
-        parts: dict[str, Any] = {
-            "alignment_heads": checkpoint.alignment_heads,
-            "word_heads": checkpoint.word_heads,
-            "shares_encoder": shares_encoder,
-            "vocab_subset": vocab_subset,
-        }
-        engine = self._choose_backend(dims)
-        if engine in CPU_ENGINES:
-            from harken.backends.native import NativeBackend
-            from harken.backends.onnx import OnnxBackend
+        if shares_encoder:
+            dims = dims.without_encoder()
+        precision = precision or self.precision
+        parts: dict[str, Any] = {"heads": checkpoint.kept_heads, "vocab_subset": vocab_subset}
+        engine = self._choose_backend(checkpoint.dims)
+        with reporting_memory(f"loading {checkpoint.path}"):
+            if engine in CPU_ENGINES:
+                from harken.backends.native import NativeBackend
+                from harken.backends.onnx import OnnxBackend
 
-            parts |= {
-                "precision": precision,
-                "threads": self.threads,
-                "cache": self.cache,
-                "check_unchanged": weights.check_unchanged,
-            }
-            if engine == "native":
-                return NativeBackend(dims, weights, weights.digest, factors=weights.factors, **parts)
-            return OnnxBackend(dims, weights, weights.digest, **parts)
-        backend: Backend
-        if engine == "torch":
-            from harken.backends.torch import LSHAttention, TorchBackend
+                kind = NativeBackend if engine == "native" else OnnxBackend
+                return kind(dims, weights, precision=precision, threads=self.threads, cache=self.cache, **parts)
+            backend: Backend
+            if engine == "torch":
+                from harken.backends.torch import LSHAttention, TorchBackend
 
-            if self.attention == "lsh":
-                parts["attention"] = LSHAttention(rounds=self.lsh_rounds, bucket_size=self.lsh_bucket_size)
-            backend = TorchBackend(
-                dims, weights, device=self.device, precision=precision, threads=self.threads, **parts
-            )
-        else:
-            from harken.backends.numpy import NumpyBackend
+                if self.attention == "lsh":
+                    parts["attention"] = LSHAttention(rounds=self.lsh_rounds, bucket_size=self.lsh_bucket_size)
+                backend = TorchBackend(
+                    dims, weights, device=self.device, precision=precision, threads=self.threads, **parts
+                )
+            else:
+                from harken.backends.numpy import NumpyBackend
 
-            backend = NumpyBackend(dims, weights, **parts)
+                backend = NumpyBackend(dims, weights, **parts)
         weights.check_unchanged()
         return backend
 

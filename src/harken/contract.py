@@ -22,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ from harken.types import Dims, WordHead
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Arrays = Mapping[str, NDArray[Any]]
+"""Arrays by their names: weights by those of the original state dict, inputs and outputs of a graph by theirs."""
 TokenRange = tuple[int, int]
 """Half-open range of token ids."""
 

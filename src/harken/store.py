@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import platformdirs
@@ -37,61 +37,62 @@ def default_store_directory() -> Path:
     return Path(os.environ.get("HARKEN_CACHE") or platformdirs.user_cache_dir("harken")) / "graphs"
 
 
-class FileStore:
-    """A directory of large files, by key; it is created when first needed.
+def stored_files(key: str, names: Sequence[str], write: Write, root: Path | None = None) -> Path:
+    """Return the directory of the files of these names under `key`; write them first if one is missing or damaged.
 
-    Where it cannot be written, files go to a temporary directory of this process.
+    Parameters
+    ----------
+    key : str
+    names : sequence of str
+    write : callable
+        Called once, and once more where a disk has no room.
+    root : Path, optional
+        The directory of all keys, created when first needed; by default `default_store_directory`. Where it cannot be
+        written, files go to a temporary directory of this process.
+
+    Raises
+    ------
+    OutputError
+        If they have to be written and cannot be written anywhere.
     """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def get_or_write(self, key: str, names: Sequence[str], prepare: Callable[[], Write]) -> Path:
-        """Return the directory of the files of these names under `key`; write them first if one is missing or damaged.
-
-        `prepare` is called at most once, and what it returns once more where a disk has no room.
-
-        Raises
-        ------
-        OutputError
-            If they have to be written and cannot be written anywhere.
-        """
-        directory = self._root / key
-        with suppress(OSError):  # there are none, or they cannot be written
-            os.utime(directory / CHECKSUM_FILE)  # before they are read: nobody shall remove them meanwhile
-        if is_intact(directory, names):
-            return directory
-        remove_abandoned(self._root)
-        _remove_unused(self._root)
-        write = prepare()
-        reasons = []
-        for make_root in (self._make_root, _make_temporary_root):
-            try:
-                return _publish(write, names, make_root() / key)
-            except HarkenError:
-                raise
-            except OSError as error:
-                reasons.append(error.strerror or str(error))
-        raise OutputError(
-            f"{self._root}: cannot keep the built graphs ({reasons[0]}), nor can the folder of temporary files "
-            f"({reasons[1]}); set HARKEN_CACHE to a folder with room"
-        )
-
-    def get_text(self, key: str, compute: Callable[[], str]) -> str:
-        """Return a text that was computed once; where nothing can be stored, once in each call."""
-        text = cache(compute)
-
-        def write(folder: Path) -> None:
-            (folder / TEXT_FILE).write_text(text())
-
+    root = root or default_store_directory()
+    directory = root / key
+    with suppress(OSError):  # there are none, or they cannot be written
+        os.utime(directory / CHECKSUM_FILE)  # before they are read: nobody shall remove them meanwhile
+    if is_intact(directory, names):
+        return directory
+    remove_abandoned(root)
+    _remove_unused(root)
+    reasons = []
+    for make_root in (partial(_make_root, root), _make_temporary_root):
         try:
-            return (self.get_or_write(key, (TEXT_FILE,), lambda: write) / TEXT_FILE).read_text()
-        except OutputError:
-            return text()
+            return _publish(write, names, make_root() / key)
+        except HarkenError:
+            raise
+        except OSError as error:
+            reasons.append(error.strerror or str(error))
+    raise OutputError(
+        f"{root}: cannot keep the built graphs ({reasons[0]}), nor can the folder of temporary files "
+        f"({reasons[1]}); set HARKEN_CACHE to a folder with room"
+    )
 
-    def _make_root(self) -> Path:
-        self._root.mkdir(parents=True, exist_ok=True)
-        return self._root
+
+def stored_text(key: str, compute: Callable[[], str], root: Path | None = None) -> str:
+    """Return a text that was computed once; where nothing can be stored, once in each call."""
+    text = cache(compute)
+
+    def write(folder: Path) -> None:
+        (folder / TEXT_FILE).write_text(text())
+
+    try:
+        return (stored_files(key, (TEXT_FILE,), write, root) / TEXT_FILE).read_text()
+    except OutputError:
+        return text()
+
+
+def _make_root(root: Path) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    return root
 
 
 def _remove_unused(root: Path) -> None:

@@ -8,7 +8,7 @@
 
 #define WITHOUT_HALF_INSTRUCTIONS /* so simd.h is here as on the oldest processor */
 #define WITHOUT_FMA_INSTRUCTIONS
-#include "decoder.h"
+#include "internal.h"
 #include "simd.h"
 
 enum { LAYERS = 2, HEADS = 3, STATE = 192, VOCABULARY = 333, CONTEXT = 64, POSITIONS = 1100, SHORT = 37 };

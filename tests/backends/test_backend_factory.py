@@ -23,12 +23,13 @@ from harken.backends.native import NativeBackend
 from harken.checkpoints import Checkpoint, encoder_digest, open_checkpoint
 from harken.contract import Backend
 from harken.decoding import SpeculativeDecoder
+from harken.decoding.speculation import DraftContext
 from harken.errors import BackendUnavailable, CheckpointError, CheckpointNotFound, HarkenError, OptionError
 from harken.text import Tokenizer
 from harken.text.vocabulary import bytes_to_unicode
 from harken.types import Dims
 from real_models import model_path
-from tiny_models import TOKENIZER
+from tiny_models import TOKENIZER, StoredWeights
 
 BIG = replace(files.TINY, n_vocab=TOKENIZER.n_vocab, n_text_layer=12)
 SMALL = replace(BIG, n_text_layer=3)
@@ -260,7 +261,7 @@ def test_model_whose_heads_do_not_fit_is_refused_with_the_extra_that_takes_it(
     change: dict[str, int],
 ) -> None:
     with pytest.raises(OptionError) as caught:
-        NativeBackend(replace(FITTING, **change), {}, "digest")
+        NativeBackend(replace(FITTING, **change), StoredWeights({}, "digest"))
     assert re.search(r"backend='onnx' \(pip install '\.\[onnx\]'.*heads of a multiple of 16", str(caught.value))
     assert ", ".join(f"{name}={value}" for name, value in change.items()) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -350,6 +351,25 @@ def test_assistant_that_does_not_fit_reuses_the_features_of_a_native_model(
     )
     assert kind(assistant)[0] == "onnx"
     check_draft(model, assistant)
+
+
+def test_windows_that_an_assistant_cannot_join_are_drafted_for_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dims = replace(FITTING, n_mels=80, n_audio_ctx=1500, n_text_ctx=64)
+    narrow = write(tmp_path / "narrow", replace(dims, n_audio_layer=0, n_text_head=8), encoder=False)
+    recognizer = harken.load(write(tmp_path / "model", dims), assistant=narrow, threads=1)
+    backends = recognizer.backend, recognizer.speculator.assistant.backend
+    assert [kind(backend)[0] for backend in backends] == ["native", "onnx"]
+    joined: list[int] = []
+    monkeypatch.setattr(
+        DraftContext, "join", classmethod(lambda cls, contexts: joined.append(len(contexts)) or contexts[0])
+    )
+    noise = [np.random.default_rng(0).standard_normal(16_000 * seconds, np.float32) for seconds in (3, 9, 20)]
+    options = {"vad": False, "fill_gaps": False, "batch_size": 4, "temperatures": (0.0,), "timestamps": False}
+    for recording in recognizer.transcribe_many(noise, **options):
+        recording.result()
+    assert {*joined} == {1}
 
 
 def check_draft(model: Backend, assistant: Backend) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,6 @@ import pytest
 from harken import compiled_library
 from harken.audio import log_mel, mel
 from harken.audio.vad import CHUNK_SAMPLES, SpeechDetector
-from harken.backends import native
 from harken.backends.native import library as native_library
 from harken.compiled_library import ABI_VERSION, library_path, load_library
 from harken.errors import BackendUnavailable, OptionError
@@ -37,16 +35,6 @@ def test_missing_library_is_named_or_the_reason_that_the_installation_left(libra
     refuse(r"was not built: there is no .*_harken\.so")
     library.with_name("_not_built.txt").write_text("there is no compiler\n")
     refuse(r"was not built: there is no compiler$")
-
-
-@pytest.mark.parametrize(
-    ("platform", "name"), [("linux", "_harken.so"), ("darwin", "_harken.dylib"), ("win32", "_harken.dll")]
-)
-def test_library_lies_beside_the_modules_of_the_native_backend(
-    monkeypatch: pytest.MonkeyPatch, platform: str, name: str
-) -> None:
-    monkeypatch.setattr(sys, "platform", platform)
-    assert library_path() == Path(native.__file__).parent / name
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ import os, signal, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, {str(TESTS)!r})
 from harken.backends.onnx import OnnxBackend, graph_loader
-from tiny_models import DIMS, make_weights
+from tiny_models import DIMS, StoredWeights, make_weights
 
 first = threading.Lock()
 
@@ -98,7 +98,7 @@ def send():
 
 graph_loader.OnnxRuntimeGraph = graph_loader.OpenVinoGraph = compile_for_long
 try:
-    OnnxBackend(DIMS, make_weights(), "digest", precision="fp32", threads=1, cache=Path(sys.argv[1]))
+    OnnxBackend(DIMS, StoredWeights(make_weights(), "digest"), precision="fp32", threads=1, cache=Path(sys.argv[1]))
 except KeyboardInterrupt:
     print(time.monotonic() - sent, flush=True)
     os._exit(0)

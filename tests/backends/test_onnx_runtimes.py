@@ -25,7 +25,7 @@ from harken.backends.onnx.runtimes import (
 )
 from harken.contract import Backend
 from harken.errors import BackendUnavailable, OptionError, OutOfMemory
-from tiny_models import DIMS, make_mel, make_weights
+from tiny_models import DIMS, StoredWeights, make_mel, make_weights
 
 # --- plans -------------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ def openvino(processor: Any, monkeypatch: pytest.MonkeyPatch) -> type[WithoutBfl
 
 
 def open_onnx(cache: Path, precision: str) -> OnnxBackend:
-    return OnnxBackend(DIMS, make_weights(), "tiny", precision=precision, threads=1, cache=cache)
+    return OnnxBackend(DIMS, StoredWeights(make_weights(), "tiny"), precision=precision, threads=1, cache=cache)
 
 
 @pytest.mark.parametrize("precision", ["auto", "int4"])

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from harken.errors import OutputError
-from harken.store import CHECKSUM_FILE, FileStore, Write, default_store_directory, is_intact
+from harken.store import CHECKSUM_FILE, Write, default_store_directory, is_intact, stored_files, stored_text
 
 FILES = ("small", "large")
 ALL_FILES = {*FILES, CHECKSUM_FILE}
 LARGE_BYTES = 48_000
 
 
-def prepare(value: int = 1) -> Write:
+def write_value(value: int) -> Write:
     """Return a function that writes a small and a large file."""
 
     def write(folder: Path) -> None:
@@ -34,12 +34,15 @@ def prepare(value: int = 1) -> Write:
     return write
 
 
-def must_not_write() -> Write:
+write_one = write_value(1)
+
+
+def must_not_write(folder: Path) -> None:
     raise AssertionError("written again")
 
 
-def get(root: Path, key: str = "key", make: Callable[[], Write] = prepare) -> Path:
-    return FileStore(root).get_or_write(key, FILES, make)
+def get(root: Path, key: str = "key", write: Write = write_one) -> Path:
+    return stored_files(key, FILES, write, root)
 
 
 def value_in(folder: Path) -> int:
@@ -72,9 +75,9 @@ def test_files_are_stored_once_without_leftovers(root: Path) -> None:
     path = get(root)
     assert path == root / "key"
     assert (value_in(path), names(root), names(path)) == (1, {"key"}, ALL_FILES)
-    assert get(root, make=must_not_write) == path
-    assert value_in(get(root, "other", lambda: prepare(2))) == 2
-    assert value_in(get(root, make=must_not_write)) == 1
+    assert get(root, write=must_not_write) == path
+    assert value_in(get(root, "other", write_value(2))) == 2
+    assert value_in(get(root, write=must_not_write)) == 1
 
 
 def flip(path: Path) -> None:
@@ -100,9 +103,9 @@ def test_damaged_files_are_written_again(root: Path) -> None:
     for value, (name, damage) in enumerate(DAMAGE.items(), 2):
         damage(get(root))
         assert not is_intact(root / "key", FILES), name
-        assert value_in(get(root, make=lambda value=value: prepare(value))) == value, name
+        assert value_in(get(root, write=write_value(value))) == value, name
         assert (names(root), names(root / "key")) == ({"key"}, ALL_FILES), name
-        get(root, make=must_not_write)
+        get(root, write=must_not_write)
 
 
 @pytest.fixture
@@ -125,10 +128,10 @@ def test_a_text_is_computed_once_and_again_where_nothing_can_be_stored(
     root: Path, unwritable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [f"computed {times}" for times in range(9, 0, -1)]
-    assert [FileStore(root).get_text("key", texts.pop) for _ in range(2)] == ["computed 1"] * 2
+    assert [stored_text("key", texts.pop, root) for _ in range(2)] == ["computed 1"] * 2
     monkeypatch.setattr(tempfile, "tempdir", str(unwritable))
-    assert FileStore(root).get_text("key", texts.pop) == "computed 1"
-    assert FileStore(unwritable).get_text("key", texts.pop) == "computed 2"
+    assert stored_text("key", texts.pop, root) == "computed 1"
+    assert stored_text("key", texts.pop, unwritable) == "computed 2"
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -157,7 +160,7 @@ def test_full_disk_is_reported_with_the_way_out(root: Path, temporary: Path, cod
 
     message = r"graphs: .*\(reason of the system\).*temporary files \(reason of the system\).*HARKEN_CACHE"
     with pytest.raises(OutputError, match=message) as error:
-        get(root, make=lambda: fail)
+        get(root, write=fail)
     assert str(root) in str(error.value)
     files = [path for place in (root, temporary) for path in place.rglob("*") if path.is_file()]
     assert [path for path in files if path.suffix != ".part"] == []
@@ -165,12 +168,12 @@ def test_full_disk_is_reported_with_the_way_out(root: Path, temporary: Path, cod
 
 def test_files_that_do_not_fit_are_whole_in_the_temporary_directory(root: Path, temporary: Path) -> None:
     def write(folder: Path) -> None:
-        prepare()(folder)
+        write_one(folder)
         if folder.is_relative_to(root):
             os.truncate(folder / "large", LARGE_BYTES // 2)
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    path = get(root, make=lambda: write)
+    path = get(root, write=write)
     assert path.is_relative_to(temporary)
     assert value_in(path) == 1
     assert names(root) == set()
@@ -206,7 +209,7 @@ def test_files_are_not_removed_as_unused_while_a_process_reads_them(
         return whole
 
     monkeypatch.setattr("harken.store.is_intact", read_slowly)
-    assert value_in(get(root, make=must_not_write)) == 1
+    assert value_in(get(root, write=must_not_write)) == 1
 
 
 def test_default_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -233,5 +236,5 @@ def test_processes_write_the_same_files_at_once(root: Path) -> None:
 
 def get_at_once(root: Path, barrier: Any, results: Any) -> None:
     barrier.wait(60)
-    path = get(root, make=lambda: prepare(3))
+    path = get(root, write=write_value(3))
     results.put((str(path), value_in(path)))

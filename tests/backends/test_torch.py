@@ -268,7 +268,7 @@ def test_read_only_half_precision_weights_are_loaded() -> None:
 @pytest.mark.parametrize(("main_precision", "precision"), [("fp32", "bf16"), ("bf16", "fp32")])
 def test_assistant_may_have_another_precision(main_precision: str, precision: str) -> None:
     main = make_torch_backend(main_precision, DIMS, make_weights())
-    assistant = make_torch_backend(precision, DIMS, make_assistant_weights(), shares_encoder=True)
+    assistant = make_torch_backend(precision, DIMS.without_encoder(), make_assistant_weights())
     session = assistant.open_session(
         assistant.reuse_encoder_output(main.encode(make_mel())), [1], DIMS.n_text_ctx
     )

@@ -14,8 +14,8 @@ import harken
 from checkpoint_files import write_peft
 from harken.audio import mel_filters
 from harken.checkpoints import Checkpoint, open_checkpoint, with_adapters
-from harken.checkpoints.checkpoint import EMBEDDING
 from harken.checkpoints.convert import TARGETS, convert
+from harken.checkpoints.weight_names import EMBEDDING
 from harken.errors import CheckpointError, OptionError
 from harken.text import Tokenizer
 from harken.text.vocabulary import builtin_tokens, bytes_to_unicode, merges_of

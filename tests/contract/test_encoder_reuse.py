@@ -57,7 +57,7 @@ def test_reused_output_gives_the_logits_of_the_same_encoder(assistant: BackendPa
     np.testing.assert_allclose(shared, own, atol=assistant.tolerance * own.std(), rtol=0)
 
 
-def test_shares_encoder_reads_no_encoder_of_a_whole_model(
+def test_decoder_alone_reads_no_encoder_of_a_whole_model(
     backends: BackendPair, assistant: BackendPair, tmp_path: Path
 ) -> None:
     """Its features may be those of a decoder, and a model may reuse its own."""

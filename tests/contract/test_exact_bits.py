@@ -304,7 +304,8 @@ def test_session_is_collected_without_waiting_for_a_call_of_another_thread(
             thread.submit(sessions.clear).result(timeout=60)
         assert not closed
 
-    decoder.call(collect_elsewhere)
+    with decoder._lock:
+        collect_elsewhere()
     session = backend.open_session(features, [0], CAPACITY)
     assert len(closed) == 1
     del session

@@ -130,23 +130,6 @@ def test_missing_ranges_and_bonuses_are_refused(make_logits: MakeLogits) -> None
         logits.bias([{}])
 
 
-def test_preference_depends_on_what_was_suppressed_before_it_only(make_logits: MakeLogits) -> None:
-    for suppress, argument in (("suppress_tokens", np.array([1, 2])), ("suppress_ranges", [[(1, 3)]])):
-        logits = make_logits(np.array([[2, 1.9, 1.9, -9]], np.float32))
-        logits.prefer_timestamps(1)
-        getattr(logits, suppress)(argument)
-        np.testing.assert_array_equal(values(logits), [[-INF, -INF, -INF, -9]])
-
-
-@pytest.mark.parametrize("make_logits", ["native"], indirect=True)
-@pytest.mark.parametrize("token", [-1, 9])
-def test_token_outside_of_the_vocabulary_is_refused(make_logits: MakeLogits, token: int) -> None:
-    logits = make_logits(np.zeros((1, 9), np.float32))
-    logits.suppress_tokens(np.array([3, token]))
-    with pytest.raises(IndexError, match="not all ids"):
-        logits.top(1)
-
-
 def test_logits_without_positions(make_logits: MakeLogits) -> None:
     logits = make_logits(np.empty((0, 9), np.float32))
     logits.suppress_ranges([])

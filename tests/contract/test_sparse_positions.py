@@ -76,13 +76,13 @@ def test_a_window_with_its_own_padding_frozen_is_that_window(
     all_positions = SparsePositions(ENCODED, tuple(range(WINDOW)), WINDOW)
     frozen = reference_backend.encode(mel[:, :, : 2 * ENCODED], all_positions)
     whole = reference_backend.encode(mel)
-    np.testing.assert_allclose(frozen.encoder_output, whole.encoder_output, atol=1e-5)
+    np.testing.assert_allclose(frozen.windows, whole.windows, atol=1e-5)
 
 
 def test_a_position_in_place_of_equal_ones_changes_nothing(reference_backend: NumpyBackend) -> None:
     """Where keys and values are equal, attention to one that counts three times is attention to three."""
-    output = reference_backend.encoder_output(reference_backend.encode(make_mel()[:1]))[:, : ENCODED + 1]
-    once = NumpyFeatures(output, [ENCODED + 1], SparsePositions(ENCODED, (ENCODED,), ENCODED + 3))
-    thrice = NumpyFeatures(np.pad(output, ((0, 0), (0, 2), (0, 0)), "edge"), [ENCODED + 3])
+    output = reference_backend.encode(make_mel()[:1]).windows[0][: ENCODED + 1]
+    once = NumpyFeatures([output], SparsePositions(ENCODED, (ENCODED,), ENCODED + 3))
+    thrice = NumpyFeatures([np.pad(output, ((0, 2), (0, 0)), "edge")])
     one, other = (decode(reference_backend, features) for features in (once, thrice))
     np.testing.assert_allclose(one, other, atol=1e-4)

@@ -130,7 +130,7 @@ def encode_chunks(backend: NumpyBackend, history_frames: int, *chunks: tuple[int
         first = 2 * state.final_positions
         behind = first + frames + (first + frames < WHOLE)
         backend.encode_chunk([state], mel[:, :, first:behind], final_frames)
-    return backend.stream_features([state]).encoder_output[0]
+    return backend.stream_features([state]).windows[0]
 
 
 @pytest.mark.parametrize(

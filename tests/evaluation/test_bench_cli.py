@@ -29,7 +29,7 @@ def use_texts(cli: CliRunner) -> None:
 
 def speculative_recognizer() -> Recognizer:
     """Return a random model with an assistant of the same weights, which shares its encoder."""
-    backend = NumpyBackend(DIMS.without_encoder(), make_weights(), shares_encoder=True)
+    backend = NumpyBackend(DIMS.without_encoder(), make_weights())
     assistant = Assistant(backend=backend, shares_encoder=True)
     # With a clock that stands still speculative_recognizer costs nothing.
     speculative = SpeculativeDecoder(float, assistant=assistant)

@@ -80,7 +80,7 @@ class RecordingBackend(NumpyBackend):
         super().encode_chunk(states, mel, final_frames)
 
     def stream_features(self, states) -> NumpyFeatures:
-        return NumpyFeatures.from_windows(
+        return NumpyFeatures(
             [np.zeros((state.positions, self.dims.n_audio_state), np.float32) for state in states]
         )
 

@@ -338,7 +338,7 @@ def test_exported_assistant_computes_the_trained_logprobs_on_the_cpu_engine(tmp_
 
     def engine(source) -> OnnxBackend:
         weights, cache = source.weights, tmp_path / "cache"
-        return OnnxBackend(source.dims, weights, weights.digest, precision="fp32", threads=1, cache=cache)
+        return OnnxBackend(source.dims, weights, precision="fp32", threads=1, cache=cache)
 
     mel = make_mel(1)
     main, assistant = engine(model), engine(checkpoint)

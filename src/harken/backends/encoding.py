@@ -1,12 +1,11 @@
-"""Parts that backends share: checks of callers, the state of a stream, and encoding by the CPU engines."""
+"""Parts that backends share: checks of callers, rows of greedy decoding, and the state of a stream."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -109,6 +108,22 @@ def with_room(buffer: Floats, kept: int, needed: int) -> Floats:
     return larger
 
 
+class EncodedWindows:
+    """Features of a CPU engine, whose encoder output a decoder of either can reuse.
+
+    Attributes
+    ----------
+    sparse_positions : SparsePositions or None
+        Those of all windows.
+    """
+
+    sparse_positions: SparsePositions | None
+
+    def outputs(self) -> list[Floats]:
+        """Return the encoder's output for each window, shape (positions, n_audio_state)."""
+        raise NotImplementedError
+
+
 def stack_padded(arrays: Sequence[Floats]) -> Floats:
     """Stack arrays of some positions each, along the last axis but one, of which zeros follow the shorter ones."""
     longest = max(array.shape[-2] for array in arrays)
@@ -118,91 +133,3 @@ def stack_padded(arrays: Sequence[Floats]) -> Floats:
             for array in arrays
         ]
     )
-
-
-class EncodedWindows:
-    """The encoder's output for some windows, which any decoder of a CPU engine can reuse.
-
-    Parameters
-    ----------
-    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
-    lengths : sequence of int, or None
-        Number of positions of each window, where they differ; after them the array holds any finite values.
-    sparse_positions : SparsePositions, optional
-        Those of all windows.
-    """
-
-    def __init__(
-        self,
-        encoder_output: Floats,
-        lengths: Sequence[int] | None = None,
-        sparse_positions: SparsePositions | None = None,
-    ) -> None:
-        self.encoder_output, self.lengths = encoder_output, lengths
-        self.sparse_positions = sparse_positions
-
-    @property
-    def n_windows(self) -> int:
-        return len(self.encoder_output)
-
-    @property
-    def positions(self) -> int:
-        return int(self.encoder_output.shape[1])
-
-
-class Encoder(Protocol):
-    """An encoder of windows and of streams."""
-
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
-        """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
-        ...
-
-    def open_encoder(self, history_frames: int) -> StreamingEncoderState:
-        """Open the encoder of a stream."""
-        ...
-
-    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        """Encode the next chunks of some streams (see `harken.contract.Backend.encode_chunk`)."""
-        ...
-
-
-F = TypeVar("F", bound=EncodedWindows)
-
-
-class EncodingBackend(ABC, Generic[F]):
-    """The methods of `harken.contract.Backend` before the decoder, for a decoder with features of type F."""
-
-    dims: Dims
-    _encoder: Encoder | None
-    """None if the backend has a decoder only."""
-
-    @abstractmethod
-    def _project(
-        self,
-        encoder_output: Floats,
-        lengths: Sequence[int] | None = None,
-        positions: SparsePositions | None = None,
-    ) -> F:
-        """Make features: project the encoder's output to the keys and values of the cross-attention."""
-
-    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> F:
-        return self._project(self._own_encoder.encode(mel, positions), positions=positions)
-
-    def encoder_output(self, features: Features) -> Floats:
-        return own_features(features, EncodedWindows).encoder_output
-
-    def reuse_encoder_output(self, features: Features) -> F:
-        encoded = own_features(features, EncodedWindows)
-        return self._project(encoded.encoder_output, encoded.lengths, encoded.sparse_positions)
-
-    def open_encoder(self, history_frames: int) -> StreamingEncoderState:
-        return self._own_encoder.open_encoder(history_frames)
-
-    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        self._own_encoder.encode_chunk(states, mel, final_frames)
-
-    @property
-    def _own_encoder(self) -> Encoder:
-        encoder = self._encoder if self.dims.has_encoder else None
-        assert encoder, NO_ENCODER
-        return encoder

@@ -23,15 +23,10 @@ class HostLogits:
     """
 
     def __init__(self, values: Floats, token_ids: Ints | None = None) -> None:
-        self._values, self._token_ids = values, token_ids
-
-    @property
-    def values(self) -> Floats:
-        """Logits, shape (P, columns)."""
-        return self._values
+        self.values, self._token_ids = values, token_ids
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values)
 
     def select_positions(self, positions: Sequence[int]) -> HostLogits:
         return HostLogits(self.values[list(positions)], self._token_ids)

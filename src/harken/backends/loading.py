@@ -7,9 +7,8 @@ threads whatever happens.
 
 from __future__ import annotations
 
-import atexit
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import contextmanager
 from functools import partial
@@ -19,19 +18,18 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harken.checkpoints.model_files import DerivedWeights
+from harken.contract import Arrays
 from harken.errors import HarkenError, OutOfMemory
 
 POLL_S = 0.1
 """Longest wait at once: on Windows a wait without an end is not interrupted by Ctrl-C."""
-
-Weights = Mapping[str, NDArray[Any]]
 
 
 class Abandoned(Exception):
     """Loading ends here, as nobody waits for it any more."""
 
 
-def load_parts(weights: Weights, *load: Callable[[Weights], Any]) -> list[Any]:
+def load_parts(weights: Arrays, *load: Callable[[Arrays], Any]) -> list[Any]:
     """Load parts of a model at the same time, each in a thread; return them in order.
 
     If one fails, or a signal interrupts the waiting, the others are abandoned: they end where they next read a weight.
@@ -75,28 +73,16 @@ def load_parts(weights: Weights, *load: Callable[[Weights], Any]) -> list[Any]:
 
 
 def _start(function: Callable[[], Any], future: Future[Any]) -> None:
-    """Call a function in a thread that nobody has to wait for."""
+    """Call a function in a thread."""
 
     def run() -> None:
         try:
             future.set_result(function())
         except BaseException as error:
             future.set_exception(error)
-        finally:
-            atexit.unregister(finish)
 
-    def finish() -> None:
-        if thread.is_alive():  # a signal can come before it was started
-            thread.join()
-
-    thread = Thread(target=run, name="harken-loading", daemon=True)
-    atexit.register(finish)
-    try:
-        with reporting_memory("a thread that loads the model"):
-            thread.start()
-    except OutOfMemory:
-        atexit.unregister(finish)
-        raise
+    with reporting_memory("a thread that loads the model"):
+        Thread(target=run, name="harken-loading").start()
 
 
 _SIGNS = re.compile(

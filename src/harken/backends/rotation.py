@@ -15,7 +15,7 @@ for rotating before quantising.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.checkpoints.model_files import DerivedWeights
-from harken.contract import Floats
+from harken.contract import Arrays, Floats
 from harken.types import Dims
 
 LM_HEAD = "decoder.head"
@@ -61,12 +61,12 @@ class RotatedWeights(DerivedWeights):
 
     def __init__(
         self,
-        weights: Mapping[str, NDArray[Any]],
+        weights: Arrays,
         dims: Dims,
         part: str = "decoder",
         *,
         rotates: bool = True,
-        factors: Mapping[str, NDArray[Any]] | None = None,
+        factors: Arrays | None = None,
     ) -> None:
         self._weights, self._factors = weights, factors or {}
         self._state = dims.n_text_state if part == "decoder" else dims.n_audio_state

@@ -24,7 +24,7 @@ from harken.checkpoints.checkpoint import (
     shares_encoder,
 )
 from harken.checkpoints.hub import SHORT_NAMES, check_model_name, resolve_model
-from harken.checkpoints.model_files import read_object, reading
+from harken.checkpoints.model_files import read_object, reading, zip_members
 from harken.checkpoints.torch_file import TorchFile
 from harken.errors import CheckpointError, CheckpointNotFound
 
@@ -157,7 +157,7 @@ def _detect_format(path: Path) -> Format:
     if head[1:4] == b"\0\0\0" and b"Spec\0" in head[:64]:
         return "ctranslate2"
     if head[:4] == b"PK\3\4":
-        if all(name.endswith(".npy") for name in torch_file.zip_members(path)):
+        if all(name.endswith(".npy") for name in zip_members(path)):
             return "mlx"
         content = TorchFile(path).content
         return "openai" if isinstance(content, dict) and "model_state_dict" in content else "huggingface"

@@ -33,10 +33,11 @@ from typing import Any
 
 import numpy as np
 
-from harken.checkpoints.checkpoint import EMBEDDING, Checkpoint, Weights, encoder_digest
-from harken.checkpoints.huggingface import OUTPUT, openai_name_of, read_shard
+from harken.checkpoints.checkpoint import Checkpoint, Weights, encoder_digest
+from harken.checkpoints.huggingface import read_shard
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, read_object, watch
 from harken.checkpoints.safetensors import read_metadata, read_tensors, serialize_tensors
+from harken.checkpoints.weight_names import EMBEDDING, OUTPUT, openai_name_of
 from harken.checkpoints.weight_shapes import check_shapes
 from harken.errors import CheckpointError, CheckpointNotFound
 
@@ -62,7 +63,8 @@ _PLAIN_INITS = (None, True, False, "gaussian", "orthogonal", "eva")
 """Values of init_lora_weights with which the model's own weights stay as they are."""
 
 NO_ADAPTER = "none"
-Change = Callable[[Array], Array]
+Change = tuple[str, Callable[[Array], Array]]
+"""The name of a weight, and a function of it."""
 Adapters = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 
@@ -229,21 +231,22 @@ def _finite(file: Path, factor: LazyTensor) -> Array:
     return values
 
 
-def _own_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change], Sequence[WatchedFile]]:
-    """Return the changes of an adapter of harken, by the name of the weight, and its file."""
+def _own_changes(path: Path, checkpoint: Checkpoint) -> tuple[list[Change], list[WatchedFile]]:
+    """Return the changes of an adapter of harken, and its file."""
     file = path / ADAPTER_FILE if os.path.isdir(path) else path
     if not os.path.isfile(file):
         raise CheckpointNotFound(f"{file}: no such adapter")
     watched = watch(file)
     metadata = _metadata_of(file, "adapter", FORMAT, f", or a folder of peft with {PEFT_CONFIG}")
     factors = read_tensors(file)
-    changes: dict[str, Change] = {}
+    changes: list[Change] = []
     for name in sorted({factor.rpartition(".")[0] for factor in factors}):
         if not _ADAPTED.fullmatch(name) or name not in checkpoint.weights:
             raise CheckpointError(
                 f"{file}: changes {name[:80]!r}, allowed are the matrices of the attention of the model's encoder"
             )
-        changes[name] = _low_rank(file, checkpoint, name, factors.get(f"{name}.A"), factors.get(f"{name}.B"))
+        a, b = factors.get(f"{name}.A"), factors.get(f"{name}.B")
+        changes.append((name, _low_rank(file, checkpoint, name, a, b)))
     if (digest := encoder_digest(checkpoint)) != metadata.get("encoder_sha256"):
         raise CheckpointError(
             f"{file}: made for the encoder {str(metadata.get('encoder_sha256'))[:8]}, "
@@ -263,26 +266,17 @@ def _metadata_of(file: Path, kind: str, format: str, others: str = "") -> dict[s
     return metadata
 
 
-def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change], Sequence[WatchedFile]]:
-    """Return the changes of an adapter of peft, by the name of the weight, and its files."""
+def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[list[Change], list[WatchedFile]]:
+    """Return the changes of an adapter of peft, and its files."""
     folder = path if os.path.isdir(path) else path.parent
     candidates = [folder / name for name in _PEFT_FILES if os.path.isfile(folder / name)]
     if not candidates:
         raise CheckpointNotFound(f"{folder}: holds {PEFT_CONFIG}, and none of {', '.join(_PEFT_FILES)}")
     file = path if path in candidates else candidates[0]
     files = [watch(file), watch(folder / PEFT_CONFIG)]
-    config = read_object(folder / PEFT_CONFIG)
-    if (kind := config.get("peft_type")) != "LORA":
-        raise CheckpointError(f'{folder}: an adapter of type {json.dumps(kind)[:80]}, allowed is "LORA"')
-    if refused := [name for name in _UNSUPPORTED if config.get(name)]:
-        raise CheckpointError(f"{folder / PEFT_CONFIG}: {refused[0]} is set, allowed are LoRA, rsLoRA and DoRA")
-    if (init := config.get("init_lora_weights")) not in _PLAIN_INITS:
-        raise CheckpointError(
-            f"{folder / PEFT_CONFIG}: init_lora_weights is {json.dumps(init)[:80]}, which changes the model too; save "
-            "the adapter with path_initial_model_for_weight_conversion of peft"
-        )
+    config = _peft_config(folder)
     factors: dict[str, dict[str, LazyTensor]] = {}
-    changes: dict[str, Change] = {}
+    changes: list[Change] = []
     whole: dict[str, LazyTensor] = {}  # of the embedding and the output
     for name, tensor in read_shard(file).items():
         if lora := _LORA.fullmatch(name):
@@ -297,7 +291,7 @@ def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change]
         if ours != OUTPUT:
             if ours not in checkpoint.weights or checkpoint.weights.shape(ours) != tensor.shape:
                 raise _no_such_weight(file, checkpoint, ours, tensor.shape)
-            changes[ours] = partial(_replaced, file, tensor)
+            changes.append((ours, partial(_replaced, file, tensor)))
     if whole and not (EMBEDDING in whole and config.get("ensure_weight_tying")) and not _are_equal(whole):
         raise _untied(file, " and ".join(whole))
     of_embedding = next((found for found in factors.values() if "embedding_A" in found), {})
@@ -318,9 +312,23 @@ def _peft_changes(path: Path, checkpoint: Checkpoint) -> tuple[dict[str, Change]
         if magnitudes and np.prod(magnitudes.shape, dtype=object) != checkpoint.weights.shape(ours)[0]:
             raise CheckpointError(f"{file}: {ours} has {magnitudes.shape} magnitudes, allowed is one a row")
         scale = _peft_scale(folder / PEFT_CONFIG, config, module, change.a.shape[0])
-        low_rank = replace(change, scale=scale, magnitudes=magnitudes)
-        changes[ours] = partial(_both, changes[ours], low_rank) if ours in changes else low_rank
+        changes.append((ours, replace(change, scale=scale, magnitudes=magnitudes)))
     return changes, files
+
+
+def _peft_config(folder: Path) -> dict[str, object]:
+    """Return the settings of an adapter of peft; refuse what means another computation than that of LoRA."""
+    config = read_object(folder / PEFT_CONFIG)
+    if (kind := config.get("peft_type")) != "LORA":
+        raise CheckpointError(f'{folder}: an adapter of type {json.dumps(kind)[:80]}, allowed is "LORA"')
+    if refused := [name for name in _UNSUPPORTED if config.get(name)]:
+        raise CheckpointError(f"{folder / PEFT_CONFIG}: {refused[0]} is set, allowed are LoRA, rsLoRA and DoRA")
+    if (init := config.get("init_lora_weights")) not in _PLAIN_INITS:
+        raise CheckpointError(
+            f"{folder / PEFT_CONFIG}: init_lora_weights is {json.dumps(init)[:80]}, which changes the model too; save "
+            "the adapter with path_initial_model_for_weight_conversion of peft"
+        )
+    return config
 
 
 def _low_rank(
@@ -390,10 +398,6 @@ def _is_transposed(output: Mapping[str, LazyTensor], embedding: Mapping[str, Laz
     """Return whether the factors of the output change it as those of the embedding do, as peft ties the two."""
     pairs = ((output.get("A"), embedding.get("embedding_B")), (output.get("B"), embedding.get("embedding_A")))
     return all(a and b and np.array_equal(a.read(), b.read().T) for a, b in pairs)
-
-
-def _both(first: Change, second: Change, matrix: Array) -> Array:
-    return second(first(matrix))
 
 
 def _replaced(file: Path, tensor: LazyTensor, matrix: Array) -> Array:

@@ -97,7 +97,9 @@ class KeptHeads:
     words: tuple[WordHead, ...]
 
     @classmethod
-    def of(cls, alignment: AlignmentHeads | None, words: tuple[WordHead, ...], dims: Dims) -> KeptHeads:
+    def of(
+        cls, dims: Dims, alignment: AlignmentHeads | None = None, words: tuple[WordHead, ...] = ()
+    ) -> KeptHeads:
         """Return the heads of a model of these dimensions; by default the alignment heads are those of the upper half.
 
         Source: openai/whisper, model.py, Whisper.__init__.

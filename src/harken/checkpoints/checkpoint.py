@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -14,17 +14,22 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from harken.checkpoints.alignment_heads import AlignmentHeads, declared_heads, published_heads, word_heads
+from harken.checkpoints.alignment_heads import (
+    AlignmentHeads,
+    KeptHeads,
+    declared_heads,
+    published_heads,
+    word_heads,
+)
 from harken.checkpoints.model_files import Array, LazyTensor, WatchedFile, check_text_size, read_object, watch
+from harken.checkpoints.weight_names import EMBEDDING
 from harken.checkpoints.weight_shapes import Declared, check_shapes, infer_dims
 from harken.errors import CheckpointError
-from harken.store import FileStore, default_store_directory
+from harken.store import stored_text
 from harken.text.vocabulary import NO_CONFIG, Arrangement, GenerationConfig, arrange
-from harken.types import Dims, WordHead
+from harken.types import Dims
 
 Format = Literal["ctranslate2", "huggingface", "openai", "ggml", "gguf", "mlx", "onnx", "openvino"]
-
-EMBEDDING = "decoder.token_embedding.weight"
 
 
 class Weights(Mapping[str, Array]):
@@ -110,21 +115,20 @@ class Weights(Mapping[str, Array]):
         return hashlib.sha256("\n".join(file.sha256() for file in self.files).encode()).hexdigest()
 
     def changed(
-        self, changes: Mapping[str, Callable[[Array], Array]], files: Sequence[WatchedFile] = ()
+        self, changes: Iterable[tuple[str, Callable[[Array], Array]]], files: Sequence[WatchedFile]
     ) -> Weights:
         """Return these weights with changes from other files, on which their digest then depends too.
 
         Parameters
         ----------
-        changes : mapping of str to callable
-            Functions of the weight of that name.
+        changes : iterable of (str, callable)
+            Names of weights, and functions of them, which are applied one after the other.
         files : sequence of WatchedFile
             The files that the changes come from.
         """
-        tensors = {
-            name: tensor.combined(changes[name]) if name in changes else tensor
-            for name, tensor in self._tensors.items()
-        }
+        tensors = dict(self._tensors)
+        for name, change in changes:
+            tensors[name] = tensors[name].combined(change)
         return Weights(self._path, tensors, [*self.files, *files])
 
     def check_unchanged(self) -> None:
@@ -216,9 +220,9 @@ class Checkpoint:
         return self.stored_dtypes[0]
 
     @property
-    def word_heads(self) -> tuple[WordHead, ...]:
-        """Cross-attention heads that attend to the bounds of words; none if they were not measured for this model."""
-        return word_heads(self.dims)
+    def kept_heads(self) -> KeptHeads:
+        """Cross-attention heads for word timestamps, with those that attend to the bounds of words if there are any."""
+        return KeptHeads.of(self.dims, self.alignment_heads, word_heads(self.dims))
 
     @property
     def has_encoder(self) -> bool:
@@ -325,7 +329,7 @@ def encoder_digest(checkpoint: Checkpoint) -> str:
         return digest.hexdigest()
 
     key = f"{checkpoint.weights.digest[:32]}-encoder"
-    return FileStore(default_store_directory()).get_text(key, hash_encoder)
+    return stored_text(key, hash_encoder)
 
 
 def shares_encoder(assistant: Checkpoint, model: Checkpoint) -> bool:

@@ -51,7 +51,6 @@ _MODULES = {
     "encoder/conv1": ("encoder.conv1",),
     "encoder/conv2": ("encoder.conv2",),
     "encoder/layer_norm": ("encoder.ln_post",),
-    "decoder/embeddings": ("decoder.token_embedding",),
     "decoder/layer_norm": ("decoder.ln",),
 }
 _BLOCK_MODULES = {
@@ -66,12 +65,12 @@ _BLOCK_MODULES = {
     "ffn/linear_0": ("mlp.0",),
     "ffn/linear_1": ("mlp.2",),
 }
-_PARAMETERS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
-_POSITIONAL_EMBEDDINGS = {
-    "encoder/position_encodings/encodings": "encoder.positional_embedding",
-    "decoder/position_encodings/encodings": "decoder.positional_embedding",
+_EMBEDDINGS = {
+    "decoder/embeddings/weight": ("decoder.token_embedding.weight",),
+    "encoder/position_encodings/encodings": ("encoder.positional_embedding",),
+    "decoder/position_encodings/encodings": ("decoder.positional_embedding",),
 }
-_BLOCK = re.compile(r"(encoder|decoder)/layer_(\d+)/(.+)")
+_LAYER = re.compile(r"(encoder|decoder)/layer_\d+(?=/)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def serialize(dims: Dims, weights: Mapping[str, Array]) -> Iterator[bytes]:
         **{name: np.int8(value) for name, value in _REQUIRED_SCALARS.items()},
         **{"decoder/alignment_layer": np.int16(-1), "decoder/alignment_heads": np.int16(1)},
     }
-    sources = dict(_sources(dims))
+    sources = _sources(dims.n_audio_layer, dims.n_text_layer)
     n_variables = len(sources) + len(scalars)
     yield struct.pack("<I", _VERSION) + _name(_SPEC) + struct.pack("<2I", _REVISION, n_variables)
     for name in sorted((*sources, *scalars)):
@@ -134,21 +133,22 @@ def serialize(dims: Dims, weights: Mapping[str, Array]) -> Iterator[bytes]:
     yield struct.pack("<I", 1) + _name("decoder/projection/weight") + _name("decoder/embeddings/weight")
 
 
-def _sources(dims: Dims) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name of each array, and those of OpenAI's weights of which it is made."""
-    yield from ((theirs, (ours,)) for theirs, ours in _POSITIONAL_EMBEDDINGS.items())
+def _sources(n_audio_layer: int, n_text_layer: int) -> dict[str, tuple[str, ...]]:
+    """Return the names of OpenAI's weights of which each array is made, by the name of the array."""
     modules: dict[str, tuple[str, ...]] = {**_MODULES}
-    for side, layers in (("encoder", dims.n_audio_layer), ("decoder", dims.n_text_layer)):
+    for side, layers in (("encoder", n_audio_layer), ("decoder", n_text_layer)):
         for layer in range(layers):
             for theirs, parts in _BLOCK_MODULES.items():
                 if side == "decoder" or not theirs.startswith("attention/"):
                     modules[f"{side}/layer_{layer}/{theirs}"] = tuple(
                         f"{side}.blocks.{layer}.{p}" for p in parts
                     )
+    sources: dict[str, tuple[str, ...]] = {**_EMBEDDINGS}
     for theirs, parts in modules.items():
         leaves = ("gamma", "beta") if theirs.endswith("layer_norm") else ("weight", "bias")
-        for leaf in leaves if theirs != "decoder/embeddings" else ("weight",):
-            yield f"{theirs}/{leaf}", tuple(f"{part}.{_PARAMETERS[leaf]}" for part in parts)
+        for leaf, ours in zip(leaves, ("weight", "bias"), strict=True):
+            sources[f"{theirs}/{leaf}"] = tuple(f"{part}.{ours}" for part in parts)
+    return sources
 
 
 def _stacked(weights: Mapping[str, Array], names: Sequence[str]) -> Array:
@@ -206,12 +206,14 @@ def _read_name(cursor: Cursor) -> str:
 
 def _tensors(path: Path, variables: dict[str, _Variable]) -> Iterator[tuple[str, LazyTensor]]:
     """Yield OpenAI's weights from the arrays; `assemble` rejects unknown arrays, which keep their names."""
+    layers = {match[0] for name in variables if (match := _LAYER.match(name))}
+    sources = _sources(*(sum(layer.startswith(side) for layer in layers) for side in ("encoder", "decoder")))
     embedding = variables.get("decoder/embeddings/weight")
     for name, variable in variables.items():
         if name.endswith("_scale") or (name == "decoder/projection/weight" and variable == embedding):
             continue
         scale = variables.get(name + "_scale")
-        names = _openai_names(name)
+        names = sources.get(name, (name,))
         _check_rows(path, name, variable, scale, len(names))
         for part, openai_name in enumerate(names):
             if openai_name.endswith(".key.bias"):
@@ -222,18 +224,6 @@ def _tensors(path: Path, variables: dict[str, _Variable]) -> Iterator[tuple[str,
             else:
                 own_scale = scale.rows(part, len(names)) if scale.shape else scale
                 yield openai_name, _dequantised_tensor(path, rows, own_scale)
-
-
-def _openai_names(name: str) -> tuple[str, ...]:
-    """Return the OpenAI names of the weights that are stacked in one array."""
-    if name in _POSITIONAL_EMBEDDINGS:
-        return (_POSITIONAL_EMBEDDINGS[name],)
-    module, _, leaf = name.rpartition("/")
-    modules: tuple[str, ...] = _MODULES.get(module, ())
-    if block := _BLOCK.fullmatch(module):
-        side, layer, part = block.groups()
-        modules = tuple(f"{side}.blocks.{layer}.{ours}" for ours in _BLOCK_MODULES.get(part, ()))
-    return tuple(f"{ours}.{_PARAMETERS[leaf]}" for ours in modules if leaf in _PARAMETERS) or (name,)
 
 
 def _check_rows(path: Path, name: str, variable: _Variable, scale: _Variable | None, parts: int) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble, find_vocabulary
 from harken.checkpoints.ggml_types import shape_and_type, weight_at
-from harken.checkpoints.huggingface import dims_beside, openai_name_of, openai_tensors, without_output
 from harken.checkpoints.model_files import Array, Cursor, LazyTensor, StorageDtype, half, open_cursor, watch
+from harken.checkpoints.weight_names import dims_beside, openai_name_of, openai_tensors, without_output
 from harken.checkpoints.weight_shapes import declared_by, usual_heads
 from harken.types import Dims
 

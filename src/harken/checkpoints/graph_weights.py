@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from harken.checkpoints.huggingface import openai_name_of
 from harken.checkpoints.model_files import LazyTensor
+from harken.checkpoints.weight_names import openai_name_of
 from harken.checkpoints.weight_shapes import is_weight_name
 
 _TRANSPOSED, _GAIN = "weight, transposed", "weight, of a normalisation"

@@ -19,10 +19,9 @@ from zipfile import ZipInfo
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
-from harken.checkpoints.huggingface import declared_dims, openai_tensors
-from harken.checkpoints.model_files import Array, LazyTensor, read_object, watch
+from harken.checkpoints.model_files import Array, LazyTensor, read_member, read_object, watch, zip_members
 from harken.checkpoints.safetensors import FLOATS, INTEGERS, read_tensors
-from harken.checkpoints.torch_file import read_member, zip_members
+from harken.checkpoints.weight_names import declared_dims, openai_tensors
 from harken.errors import CheckpointError
 
 _HEADER_BYTES = 1 << 12

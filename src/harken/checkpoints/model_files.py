@@ -1,4 +1,4 @@
-"""Reading of the files of a model: within bounds, as JSON, lazily as tensors, and watched for changes meanwhile.
+"""Reading of the files of a model: within bounds, of JSON and of zip archives too, lazily, and watched for changes.
 
 What is wrong with a file is a `CheckpointError` of one line that names it.
 """
@@ -12,6 +12,8 @@ import mmap
 import os
 import stat
 import struct
+import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harken.errors import CheckpointError
-from harken.store import FileStore, default_store_directory
+from harken.store import stored_text
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -31,6 +33,9 @@ _MAX_TEXT_BYTES = 1 << 26
 """Of a JSON file or header: parsing takes some 30 times the memory, and those of the largest models have 4 MB."""
 _LEAST_STORED_BYTES = 1 << 26
 """Of a file whose hash is kept: a smaller one is hashed in a twentieth of a second."""
+_LOCAL_HEADER = struct.Struct(
+    "<4s22xHH"
+)  # of a member of a zip archive: signature, lengths of name and extra field
 
 
 @contextmanager
@@ -156,6 +161,36 @@ def open_cursor(path: Path) -> Iterator[Cursor]:
             yield Cursor(path, data)
 
 
+def zip_members(path: Path) -> dict[str, zipfile.ZipInfo]:
+    """List a zip archive, whose members must all be uncompressed."""
+    with reading(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = {info.filename: info for info in archive.infolist()}
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
+            raise CheckpointError(f"{path}: not a zip archive of weights: {error}") from error
+    size = path.stat().st_size
+    for name, info in members.items():
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise CheckpointError(f"{path}: {name!r} is compressed, weights never are")
+        if info.header_offset < 0 or info.header_offset + _LOCAL_HEADER.size + info.file_size > size:
+            raise CheckpointError(f"{path}: truncated: {name!r} reaches past the end of the file")
+    return members
+
+
+def read_member(path: Path, member: zipfile.ZipInfo, most_bytes: int | None = None) -> ByteArray:
+    """Read a stored member and check its CRC-32, or read the first bytes of it."""
+    header = read_bytes(path, member.header_offset, _LOCAL_HEADER.size).tobytes()
+    signature, name_size, extra_size = _LOCAL_HEADER.unpack(header)
+    start = member.header_offset + _LOCAL_HEADER.size + name_size + extra_size
+    size = member.file_size if most_bytes is None else min(member.file_size, most_bytes)
+    data = read_bytes(path, start, size)
+    whole = size == member.file_size
+    if signature != b"PK\3\4" or (whole and zlib.crc32(data.data) != member.CRC):
+        raise CheckpointError(f"{path}: {member.filename[:80]!r} is damaged: its checksum differs")
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class WatchedFile:
     """A file, and what the file system said of it before it was read.
@@ -181,38 +216,31 @@ class WatchedFile:
         back: if the hash is known, it decides. A file that was replaced, written to or removed is refused.
         """
         now = watch(self.path)
-        if now.identity != self.identity and not self._has_content_of(now):
-            raise CheckpointError(f"{self.path}: changed while it was read; load the model again")
+        if now.identity == self.identity:
+            return
+        if self in _digests and now.identity[:-1] == self.identity[:-1]:
+            if now not in _digests:
+                _digests[now] = _file_digest(self.path)
+            if _digests[now] == _digests[self]:
+                return
+        raise CheckpointError(f"{self.path}: changed while it was read; load the model again")
 
     def sha256(self) -> str:
-        """Return the SHA-256 of the file's bytes, in hex, computed once while it is unchanged: see `_stored_hash`."""
+        """Return the SHA-256 of the file's bytes, in hex, computed once while it is unchanged.
+
+        That of a large file is in the store too: of a model of gigabytes that saves seconds at every start.
+        """
         self.check_unchanged()
         if self not in _digests:
             is_large = bool(self.identity) and self.identity[2] >= _LEAST_STORED_BYTES
-            _digests[self] = self._stored_hash() if is_large else self._hash()
+            key = f"{hashlib.sha256(repr(self.identity).encode()).hexdigest()[:32]}-file"
+            _digests[self] = stored_text(key, self._digest) if is_large else self._digest()
         return _digests[self]
 
-    def _stored_hash(self) -> str:
-        """Return the hash from the store; of a model of gigabytes that saves seconds at every start."""
-        key = f"{hashlib.sha256(repr(self.identity).encode()).hexdigest()[:32]}-file"
-        return FileStore(default_store_directory()).get_text(key, self._hash)
-
-    def _hash(self) -> str:
-        with reading(self.path), open(self.path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    def _digest(self) -> str:
+        digest = _file_digest(self.path)
         self.check_unchanged()
         return digest
-
-    def _has_content_of(self, now: WatchedFile) -> bool:
-        """Return whether the same file, with other attributes, has the hash that it had before."""
-        is_same_file = bool(now.identity) and now.identity[:-1] == self.identity[:-1]
-        if not is_same_file or self not in _digests:
-            return False
-        try:
-            return now.sha256() == _digests[self]
-        except CheckpointError:  # perhaps as its attributes changed again meanwhile
-            later = watch(self.path)
-            return later.identity != now.identity and self._has_content_of(later)
 
 
 def watch(path: Path) -> WatchedFile:
@@ -226,6 +254,11 @@ def file_sha256(path: Path) -> str:
 
 
 _digests: dict[WatchedFile, str] = {}
+
+
+def _file_digest(path: Path) -> str:
+    with reading(path), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _identity(path: Path) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.graph_weights import Constant, Node, weights_of_graph
-from harken.checkpoints.huggingface import declared_dims, dims_beside
 from harken.checkpoints.model_files import (
     DTYPES,
     Array,
@@ -26,6 +25,7 @@ from harken.checkpoints.model_files import (
     lazy_tensor,
     watch,
 )
+from harken.checkpoints.weight_names import declared_dims, dims_beside
 from harken.checkpoints.weight_shapes import Declared, usual_heads
 from harken.errors import CheckpointError, importing
 

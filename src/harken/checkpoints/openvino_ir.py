@@ -18,7 +18,6 @@ import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, assemble, find_vocabulary
 from harken.checkpoints.graph_weights import Constant, Node, weights_of_graph
-from harken.checkpoints.huggingface import dims_beside
 from harken.checkpoints.model_files import (
     DTYPES,
     Array,
@@ -29,6 +28,7 @@ from harken.checkpoints.model_files import (
     reading,
     watch,
 )
+from harken.checkpoints.weight_names import dims_beside
 from harken.checkpoints.weight_shapes import usual_heads
 from harken.errors import CheckpointError
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import math
 import pickletools
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harken.checkpoints.checkpoint import Checkpoint, Vocabulary, assemble
-from harken.checkpoints.model_files import DTYPES, Array, ByteArray, LazyTensor, read_bytes, reading, watch
+from harken.checkpoints.model_files import DTYPES, Array, LazyTensor, read_member, watch, zip_members
 from harken.checkpoints.weight_shapes import declared_by
 from harken.errors import CheckpointError
 
@@ -186,7 +183,6 @@ _DTYPES = {
 _MAX_PICKLE_BYTES = 1 << 24  # large-v3 has 150 kB
 _WRAPPER = "module."
 """Before the names of a model that was trained in several processes."""
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature ... lengths of the name and of the extra field
 
 
 def read_openai(path: Path) -> Checkpoint:
@@ -285,33 +281,3 @@ def _fits(offset: Any, shape: Any, strides: Any, items: int) -> bool:
         return False
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     return last < items and math.prod(shape) <= items
-
-
-def zip_members(path: Path) -> dict[str, zipfile.ZipInfo]:
-    """List a zip archive, whose members must all be uncompressed."""
-    with reading(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                members = {info.filename: info for info in archive.infolist()}
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
-            raise CheckpointError(f"{path}: not a zip archive of weights: {error}") from error
-    size = path.stat().st_size
-    for name, info in members.items():
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise CheckpointError(f"{path}: {name!r} is compressed, weights never are")
-        if info.header_offset < 0 or info.header_offset + _LOCAL_HEADER.size + info.file_size > size:
-            raise CheckpointError(f"{path}: truncated: {name!r} reaches past the end of the file")
-    return members
-
-
-def read_member(path: Path, member: zipfile.ZipInfo, most_bytes: int | None = None) -> ByteArray:
-    """Read a stored member and check its CRC-32, or read the first bytes of it."""
-    header = read_bytes(path, member.header_offset, _LOCAL_HEADER.size).tobytes()
-    signature, name_size, extra_size = _LOCAL_HEADER.unpack(header)
-    start = member.header_offset + _LOCAL_HEADER.size + name_size + extra_size
-    size = member.file_size if most_bytes is None else min(member.file_size, most_bytes)
-    data = read_bytes(path, start, size)
-    whole = size == member.file_size
-    if signature != b"PK\3\4" or (whole and zlib.crc32(data.data) != member.CRC):
-        raise CheckpointError(f"{path}: {member.filename[:80]!r} is damaged: its checksum differs")
-    return data

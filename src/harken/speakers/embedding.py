@@ -19,7 +19,6 @@ from harken.checkpoints.model_files import WatchedFile, watch
 from harken.contract import Floats
 from harken.errors import CheckpointError
 from harken.speakers.campplus import CampplusWeights, campplus
-from harken.store import FileStore, default_store_directory
 
 SHORTEST_SAMPLES = 4800
 """0.3 s; a shorter piece is repeated up to this length, as 3D-Speaker does with pieces."""
@@ -74,7 +73,7 @@ class EmbeddingModel:
         if weights.bands != N_BANDS:
             raise CheckpointError(f"{path}: a CAM++ model for {weights.bands} bands, allowed is {N_BANDS}")
         self.size = weights.embedding_size
-        self._graph = _load(weights, file, threads, FileStore(cache or default_store_directory()))
+        self._graph = _load(weights, file, threads, cache)
 
     def embed(self, pieces: Sequence[Floats]) -> Floats:
         """Compute the embeddings of pieces of speech.
@@ -102,14 +101,14 @@ class EmbeddingModel:
         return embeddings
 
 
-def _load(weights: CampplusWeights, file: WatchedFile, threads: int, store: FileStore) -> Graph:
+def _load(weights: CampplusWeights, file: WatchedFile, threads: int, cache: Path | None) -> Graph:
     def build() -> BuiltGraph:
         graph = campplus(weights)
         file.check_unchanged()
         return graph
 
     key = f"{file.sha256()[:32]}-campplus-v{_GRAPH_VERSION}"
-    return OnnxRuntimeGraph(stored_graph(store, key, build), threads)
+    return OnnxRuntimeGraph(stored_graph(key, build, cache), threads)
 
 
 def _long_enough(piece: Floats) -> Floats:

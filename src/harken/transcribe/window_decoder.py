@@ -390,13 +390,16 @@ class WindowDecoder:
     ) -> tuple[dict[int, WindowResult], list[DecodePass]]:
         """Decode windows with the same options together; return the results by number, in the order of the requests.
 
-        If the backend cannot join features, only those that were encoded together.
+        If the backend, or that of the assistant, cannot join features, only those that were encoded together.
         """
+        assistant = self.speculator.assistant if self.speculator else None
+        backends = [self.backend, *([assistant.backend] if assistant else [])]
+        joins = all(backend.capabilities.joins_features for backend in backends)
         groups: dict[tuple[EncodedBatch | None, TranscribeOptions, LogitRules], list[int]] = {}
         for i, request in requests.items():
             options = self.options.in_language(request.language)
             rules = self._first_window_rules if request.encoded.window.is_first else self._rules
-            apart = None if self.backend.capabilities.joins_features else request.encoded.batch
+            apart = None if joins else request.encoded.batch
             groups.setdefault((apart, options, rules), []).append(i)
         results: dict[int, WindowResult] = {}
         passes = []

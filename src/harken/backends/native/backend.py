@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
-from numpy.typing import NDArray
-
-from harken.backends.encoding import EncodingBackend, own_features, own_states, stack_padded
+from harken.backends.encoding import NO_ENCODER, EncodedWindows, own_features, own_states, stack_padded
 from harken.backends.loading import load_parts
-from harken.backends.native.decoder import JoinedFeatures, NativeDecoder, NativeFeatures
+from harken.backends.native.decoder import NativeDecoder, NativeFeatures
 from harken.backends.native.encoder import NativeEncoder, NativeEncoderState
 from harken.backends.native.library import chosen_instruction_set
 from harken.backends.native.matrices import GROUP
 from harken.backends.native.packed_file import load_packed
 from harken.backends.native.session import NativeSession
 from harken.backends.native.weights import DecoderWeights, EncoderWeights
-from harken.checkpoints import Weights as StoredWeights
-from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
+from harken.checkpoints import Weights
+from harken.checkpoints.alignment_heads import KeptHeads
 from harken.compiled_library import usable_processors
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
 from harken.errors import OptionError, install_hint
-from harken.store import FileStore, default_store_directory
-from harken.types import Dims, WordHead
+from harken.types import FRAMES_PER_POSITION, Dims
 
-PRECISIONS = ("auto", "fp32", "int16", "int8")
 BITS = {"auto": 8, "fp32": 32, "int16": 8, "int8": 8, "int4": 4}
 """Bits of a weight of the decoder; int4 is for assistants."""
 LEAST_STATE_OF_INT8 = 512
@@ -38,7 +33,7 @@ NAMES = {4: "int4", 7: "int8", 8: "int8", 16: "int16", 32: "fp32"}
 STATE_DIVISOR, HEAD_SIZE_DIVISOR, MAX_HEAD_SIZE = 32, 16, 64
 
 
-class NativeBackend(EncodingBackend[NativeFeatures]):
+class NativeBackend:
     """`harken.contract.Backend` on a compiled encoder and decoder.
 
     Calls take turns: while a window is encoded, a decoder step of another thread waits.
@@ -46,10 +41,9 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
     Parameters
     ----------
     dims : Dims
-    weights : mapping of str to ndarray
-        By the names of the original state dict; read only when weights have to be packed.
-    digest : str
-        Digest of the weights; packed weights are reused where it is the same.
+    weights : Weights
+        Read only when they have to be packed; packed weights are reused where the digest is the same. The encoder
+        multiplies by both factors of those of low rank.
     precision : {"auto", "fp32", "int16", "int8", "int4"}
         Of the decoder, which has 8-bit weights with int16 too. The encoder computes in float32 with fp32, in 8-bit
         integers with int8 and int4 from the size of `base` on, else in 16-bit integers. "auto" is int8; int4 is for
@@ -59,21 +53,15 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
         Directory of packed weights; by default in the user's cache directory.
-    alignment_heads, word_heads, shares_encoder, vocab_subset
+    heads, vocab_subset
         As for `harken.backends.numpy.NumpyBackend`.
-    factors : Weights, or None
-        Factors of weights of low rank (see `harken.checkpoints.Weights.factors`); the encoder multiplies with both.
-    check_unchanged : callable
-        Called when weights were packed and before it is stored; raises an error if the weights may not be those of
-        `digest` any more.
 
     Raises
     ------
     OptionError
-        If the precision is another one, the environment names an instruction set that there is not, or the dimensions
-        do not fit the kernels.
+        If the environment names an instruction set that there is not, or the dimensions do not fit the kernels.
     CheckpointError
-        If the weights are damaged, or `check_unchanged` finds them changed.
+        If the weights are damaged, or their files change while they are read.
     OutputError
         If weights have to be packed and cannot be stored anywhere.
     OutOfMemory
@@ -87,39 +75,31 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
     def __init__(
         self,
         dims: Dims,
-        weights: Mapping[str, NDArray[Any]],
-        digest: str,
+        weights: Weights,
         *,
         precision: str = "auto",
         threads: int | None = None,
         cache: Path | None = None,
-        alignment_heads: AlignmentHeads | None = None,
-        word_heads: tuple[WordHead, ...] = (),
-        shares_encoder: bool = False,
+        heads: KeptHeads | None = None,
         vocab_subset: Ints | None = None,
-        factors: StoredWeights | None = None,
-        check_unchanged: Callable[[], None] = lambda: None,
     ) -> None:
-        if precision not in BITS:
-            raise OptionError("precision", precision, f"{' or '.join(PRECISIONS)} with backend='native'")
         if not fits(dims):
             raise OptionError("backend", "native", _other_dims(dims))
         chosen_instruction_set()  # if it cannot be had, say so before anything is built
-        self.dims = dims.without_encoder() if shares_encoder else dims
-        self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
+        self.dims, self.heads = dims, heads or KeptHeads.of(dims)
+        self.word_heads = self.heads.words
         self.threads = threads or usable_processors()
-        store = FileStore(cache or default_store_directory())
-        load = partial(load_packed, digest=digest, store=store, check_unchanged=check_unchanged)
-        wide = precision == "int16" or self.dims.n_audio_state < LEAST_STATE_OF_INT8
+        load = partial(load_packed, digest=weights.digest, root=cache, check_unchanged=weights.check_unchanged)
+        wide = precision == "int16" or dims.n_audio_state < LEAST_STATE_OF_INT8
         encoder_bits = 32 if precision == "fp32" else 16 if wide else 7
         narrow_keys = precision == "int4" or (
             encoder_bits == 7 and dims.n_text_state >= LEAST_STATE_OF_INT8_KEYS
         )
         decoder_weights = DecoderWeights(
-            dims=self.dims, bits=BITS[precision], cross_bits=encoder_bits, vocab_subset=vocab_subset
+            dims=dims, bits=BITS[precision], cross_bits=encoder_bits, vocab_subset=vocab_subset
         )
-        encoder_weights = EncoderWeights(self.dims, encoder_bits, factors)
-        parts = (decoder_weights, encoder_weights) if self.dims.has_encoder else (decoder_weights,)
+        encoder_weights = EncoderWeights(dims, encoder_bits, weights.factors)
+        parts = (decoder_weights, encoder_weights) if dims.has_encoder else (decoder_weights,)
         arrays = load_parts(weights, *(partial(load, contents=contents) for contents in parts))
         self._decoder = NativeDecoder(
             arrays[0],
@@ -128,8 +108,9 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             window_bits=8 if narrow_keys else max(16, decoder_weights.cross_bits),
             threads=self.threads,
         )
-        self._encoder, encoder = None, "shared output"
-        if self.dims.has_encoder:
+        self._encoder: NativeEncoder | None = None
+        encoder = "shared output"
+        if dims.has_encoder:
             load_padding = partial(load, {}, check_unchanged=lambda: None)
             self._encoder = NativeEncoder(arrays[1], encoder_weights, self._decoder, load_padding)
             encoder = f"native {NAMES[encoder_weights.bits]}"
@@ -144,34 +125,43 @@ class NativeBackend(EncodingBackend[NativeFeatures]):
             joins_features=True,
         )
 
-    def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
-        own = own_states(states, NativeEncoderState)
-        lengths = [state.positions for state in own]
-        windows = [state.packed_window(self._decoder) for state in own]
-        return NativeFeatures(stack_padded([state.encoder_output for state in own]), windows, lengths)
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> NativeFeatures:
+        assert self._encoder, NO_ENCODER
+        return self._project(self._encoder.encode(mel, positions), positions)
 
-    def join_features(self, features: Sequence[Features]) -> JoinedFeatures:
+    def encoder_output(self, features: Features) -> Floats:
+        return stack_padded(own_features(features, NativeFeatures).outputs())
+
+    def reuse_encoder_output(self, features: Features) -> NativeFeatures:
+        encoded = own_features(features, EncodedWindows)
+        return self._project(encoded.outputs(), encoded.sparse_positions)
+
+    def open_encoder(self, history_frames: int) -> NativeEncoderState:
+        assert self._encoder, NO_ENCODER
+        return NativeEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        assert self._encoder, NO_ENCODER
+        self._encoder.encode_chunk(own_states(states, NativeEncoderState), mel, final_frames)
+
+    def stream_features(self, states: Sequence[StreamingEncoderState]) -> NativeFeatures:
+        return NativeFeatures(
+            [state.packed_window(self._decoder) for state in own_states(states, NativeEncoderState)]
+        )
+
+    def join_features(self, features: Sequence[Features]) -> NativeFeatures:
         own = (own_features(each, NativeFeatures) for each in features)
-        return JoinedFeatures([window for each in own for window in each.windows])
+        return NativeFeatures([window for each in own for window in each.windows])
 
     def open_session(
         self, features: Features, row_windows: Sequence[int], capacity: int, *, attention: bool = False
     ) -> NativeSession:
-        own = features if isinstance(features, JoinedFeatures) else own_features(features, NativeFeatures)
-        return NativeSession(self._decoder, own.windows, row_windows, capacity, attention=attention)
+        windows = own_features(features, NativeFeatures).windows
+        return NativeSession(self._decoder, windows, row_windows, capacity, attention=attention)
 
-    def _project(
-        self,
-        encoder_output: Floats,
-        lengths: Sequence[int] | None = None,
-        positions: SparsePositions | None = None,
-    ) -> NativeFeatures:
-        n_windows, n_positions, _ = encoder_output.shape
-        windows = [
-            self._decoder.project_window(output[:length], positions)
-            for output, length in zip(encoder_output, lengths or [n_positions] * n_windows, strict=True)
-        ]
-        return NativeFeatures(encoder_output, windows, lengths, positions)
+    def _project(self, outputs: Iterable[Floats], positions: SparsePositions | None) -> NativeFeatures:
+        windows = [self._decoder.project_window(output, positions) for output in outputs]
+        return NativeFeatures(windows, positions)
 
 
 def fits(dims: Dims) -> bool:

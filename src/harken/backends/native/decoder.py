@@ -7,7 +7,7 @@ import os
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int32
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,11 +34,12 @@ from harken.backends.native.matrices import GROUP, padded_rows
 from harken.backends.native.packed_file import ALIGNMENT_BYTES, PackedArrays
 from harken.backends.native.weights import DecoderWeights
 from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
-from harken.contract import Floats, SparsePositions
+from harken.contract import Arrays, Floats, SparsePositions
 from harken.errors import OutOfMemory
 
 Packed = NDArray[np.uint8]
 NO_FILE = -1
+OF_A_WINDOW = "for the keys and values of a window"
 
 MOST_KEPT_BYTES = 32 << 20
 """Most bytes of projected frozen positions that are kept: enough for models up to `small`, and for `turbo`."""
@@ -48,12 +49,12 @@ PART_OF_STREAM = 96
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWindow:
-    """Packed keys and values of the cross-attention of one window (``struct harken_window``).
+    """The encoder's output for a window, and packed keys and values of the cross-attention (``struct harken_window``).
 
     Parameters
     ----------
+    encoder_output : ndarray of shape (positions, n_audio_state), float32
     memory : Packed
-    positions : int
     part : int
         Positions that are packed together.
     capacity : int
@@ -62,11 +63,16 @@ class PackedWindow:
         From `padded_key_bias`.
     """
 
+    encoder_output: Floats
     memory: Packed
-    positions: int
     part: int
     capacity: int
     key_bias: Floats | None = None
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+        return len(self.encoder_output)
 
     def structure(self) -> Window:
         """Return the structure that describes it to the library."""
@@ -74,42 +80,19 @@ class PackedWindow:
         return Window(self.memory.ctypes.data, self.positions, self.part, self.capacity, bias)
 
 
-class JoinedFeatures:
-    """Packed windows of several encodings.
+@dataclass(frozen=True, slots=True)
+class NativeFeatures(EncodedWindows):
+    """Windows that were encoded together, or, for sessions alone, apart."""
 
-    Parameters
-    ----------
-    windows : sequence of PackedWindow
-    """
-
-    def __init__(self, windows: Sequence[PackedWindow]) -> None:
-        self.windows = windows
+    windows: Sequence[PackedWindow]
+    sparse_positions: SparsePositions | None = None
 
     @property
     def n_windows(self) -> int:
         return len(self.windows)
 
-
-class NativeFeatures(EncodedWindows):
-    """The encoder's output for some windows, and the packed keys and values of the cross-attention.
-
-    Parameters
-    ----------
-    encoder_output, lengths, sparse_positions
-        As for `EncodedWindows`.
-    windows : sequence of PackedWindow
-        Packed keys and values of each window.
-    """
-
-    def __init__(
-        self,
-        encoder_output: Floats,
-        windows: Sequence[PackedWindow],
-        lengths: Sequence[int] | None = None,
-        sparse_positions: SparsePositions | None = None,
-    ) -> None:
-        super().__init__(encoder_output, lengths, sparse_positions)
-        self.windows = windows
+    def outputs(self) -> list[Floats]:
+        return [window.encoder_output for window in self.windows]
 
 
 def padded_key_bias(key_bias: Floats) -> Floats:
@@ -174,15 +157,12 @@ class NativeDecoder:
         close = partial(_close_decoder, self.library, self._abandoned)
         close_when_collected(self, close, self.handle, self._model, self._arrays)
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the library when no other thread does."""
+    def call(self, name: str, *arguments: Any, purpose: str = "for computing") -> Any:
+        """Call a function of the library, ``harken_NAME``, when no other thread does."""
+        function = getattr(self.library, f"harken_{name}")
         with self._lock:
             _close_sessions(self.library, self._abandoned)
-            return function(*arguments)
-
-    def compute(self, purpose: str, function: Callable[..., int], *arguments: Any) -> int:
-        """Call a function that can run out of memory, and return its result."""
-        result: int = self.call(function, *arguments)
+            result = function(*arguments)
         if result == NO_MEMORY:
             raise OutOfMemory(f"not enough memory {purpose}")
         return result
@@ -195,10 +175,10 @@ class NativeDecoder:
         positions = len(encoder_output)
         n_frozen = len(sparse.frozen) if sparse else 0
         keys_values = self._project_frozen(encoder_output[positions - n_frozen :])
-        window = self._allocate(positions, MOST_IN_A_PART, positions)
+        window = self._allocate(encoder_output, MOST_IN_A_PART, positions)
         if sparse:
             window = replace(window, key_bias=padded_key_bias(sparse.key_bias))
-        return self._project(encoder_output, 0, window, keys_values)
+        return self._project(window, 0, keys_values)
 
     def _project_frozen(self, encoder_output: Floats) -> Floats | None:
         """Return keys and values of frozen positions, (layers, n, 2 n_text_state); None if they would be too large."""
@@ -209,9 +189,8 @@ class NativeDecoder:
         kept, keys_values = self._frozen
         if not np.array_equal(kept[-n:], encoder_output):
             kept, keys_values = encoder_output.copy(), np.empty(shape, np.float32)
-            project = self.library.harken_project_rows
-            arguments = (kept.ctypes.data, n, keys_values.ctypes.data)
-            self.compute("for the keys and values of a window", project, self.handle, *arguments)
+            arguments = kept.ctypes.data, n, keys_values.ctypes.data
+            self.call("project_rows", self.handle, *arguments, purpose=OF_A_WINDOW)
             self._frozen = kept, keys_values
         return keys_values[:, -n:]
 
@@ -224,23 +203,20 @@ class NativeDecoder:
         """
         positions = len(encoder_output)
         if earlier is None or positions > earlier.capacity:
-            unchanged, earlier = 0, self._allocate(positions, PART_OF_STREAM, 2 * positions)
-        return self._project(encoder_output, unchanged, replace(earlier, positions=positions))
+            unchanged, earlier = 0, self._allocate(encoder_output, PART_OF_STREAM, 2 * positions)
+        return self._project(replace(earlier, encoder_output=encoder_output), unchanged)
 
-    def _allocate(self, positions: int, part: int, capacity: int) -> PackedWindow:
-        n_bytes = self.call(self.library.harken_window_bytes, self.handle, capacity, part)
-        return PackedWindow(aligned_empty(n_bytes), positions, part, capacity)
+    def _allocate(self, encoder_output: Floats, part: int, capacity: int) -> PackedWindow:
+        n_bytes = self.call("window_bytes", self.handle, capacity, part)
+        return PackedWindow(encoder_output, aligned_empty(n_bytes), part, capacity)
 
-    def _project(
-        self, encoder_output: Floats, unchanged: int, window: PackedWindow, frozen: Floats | None = None
-    ) -> PackedWindow:
-        assert encoder_output.flags.c_contiguous
-        project = self.library.harken_project_window
+    def _project(self, window: PackedWindow, unchanged: int, frozen: Floats | None = None) -> PackedWindow:
+        assert window.encoder_output.flags.c_contiguous
         known = None
         if frozen is not None:
             known = byref(Known(frozen.ctypes.data, frozen.strides[0] // frozen.itemsize, frozen.shape[1]))
-        arguments = (encoder_output.ctypes.data, unchanged, known, byref(window.structure()))
-        self.compute("for the keys and values of a window", project, self.handle, *arguments)
+        arguments = window.encoder_output.ctypes.data, unchanged, known, byref(window.structure())
+        self.call("project_window", self.handle, *arguments, purpose=OF_A_WINDOW)
         return window
 
     def open_session(
@@ -252,15 +228,8 @@ class NativeDecoder:
         """Open a session over packed windows; return its handle."""
         window_array = (Window * len(windows))(*(window.structure() for window in windows))
         rows = (c_int32 * len(row_windows))(*row_windows)
-        handle: int | None = self.call(
-            self.library.harken_session_open,
-            self.handle,
-            window_array,
-            len(windows),
-            rows,
-            len(row_windows),
-            keep_attention,
-        )
+        counted = window_array, len(windows), rows, len(row_windows)
+        handle: int | None = self.call("session_open", self.handle, *counted, keep_attention)
         if not handle:
             raise OutOfMemory("not enough memory for a session of the native decoder")
         return handle
@@ -312,7 +281,7 @@ def _open_embedding(path: Path) -> int:
 
 
 def _make_model(
-    arrays: Mapping[str, NDArray[Any]],
+    arrays: Arrays,
     contents: DecoderWeights,
     alignment_heads: AlignmentHeads,
     head_tokens: NDArray[np.int32] | None,
@@ -322,7 +291,7 @@ def _make_model(
     """Return the structure that describes a model to the library; it points to the arrays."""
     dims = contents.dims
     layers = (
-        Layer(*(matrix.structure(arrays) for matrix in contents.layer_matrices(layer)))
+        Layer(*(matrix.structure(arrays) for _, matrix in contents.layer_matrices(layer)))
         for layer in range(dims.n_text_layer)
     )
     flat_heads = [*chain.from_iterable(alignment_heads)]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import byref
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from harken.backends.encoding import StreamState, own_states, short_speech_window, with_room, write_at
+from harken.backends.encoding import StreamState, short_speech_window, with_room, write_at
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, padded_key_bias
 from harken.backends.native.library import Chunk, Encoder, EncoderLayer, Linear
-from harken.backends.native.packed_file import ArrayShape, Put, Weights
+from harken.backends.native.packed_file import ArrayShape, Put
 from harken.backends.native.weights import EncoderWeights
-from harken.contract import Floats, SparsePositions, StreamingEncoderState
+from harken.contract import Arrays, Floats, SparsePositions
 from harken.types import FRAMES_PER_POSITION, LEFT_CONTEXT_FRAMES, Dims
 
 RIGHT_CONTEXT_FRAMES = 1
@@ -24,7 +22,7 @@ RIGHT_CONTEXT_FRAMES = 1
 
 
 class NativeEncoder:
-    """An encoder of the library (see `harken.backends.encoding.Encoder`), with everything that it points to.
+    """An encoder of the library, with everything that it points to.
 
     Parameters
     ----------
@@ -40,10 +38,10 @@ class NativeEncoder:
 
     def __init__(
         self,
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: Arrays,
         contents: EncoderWeights,
         decoder: NativeDecoder,
-        load_padding: Callable[..., Mapping[str, NDArray[Any]]],
+        load_padding: Callable[..., Arrays],
     ) -> None:
         self._arrays = arrays  # the model points to them
         self.dims = contents.dims
@@ -51,52 +49,55 @@ class NativeEncoder:
         self._model = _make_model(arrays, contents)
         self._bits = contents.bits
         self._load_padding = load_padding
-        self._padding: dict[tuple[int, ...], Mapping[str, NDArray[Any]]] = {}
+        self._padding: dict[tuple[int, ...], Arrays] = {}
 
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
+        """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
         n_windows, _, frames = mel.shape
         encoded = frames // FRAMES_PER_POSITION
-        frozen = self._frozen(positions.sample, positions.frozen) if positions else None
-        n_frozen = frozen.positions if frozen else 0
+        n_frozen = len(positions.frozen) if positions else 0
         encoder_output = np.empty((n_windows, encoded + n_frozen, self._model.n_state), np.float32)
         chunk = Chunk()
-        if positions and frozen:
+        if positions:
             assert encoded == positions.encoded
+            padding = self._encoded_padding(positions.sample)
+            keys_values = padding["keys_values"][:, -n_frozen:]  # the frozen positions end the sample
             key_bias = padded_key_bias(np.roll(positions.key_bias, n_frozen))
             chunk.n_history, chunk.key_bias = n_frozen, key_bias.ctypes.data
-            chunk.history, chunk.layer_stride = frozen.keys_values.ctypes.data, frozen.layer_stride
-            encoder_output[:, encoded:] = frozen.encoder_output
+            chunk.history, chunk.layer_stride = keys_values.ctypes.data, padding["keys_values"][0].size
+            encoder_output[:, encoded:] = padding["encoder_output"][-n_frozen:]
         for window, output in zip(mel, encoder_output, strict=True):
-            padded = np.pad(window, ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES)))
-            self._encode(chunk, padded, output[:encoded])
+            self._encode(chunk, window_with_context(window), output[:encoded])
         return encoder_output
 
-    def encode_short_speech(self) -> FrozenPositions:
-        """Encode the window whose padding is frozen, and keep the keys and values of all positions."""
-        dims = self.dims
+    def encode_padding(self, sample: Sequence[int]) -> tuple[Floats, Floats]:
+        """Encode the window whose padding is frozen, and return what is kept of some positions.
+
+        Returns
+        -------
+        keys_values : ndarray of shape (n_audio_layer, positions, 2 n_audio_state), float32
+            The keys of each layer, and behind them its values.
+        encoder_output : ndarray of shape (positions, n_audio_state), float32
+        """
+        dims, kept = self.dims, list(sample)
         keys_values = np.empty((dims.n_audio_layer, dims.n_audio_ctx, 2 * dims.n_audio_state), np.float32)
         encoder_output = np.empty((dims.n_audio_ctx, dims.n_audio_state), np.float32)
         chunk = Chunk(keys_values=keys_values.ctypes.data, layer_stride=keys_values[0].size)
-        mel = np.pad(short_speech_window(dims), ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES)))
-        self._encode(chunk, mel, encoder_output)
-        return FrozenPositions(keys_values, encoder_output)
+        self._encode(chunk, window_with_context(short_speech_window(dims)), encoder_output)
+        return keys_values[:, kept], encoder_output[kept]
 
-    def _frozen(self, sample: tuple[int, ...], frozen: tuple[int, ...]) -> FrozenPositions:
-        """Return the last positions of a sample of the padding, which is stored beside the packed weights."""
+    def _encoded_padding(self, sample: tuple[int, ...]) -> Arrays:
+        """Return the arrays of `PaddingContents`, which are stored beside the packed weights."""
         if sample not in self._padding:
             self._padding[sample] = self._load_padding(contents=PaddingContents(self, sample, self._bits))
-        arrays, first = self._padding[sample], len(sample) - len(frozen)
-        return FrozenPositions(arrays["keys_values"][:, first:], arrays["encoder_output"][first:])
+        return self._padding[sample]
 
-    def open_encoder(self, history_frames: int) -> NativeEncoderState:
-        return NativeEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
-
-    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        own = own_states(states, NativeEncoderState)
-        chunks = [state.next_chunk(frames) for state, frames in zip(own, mel, strict=True)]
+    def encode_chunk(self, states: Sequence[NativeEncoderState], mel: Floats, final_frames: int) -> None:
+        """Encode the next chunks of some streams (see `harken.contract.Backend.encode_chunk`)."""
+        chunks = [state.next_chunk(frames) for state, frames in zip(states, mel, strict=True)]
         for chunk in chunks:
             self._encode(*chunk)
-        for state, (_, padded, encoder_output) in zip(own, chunks, strict=True):
+        for state, (_, padded, encoder_output) in zip(states, chunks, strict=True):
             state.append_chunk(padded, encoder_output, final_frames // FRAMES_PER_POSITION)
 
     def _encode(self, chunk: Chunk, mel: Floats, encoder_output: Floats) -> None:
@@ -107,38 +108,18 @@ class NativeEncoder:
         assert 0 < chunk.first_position + positions <= self.dims.n_audio_ctx
         chunk.positions, chunk.mel = positions, mel.ctypes.data
         chunk.encoder_output = encoder_output.ctypes.data
-        encode = self._decoder.library.harken_encode
-        self._decoder.compute("to encode", encode, self._decoder.handle, byref(self._model), byref(chunk))
+        decoder = self._decoder
+        decoder.call("encode", decoder.handle, byref(self._model), byref(chunk), purpose="to encode")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FrozenPositions:
-    """Positions of a window that is encoded once and for all.
-
-    Parameters
-    ----------
-    keys_values : ndarray of shape (n_audio_layer, positions, 2 n_audio_state), float32
-        The keys of each layer, and behind them its values.
-    encoder_output : ndarray of shape (positions, n_audio_state), float32
-    """
-
-    keys_values: Floats
-    encoder_output: Floats
-
-    @property
-    def positions(self) -> int:
-        """Number of positions."""
-        return len(self.encoder_output)
-
-    @property
-    def layer_stride(self) -> int:
-        """Floats from the keys of a layer to those of the next."""
-        return self.keys_values.strides[0] // self.keys_values.itemsize
+def window_with_context(mel: Floats) -> Floats:
+    """Return the frames of a window with those around that the convolutions read, which are zeros."""
+    return np.pad(mel, ((0, 0), (LEFT_CONTEXT_FRAMES, RIGHT_CONTEXT_FRAMES)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddingContents:
-    """Frozen positions in a packed file (see `harken.backends.native.packed_file.PackedContents`)."""
+    """A sample of the padding in a packed file (see `harken.backends.native.packed_file.PackedContents`)."""
 
     encoder: NativeEncoder
     sample: tuple[int, ...]
@@ -153,21 +134,20 @@ class PaddingContents:
         yield "keys_values", np.float32, (dims.n_audio_layer, positions, 2 * dims.n_audio_state)
         yield "encoder_output", np.float32, (positions, dims.n_audio_state)
 
-    def write(self, _weights: Weights, put: Put) -> None:
-        """Encode the window, and keep these positions of it."""
-        window, sample = self.encoder.encode_short_speech(), list(self.sample)
-        put("keys_values", window.keys_values[:, sample])
-        put("encoder_output", window.encoder_output[sample])
+    def write(self, _weights: Arrays, put: Put) -> None:
+        keys_values, encoder_output = self.encoder.encode_padding(self.sample)
+        put("keys_values", keys_values)
+        put("encoder_output", encoder_output)
 
 
-def _make_model(arrays: Mapping[str, NDArray[Any]], contents: EncoderWeights) -> Encoder:
+def _make_model(arrays: Arrays, contents: EncoderWeights) -> Encoder:
     """Return the structure that describes an encoder to the library; it points to the arrays."""
     dims = contents.dims
     layers = (
         EncoderLayer(
             *(
                 Linear(*(matrix.structure(arrays) for matrix in matrices))
-                for matrices in contents.layer_matrices(layer)
+                for _, matrices in contents.layer_matrices(layer)
             )
         )
         for layer in range(dims.n_audio_layer)

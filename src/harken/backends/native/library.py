@@ -133,7 +133,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         c_int32,
         (c_void_p, POINTER(Rules), POINTER(Picked), c_int32, c_void_p, c_int64, c_void_p, c_void_p),
     ),
-    "harken_logits_suppress": (None, (*_LOGITS, c_void_p, c_int32, c_void_p, c_int32, c_int32)),
+    "harken_logits_prefer_timestamps": (None, (*_LOGITS, c_int32)),
     "harken_logits_normalizer": (None, (*_LOGITS, c_void_p)),
     "harken_logits_top": (None, (*_LOGITS, c_int32, c_void_p, c_void_p)),
     "harken_logits_sample": (None, (*_LOGITS, c_float, c_void_p, c_void_p, c_void_p)),

@@ -7,16 +7,15 @@ its own; with 16 bits a row has one scale. The layouts are those of ``kernel/har
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.native.library import Matrix
 from harken.backends.native.packed_file import ArrayShape, Put
-from harken.contract import Floats
+from harken.contract import Arrays, Floats
 
 GROUP, BLOCK = 16, 32
 _SMALLEST_INT4, _LARGEST_INT16 = -8, 32767
@@ -63,7 +62,7 @@ class LinearMatrix(ABC):
             assert bias is not None
             put(f"{self.name}.bias", np.pad(bias, (0, -len(bias) % GROUP)))
 
-    def structure(self, arrays: Mapping[str, NDArray[Any]]) -> Matrix:
+    def structure(self, arrays: Arrays) -> Matrix:
         """Return what the library takes; it points to the arrays."""
         parts = (arrays.get(f"{self.name}.{part}") for part in ("weights", "scales", "bias"))
         addresses = (None if part is None else part.ctypes.data for part in parts)

@@ -5,7 +5,7 @@ Where an array lies follows from the dimensions alone, so the file needs no inde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harken.store import FileStore
+from harken.contract import Arrays
+from harken.store import stored_files
 
 PACKED_FORMAT_VERSION = 7
 """Part of the name of every packed file; raise it with every change of what is in it."""
 PACKED_FILE = "weights.packed"
 ALIGNMENT_BYTES = 64
 
-Weights = Mapping[str, NDArray[Any]]
 ArrayShape = tuple[str, Any, tuple[int, ...]]
 """Name, dtype and shape of an array of the file."""
 
@@ -49,28 +49,17 @@ class PackedContents(Protocol):
         """Yield every array, in the order of the file."""
         ...
 
-    def write(self, weights: Weights, put: Put) -> None:
+    def write(self, weights: Arrays, put: Put) -> None:
         """Pack the weights of a model, one matrix after the other."""
         ...
 
 
-def places(contents: PackedContents) -> tuple[dict[str, slice], int]:
-    """Return the place of every array by its name, in the order of the file, and the size of the file, in bytes."""
-    found: dict[str, slice] = {}
-    start = end = 0
-    for name, dtype, shape in contents.arrays():
-        start = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        end = start + prod(shape) * int(np.dtype(dtype).itemsize)
-        found[name] = slice(start, end)
-    return found, end
-
-
 def load_packed(
-    weights: Weights,
+    weights: Arrays,
     *,
     contents: PackedContents,
     digest: str,
-    store: FileStore,
+    root: Path | None,
     check_unchanged: Callable[[], None],
 ) -> PackedArrays:
     """Map packed weights; pack them first if they are not in the store.
@@ -82,7 +71,8 @@ def load_packed(
     contents : PackedContents
     digest : str
         Digest of the weights.
-    store : FileStore
+    root : Path, optional
+        The directory of packed files (see `harken.store.stored_files`).
     check_unchanged : callable
         Raises an error if the weights may not be those of `digest` any more.
 
@@ -96,20 +86,23 @@ def load_packed(
     OutputError
         If they have to be packed and cannot be stored anywhere.
     """
-
-    array_places, n_bytes = places(contents)
-    arrays = {name: (dtype, shape) for name, dtype, shape in contents.arrays()}
+    places: dict[str, tuple[int, Any, tuple[int, ...]]] = {}  # offset, dtype and shape
+    n_bytes = 0
+    for name, dtype, shape in contents.arrays():
+        offset = -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        n_bytes = offset + prod(shape) * int(np.dtype(dtype).itemsize)
+        places[name] = offset, dtype, shape
 
     def write(folder: Path) -> None:
         path = folder / PACKED_FILE
         with path.open("wb") as file:
 
             def put(name: str, array: NDArray[Any], first: int = 0) -> None:
-                dtype, shape = arrays[name]
+                offset, dtype, shape = places[name]
                 part = np.ascontiguousarray(array, dtype)
                 fits = part.shape[1:] == shape[1:] and first + len(part) <= shape[0]
                 assert fits, f"{name} has the shape {array.shape}"
-                file.seek(array_places[name].start + first * (part.nbytes // len(part)))
+                file.seek(offset + first * (part.nbytes // len(part)))
                 file.write(part.data)
 
             contents.write(weights, put)
@@ -118,11 +111,11 @@ def load_packed(
         check_unchanged()
 
     key = f"{digest[:32]}-packed-{contents.key}-v{PACKED_FORMAT_VERSION}"
-    path = store.get_or_write(key, (PACKED_FILE,), lambda: write) / PACKED_FILE
+    path = stored_files(key, (PACKED_FILE,), write, root) / PACKED_FILE
     packed = np.asarray(np.memmap(path, np.uint8, mode="r"))
     assert len(packed) == n_bytes, "the key names other contents"
     loaded = PackedArrays(
-        {name: packed[array_places[name]].view(dtype).reshape(shape) for name, (dtype, shape) in arrays.items()}
+        {name: np.ndarray(shape, dtype, packed, offset) for name, (offset, dtype, shape) in places.items()}
     )
     loaded.path = path
     return loaded

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,10 @@ from harken.backends.encoding import NO_TOKEN, grammar_state
 from harken.backends.host_logits import HostLogits, columns_of
 from harken.backends.native.decoder import NativeDecoder, PackedWindow, close_when_collected
 from harken.backends.native.library import Picked, Rules
-from harken.contract import Floats, GreedyRules, Ints, PickedSoFar, TokenRange
+from harken.contract import Floats, GreedyRules, Ints, PickedSoFar
 
 MOST_INSERTED = 256
 """Most columns that the library chooses: it inserts each among the best so far, and numpy sorts."""
-_NO_TOKENS = np.empty(0, np.int64)
 
 
 class NativeSession:
@@ -52,8 +50,9 @@ class NativeSession:
         logits = np.empty((sum([min(last_n, count) for count in counts]), decoder.stride), np.float32)
         if flat:
             assert 0 <= min(flat) <= max(flat) < decoder.dims.n_vocab, "tokens are ids of the vocabulary"
-            self._call(
-                decoder.library.harken_session_extend,
+            decoder.call(
+                "session_extend",
+                self._handle,
                 flat.buffer_info()[0],
                 counts.buffer_info()[0],
                 last_n,
@@ -79,8 +78,9 @@ class NativeSession:
             )
             for row, first in zip(picked, unread, strict=True)
         ]
-        steps = self._call(
-            decoder.library.harken_session_pick_best,
+        steps = decoder.call(
+            "session_pick_best",
+            self._handle,
             Rules(suppressed.ctypes.data, len(suppressed), rules.eot, begin),
             (Picked * n_rows)(*rows),
             most,
@@ -96,27 +96,21 @@ class NativeSession:
 
     def rewind(self, lengths: Sequence[int]) -> None:
         kept = array("i", map(min, lengths, self._lengths))
-        self._decoder.call(self._decoder.library.harken_session_rewind, self._handle, kept.buffer_info()[0])
+        self._decoder.call("session_rewind", self._handle, kept.buffer_info()[0])
         self._lengths = kept.tolist()
 
     def reorder(self, rows: Sequence[int]) -> None:
         order = array("i", rows)
         lengths = [self._lengths[row] for row in rows]
-        self._call(self._decoder.library.harken_session_reorder, order.buffer_info()[0], len(order))
+        self._decoder.call("session_reorder", self._handle, order.buffer_info()[0], len(order))
         self._lengths = lengths
 
     def attention(self, row: int, *, words: bool = False) -> Floats:
         assert self._attention, "attention is kept in sessions that were opened with attention=True"
         decoder, positions = self._decoder, self._positions
         weights = np.empty((len(decoder.heads.all), self._lengths[row], positions), np.float32)
-        decoder.call(
-            decoder.library.harken_session_attention, self._handle, row, weights.ctypes.data, positions
-        )
+        decoder.call("session_attention", self._handle, row, weights.ctypes.data, positions)
         return decoder.heads.select(weights, words=words)
-
-    def _call(self, function: Callable[..., int], *arguments: Any) -> int:
-        """Call a function on this session that can run out of memory, and return its result."""
-        return self._decoder.compute("for computing", function, self._handle, *arguments)
 
 
 class NativeLogits(HostLogits):
@@ -139,90 +133,39 @@ class NativeLogits(HostLogits):
         assert padded.flags.c_contiguous
         super().__init__(padded[:, :n_columns], token_ids)
         self._decoder, self._padded, self._n_columns = decoder, padded, n_columns
-        self._suppressed: list[Ints] = []
-        self._ranges: list[int] = []  # position, first column, column behind the last; again and again
-        self._timestamp_begin = NO_TOKEN
-
-    @property
-    def values(self) -> Floats:
-        """Logits with all rules applied, shape (P, columns)."""
-        self._apply_rules()
-        return self._values
 
     def select_positions(self, positions: Sequence[int]) -> NativeLogits:
-        self._apply_rules()
         padded = self._padded[list(positions)]
         return NativeLogits(self._decoder, padded, self._n_columns, self._token_ids)
 
-    def suppress_ranges(self, token_ranges: Sequence[Sequence[TokenRange]]) -> None:
-        self._apply_preference()
-        for position, ranges in zip(range(len(self)), token_ranges, strict=True):
-            for start, stop in ranges:
-                columns = self._columns(start, stop)
-                edges = (min(edge, self._n_columns) for edge in (columns.start, columns.stop))
-                self._ranges += position, *edges
-
-    def suppress_tokens(self, tokens: Ints) -> None:
-        self._apply_preference()
-        self._suppressed.append(columns_of(tokens, self._token_ids))
-
     def prefer_timestamps(self, timestamp_begin: int) -> None:
-        self._apply_preference()
-        first = self._columns(timestamp_begin, timestamp_begin).start
-        self._timestamp_begin = min(first, self._n_columns)
+        self._call("prefer_timestamps", self._columns(timestamp_begin, timestamp_begin).start)
 
     def top(self, k: int) -> tuple[Ints, Floats]:
         if k > MOST_INSERTED:
             return super().top(k)
-        self._apply_rules()
         shape = (len(self), min(k, self._n_columns))
         best, logprobs = np.empty(shape, np.int64), np.empty(shape, np.float32)
-        self._call("harken_logits_top", shape[1], best.ctypes.data, logprobs.ctypes.data)
+        self._call("top", shape[1], best.ctypes.data, logprobs.ctypes.data)
         return self._to_token_ids(best), logprobs
 
     def sample(self, temperature: float, uniforms: Sequence[float]) -> tuple[Ints, Floats]:
-        self._apply_rules()
         numbers = np.array(uniforms, np.float64)
         assert len(numbers) == len(self), "one number a position"
         drawn, logprobs = np.empty(len(self), np.int64), np.empty(len(self), np.float32)
-        self._call(
-            "harken_logits_sample", temperature, numbers.ctypes.data, drawn.ctypes.data, logprobs.ctypes.data
-        )
+        self._call("sample", temperature, numbers.ctypes.data, drawn.ctypes.data, logprobs.ctypes.data)
         return self._to_token_ids(drawn), logprobs
 
     def _log_normalizer(self) -> Floats:
         normalizer = np.empty(len(self), np.float32)
-        self._call("harken_logits_normalizer", normalizer.ctypes.data)
+        self._call("normalizer", normalizer.ctypes.data)
         return normalizer
 
-    def _apply_preference(self) -> None:
-        """Apply the rules if the preference is one of them: it comes before what is suppressed from now on."""
-        if self._timestamp_begin != NO_TOKEN:
-            self._apply_rules()
-
-    def _apply_rules(self) -> None:
-        """Apply the rules that were collected."""
-        if not (self._suppressed or self._ranges or self._timestamp_begin != NO_TOKEN):
-            return
-        suppressed = np.concatenate([_NO_TOKENS, *self._suppressed])
-        if len(suppressed) and not 0 <= suppressed.min() <= suppressed.max() < self._n_columns:
-            raise IndexError(f"{suppressed.tolist()} are not all ids of tokens")
-        ranges = array("i", self._ranges)
-        self._call(
-            "harken_logits_suppress",
-            suppressed.ctypes.data,
-            len(suppressed),
-            ranges.buffer_info()[0],
-            len(ranges) // 3,
-            self._timestamp_begin,
-        )
-        self._suppressed, self._ranges, self._timestamp_begin = [], [], NO_TOKEN
-
     def _call(self, name: str, *arguments: float) -> None:
-        """Call a function of the library on these logits."""
+        """Call a function of the library on these logits, ``harken_logits_NAME``."""
         decoder = self._decoder
         decoder.call(
-            getattr(decoder.library, name),
+            f"logits_{name}",
             decoder.handle,
             self._padded.ctypes.data,
             len(self._padded),

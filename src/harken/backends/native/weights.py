@@ -10,10 +10,10 @@ from itertools import chain
 import numpy as np
 
 from harken.backends.native.matrices import BLOCK, GROUP, LinearMatrix, make_matrix, padded_rows
-from harken.backends.native.packed_file import ArrayShape, Put, Weights
+from harken.backends.native.packed_file import ArrayShape, Put
 from harken.backends.rotation import LM_HEAD, READERS, RotatedWeights, make_rotation
-from harken.checkpoints import Weights as StoredWeights
-from harken.contract import Floats, Ints
+from harken.checkpoints import Weights
+from harken.contract import Arrays, Floats, Ints
 from harken.types import Dims
 
 CONVOLVED_FRAMES = 3
@@ -26,17 +26,17 @@ LAYER_SOURCES = {
     "cross_out": "cross_attn.out",
     "mlp_in": "mlp.0",
     "mlp_out": "mlp.2",
+    "cross_key": "cross_attn.key",
+    "cross_value": "cross_attn.value",
 }
-"""The linear layers of a block, by the names of ``struct harken_layer``."""
-CROSS_SOURCES = {"cross_key": "cross_attn.key", "cross_value": "cross_attn.value"}
+"""The linear layers of a block, by the names of ``struct harken_layer`` and in its order."""
+OF_WINDOWS = ("cross_attn.key", "cross_attn.value")
 """Those that read the encoder's output, of whole windows at a time."""
 ENCODER_SOURCES = {name: source for name, source in LAYER_SOURCES.items() if not name.startswith("cross_")}
 """Those of the encoder, in the order of ``struct harken_encoder_layer``."""
-SCALED_QUERIES = ("query", "cross_query")
-WITHOUT_BIAS = ("key", "cross_key")
+SCALED = ("attn.query", "cross_attn.query")
+WITHOUT_BIAS = ("attn.key", "cross_attn.key")
 """A bias of the keys adds the same to all scores of a query, and the softmax cancels it."""
-
-
 MOST_OF_TWO_PRODUCTS = 0.8
 """Multiplications of the two factors of a matrix, relative to its own, up to which they take less time."""
 
@@ -52,13 +52,13 @@ class EncoderWeights:
     dims : Dims
     bits : {7, 16, 32}
         Bits of a weight of the blocks: integers, with the residual stream rotated where they are 7, or float32.
-    factors : Weights, or None
+    factors : Weights
         Factors of those of low rank (see `harken.checkpoints.Weights.factors`).
     """
 
     dims: Dims
-    bits: int = 16
-    factors: StoredWeights | None = None
+    bits: int
+    factors: Weights
 
     @property
     def key(self) -> str:
@@ -66,7 +66,7 @@ class EncoderWeights:
         audio_dims = (dims.n_mels, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
         kind = {7: "int7-", 16: "", 32: "float-"}[self.bits]
         layers = chain.from_iterable(map(self.layer_matrices, range(dims.n_audio_layer)))
-        ranks = [[first.rows for first in factors] for _, *factors in layers]
+        ranks = [[first.rows for first in factors] for _, (_, *factors) in layers]
         return f"encoder-{kind}{zlib.crc32(repr((audio_dims, ranks)).encode()):08x}"
 
     def convolutions(self) -> Iterator[LinearMatrix]:
@@ -82,22 +82,20 @@ class EncoderWeights:
             yield make_matrix(16, "rotation", state, state, has_bias=False)
             yield make_matrix(16, "restoration", state, state)
 
-    def layer_matrices(self, layer: int) -> Iterator[tuple[LinearMatrix, ...]]:
-        """Yield the matrix of each linear layer of a block, or the factors B and A of one of low rank."""
-        state = self.dims.n_audio_state
+    def layer_matrices(self, layer: int) -> Iterator[tuple[str, tuple[LinearMatrix, ...]]]:
+        """Yield the source of each linear layer of a block, and its matrix, or its factors B and A."""
         for name, source in ENCODER_SOURCES.items():
-            rows = 4 * state if name == "mlp_in" else state
-            columns = 4 * state if name == "mlp_out" else state
+            rows, columns = _shape(source, self.dims.n_audio_state)
             array = f"layers.{layer}.{name}"
             if rank := self._rank(f"encoder.blocks.{layer}.{source}.weight", rows, columns):
                 first = make_matrix(self.bits, f"{array}.first", rank, columns, has_bias=False)
-                yield make_matrix(self.bits, array, rows, rank), first
+                yield source, (make_matrix(self.bits, array, rows, rank), first)
             else:
-                yield (make_matrix(self.bits, array, rows, columns),)
+                yield source, (make_matrix(self.bits, array, rows, columns),)
 
     def _rank(self, name: str, rows: int, columns: int) -> int:
         """Return the rank of a matrix, rounded up to whole blocks, or 0 if one product is as fast as two."""
-        if self.factors is None or f"{name}.A" not in self.factors:
+        if f"{name}.A" not in self.factors:
             return 0
         rank = -(-self.factors.shape(f"{name}.A")[0] // BLOCK) * BLOCK
         return rank if rank * (rows + columns) <= MOST_OF_TWO_PRODUCTS * rows * columns else 0
@@ -110,10 +108,10 @@ class EncoderWeights:
         for matrix in (*self.convolutions(), *self.rotations()):
             yield from matrix.arrays()
         for layer in range(dims.n_audio_layer):
-            for matrix in chain.from_iterable(self.layer_matrices(layer)):
+            for matrix in chain.from_iterable(matrices for _, matrices in self.layer_matrices(layer)):
                 yield from matrix.arrays()
 
-    def write(self, weights: Weights, put: Put) -> None:
+    def write(self, weights: Arrays, put: Put) -> None:
         put("positions", weights["encoder.positional_embedding"])
         put("last_gain", weights["encoder.ln_post.weight"])
         put("last_bias", weights["encoder.ln_post.bias"])
@@ -130,11 +128,9 @@ class EncoderWeights:
         head_size = self.dims.n_audio_state // self.dims.n_audio_head
         for layer in range(self.dims.n_audio_layer):
             block = f"encoder.blocks.{layer}"
-            for (name, module), (matrix, *first) in zip(
-                ENCODER_SOURCES.items(), self.layer_matrices(layer), strict=True
-            ):
+            for module, (matrix, *first) in self.layer_matrices(layer):
                 source, norm = f"{block}.{module}", READERS.get(module)
-                scale = np.float32(head_size**-0.5 if name in SCALED_QUERIES else 1)
+                scale = np.float32(head_size**-0.5 if module in SCALED else 1)
                 folds = norm and not rotations  # rotated weights have their norms folded in
                 bias = _folded_bias(weights, source, f"{block}.{norm}") if folds else folded[f"{source}.bias"]
                 bias = bias * scale
@@ -147,14 +143,19 @@ class EncoderWeights:
                 first[0].write(put, np.pad(weight, ((0, matrix.columns - len(weight)), (0, 0))), None)
 
 
-def _linear(weights: Weights, name: str) -> Sequence[Floats]:
+def _shape(source: str, state: int) -> tuple[int, int]:
+    """Return rows and columns of a linear layer of a block of this width."""
+    return 4 * state if source == "mlp.0" else state, 4 * state if source == "mlp.2" else state
+
+
+def _linear(weights: Arrays, name: str) -> Sequence[Floats]:
     """Return weight and bias of a layer; keys have no bias."""
     weight = np.asarray(weights[f"{name}.weight"], np.float32)
     bias = weights.get(f"{name}.bias", np.zeros(len(weight)))
     return weight, np.asarray(bias, np.float32)
 
 
-def _folded_bias(weights: Weights, name: str, norm: str) -> Floats:
+def _folded_bias(weights: Arrays, name: str, norm: str) -> Floats:
     """Return the bias of a layer behind a normalisation, rounded once."""
     weight, bias = _linear(weights, name)
     shift = np.asarray(weights[f"{norm}.bias"], np.float64)
@@ -196,22 +197,15 @@ class DecoderWeights:
         kind = "float" if self.bits == 32 else f"int{self.bits}"
         return f"{kind}{'-cross7' if self.cross_bits == 7 else ''}-{checksum:08x}"
 
-    def layer_matrices(self, layer: int) -> Iterator[LinearMatrix]:
-        """Yield the matrices of a block, in the order of ``struct harken_layer``."""
-        yield from self._block_matrices(layer)
-        yield from self._cross_matrices(layer)
-
-    def _block_matrices(self, layer: int) -> Iterator[LinearMatrix]:
-        state = self.dims.n_text_state
-        for name in LAYER_SOURCES:
-            rows = 4 * state if name == "mlp_in" else state
-            columns = 4 * state if name == "mlp_out" else state
-            yield make_matrix(self.bits, f"layers.{layer}.{name}", rows, columns, name not in WITHOUT_BIAS)
-
-    def _cross_matrices(self, layer: int) -> Iterator[LinearMatrix]:
-        for name in CROSS_SOURCES:
-            shape = self.dims.n_text_state, self.dims.n_audio_state
-            yield make_matrix(self.cross_bits, f"layers.{layer}.{name}", *shape, name not in WITHOUT_BIAS)
+    def layer_matrices(self, layer: int) -> Iterator[tuple[str, LinearMatrix]]:
+        """Yield the source of each linear layer of a block, and its matrix."""
+        for name, source in LAYER_SOURCES.items():
+            rows, columns = _shape(source, self.dims.n_text_state)
+            bits = self.bits
+            if source in OF_WINDOWS:
+                bits, columns = self.cross_bits, self.dims.n_audio_state
+            has_bias = source not in WITHOUT_BIAS
+            yield source, make_matrix(bits, f"layers.{layer}.{name}", rows, columns, has_bias)
 
     @property
     def head(self) -> LinearMatrix:
@@ -223,24 +217,25 @@ class DecoderWeights:
         yield "embedding", np.float32 if self.bits == 32 else np.float16, (dims.n_vocab, dims.n_text_state)
         yield "positions", np.float32, (dims.n_text_ctx, dims.n_text_state)
         for layer in range(dims.n_text_layer):
-            for matrix in self.layer_matrices(layer):
+            for _, matrix in self.layer_matrices(layer):
                 yield from matrix.arrays()
         yield from self.head.arrays()
 
-    def write(self, weights: Weights, put: Put) -> None:
+    def write(self, weights: Arrays, put: Put) -> None:
         folded = RotatedWeights(weights, self.dims, rotates=self.bits < 32)
         put("embedding", folded["decoder.token_embedding.weight"])
         put("positions", folded["decoder.positional_embedding"])
         head_size = self.dims.n_text_state // self.dims.n_text_head
         for layer in range(self.dims.n_text_layer):
             block = f"decoder.blocks.{layer}"
-            for matrix, (name, source) in zip(self._block_matrices(layer), LAYER_SOURCES.items(), strict=True):
-                scale = np.float32(head_size**-0.5 if name in SCALED_QUERIES else 1)
-                weight, bias = (folded[f"{block}.{source}.{part}"] * scale for part in ("weight", "bias"))
-                matrix.write(put, weight, bias)
-            for cross_matrix, source in zip(self._cross_matrices(layer), CROSS_SOURCES.values(), strict=True):
-                weight = np.asarray(weights[f"{block}.{source}.weight"], np.float32)
-                cross_matrix.write(put, weight, weights.get(f"{block}.{source}.bias"))
+            for source, matrix in self.layer_matrices(layer):
+                if source in OF_WINDOWS:
+                    weight = np.asarray(weights[f"{block}.{source}.weight"], np.float32)
+                    matrix.write(put, weight, weights.get(f"{block}.{source}.bias"))
+                else:
+                    scale = np.float32(head_size**-0.5 if source in SCALED else 1)
+                    weight, bias = (folded[f"{block}.{source}.{part}"] * scale for part in ("weight", "bias"))
+                    matrix.write(put, weight, bias)
         self.head.write(
             put, *(self._of_vocab_subset(folded[f"{LM_HEAD}.{part}"]) for part in ("weight", "bias"))
         )

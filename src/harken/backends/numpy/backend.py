@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -11,10 +11,10 @@ import numpy as np
 from harken.backends.encoding import NO_ENCODER, own_features, own_states
 from harken.backends.host_logits import HostLogits
 from harken.backends.numpy import model
-from harken.backends.numpy.model import Mask, Weights
-from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
-from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.types import Dims, WordHead
+from harken.backends.numpy.model import Mask
+from harken.checkpoints.alignment_heads import KeptHeads
+from harken.contract import Arrays, Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
+from harken.types import Dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +23,17 @@ class NumpyFeatures:
 
     Parameters
     ----------
-    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
-        NaN behind the end of a window that is shorter than others.
-    lengths : sequence of int
-        Number of positions of each window.
+    windows : sequence of ndarray of shape (positions, n_audio_state), float32
     sparse_positions : SparsePositions or None
         Those of all windows.
     """
 
-    encoder_output: Floats
-    lengths: Sequence[int]
+    windows: Sequence[Floats]
     sparse_positions: SparsePositions | None = None
-
-    @classmethod
-    def from_windows(cls, windows: Sequence[Floats], positions: SparsePositions | None = None) -> NumpyFeatures:
-        """Stack windows of shape (positions, n_audio_state) and pad the shorter ones."""
-        lengths = [len(window) for window in windows]
-        encoder_output = np.full((len(windows), max(lengths), windows[0].shape[1]), np.nan, np.float32)
-        for row, window in zip(encoder_output, windows, strict=True):
-            row[: len(window)] = window
-        return cls(encoder_output, lengths, positions)
 
     @property
     def n_windows(self) -> int:
-        return len(self.encoder_output)
+        return len(self.windows)
 
 
 class NumpyBackend:
@@ -55,14 +42,11 @@ class NumpyBackend:
     Parameters
     ----------
     dims : Dims
+        Without an encoder, features come from `reuse_encoder_output`, and `encode` must not be called.
     weights : mapping of str to ndarray
         By the names of the original state dict, any float dtype.
-    alignment_heads : tuple of (layer, head), or None
-        Heads of `Session.attention`; None is all heads of the upper half of the decoder's layers.
-    word_heads : tuple of WordHead
-        Its other heads.
-    shares_encoder : bool
-        Load the decoder only: features come from `reuse_encoder_output`, and `encode` must not be called.
+    heads : KeptHeads, optional
+        Heads of `Session.attention`; by default all of the upper half of the decoder's layers.
     vocab_subset : ndarray of int64, or None
         Ascending ids of the tokens that logits cover; None is all. Prompts may hold any token.
     """
@@ -72,15 +56,13 @@ class NumpyBackend:
     def __init__(
         self,
         dims: Dims,
-        weights: Mapping[str, Floats],
+        weights: Arrays,
         *,
-        alignment_heads: AlignmentHeads | None = None,
-        word_heads: tuple[WordHead, ...] = (),
-        shares_encoder: bool = False,
+        heads: KeptHeads | None = None,
         vocab_subset: Ints | None = None,
     ) -> None:
-        self.dims = dims.without_encoder() if shares_encoder else dims
-        self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
+        self.dims, self.heads = dims, heads or KeptHeads.of(dims)
+        self.word_heads = self.heads.words
         self.vocab_subset = vocab_subset
         names = [name for name in weights if self.dims.has_encoder or not name.startswith("encoder.")]
         self.weights = {name: np.asarray(weights[name], np.float32) for name in names}
@@ -95,10 +77,15 @@ class NumpyBackend:
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> NumpyFeatures:
         assert self.dims.has_encoder, NO_ENCODER
         windows = [model.encode(window, self.weights, self.dims, positions) for window in mel]
-        return NumpyFeatures.from_windows(windows, positions)
+        return NumpyFeatures(windows, positions)
 
     def encoder_output(self, features: Features) -> Floats:
-        return own_features(features, NumpyFeatures).encoder_output
+        """Return it with NaN behind the end of a window that is shorter than others."""
+        windows = own_features(features, NumpyFeatures).windows
+        padded = np.full((len(windows), max(map(len, windows)), windows[0].shape[1]), np.nan, np.float32)
+        for row, window in zip(padded, windows, strict=True):
+            row[: len(window)] = window
+        return padded
 
     def reuse_encoder_output(self, features: Features) -> NumpyFeatures:
         return own_features(features, NumpyFeatures)
@@ -118,7 +105,7 @@ class NumpyBackend:
             state.append_chunk(chunk, final_frames)
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> NumpyFeatures:
-        return NumpyFeatures.from_windows([state.encode() for state in own_states(states, NumpyEncoderState)])
+        return NumpyFeatures([state.encode() for state in own_states(states, NumpyEncoderState)])
 
 
 class NumpySession:
@@ -163,16 +150,16 @@ class NumpySession:
         assert self._captures_attention, "attention is kept in sessions that were opened with attention=True"
         layers, heads = zip(*self._backend.heads.all, strict=True)
         weights: Floats = self._decode(row)[1][list(layers), list(heads)]
-        missing = self._features.encoder_output.shape[1] - weights.shape[-1]
+        missing = max(map(len, self._features.windows)) - weights.shape[-1]
         return self._backend.heads.select(np.pad(weights, ((0, 0), (0, 0), (0, missing))), words=words)
 
     def _decode(self, row: int) -> tuple[Floats, Floats]:
         """Compute logits and attention at every token of a row."""
         window, seen = self._rows[row]
         backend, features = self._backend, self._features
-        encoder_output = features.encoder_output[window, : features.lengths[window]]
         key_bias = features.sparse_positions.key_bias if features.sparse_positions else None
-        return model.decode(np.array(seen, np.int64), encoder_output, backend.weights, backend.dims, key_bias)
+        tokens, encoder_output = np.array(seen, np.int64), features.windows[window]
+        return model.decode(tokens, encoder_output, backend.weights, backend.dims, key_bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +193,7 @@ class NumpyEncoderState:
     section 3.1).
     """
 
-    def __init__(self, weights: Weights, dims: Dims, history_frames: int) -> None:
+    def __init__(self, weights: Arrays, dims: Dims, history_frames: int) -> None:
         assert history_frames % 2 == 0, "a history is an even number of frames"
         self._weights, self._dims, self._history_positions = weights, dims, history_frames // 2
         self._chunks: list[EncodedChunk] = []
@@ -240,7 +227,7 @@ class NumpyEncoderState:
         return y
 
 
-def embed_chunks(chunks: Sequence[EncodedChunk], weights: Weights) -> Floats:
+def embed_chunks(chunks: Sequence[EncodedChunk], weights: Arrays) -> Floats:
     """Convolve each chunk behind the final frames before it, and concatenate the results."""
     embeddings, final_mel = [], chunks[0].mel[:, :0]
     for chunk in chunks:

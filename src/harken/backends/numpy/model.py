@@ -7,21 +7,20 @@ Supervision", section 2.2. Weights go by the names of the original state dict.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.encoding import short_speech_window
-from harken.contract import Floats, Ints, SparsePositions
+from harken.contract import Arrays, Floats, Ints, SparsePositions
 from harken.types import Dims
 
-Weights = Mapping[str, Floats]
 Mask = NDArray[np.bool_]
 """True where a query attends to a key, shape (queries, keys)."""
 
 
-def encode(mel: Floats, weights: Weights, dims: Dims, positions: SparsePositions | None = None) -> Floats:
+def encode(mel: Floats, weights: Arrays, dims: Dims, positions: SparsePositions | None = None) -> Floats:
     """Encode log-mel of shape (n_mels, 2 n): shape (n, n_audio_state), n up to n_audio_ctx; frozen positions follow."""
     if positions is None:
         return encoder_blocks(stem(mel, weights), weights, dims)
@@ -32,7 +31,7 @@ def encode(mel: Floats, weights: Weights, dims: Dims, positions: SparsePositions
     return np.concatenate([encoded, window[frozen]])
 
 
-def stem(mel: Floats, weights: Weights) -> Floats:
+def stem(mel: Floats, weights: Arrays) -> Floats:
     """Compute the input of the encoder's first layer: two convolutions, and the embedding of each position.
 
     With an odd number of frames, 2 n + 1, the n positions do not depend on what follows in the stream.
@@ -45,7 +44,7 @@ def stem(mel: Floats, weights: Weights) -> Floats:
 
 def encoder_blocks(
     x: Floats,
-    weights: Weights,
+    weights: Arrays,
     dims: Dims,
     mask: Mask | None = None,
     *,
@@ -70,7 +69,7 @@ def encoder_blocks(
 
 
 def decode(
-    tokens: Ints, features: Floats, weights: Weights, dims: Dims, key_bias: Floats | None = None
+    tokens: Ints, features: Floats, weights: Arrays, dims: Dims, key_bias: Floats | None = None
 ) -> tuple[Floats, Floats]:
     """Decode all tokens of one row, shape (n,): the logits after each, and its cross-attention.
 
@@ -103,7 +102,7 @@ def decode(
 def _attention(
     x: Floats,
     key_value_source: Floats,
-    weights: Weights,
+    weights: Arrays,
     name: str,
     heads: int,
     mask: Mask | None = None,
@@ -127,18 +126,18 @@ def _attention(
     return _linear(mixed, weights, f"{name}.out"), attention_weights
 
 
-def _mlp(x: Floats, weights: Weights, block: str) -> Floats:
+def _mlp(x: Floats, weights: Arrays, block: str) -> Floats:
     y = _layer_norm(x, weights, f"{block}.mlp_ln")
     return _linear(_gelu(_linear(y, weights, f"{block}.mlp.0")), weights, f"{block}.mlp.2")
 
 
-def _linear(x: Floats, weights: Weights, name: str) -> Floats:
+def _linear(x: Floats, weights: Arrays, name: str) -> Floats:
     y = x @ weights[f"{name}.weight"].T
     bias = weights.get(f"{name}.bias")
     return y if bias is None else y + bias
 
 
-def _convolve(x: Floats, weights: Weights, name: str, stride: int) -> Floats:
+def _convolve(x: Floats, weights: Arrays, name: str, stride: int) -> Floats:
     """Convolve (channels, frames) with kernels of width 3 and one frame of padding on either side."""
     padded = np.pad(x, ((0, 0), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, 3, axis=1)[:, ::stride]
@@ -146,7 +145,7 @@ def _convolve(x: Floats, weights: Weights, name: str, stride: int) -> Floats:
     return y + weights[f"{name}.bias"][:, None]
 
 
-def _layer_norm(x: Floats, weights: Weights, name: str) -> Floats:
+def _layer_norm(x: Floats, weights: Arrays, name: str) -> Floats:
     centred = x - x.mean(axis=-1, keepdims=True)
     scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(1e-5))
     y = centred / scale * weights[f"{name}.weight"] + weights[f"{name}.bias"]

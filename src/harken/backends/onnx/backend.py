@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
-from numpy.typing import NDArray
-
-from harken.backends.encoding import EncodingBackend, own_features, own_states, stack_padded
-from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState, single_window_slices
+from harken.backends.encoding import NO_ENCODER, EncodedWindows, own_features, own_states, stack_padded
+from harken.backends.onnx.encoder_graphs import EncoderGraphs, OnnxEncoderState
 from harken.backends.onnx.graph_loader import GraphLoader
 from harken.backends.onnx.session import OnnxFeatures, OnnxSession
-from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
+from harken.checkpoints import Weights
+from harken.checkpoints.alignment_heads import KeptHeads
 from harken.compiled_library import usable_processors
 from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.store import FileStore, default_store_directory
-from harken.types import Dims, WordHead
+from harken.types import FRAMES_PER_POSITION, Dims
 
 
-class OnnxBackend(EncodingBackend[OnnxFeatures]):
+class OnnxBackend:
     """`harken.contract.Backend` on ONNX Runtime and OpenVINO.
 
     Parameters
     ----------
     dims : Dims
-    weights : mapping of str to ndarray
-        By the names of the original state dict; read only when a graph has to be built.
-    digest : str
-        Digest of the weights; stored graphs are reused where it is the same.
+    weights : Weights
+        Read only when a graph has to be built; stored graphs are reused where the digest is the same.
     precision : {"auto", "fp32", "bf16", "int8", "int4"}
         "auto" is int8; int4 is for assistants.
     threads : int or None
         Threads of one forward pass; by default the processors that this process may use.
     cache : Path or None
         Directory of stored graphs; by default in the user's cache directory.
-    alignment_heads, word_heads, shares_encoder, vocab_subset
+    heads, vocab_subset
         As for `harken.backends.numpy.NumpyBackend`.
-    check_unchanged : callable
-        Called when a graph was built and before it is stored; raises an error if the weights may not be those of
-        `digest` any more.
 
     Raises
     ------
     OptionError
         If this machine cannot compute in that precision.
     CheckpointError
-        If the weights are damaged, or `check_unchanged` finds them changed.
+        If the weights are damaged, or their files change while they are read.
     OutputError
         If graphs have to be built and cannot be stored anywhere.
     OutOfMemory
@@ -56,43 +48,33 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
         If a runtime is not installed.
     """
 
-    _encoder: EncoderGraphs
-
     clock = staticmethod(perf_counter)
 
     def __init__(
         self,
         dims: Dims,
-        weights: Mapping[str, NDArray[Any]],
-        digest: str,
+        weights: Weights,
         *,
         precision: str = "auto",
         threads: int | None = None,
         cache: Path | None = None,
-        alignment_heads: AlignmentHeads | None = None,
-        word_heads: tuple[WordHead, ...] = (),
-        shares_encoder: bool = False,
+        heads: KeptHeads | None = None,
         vocab_subset: Ints | None = None,
-        check_unchanged: Callable[[], None] = lambda: None,
     ) -> None:
-        self.dims = dims.without_encoder() if shares_encoder else dims
-        self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
-        self.vocab_subset = vocab_subset
+        self.dims, self.heads, self.vocab_subset = dims, heads or KeptHeads.of(dims), vocab_subset
+        self.word_heads = self.heads.words
         self.threads = threads or usable_processors()
         loader = GraphLoader(
-            dims=self.dims,
+            dims=dims,
             weights=weights,
-            digest=digest,
-            check_unchanged=check_unchanged,
             precision=precision,
             threads=self.threads,
-            store=FileStore(cache or default_store_directory()),
+            cache=cache,
             alignment_heads=self.heads.all,
             vocab_subset=vocab_subset,
         )
-        names = EncoderGraphs.names(self.dims)
-        self._decoder, *graphs = loader.load("decoder", *names)
-        self._encoder = EncoderGraphs(self.dims, loader, dict(zip(names, graphs, strict=True)))
+        self._decoder, *_ = loader.load("decoder", "cross_kv", *(["encoder"] if dims.has_encoder else []))
+        self._encoder = EncoderGraphs(dims, loader)
         self.plan = loader.plan
         self.capabilities = Capabilities(
             name="onnx",
@@ -101,6 +83,29 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
             detail=f"{self.plan}, {self.threads} threads",
             sparse_positions=True,
         )
+
+    def encode(self, mel: Floats, positions: SparsePositions | None = None) -> OnnxFeatures:
+        assert self.dims.has_encoder, NO_ENCODER
+        encoder_output = self._encoder.encode(mel, positions)
+        cross_kv = self._encoder.project(encoder_output)
+        return OnnxFeatures(encoder_output, cross_kv, sparse_positions=positions)
+
+    def encoder_output(self, features: Features) -> Floats:
+        return own_features(features, OnnxFeatures).encoder_output
+
+    def reuse_encoder_output(self, features: Features) -> OnnxFeatures:
+        encoded = own_features(features, EncodedWindows)
+        outputs = encoded.outputs()
+        encoder_output = stack_padded(outputs)
+        cross_kv = self._encoder.project(encoder_output)
+        return OnnxFeatures(encoder_output, cross_kv, [*map(len, outputs)], encoded.sparse_positions)
+
+    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
+        assert self.dims.has_encoder, NO_ENCODER
+        return OnnxEncoderState(self.dims, history_frames // FRAMES_PER_POSITION)
+
+    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
+        self._encoder.encode_chunk(own_states(states, OnnxEncoderState), mel, final_frames)
 
     def stream_features(self, states: Sequence[StreamingEncoderState]) -> OnnxFeatures:
         own = own_states(states, OnnxEncoderState)
@@ -122,17 +127,3 @@ class OnnxBackend(EncodingBackend[OnnxFeatures]):
             heads=self.heads if attention else None,
             vocab_subset=self.vocab_subset,
         )
-
-    def _project(
-        self,
-        encoder_output: Floats,
-        lengths: Sequence[int] | None = None,
-        positions: SparsePositions | None = None,
-    ) -> OnnxFeatures:
-        n_windows, n_positions, _ = encoder_output.shape
-        cross_kv = self._encoder.allocate_cross_kv(n_windows, n_positions)
-        for window in single_window_slices(n_windows):
-            self._encoder.project_window(
-                encoder_output[window], {name: array[window] for name, array in cross_kv.items()}
-            )
-        return OnnxFeatures(encoder_output, cross_kv, lengths, positions)

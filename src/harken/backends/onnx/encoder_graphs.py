@@ -2,68 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from threading import Lock
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from harken.backends.encoding import StreamState, own_states, short_speech_window, write_at
+from harken.backends.encoding import StreamState, short_speech_window, write_at
 from harken.backends.onnx.graph_loader import GraphLoader
-from harken.backends.onnx.runtimes import Arrays, Graph
 from harken.backends.onnx.session import MASKED
-from harken.contract import Floats, SparsePositions, StreamingEncoderState
+from harken.contract import Arrays, Floats, SparsePositions
 from harken.types import FRAMES_PER_POSITION, Dims
 
 
 class EncoderGraphs:
-    """The graphs before the decoder (see `harken.backends.encoding.Encoder`), loaded now or when first used."""
+    """The graphs before the decoder."""
 
-    def __init__(self, dims: Dims, loader: GraphLoader, loaded: Mapping[str, Graph]) -> None:
-        self._dims, self._loader, self._loaded = dims, loader, dict(loaded)
-        self._lock = Lock()
+    def __init__(self, dims: Dims, loader: GraphLoader) -> None:
+        self._dims, self._loader = dims, loader
         self._short_speech: Arrays = {}
 
-    @staticmethod
-    def names(dims: Dims) -> tuple[str, ...]:
-        """Return the names of the graphs that windows need."""
-        return ("cross_kv", "encoder") if dims.has_encoder else ("cross_kv",)
-
     def encode(self, mel: Floats, positions: SparsePositions | None = None) -> Floats:
+        """Return the encoder's output for windows, shape (windows, positions, n_audio_state)."""
         if positions:
-            return np.concatenate(
-                [self._encode_sparse(mel[i], positions) for i in single_window_slices(len(mel))]
-            )
-        encode = self._graph("encoder")
+            return np.concatenate([self._encode_sparse(mel[i], positions) for i in _single_windows(mel)])
         encoder_output = np.empty((len(mel), mel.shape[2] // 2, self._dims.n_audio_state), np.float32)
-        for window in single_window_slices(len(mel)):
-            encode({"mel": np.ascontiguousarray(mel[window])}, {"encoder_output": encoder_output[window]})
+        for window in _single_windows(mel):
+            inputs = {"mel": np.ascontiguousarray(mel[window])}
+            self._run("encoder", inputs, {"encoder_output": encoder_output[window]})
         return encoder_output
 
-    def allocate_cross_kv(self, n_windows: int, positions: int) -> dict[str, Floats]:
-        """Allocate the keys and values of the cross-attention, by the names of the decoder graph's inputs."""
-        dims = self._dims
+    def project(self, encoder_output: Floats) -> dict[str, Floats]:
+        """Return the keys and values of the cross-attention, by the names of the decoder graph's inputs."""
+        dims, (n_windows, positions, _) = self._dims, encoder_output.shape
         shape = (n_windows, dims.n_text_head, positions, dims.n_text_state // dims.n_text_head)
-        return {
+        cross_kv = {
             f"cross_{part}.{i}": np.empty(shape, np.float32) for i in range(dims.n_text_layer) for part in "kv"
         }
+        for window in _single_windows(encoder_output):
+            outputs = {name: array[window] for name, array in cross_kv.items()}
+            self._run("cross_kv", {"encoder_output": encoder_output[window]}, outputs)
+        return cross_kv
 
-    def project_window(self, encoder_output: Floats, cross_kv: dict[str, Floats]) -> None:
-        """Write the keys and values of one window; all arrays have one window along axis 0."""
-        self._graph("cross_kv")({"encoder_output": encoder_output}, cross_kv)
-
-    def open_encoder(self, history_frames: int) -> OnnxEncoderState:
-        return OnnxEncoderState(self._dims, history_frames // FRAMES_PER_POSITION)
-
-    def encode_chunk(self, states: Sequence[StreamingEncoderState], mel: Floats, final_frames: int) -> None:
-        onnx_states = own_states(states, OnnxEncoderState)
-        inputs, outputs = OnnxEncoderState.chunk_inputs(onnx_states, mel)
-        self._graph("streaming_encoder")(inputs, outputs)
+    def encode_chunk(self, states: Sequence[OnnxEncoderState], mel: Floats, final_frames: int) -> None:
+        """Encode the next chunks of some streams (see `harken.contract.Backend.encode_chunk`)."""
+        inputs, outputs = OnnxEncoderState.chunk_inputs(states, mel)
+        self._run("streaming_encoder", inputs, outputs)
         encoder_output = outputs["encoder_output"]
         # The projection is the same at every position: the chunks of all streams are projected as one window.
-        all_chunks = encoder_output.reshape(1, -1, encoder_output.shape[2])
-        cross_kv = self.allocate_cross_kv(1, all_chunks.shape[1])
-        self.project_window(all_chunks, cross_kv)
-        for row, state in enumerate(onnx_states):
+        cross_kv = self.project(encoder_output.reshape(1, -1, encoder_output.shape[2]))
+        for row, state in enumerate(states):
             chunk_positions = slice(row * encoder_output.shape[1], (row + 1) * encoder_output.shape[1])
             stream_outputs = {name: array[row] for name, array in outputs.items()}
             stream_outputs |= {name: array[0, :, chunk_positions] for name, array in cross_kv.items()}
@@ -80,7 +66,7 @@ class EncoderGraphs:
             for i in range(self._dims.n_audio_layer)
             for part, axis in (("key", 3), ("value", 2))
         }
-        self._graph("streaming_encoder")({**inputs, **past}, outputs)
+        self._run("streaming_encoder", {**inputs, **past}, outputs)
         return np.concatenate([outputs["encoder_output"], window["encoder_output"][:, frozen]], axis=1)
 
     def _short_speech_outputs(self) -> Arrays:
@@ -88,15 +74,13 @@ class EncoderGraphs:
         if not self._short_speech:
             state = OnnxEncoderState(self._dims, 1)  # masked; the runtimes take no empty history
             inputs, outputs = OnnxEncoderState.chunk_inputs([state], short_speech_window(self._dims)[None])
-            self._graph("streaming_encoder")(inputs, outputs)
+            self._run("streaming_encoder", inputs, outputs)
             self._short_speech = outputs
         return self._short_speech
 
-    def _graph(self, name: str) -> Graph:
-        with self._lock:
-            if name not in self._loaded:
-                self._loaded[name] = self._loader.load(name)[0]
-            return self._loaded[name]
+    def _run(self, name: str, inputs: Arrays, outputs: Arrays) -> None:
+        (graph,) = self._loader.load(name)
+        graph(inputs, outputs)
 
 
 class OnnxEncoderState(StreamState):
@@ -155,23 +139,18 @@ class OnnxEncoderState(StreamState):
         for i in range(self._dims.n_audio_layer):
             self._append_history(f"past_k.{i}", outputs[f"key.{i}"][:, :, :final_positions], axis=2)
             self._append_history(f"past_v.{i}", outputs[f"value.{i}"][:, :final_positions], axis=1)
-        names = [name for name in outputs if name == "encoder_output" or name.startswith("cross")]
-        if not self.outputs:
-            self.outputs = {
-                name: np.empty((*outputs[name].shape[:-2], 0, outputs[name].shape[-1]), np.float32)
-                for name in names
-            }
-        for name in names:
-            self.outputs[name] = write_at(self.outputs[name], self.final_positions, outputs[name])
+        for name, new in outputs.items():
+            if name == "encoder_output" or name.startswith("cross"):
+                earlier = self.outputs.get(name, new[..., :0, :])
+                self.outputs[name] = write_at(earlier, self.final_positions, new)
         self.advance(mel, final_positions)
 
     def _append_history(self, name: str, new: Floats, axis: int) -> None:
         joined = np.concatenate([self._past_kv[name], new], axis)
-        self._past_kv[name] = np.ascontiguousarray(
-            np.take(joined, np.arange(joined.shape[axis] - self._history_positions, joined.shape[axis]), axis)
-        )
+        _, kept = np.split(joined, [joined.shape[axis] - self._history_positions], axis)
+        self._past_kv[name] = np.ascontiguousarray(kept)
 
 
-def single_window_slices(n_windows: int) -> Iterator[slice]:
+def _single_windows(windows: Floats) -> Iterator[slice]:
     """Yield a slice for each window: the graphs before the decoder take one window at a time."""
-    return (slice(window, window + 1) for window in range(n_windows))
+    return (slice(window, window + 1) for window in range(len(windows)))

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from harken.backends.loading import Weights, load_parts
+from harken.backends.loading import load_parts
 from harken.backends.onnx.runtimes import (
     BuiltGraph,
     Graph,
     OnnxRuntimeGraph,
     OpenVinoGraph,
-    RuntimePlan,
     make_runtime_plan,
     stored_graph,
 )
 from harken.backends.rotation import RotatedWeights
+from harken.checkpoints import Weights
 from harken.checkpoints.alignment_heads import AlignmentHeads
-from harken.contract import Ints
-from harken.store import FileStore
+from harken.contract import Arrays, Ints
 from harken.types import Dims
 
 GRAPH_FORMAT_VERSION = 13
@@ -47,24 +47,21 @@ class GraphLoader:
 
     dims: Dims
     weights: Weights
-    digest: str
-    check_unchanged: Callable[[], None]
     precision: str
     threads: int
-    store: FileStore
+    cache: Path | None
     alignment_heads: AlignmentHeads
     vocab_subset: Ints | None
 
-    @cached_property
-    def plan(self) -> RuntimePlan:
-        """The runtimes, chosen when the first graph is loaded.
-
-        The encoder's precision changes to float32 where bfloat16 was not asked for and turns out not to work.
-        """
-        return make_runtime_plan(self.precision)
+    def __post_init__(self) -> None:
+        """Refuse what cannot be had, or has changed, before anything is built."""
+        self.plan = make_runtime_plan(self.precision)
+        self.digest = self.weights.digest[:32]
+        self._loaded: dict[str, Any] = {}
+        self._lock = Lock()
 
     def load(self, *names: str) -> list[Any]:
-        """Load graphs by name: "encoder", "cross_kv", "decoder", "streaming_encoder"; return them in order.
+        """Return graphs by name, "encoder", "cross_kv", "decoder" or "streaming_encoder", loaded at the first call.
 
         Loading mostly runs outside of Python: in parallel it takes the time of the slowest graph.
 
@@ -73,7 +70,13 @@ class GraphLoader:
         list of Graph
             "decoder" is an `OnnxRuntimeGraph`.
         """
-        self.plan  # noqa: B018 - an unknown precision is refused before anything is built
+        with self._lock:
+            missing = [name for name in names if name not in self._loaded]
+            if missing:
+                self._loaded |= zip(missing, self._load(missing), strict=True)
+            return [self._loaded[name] for name in names]
+
+    def _load(self, names: Sequence[str]) -> list[Any]:
         loading = [partial(self._load_graph, name) for name in names]
         try:
             return load_parts(self.weights, *loading)
@@ -81,31 +84,31 @@ class GraphLoader:
             unsupported = self.plan.encoder[1] == "bf16" and _NO_KERNEL in str(error)
             if not unsupported or self.plan.precision == "bf16":
                 raise
-        # OpenVINO reports bfloat16 arithmetic that it cannot use where it is told to use fewer instruction sets.
+        # Nobody asked for bfloat16. OpenVINO reports it, but cannot use it, where it is told to use fewer instructions.
         self.plan = replace(self.plan, encoder=("openvino", "f32"))
         return load_parts(self.weights, *loading)
 
-    def _load_graph(self, name: str, weights: Weights) -> Graph:
+    def _load_graph(self, name: str, weights: Arrays) -> Graph:
         runtime, precision = self.plan.decoder if name == "decoder" else self.plan.encoder
         path = self._get_or_build(name, precision, weights)
         if runtime == "openvino":
             return OpenVinoGraph(path, self.threads, precision)
         return OnnxRuntimeGraph(path, self.threads)
 
-    def _get_or_build(self, name: str, precision: str, weights: Weights) -> Path:
+    def _get_or_build(self, name: str, precision: str, weights: Arrays) -> Path:
         weight_format = precision if precision in ("int8", "int4") else "float"
         if precision == "int8":
-            weight_format = _int8_weight_format(self.store)
+            weight_format = _int8_weight_format(self.cache)
         options = ""
         if name == "decoder":
             checksum = zlib.crc32(repr(self.alignment_heads).encode())
             if self.vocab_subset is not None:
                 checksum = zlib.crc32(self.vocab_subset.tobytes(), checksum)
             options = f"-{checksum:08x}"
-        key = f"{self.digest[:32]}-{name}-{weight_format}{options}-v{GRAPH_FORMAT_VERSION}"
-        return stored_graph(self.store, key, partial(self._build, name, weight_format, weights))
+        key = f"{self.digest}-{name}-{weight_format}{options}-v{GRAPH_FORMAT_VERSION}"
+        return stored_graph(key, partial(self._build, name, weight_format, weights), self.cache)
 
-    def _build(self, name: str, weight_format: str, weights: Weights) -> BuiltGraph:
+    def _build(self, name: str, weight_format: str, weights: Arrays) -> BuiltGraph:
         """Build one graph; only this imports the onnx package, so that a start with stored graphs is fast."""
         from harken.backends.onnx import graphs
         from harken.backends.onnx.linear import FLOAT_SCHEME, INTEGER_SCHEMES
@@ -121,17 +124,17 @@ class GraphLoader:
                 "cross_kv": graphs.cross_kv,
             }
             graph = parts[name](weights, self.dims)
-        self.check_unchanged()
+        self.weights.check_unchanged()
         return graph
 
 
-def _int8_weight_format(store: FileStore) -> str:
+def _int8_weight_format(cache: Path | None) -> str:
     """Return the format of 8-bit weights on this machine: "int8", or "int7" where its integer sums saturate.
 
     Processors before AVX-VNNI add pairs of 8-bit products in 16 bits, where the sum of two large ones saturates.
     Instead of a list of processors, a probe graph computes the largest possible sums in the runtime.
     """
-    probe = OnnxRuntimeGraph(stored_graph(store, f"probe-v{GRAPH_FORMAT_VERSION}", probe_graph), threads=1)
+    probe = OnnxRuntimeGraph(stored_graph(f"probe-v{GRAPH_FORMAT_VERSION}", probe_graph, cache), threads=1)
     return f"int{weight_bits(probe)}"
 
 

@@ -10,7 +10,7 @@ Source: openai/whisper, model.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,13 +19,11 @@ from harken.backends.onnx.linear import FLOAT_SCHEME, QuantizationScheme
 from harken.backends.onnx.runtimes import BuiltGraph
 from harken.backends.rotation import LM_HEAD
 from harken.checkpoints.alignment_heads import AlignmentHeads
-from harken.contract import Floats, Ints
+from harken.contract import Arrays, Floats, Ints
 from harken.types import Dims
 
-Weights = Mapping[str, Floats]
 
-
-def encoder(weights: Weights, dims: Dims) -> BuiltGraph:
+def encoder(weights: Arrays, dims: Dims) -> BuiltGraph:
     """Build the encoder of one window of T positions.
 
     Inputs
@@ -45,16 +43,12 @@ def encoder(weights: Weights, dims: Dims) -> BuiltGraph:
     x = graph.op("Add", x, graph.op("Slice", positions, graph.constant([0]), length, graph.constant([0])))
     for i in range(dims.n_audio_layer):
         block = f"encoder.blocks.{i}"
-        query, key, value = layer.encoder_qkv(x, block, heads)
-        attention_weights = graph.op("Softmax", graph.op("MatMul", query, key), axis=-1)
-        y = layer.merge(graph.op("MatMul", attention_weights, value), state)
-        x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
-        x = layer.mlp(x, block)
+        x = layer.encoder_block(x, block, *layer.encoder_qkv(x, block, heads))
     graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "encoder_output", (1, "T", state))
     return graph.build()
 
 
-def streaming_encoder(weights: Weights, dims: Dims) -> BuiltGraph:
+def streaming_encoder(weights: Arrays, dims: Dims) -> BuiltGraph:
     """Build the encoder of the next W positions of each of A streams, behind H positions of history.
 
     Inputs
@@ -85,15 +79,12 @@ def streaming_encoder(weights: Weights, dims: Dims) -> BuiltGraph:
         values = graph.op("Concat", graph.input(f"past_v.{i}", ("A", heads, "H", head_size)), value, axis=2)
         graph.output(key, f"key.{i}", ("A", heads, head_size, "W"))
         graph.output(value, f"value.{i}", ("A", heads, "W", head_size))
-        scores = graph.op("Add", graph.op("MatMul", query, keys), mask)
-        y = layer.merge(graph.op("MatMul", graph.op("Softmax", scores, axis=-1), values), state)
-        x = graph.op("Add", x, layer.linear(y, f"{block}.attn.out"))
-        x = layer.mlp(x, block)
+        x = layer.encoder_block(x, block, query, keys, values, mask)
     graph.output(graph.layer_norm(x, weights, "encoder.ln_post"), "encoder_output", ("A", "W", state))
     return graph.build()
 
 
-def cross_kv(weights: Weights, dims: Dims) -> BuiltGraph:
+def cross_kv(weights: Arrays, dims: Dims) -> BuiltGraph:
     """Build the projection of the encoder's output to the decoder's cross-attention, for one window of T positions.
 
     Inputs
@@ -115,7 +106,7 @@ def cross_kv(weights: Weights, dims: Dims) -> BuiltGraph:
 
 
 def decoder(
-    weights: Weights,
+    weights: Arrays,
     dims: Dims,
     scheme: QuantizationScheme,
     alignment_heads: AlignmentHeads,
@@ -194,7 +185,7 @@ def decoder(
 class _Layers:
     """The layers of Whisper in a graph, by the names of their weights."""
 
-    def __init__(self, graph: GraphBuilder, weights: Weights, scheme: QuantizationScheme) -> None:
+    def __init__(self, graph: GraphBuilder, weights: Arrays, scheme: QuantizationScheme) -> None:
         self.graph, self.weights, self._scheme = graph, weights, scheme
 
     def float32(self, name: str, scale: float = 1.0, rows: Ints | None = None) -> Floats:
@@ -253,6 +244,19 @@ class _Layers:
             self.split(self.linear(y, f"{block}.attn.value"), heads),
         )
 
+    def encoder_block(
+        self, x: str, block: str, query: str, keys: str, values: str, mask: str | None = None
+    ) -> str:
+        """Return the output of a block, given that of the block before and what its self-attention reads, by heads."""
+        scores = self.graph.op("MatMul", query, keys)
+        if mask:
+            scores = self.graph.op("Add", scores, mask)
+        attended = self.graph.op("MatMul", self.graph.op("Softmax", scores, axis=-1), values)
+        y = self.graph.op("Transpose", attended, perm=[0, 2, 1, 3])
+        y = self.graph.op("Reshape", y, self.graph.constant([0, 0, -1]))
+        x = self.graph.op("Add", x, self.linear(y, f"{block}.attn.out"))
+        return self.mlp(x, block)
+
     def convolution(self, x: str, name: str, stride: int, padding: int = 1) -> str:
         weight, bias = (self.graph.constant(self.float32(f"{name}.{part}")) for part in ("weight", "bias"))
         y = self.graph.op("Conv", x, weight, bias, kernel_shape=[3], pads=[padding] * 2, strides=[stride])
@@ -268,8 +272,3 @@ class _Layers:
         """Reshape (A, n, state) to (A, heads, n, head size), or with the last two axes swapped."""
         y = self.graph.op("Reshape", x, self.graph.constant([0, 0, heads, -1]))
         return self.graph.op("Transpose", y, perm=[0, 2, 3, 1] if transposed else [0, 2, 1, 3])
-
-    def merge(self, x: str, state: int) -> str:
-        """Reshape (A, heads, n, head size) to (A, n, state)."""
-        y = self.graph.op("Transpose", x, perm=[0, 2, 1, 3])
-        return self.graph.op("Reshape", y, self.graph.constant([0, 0, state]))

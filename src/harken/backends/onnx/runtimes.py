@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harken.backends.loading import reporting_memory
+from harken.contract import Arrays
 from harken.errors import BackendUnavailable, OptionError, importing
-from harken.store import FileStore
+from harken.store import stored_files
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -38,8 +39,6 @@ PRECISIONS = ("auto", "fp32", "bf16", "int8")
 DRAFT_PRECISION = "int4"
 """Too coarse to transcribe with, but a third faster for an assistant, whose tokens are all verified."""
 PROCESSOR_DESCRIPTION = Path("/proc/cpuinfo")
-
-Arrays = Mapping[str, NDArray[Any]]
 
 COMPUTING = "computing"
 
@@ -65,9 +64,10 @@ class BuiltGraph:
     weights: Sequence[NDArray[Any]]
 
 
-def stored_graph(store: FileStore, key: str, build: Callable[[], BuiltGraph]) -> Path:
-    """Return the path of the ONNX file under `key`; build it first if it is missing or damaged."""
-    folder = store.get_or_write(key, (MODEL_FILE, DATA_FILE), lambda: partial(write_graph, build()))
+def stored_graph(key: str, build: Callable[[], BuiltGraph], root: Path | None) -> Path:
+    """Return the path of the ONNX file under `key` (see `stored_files`); build it first if it is missing or damaged."""
+    built = cache(build)
+    folder = stored_files(key, (MODEL_FILE, DATA_FILE), lambda folder: write_graph(built(), folder), root)
     return folder / MODEL_FILE
 
 
@@ -79,21 +79,15 @@ def write_graph(graph: BuiltGraph, folder: Path) -> None:
     OSError
         If a file cannot be written, or does not hold what was written.
     """
+    model = graph.model.SerializeToString()
     with (folder / DATA_FILE).open("wb") as file:
         for weight in graph.weights:
             file.write(weight.data)
-    (folder / MODEL_FILE).write_bytes(graph.model.SerializeToString())
-    import onnx
-
-    data_bytes = (folder / DATA_FILE).stat().st_size
-    for tensor in onnx.load(folder / MODEL_FILE, load_external_data=False).graph.initializer:
-        place = {entry.key: int(entry.value) for entry in tensor.external_data if entry.key != "location"}
-        if (
-            place["offset"] + place["length"] > data_bytes
-            if place
-            else not tensor.raw_data and 0 not in tensor.dims
-        ):
-            raise OSError(f"{tensor.name} was not written whole")
+    (folder / MODEL_FILE).write_bytes(model)
+    n_bytes = {DATA_FILE: sum(weight.nbytes for weight in graph.weights), MODEL_FILE: len(model)}
+    for name, size in n_bytes.items():
+        if (folder / name).stat().st_size != size:
+            raise OSError(f"{name} was not written whole")
 
 
 class Graph(Protocol):

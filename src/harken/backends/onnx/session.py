@@ -21,11 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harken.backends.encoding import EncodedWindows
 from harken.backends.host_logits import HostLogits
@@ -56,10 +55,13 @@ class OnnxFeatures(EncodedWindows):
 
     Parameters
     ----------
-    encoder_output, lengths, sparse_positions
-        As for `EncodedWindows`.
+    encoder_output : ndarray of shape (windows, positions, n_audio_state), float32
     cross_kv : dict of str to ndarray
         One array for each input of the decoder graph, with the windows along axis 0.
+    lengths : sequence of int, optional
+        Number of positions of each window, where they differ; after them the arrays hold any finite values.
+    sparse_positions : SparsePositions, optional
+        Those of all windows.
     """
 
     def __init__(
@@ -69,13 +71,26 @@ class OnnxFeatures(EncodedWindows):
         lengths: Sequence[int] | None = None,
         sparse_positions: SparsePositions | None = None,
     ) -> None:
-        super().__init__(encoder_output, lengths, sparse_positions)
-        self.cross_kv = cross_kv
+        self.encoder_output, self.cross_kv = encoder_output, cross_kv
+        self.lengths, self.sparse_positions = lengths, sparse_positions
         self._cross_attention_mask = np.zeros((self.n_windows, 1, 1, 1, self.positions), np.float32)
         if sparse_positions:
             self._cross_attention_mask += sparse_positions.key_bias
         for window, length in enumerate(lengths or ()):
             self._cross_attention_mask[window, ..., length:] = MASKED
+
+    @property
+    def n_windows(self) -> int:
+        return len(self.encoder_output)
+
+    def outputs(self) -> list[Floats]:
+        lengths = self.lengths or [self.positions] * self.n_windows
+        return [output[:length] for output, length in zip(self.encoder_output, lengths, strict=True)]
+
+    @property
+    def positions(self) -> int:
+        """Number of positions of each window, with those behind the end of shorter ones."""
+        return int(self.encoder_output.shape[1])
 
     def decoder_inputs(self, windows: Sequence[int]) -> dict[str, Floats]:
         """Return the graph's inputs for the given windows, without a copy if these are all windows in order."""
@@ -114,7 +129,7 @@ class OnnxSession:
             )
             for row, cache_window in enumerate(self._cache_windows)
         ]
-        self._visible_slots = np.zeros((len(row_windows), INITIAL_SLOTS), bool)
+        self._n_slots = INITIAL_SLOTS
         self._kv_cache = self._allocate_cache(INITIAL_SLOTS)
         self._run_graph: BoundGraph | None = None
 
@@ -174,7 +189,7 @@ class OnnxSession:
                 row_queries = slice(offset, offset + n)
                 ids[window, row_queries] = tokens[row]
                 positions[window, row_queries] = np.arange(length, length + n)
-                mask[window, row_queries][:, self._visible_slots[row]] = 0
+                mask[window, row_queries][:, self._row_slots[row]] = 0
                 mask[window, row_queries][:, new_slots[window][row_queries]] = _causal_mask(n)
                 offset += n
                 logit_positions[row] = range(window * width + offset - min(last_n, n), window * width + offset)
@@ -191,15 +206,12 @@ class OnnxSession:
         }
 
     def rewind(self, lengths: Sequence[int]) -> None:
-        for row, length in enumerate(lengths):
-            row_slots = self._row_slots[row]
-            self._visible_slots[row, row_slots[length:]] = False
+        for row_slots, length in zip(self._row_slots, lengths, strict=True):
             del row_slots[length:]
 
     def reorder(self, rows: Sequence[int]) -> None:
         self._layouts = self._reordered_layouts(rows)
         self._row_slots = [list(self._row_slots[row]) for row in rows]
-        self._visible_slots = self._visible_slots[list(rows)]
         self._cache_windows = [self._cache_windows[row] for row in rows]
         live_windows = sorted(set(self._cache_windows))
         if 2 * len(live_windows) <= len(self._windows):
@@ -210,10 +222,6 @@ class OnnxSession:
         window, slots = self._cache_windows[row], self._row_slots[row]
         weights: Floats = self._kv_cache[ATTENTION_CACHE][window, :, 0, slots].transpose(1, 0, 2)
         return self._heads.select(weights, words=words)
-
-    @property
-    def _n_slots(self) -> int:
-        return self._visible_slots.shape[1]
 
     def _allocate_cache(self, n_slots: int) -> dict[str, Floats]:
         """Allocate the KV cache by the names of the graph's inputs, and the cache of alignment weights."""
@@ -242,17 +250,17 @@ class OnnxSession:
             [slot for row in rows for slot in self._preferred_slots(row, len(tokens[row]))]
             for rows in rows_by_window
         ]
-        used = [self._used_slots(window) for window in range(len(rows_by_window))]
+        used: list[set[int]] = [set() for _ in rows_by_window]
+        for window, row_slots in zip(self._cache_windows, self._row_slots, strict=True):
+            used[window].update(row_slots)
         n_slots, last = self._n_slots, max(chain(*preferred))
-        while last >= n_slots or any(n_slots - window_used.sum() < width for window_used in used):
+        while last >= n_slots or any(n_slots - len(window_used) < width for window_used in used):
             n_slots *= 2
-        if added := n_slots - self._n_slots:
+        if n_slots > self._n_slots:
             grown = self._allocate_cache(n_slots)
             for name, array in self._kv_cache.items():
                 grown[name][..., : self._n_slots, :] = array
-            self._kv_cache, self._run_graph = grown, None
-            self._visible_slots = np.pad(self._visible_slots, ((0, 0), (0, added)))
-            used = [np.pad(window_used, (0, added)) for window_used in used]
+            self._n_slots, self._kv_cache, self._run_graph = n_slots, grown, None
         return [
             _assign_slots(window_preferred, window_used, width)
             for window_preferred, window_used in zip(preferred, used, strict=True)
@@ -276,16 +284,10 @@ class OnnxSession:
             layout, copies = self._layouts[row], rows.count(row)
             if copies > 1:
                 only_row = self._cache_windows.count(self._cache_windows[row]) == 1
-                first_slot = int(self._visible_slots[row].nonzero()[0].max(initial=-1)) + 1
-                first_slot += rows[:new_row].count(row)
+                first_slot = max(self._row_slots[row], default=-1) + 1 + rows[:new_row].count(row)
                 layout = SlotLayout(len(self._row_slots[row]), first_slot, copies) if only_row else None
             layouts.append(layout)
         return layouts
-
-    def _used_slots(self, window: int) -> NDArray[np.bool_]:
-        """Return which slots of a window some row uses."""
-        rows = [row for row, row_window in enumerate(self._cache_windows) if row_window == window]
-        return np.asarray(self._visible_slots[rows].any(axis=0))
 
     def _append_slots(
         self,
@@ -302,9 +304,7 @@ class OnnxSession:
                 window_cache[:, 0, window_slots] = new_weights.reshape(len(new_weights), len(window_slots), -1)
         for rows, slots in zip(rows_by_window, map(iter, new_slots), strict=True):
             for row in rows:
-                new = list(islice(slots, len(tokens[row])))
-                self._row_slots[row] += new
-                self._visible_slots[row, new] = True
+                self._row_slots[row] += islice(slots, len(tokens[row]))
 
     def _drop_idle_windows(self, live_windows: list[int]) -> None:
         """Keep only the given windows; this copies the cache, so it is done when half of the windows are idle."""
@@ -315,10 +315,10 @@ class OnnxSession:
         self._cache_windows = [live_windows.index(window) for window in self._cache_windows]
 
 
-def _assign_slots(preferred: list[int], used: NDArray[np.bool_], width: int) -> list[int]:
+def _assign_slots(preferred: list[int], used: set[int], width: int) -> list[int]:
     """Return the preferred slots that are free, and the first free slots for all other tokens."""
-    free = (slot for slot in np.flatnonzero(~used).tolist() if slot not in preferred)
-    assigned = [slot if slot >= 0 and not used[slot] else next(free) for slot in preferred]
+    free = (slot for slot in count() if slot not in used and slot not in preferred)
+    assigned = [slot if slot >= 0 and slot not in used else next(free) for slot in preferred]
     return assigned + list(islice(free, width - len(assigned)))
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
 from time import perf_counter
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor
 
 from harken.backends.encoding import NO_ENCODER, StreamState, own_features, own_states
@@ -23,9 +22,9 @@ from harken.backends.torch.logits import LogitVocabulary
 from harken.backends.torch.model import AttentionFunction, WhisperModel, attend
 from harken.backends.torch.session import TorchFeatures, TorchSession
 from harken.backends.torch.static_cache import CudaGraphCache, CudaGraphCapture, GraphCapture, StaticCachePool
-from harken.checkpoints.alignment_heads import AlignmentHeads, KeptHeads
-from harken.contract import Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
-from harken.types import FRAMES_PER_POSITION, Dims, WordHead
+from harken.checkpoints.alignment_heads import KeptHeads
+from harken.contract import Arrays, Capabilities, Features, Floats, Ints, SparsePositions, StreamingEncoderState
+from harken.types import FRAMES_PER_POSITION, Dims
 
 MAX_IDLE_CACHES = {"cuda": 8, "mps": 2, "cpu": 2}
 """Static caches that are kept for later sessions; most on CUDA, where a new one has to capture its graphs again."""
@@ -54,7 +53,7 @@ class TorchBackend:
         ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; ``"auto"`` is the first available of cuda, mps, cpu.
     precision : {"auto", "fp32", "fp16", "bf16"}
         "auto" is fp16, on the CPU fp32.
-    alignment_heads, word_heads, shares_encoder, vocab_subset
+    heads, vocab_subset
         As for `harken.backends.numpy.NumpyBackend`.
     threads : int, optional
         Threads of PyTorch on the CPU, in the whole process; by default PyTorch's own choice.
@@ -73,14 +72,12 @@ class TorchBackend:
     def __init__(
         self,
         dims: Dims,
-        weights: Mapping[str, NDArray[Any]],
+        weights: Arrays,
         *,
         device: str = "auto",
         precision: str = "auto",
-        shares_encoder: bool = False,
+        heads: KeptHeads | None = None,
         vocab_subset: Ints | None = None,
-        alignment_heads: AlignmentHeads | None = None,
-        word_heads: tuple[WordHead, ...] = (),
         threads: int | None = None,
         graph_capture: Callable[[], GraphCapture] | Literal["auto"] | None = "auto",
         attention: AttentionFunction = attend,
@@ -90,10 +87,10 @@ class TorchBackend:
             torch.set_num_threads(threads)
         if graph_capture == "auto":
             graph_capture = partial(CudaGraphCapture, torch_device) if torch_device.type == "cuda" else None
-        self.dims = dims.without_encoder() if shares_encoder else dims
-        self.word_heads, self.heads = word_heads, KeptHeads.of(alignment_heads, word_heads, dims)
+        self.dims, self.heads = dims, heads or KeptHeads.of(dims)
+        self.word_heads = self.heads.words
         self._model = WhisperModel(
-            self.dims,
+            dims,
             weights,
             vocab_subset=vocab_subset,
             heads=self.heads,

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor
 
 from harken.backends.torch.device import upload
 from harken.checkpoints.alignment_heads import KeptHeads
-from harken.contract import Ints
+from harken.contract import Arrays, Ints
 from harken.types import Dims
 
 
@@ -133,7 +132,7 @@ class WhisperModel:
     def __init__(
         self,
         dims: Dims,
-        weights: Mapping[str, NDArray[Any]],
+        weights: Arrays,
         *,
         vocab_subset: Ints | None,
         heads: KeptHeads,
@@ -357,9 +356,7 @@ def _pad_frames(x: Tensor) -> Tensor:
     return F.pad(x, (0, 0, 1, 1))
 
 
-def _load_weights(
-    weights: Mapping[str, NDArray[Any]], dims: Dims, device: torch.device, dtype: torch.dtype
-) -> dict[str, Tensor]:
+def _load_weights(weights: Arrays, dims: Dims, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
     """Load the weights to the device; layers that read the same input are fused into one matrix.
 
     The encoder's weights are read if `dims` has an encoder. Matrices are prepacked for `linear`.

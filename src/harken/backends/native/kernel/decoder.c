@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decoder.h"
+#include "pass.h"
 
 int32_t harken_abi_version(void) {
     return HARKEN_ABI_VERSION;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decoder.h"
+#include "internal.h"
 
 enum {
     MEL_ROWS = 48,   /* frames of an item */

@@ -17,7 +17,7 @@
 #define HARKEN_API __attribute__((visibility("default")))
 #endif
 
-#define HARKEN_ABI_VERSION 12
+#define HARKEN_ABI_VERSION 13
 #define HARKEN_NO_MEMORY (-1)
 #define HARKEN_NAMES_BYTES 128
 
@@ -188,18 +188,16 @@ HARKEN_API void harken_session_attention(const harken_session *session, int32_t 
 
 /* Rules and choice over logits of shape (n, stride), of which the first `columns` count.
  *
- * harken_logits_suppress sets logits to -inf: at every position those of the `n_suppressed` columns; at position
- * ranges[3 i] those from ranges[3 i + 1] up to ranges[3 i + 2], exclusive, for each of n_ranges; and then, if
- * timestamp_begin is not negative, all columns before it where the ones from it on are together likelier than each.
+ * harken_logits_prefer_timestamps sets the logits before the column `timestamp_begin` to -inf where those from it on are
+ * together likelier than each of them.
  *
  * harken_logits_top writes the k best columns of every position, 1 to all of them, best first, the lower column first
  * among equals, and their log-probabilities; shapes (n, k). A position without any finite logit has the log-normaliser 0.
  *
  * harken_logits_sample draws a column at a temperature above 0, inverting the cumulative distribution at uniforms[i]
  * in [0, 1), and writes it and its log-probability at temperature 1. */
-HARKEN_API void harken_logits_suppress(harken_decoder *decoder, float *logits, int32_t n, int32_t columns,
-                                       int64_t stride, const int64_t *suppressed, int32_t n_suppressed,
-                                       const int32_t *ranges, int32_t n_ranges, int32_t timestamp_begin);
+HARKEN_API void harken_logits_prefer_timestamps(harken_decoder *decoder, float *logits, int32_t n, int32_t columns,
+                                                int64_t stride, int32_t timestamp_begin);
 HARKEN_API void harken_logits_normalizer(harken_decoder *decoder, const float *logits, int32_t n, int32_t columns,
                                          int64_t stride, float *normalizer);
 HARKEN_API void harken_logits_top(harken_decoder *decoder, const float *logits, int32_t n, int32_t columns,

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "decoder.h"
+#include "internal.h"
 
 /* A call over the logits of n positions; what does not concern it is left out. */
 struct call {
@@ -26,11 +26,6 @@ static void share_out(harken_decoder *decoder, int32_t n, struct call *call,
     harken_team_run(decoder->team, &phase, 1, call);
 }
 
-static void suppress_span(float *logits, int32_t begin, int32_t end, int32_t columns) {
-    for (int32_t column = begin > 0 ? begin : 0; column < end && column < columns; column++)
-        logits[column] = -INFINITY;
-}
-
 /* Source: openai/whisper, decoding.py, ApplyTimestampRules. */
 static void prefer_timestamps(void *context, int32_t argument, int32_t begin, int32_t end, int32_t thread) {
     const struct call *call = context;
@@ -39,22 +34,16 @@ static void prefer_timestamps(void *context, int32_t argument, int32_t begin, in
     for (int32_t i = begin; i < end && 0 < first && first < columns; i++) {
         float *row = call->writable + i * call->stride;
         if (call->kernels->log_sum_exp(row + first, columns - first) > call->kernels->largest(row, first))
-            suppress_span(row, 0, first, columns);
+            for (int32_t column = 0; column < first; column++)
+                row[column] = -INFINITY;
     }
 }
 
-void harken_logits_suppress(harken_decoder *decoder, float *logits, int32_t n, int32_t columns, int64_t stride,
-                            const int64_t *suppressed, int32_t n_suppressed, const int32_t *ranges, int32_t n_ranges,
-                            int32_t timestamp_begin) {
-    for (int32_t i = 0; i < n; i++)
-        for (int32_t j = 0; j < n_suppressed; j++)
-            logits[i * stride + suppressed[j]] = -INFINITY;
-    for (int32_t i = 0; i < n_ranges; i++)
-        suppress_span(logits + ranges[3 * i] * stride, ranges[3 * i + 1], ranges[3 * i + 2], columns);
+void harken_logits_prefer_timestamps(harken_decoder *decoder, float *logits, int32_t n, int32_t columns,
+                                     int64_t stride, int32_t timestamp_begin) {
     struct call call = {
         .writable = logits, .columns = columns, .stride = stride, .timestamp_begin = timestamp_begin};
-    if (timestamp_begin >= 0)
-        share_out(decoder, n, &call, prefer_timestamps);
+    share_out(decoder, n, &call, prefer_timestamps);
 }
 
 /* Logits minus log-probabilities; 0 where everything is suppressed. */
@@ -120,7 +109,6 @@ void harken_logits_sample(harken_decoder *decoder, const float *logits, int32_t 
 
 /* -- Greedy decoding --------------------------------------------------------------------------------------------- */
 
-enum { MOST_SPANS = 3, EVERY_TOKEN = INT32_MAX };
 static const float MOST_CERTAIN = 0.99f;
 
 /* A row as it grows. */
@@ -144,27 +132,28 @@ static int32_t column_of(const struct harken_model *model, int32_t token) {
     return first;
 }
 
-/* Write the tokens that may not follow what a row has picked, as triples of `number` and of where they begin and end, and
- * return their number. Timestamps come in pairs and never decrease.
+/* Suppress the tokens from `begin` up to `end`, exclusive. */
+static void suppress(const struct harken_model *model, float *logits, int32_t begin, int32_t end) {
+    end = min(column_of(model, end), model->head.rows);
+    for (int32_t column = column_of(model, begin); column < end; column++)
+        logits[column] = -INFINITY;
+}
+
+/* Suppress the tokens that may not follow what a row has picked. Timestamps come in pairs and never decrease.
  *
  * Source: openai/whisper, decoding.py, ApplyTimestampRules; the same as `LogitRules.banned`. */
-static int32_t list_banned(const struct harken_rules *rules, const struct row *row, int32_t speech_end, int32_t number,
-                           int32_t (*spans)[3]) {
-    int32_t first = rules->timestamp_begin, n = 0;
-    if (first < 0)
-        return 0;
+static void suppress_banned(const struct harken_model *model, const struct harken_rules *rules, const struct row *row,
+                            int32_t speech_end, float *logits) {
+    int32_t first = rules->timestamp_begin;
     bool is_timestamp = row->last >= first, opens = is_timestamp && (row->before_last < 0 || row->before_last >= first);
     if (opens) {
-        memcpy(spans[n++], (int32_t[]){number, first, EVERY_TOKEN}, sizeof *spans);
+        suppress(model, logits, first, INT32_MAX);
         if (row->before_last >= 0 && row->last < speech_end)
-            memcpy(spans[n++], (int32_t[]){number, rules->eot, rules->eot + 1}, sizeof *spans);
+            suppress(model, logits, rules->eot, rules->eot + 1);
     } else if (is_timestamp)
-        memcpy(spans[n++], (int32_t[]){number, 0, rules->eot}, sizeof *spans);
-    if (row->last_timestamp >= 0) {
-        int32_t end = row->last_timestamp + (is_timestamp && !opens ? 0 : 1);
-        memcpy(spans[n++], (int32_t[]){number, first, end}, sizeof *spans);
-    }
-    return n;
+        suppress(model, logits, 0, rules->eot);
+    if (row->last_timestamp >= 0)
+        suppress(model, logits, first, row->last_timestamp + (is_timestamp && !opens ? 0 : 1));
 }
 
 /* Note a token; returns whether the row ends with it. */
@@ -189,8 +178,7 @@ int32_t harken_session_pick_best(harken_session *session, const struct harken_ru
     struct row *rows = malloc((size_t)n * sizeof *rows);
     int32_t *unread = malloc(((size_t)n_unread + (size_t)n) * sizeof *unread);
     int32_t *counts = unread ? unread + n_unread : NULL;
-    int32_t(*spans)[3] = malloc((size_t)n * MOST_SPANS * sizeof *spans);
-    bool has_memory = rows && unread && spans;
+    bool has_memory = rows && unread;
     for (int32_t i = 0, first = 0; i < n && has_memory; first += picked[i++].n_unread) {
         counts[i] = picked[i].n_unread;
         memcpy(unread + first, picked[i].unread, (size_t)counts[i] * sizeof *unread);
@@ -198,19 +186,20 @@ int32_t harken_session_pick_best(harken_session *session, const struct harken_ru
                                picked[i].left, 1};
     }
     for (bool ended = false; has_memory && step < most && !ended; step++) {
-        int32_t n_spans = 0;
-        for (int32_t i = 0; i < n; i++)
-            n_spans += list_banned(rules, &rows[i], picked[i].speech_end, i, spans + n_spans);
-        for (int32_t i = 0; i < n_spans; i++)
-            for (int32_t end = 1; end < 3; end++)
-                spans[i][end] = column_of(model, spans[i][end]);
         if (harken_session_extend(session, unread, counts, 1, logits, stride)) {
             has_memory = false;
             break;
         }
-        int32_t first_timestamp = rules->timestamp_begin < 0 ? -1 : column_of(model, rules->timestamp_begin);
-        harken_logits_suppress(decoder, logits, n, columns, stride, rules->suppressed, rules->n_suppressed, spans[0],
-                               n_spans, first_timestamp);
+        for (int32_t i = 0; i < n; i++) {
+            float *own = logits + i * stride;
+            for (int32_t j = 0; j < rules->n_suppressed; j++)
+                own[rules->suppressed[j]] = -INFINITY;
+            if (rules->timestamp_begin >= 0)
+                suppress_banned(model, rules, &rows[i], picked[i].speech_end, own);
+        }
+        if (rules->timestamp_begin >= 0)
+            harken_logits_prefer_timestamps(decoder, logits, n, columns, stride,
+                                            column_of(model, rules->timestamp_begin));
         int64_t *best = tokens + (int64_t)step * n;
         float *of_step = logprobs + (int64_t)step * n;
         harken_logits_top(decoder, logits, n, columns, stride, 1, best, of_step);
@@ -224,6 +213,5 @@ int32_t harken_session_pick_best(harken_session *session, const struct harken_ru
     }
     free(rows);
     free(unread);
-    free(spans);
     return has_memory ? step : HARKEN_NO_MEMORY;
 }

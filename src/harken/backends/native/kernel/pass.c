@@ -9,7 +9,7 @@
 #include <unistd.h>
 #endif
 
-#include "decoder.h"
+#include "pass.h"
 
 /* A pass with its working memory; n is the number of queries, s the state, h the number of heads. */
 struct work {

@@ -1,5 +1,5 @@
 /* The keys and values of a window for the cross-attention: projected from the encoder's output, and packed. */
-#include "decoder.h"
+#include "internal.h"
 
 struct work {
     const harken_decoder *decoder;
