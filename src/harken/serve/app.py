@@ -48,10 +48,6 @@ def make_app(service: Service) -> Starlette:
         """Return the response with an error, as the clients of a path know it."""
         return refusals.get(path, files.json_error)(problem)
 
-    async def answer_request_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestError)
-        return answer_error(request.url.path, error)
-
     async def answer_http_error(request: Request, error: Exception) -> Response:
         """Answer where no route fits the request."""
         assert isinstance(error, HTTPException)
@@ -82,7 +78,7 @@ def make_app(service: Service) -> Starlette:
     return Starlette(
         routes=[*routes, WebSocketRoute("/{path:path}", refuse_socket)],
         middleware=[guard],
-        exception_handlers={HTTPException: answer_http_error, RequestError: answer_request_error},
+        exception_handlers={HTTPException: answer_http_error},
     )
 
 

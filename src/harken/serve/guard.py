@@ -1,4 +1,4 @@
-"""The guard before all routes: the Host and Origin of a request, its key or ticket, and its number in the log.
+"""The guard before all routes: the Host and Origin of a request, its key or ticket, its number in the log, its errors.
 
 A web page that somebody visits can send requests to servers on their machine. The Host and Origin headers, which
 browsers set and scripts cannot, tell such pages apart.
@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from harken.serve.errors import POLICY_VIOLATION, RequestError, busy, request_error
+from harken.serve.errors import UNFORESEEN, RequestError, busy, request_error
 from harken.serve.options import ServeOptions
 
 log = getLogger("harken.serve")
@@ -140,15 +140,15 @@ class Guard:
                 await Response(status_code=HTTPStatus.NO_CONTENT)(scope, receive, request.send)
             else:
                 await self._app(scope, receive, request.send)
-        except RequestError as refusal:
-            await self._refuse(scope, receive, request.send, refusal)
         except ClientDisconnect:
             return
         except Exception as error:
-            if scope["type"] != "http" or request.has_begun:
+            if request.has_begun:
                 raise
-            log.error("unforeseen error", exc_info=error)
-            await self._refuse(scope, receive, request.send, error)
+            problem = request_error(error)
+            if problem.code == UNFORESEEN:
+                log.error("unforeseen error", exc_info=error)
+            await self._answer_error(scope["path"], problem)(scope, receive, request.send)
         finally:
             self._on_response(*request.finish())
 
@@ -178,14 +178,6 @@ class Guard:
                 type="authentication_error",
                 code="invalid_api_key",
             )
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send, refusal: BaseException) -> None:
-        """Answer with an error; a WebSocket whose client cannot read a response is closed."""
-        problem = request_error(refusal)
-        if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
-            await self._answer_error(scope["path"], problem)(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": str(problem)[:100]})
 
     def _is_key(self, given: str) -> bool:
         """Compare with every key, in a time that tells nothing about them."""

@@ -16,7 +16,6 @@ from starlette.datastructures import QueryParams
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from harken.errors import OptionError
 from harken.results import Segment, Word
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import CONTAINER, AudioFormat
@@ -92,10 +91,7 @@ def routes(service: Service) -> list[BaseRoute]:
     """Return the route of the WebSocket."""
 
     async def serve(socket: WebSocket) -> None:
-        try:
-            asked = parse_query(socket.query_params, service)
-        except OptionError as error:
-            raise request_error(error) from error
+        asked = parse_query(socket.query_params, service)
         await serve_socket(service, socket, DeepgramTranslator(asked, str(uuid4())))
 
     return [WebSocketRoute("/v1/listen", serve)]

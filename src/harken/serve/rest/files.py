@@ -155,10 +155,7 @@ class Files:
         except ClientDisconnect:
             answered = False
         except Exception as error:
-            problem = self.dialect.problem(error)
-            if problem.code == UNFORESEEN:
-                raise
-            raise problem from error
+            raise self.dialect.problem(error) from error
         if not answered:
             self._service.metrics.cancelled.labels("file").inc()
 
