@@ -16,6 +16,7 @@ from starlette.datastructures import QueryParams
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from harken.errors import OptionError
 from harken.results import Segment, Word
 from harken.serve.errors import NORMAL, RequestError, object_in, request_error
 from harken.serve.live.audio import CONTAINER, AudioFormat
@@ -33,6 +34,7 @@ from harken.serve.live.translator import (
     Translator,
 )
 from harken.serve.rest.deepgram import (
+    DIALECT,
     MULTILINGUAL,
     alternative_json,
     audio_format,
@@ -91,7 +93,10 @@ def routes(service: Service) -> list[BaseRoute]:
     """Return the route of the WebSocket."""
 
     async def serve(socket: WebSocket) -> None:
-        asked = parse_query(socket.query_params, service)
+        try:
+            asked = parse_query(socket.query_params, service)
+        except OptionError as error:
+            raise DIALECT.problem(error) from error
         await serve_socket(service, socket, DeepgramTranslator(asked, str(uuid4())))
 
     return [WebSocketRoute("/v1/listen", serve)]

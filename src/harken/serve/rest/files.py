@@ -33,7 +33,7 @@ from harken.serve.rest.forms import (
 from harken.serve.rest.transcription_form import (
     ANY_SPEAKERS,
     FIELDS,
-    OPTION_NAMES,
+    SPEECH_NAMES,
     TranscriptionRequest,
     parse_transcription_form,
     read_voices,
@@ -85,7 +85,7 @@ class Dialect:
     fields : mapping
         What the clients send beside the recording.
     parse : callable
-        Reads the fields, or raises `RequestError`.
+        Reads the fields, or raises `RequestError` or `OptionError`.
     respond : callable
         Returns the response with a transcript.
     answers : tuple of str
@@ -94,7 +94,7 @@ class Dialect:
         Name of the file that is the recording; None if that is the whole body.
     in_query : bool
         True if the clients send the fields in the address.
-    more_names : mapping
+    more_names : dict
         Names of fields by options that they set beside that in the table.
     refuse : callable
         Returns the response with an error.
@@ -108,7 +108,7 @@ class Dialect:
     answers: tuple[str, ...]
     recording: str | None = RECORDING
     in_query: bool = False
-    more_names: Mapping[str, str] = field(default_factory=dict)
+    more_names: dict[str, str] = field(default_factory=dict)
     refuse: Callable[[RequestError], Response] = plain_error
 
     def problem(self, error: BaseException) -> RequestError:
@@ -116,7 +116,7 @@ class Dialect:
         if isinstance(error, OptionError) and error.field == "task" and "task" not in self.fields:
             message = f"model: allowed is one that can {error.value}; this model is English-only"
             return RequestError(message, code="invalid_value", param="model")
-        return request_error(error, {**field_names(self.fields), **self.more_names})
+        return request_error(error, field_names(self.fields) | self.more_names)
 
 
 OPENAI = tuple(
@@ -127,7 +127,7 @@ OPENAI = tuple(
         parse=partial(parse_transcription_form, task=task),
         respond=transcription_response,
         answers=("application/json", "text/plain", "application/x-subrip", "text/vtt", "text/event-stream"),
-        more_names=OPTION_NAMES,
+        more_names=SPEECH_NAMES,
         refuse=json_error,
     )
     for path, task, summary in (
