@@ -9,7 +9,7 @@ from fakes.live_sessions import speech_ended, speech_started
 from harken.errors import HarkenError
 from harken.serve.live.realtime_config import INTERIM, LOGPROBS, SEGMENTS, SessionConfig, TurnDetection
 from harken.serve.live.translator import HangUp, OpenStream, StreamClosed
-from harken.serve.work.jobs import Failed
+from harken.serve.work.engine import Failed
 from harken.streaming import LoadChanged
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"

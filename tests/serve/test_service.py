@@ -16,7 +16,7 @@ from harken.audio import load_audio
 from harken.serve.errors import RequestError
 from harken.serve.options import ServeOptions
 from harken.serve.service import Service
-from harken.serve.work.jobs import Failed
+from harken.serve.work.engine import Failed
 from harken.streaming import FinalSegment, Interim, StreamOptions
 from harken.transcribe import TranscribeOptions
 from real_models import EXAMPLE
@@ -27,8 +27,7 @@ STREAM = ("tiny.en", TranscribeOptions(), StreamOptions(finals="streamed"))
 async def file_segments(service, samples):
     async with service.file("whisper-1", io.BytesIO(wav(samples)), TranscribeOptions(), 11.0) as job:
         updates = [update async for update in job.updates]
-    assert updates[-1].finished
-    assert not [update.failure for update in updates if update.failure]
+    assert job.work.finished
     return [segment for update in updates for segment in update.segments]
 
 

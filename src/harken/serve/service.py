@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, c
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -20,8 +20,8 @@ from harken.serve.options import ServeOptions
 from harken.serve.waiting import LoadOnce, call_soon, in_daemon_thread
 from harken.serve.work.admission import Admission
 from harken.serve.work.captions import Captions
-from harken.serve.work.engine import Job
-from harken.serve.work.jobs import Failed, FileJob, LiveJob, Turn, Work
+from harken.serve.work.engine import Failed, Job
+from harken.serve.work.jobs import FileJob, LiveJob, Turn, Work
 from harken.serve.work.models import LoadedModel, Models
 from harken.speakers.diarizer import Diarizer
 from harken.streaming import StreamOptions
@@ -106,7 +106,7 @@ class Service:
         )
         self.metrics = Metrics(self.admission, self.models)
         self._loop = asyncio.get_running_loop()
-        self._rooms: dict[Job, object] = {}
+        self._rooms: dict[Job[Any], object] = {}
         self._receiving: set[asyncio.Timeout] = set()
         self._n_in_progress = 0
         self._none_in_progress = asyncio.Event()
@@ -352,7 +352,7 @@ class Service:
         finally:
             job.cancel()
 
-    def _record_step(self, job: Job, seconds: float) -> None:
+    def _record_step(self, job: Job[Any], seconds: float) -> None:
         """Record the cost of a step, in the engine's thread."""
         if isinstance(job, LiveJob):
             audio_s = job.processed_samples / SAMPLE_RATE
@@ -410,7 +410,7 @@ class Metrics:
         if status in REJECTIONS:
             self.rejected.labels(REJECTIONS[status]).inc()
 
-    def record_step(self, job: Job, seconds: float) -> None:
+    def record_step(self, job: Job[Any], seconds: float) -> None:
         """Record the step of a job."""
         kind = "live" if job.live else "file"
         self.compute_seconds.labels(kind).inc(seconds)

@@ -36,7 +36,8 @@ from harken.serve.live.translator import (
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.captions import shared_as
-from harken.serve.work.jobs import Failed, Flushed, LiveJob
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import Flushed, LiveJob
 from harken.types import SAMPLE_RATE
 
 log = getLogger("harken.serve")

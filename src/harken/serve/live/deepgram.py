@@ -47,7 +47,8 @@ from harken.serve.rest.deepgram import (
 )
 from harken.serve.rest.forms import Form, bad_field
 from harken.serve.service import Service
-from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import Flushed, LiveUpdate
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
 
 OFF = "false"

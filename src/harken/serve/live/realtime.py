@@ -46,7 +46,8 @@ from harken.serve.live.translator import (
 from harken.serve.live.turns import EventWriter, Turns
 from harken.serve.rest.forms import received_body
 from harken.serve.service import Service
-from harken.serve.work.jobs import Failed, LiveUpdate
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import LiveUpdate
 
 BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
 BETA_HEADER, BETA_VERSION = "openai-beta", "realtime=v1"

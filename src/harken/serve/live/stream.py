@@ -38,7 +38,8 @@ from harken.serve.live.translator import (
 from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.captions import shared_as
-from harken.serve.work.jobs import Failed, Flushed, LiveUpdate
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import Flushed, LiveUpdate
 from harken.streaming import StreamOptions
 from harken.streaming.latency import LatencyPlan
 from harken.text import from_language_tag

@@ -42,7 +42,8 @@ from harken.serve.live.translator import (
 from harken.serve.options import host_and_port
 from harken.serve.service import Service
 from harken.serve.waiting import call_soon
-from harken.serve.work.jobs import Failed, LiveUpdate
+from harken.serve.work.engine import Failed
+from harken.serve.work.jobs import LiveUpdate
 from harken.streaming import FinalSegment, StreamOptions
 from harken.text import LANGUAGES, from_language_tag
 from harken.transcribe import TranscribeOptions

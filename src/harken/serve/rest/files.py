@@ -51,6 +51,7 @@ from harken.serve.rest.transcripts import (
 )
 from harken.serve.service import Begin, Service, transcribed
 from harken.serve.waiting import first_of
+from harken.serve.work.engine import Failed
 from harken.serve.work.jobs import FileJob, FileUpdate, Work
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE, WINDOW_S, WINDOW_SAMPLES
@@ -178,7 +179,7 @@ class Files:
         if asked.language_only:
             known_s = min(known_s, WINDOW_S)
         async with self._service.file(asked.model, upload.source, asked.options, known_s, begin) as job:
-            updates = self._counted(job, start_s)
+            updates = self._updates(job, start_s)
             if asked.stream:
                 work = self._stream(job, updates, TranscriptionEvents(asked, duration_s), send)
             else:
@@ -201,18 +202,25 @@ class Files:
 
         return begin
 
-    async def _counted(self, job: FileJob, start_s: float) -> AsyncIterator[FileUpdate]:
-        """Yield the updates of a job, and count them."""
+    async def _updates(self, job: FileJob, start_s: float) -> AsyncIterator[FileUpdate]:
+        """Yield the updates of a job, and count them; raise what has ended it, also that the recording is too short."""
         metrics = self._service.metrics
-        is_first = True
+        is_first, failure = True, None
         async for update in job.updates:
+            if isinstance(update, Failed):
+                failure = update.failure
+                continue
+            if (failure := _too_short(job)) is not None:
+                continue
             if update.segments and is_first:
                 metrics.first_segment_seconds.observe(monotonic() - start_s)
                 is_first = False
             metrics.segments.labels("file").inc(len(update.segments))
-            if update.finished and job.work:
-                metrics.audio_seconds.labels("file").inc(job.work.read_s)
             yield update
+        if job.work:
+            metrics.audio_seconds.labels("file").inc(job.work.read_s)
+        if failure:
+            raise failure
 
     async def _respond(
         self,
@@ -224,8 +232,8 @@ class Files:
         send: Send,
     ) -> None:
         """Send the transcript once it is whole."""
-        async for update in updates:
-            _check(job, update)
+        async for _ in updates:
+            pass
         response = await asyncio.to_thread(self.dialect.respond, _transcript(job), asked)
         await response(scope, receive, send)
 
@@ -235,14 +243,10 @@ class Files:
         """Send the text as it is transcribed; what fails with the first window fails with a status of its own."""
         async with aclosing(with_pauses(updates, HEARTBEAT_S)) as paced:
             first = await anext(paced)
-            if first:
-                _check(job, first)
             async with event_stream(send) as stream:
                 try:
                     await _send_update(stream, first, events)
                     async for update in paced:
-                        if update:
-                            _check(job, update)
                         await _send_update(stream, update, events)
                     await stream.send_all(partial(events.done, _transcript(job)))
                     await stream.write(END)
@@ -301,16 +305,12 @@ async def _send_update(stream: EventStream, update: FileUpdate | None, events: T
         await stream.write(HEARTBEAT)
 
 
-def _check(job: FileJob, update: FileUpdate) -> None:
-    """Raise what has ended the transcription, if it has failed."""
-    if update.failure:
-        raise update.failure
-    if update.finished and (read_s := _transcript(job).duration_s) < MIN_AUDIO_S:
-        raise RequestError(
-            f"the recording is {read_s:g} s long; allowed are {MIN_AUDIO_S:g} s and more",
-            code="audio_too_short",
-            param="file",
-        )
+def _too_short(job: FileJob) -> RequestError | None:
+    """Return what is wrong if a recording has ended too early."""
+    if not job.work or not job.work.finished or job.work.read_s >= MIN_AUDIO_S:
+        return None
+    message = f"the recording is {job.work.read_s:g} s long; allowed are {MIN_AUDIO_S:g} s and more"
+    return RequestError(message, code="audio_too_short", param="file")
 
 
 def _transcript(job: FileJob) -> Transcript:
