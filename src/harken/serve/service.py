@@ -21,10 +21,9 @@ from harken.serve.waiting import LoadOnce, call_soon, in_daemon_thread
 from harken.serve.work.admission import Admission
 from harken.serve.work.captions import Captions
 from harken.serve.work.engine import Failed, Job
-from harken.serve.work.jobs import FileJob, LiveJob, Turn, Work
+from harken.serve.work.jobs import FileJob, LiveJob, OpenStream, Turn, Work
 from harken.serve.work.models import LoadedModel, Models
 from harken.speakers.diarizer import Diarizer
-from harken.streaming import StreamOptions
 from harken.streaming.latency import LatencyPlan
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
@@ -220,52 +219,34 @@ class Service:
             yield job
 
     @asynccontextmanager
-    async def stream(
-        self,
-        model_name: str,
-        options: TranscribeOptions,
-        stream_options: StreamOptions,
-        *,
-        speakers: bool = False,
-        whole_turns: bool = False,
-    ) -> AsyncIterator[LiveJob]:
+    async def stream(self, wanted: OpenStream) -> AsyncIterator[LiveJob]:
         """Open a live stream; leaving the block ends it, and what it has not yet said is lost.
-
-        Parameters
-        ----------
-        model_name : str
-        options : TranscribeOptions
-        stream_options : StreamOptions
-        speakers : bool
-            True to tell speakers apart.
-        whole_turns : bool
-            True to transcribe what comes between two flushes once more, as a recording.
 
         Raises
         ------
         RequestError, OptionError
             As for `file`.
         """
-        diarizer = await self.diarizer("speakers") if speakers else None
+        diarizer = await self.diarizer("speakers") if wanted.speakers else None
 
         def make_job(model: LoadedModel, on_end: Callable[[], None]) -> LiveJob:
-            checked = self._resolved(model, options)
+            checked = self._resolved(model, wanted.options)
             open_session = partial(
-                model.recognizer.stream, checked, stream_options=stream_options, diarizer=diarizer
+                model.recognizer.stream, checked, stream_options=wanted.stream_options, diarizer=diarizer
             )
             turn = None
-            if whole_turns:
+            if wanted.whole_turns:
                 begin = partial(transcribed, model.recognizer, options=checked)
                 turn = Turn(begin, self.options.max_audio_s)
             return LiveJob(model.engine, open_session, on_end, turn)
 
-        async with self._job(model_name, self.admission.stream(), make_job, ExitStack()) as job:
+        async with self._job(wanted.model, self.admission.stream(), make_job, ExitStack()) as job:
             yield job
 
-    async def check(self, model_name: str, options: TranscribeOptions, *, speakers: bool = False) -> None:
+    async def check(self, wanted: OpenStream) -> None:
         """Check what a stream is to be opened with; the errors are those of `stream`."""
-        self._resolved(await self.models.get(model_name), options)
-        if speakers:
+        self._resolved(await self.models.get(wanted.model), wanted.options)
+        if wanted.speakers:
             await self.diarizer("speakers")
 
     def _resolved(self, model: LoadedModel, options: TranscribeOptions) -> TranscribeOptions:
@@ -274,16 +255,9 @@ class Service:
             replace(options, replace=options.replace or self.options.replace)
         )
 
-    async def plan(
-        self,
-        model_name: str,
-        options: TranscribeOptions,
-        stream_options: StreamOptions,
-        *,
-        speakers: bool = False,
-    ) -> LatencyPlan:
+    async def plan(self, wanted: OpenStream) -> LatencyPlan:
         """Return the plan of a live stream, which has its room only until then; the errors are those of `stream`."""
-        async with self.stream(model_name, options, stream_options, speakers=speakers) as job:
+        async with self.stream(wanted) as job:
             job.close()
             async for update in job.updates:
                 if isinstance(update, Failed):

@@ -28,7 +28,6 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     Mark,
-    OpenStream,
     Output,
     StreamClosed,
     Translator,
@@ -37,7 +36,7 @@ from harken.serve.service import Service
 from harken.serve.waiting import first_of
 from harken.serve.work.captions import shared_as
 from harken.serve.work.engine import Failed
-from harken.serve.work.jobs import Flushed, LiveJob
+from harken.serve.work.jobs import Flushed, LiveJob, OpenStream
 from harken.types import SAMPLE_RATE
 
 log = getLogger("harken.serve")
@@ -254,7 +253,7 @@ class Session:
             case OpenStream():
                 await self._open(output)
             case Check(stream):
-                await self._service.check(stream.model, stream.options, speakers=stream.speakers)
+                await self._service.check(stream)
             case Audio():
                 await self._take(output)
             case Flush(token, drops):
@@ -277,9 +276,7 @@ class Session:
     async def _open(self, wanted: OpenStream) -> None:
         if self._job:
             await self._close_stream(None)
-        wish = (wanted.model, wanted.options, wanted.stream_options)
-        opening = self._service.stream(*wish, speakers=wanted.speakers, whole_turns=wanted.whole_turns)
-        self._job = await self._stream.enter_async_context(opening)
+        self._job = await self._stream.enter_async_context(self._service.stream(wanted))
         self._left = self._service.options.session_limit_s * SAMPLE_RATE * wanted.is_bounded or math.inf
         self._updates = self._start(self._take_updates(self._job))
 

@@ -28,7 +28,6 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     Mark,
-    OpenStream,
     Output,
     StreamClosed,
     Translator,
@@ -48,7 +47,7 @@ from harken.serve.rest.deepgram import (
 from harken.serve.rest.forms import Form, bad_field
 from harken.serve.service import Service
 from harken.serve.work.engine import Failed
-from harken.serve.work.jobs import Flushed, LiveUpdate
+from harken.serve.work.jobs import Flushed, LiveUpdate, OpenStream
 from harken.streaming import FinalSegment, Interim, SpeechEnded, SpeechStarted, StreamOptions
 
 OFF = "false"

@@ -38,7 +38,6 @@ from harken.serve.live.translator import (
     CloseStream,
     Flush,
     HangUp,
-    OpenStream,
     Output,
     StreamClosed,
     Translator,
@@ -47,7 +46,7 @@ from harken.serve.live.turns import EventWriter, Turns
 from harken.serve.rest.forms import received_body
 from harken.serve.service import Service
 from harken.serve.work.engine import Failed
-from harken.serve.work.jobs import LiveUpdate
+from harken.serve.work.jobs import LiveUpdate, OpenStream
 
 BETA_SUBPROTOCOL = "openai-beta.realtime-v1"
 BETA_HEADER, BETA_VERSION = "openai-beta", "realtime=v1"
@@ -108,7 +107,7 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         """Return a ticket for sessions that begin with an update, and their configuration."""
         config = updated_config(SessionConfig(), session)
         try:
-            await service.check(config.model, config.transcribe_options(), speakers=config.speakers)
+            await service.check(_stream(config))
         except HarkenError as error:
             raise request_error(error, option_paths(session)) from error
         given = _checked_body({} if expires_after is None else expires_after, ("anchor", "seconds"), f"{path}.")

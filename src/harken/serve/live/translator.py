@@ -12,35 +12,7 @@ from typing import Any, Protocol
 
 from harken.serve.errors import RequestError, request_error
 from harken.serve.live.audio import AudioFormat
-from harken.serve.work.jobs import LiveUpdate
-from harken.streaming import StreamOptions
-from harken.transcribe import TranscribeOptions
-
-
-@dataclass(frozen=True, slots=True)
-class OpenStream:
-    """Open a stream, behind the last update of one that is open.
-
-    Parameters
-    ----------
-    model : str
-    options : TranscribeOptions
-    stream_options : StreamOptions
-    is_bounded : bool
-        True if its audio may be no longer than a session.
-    speakers : bool
-        True to tell speakers apart.
-    whole_turns : bool
-        True for `Transcribed` behind the events of a flush and of the end: what has come since the flush before,
-        transcribed as a recording.
-    """
-
-    model: str
-    options: TranscribeOptions
-    stream_options: StreamOptions
-    is_bounded: bool = True
-    speakers: bool = False
-    whole_turns: bool = False
+from harken.serve.work.jobs import LiveUpdate, OpenStream
 
 
 @dataclass(frozen=True, slots=True)

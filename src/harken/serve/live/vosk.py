@@ -31,7 +31,6 @@ from harken.serve.live.translator import (
     Flush,
     HangUp,
     Mark,
-    OpenStream,
     Output,
     StreamClosed,
     Translator,
@@ -40,7 +39,7 @@ from harken.serve.rest.files import plain_error
 from harken.serve.rest.forms import parse_number
 from harken.serve.service import Service
 from harken.serve.work.engine import Failed
-from harken.serve.work.jobs import Flushed, LiveUpdate
+from harken.serve.work.jobs import Flushed, LiveUpdate, OpenStream
 from harken.streaming import FinalSegment, Interim, SpeechEnded, StreamOptions
 from harken.text import from_language_tag
 from harken.transcribe import TranscribeOptions

@@ -18,7 +18,8 @@ from harken.results import Segment, Transcript
 from harken.serve.errors import too_long
 from harken.serve.waiting import call_soon
 from harken.serve.work.engine import Engine, Failed, Job
-from harken.streaming import Event, FinalSegment, Interim, LiveSession
+from harken.streaming import Event, FinalSegment, Interim, LiveSession, StreamOptions
+from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE
 
 MAX_UPDATES = 4
@@ -128,6 +129,33 @@ class FileJob(Job[FileUpdate]):
 
 NO_SAMPLES: Floats = np.zeros(0, np.float32)
 Action = Literal["feed", "mark", "flush", "drop", "close"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """The wish for a live stream: opened behind the last update of one that is open.
+
+    Parameters
+    ----------
+    model : str
+        Id of a model, or an alias.
+    options : TranscribeOptions
+    stream_options : StreamOptions
+    is_bounded : bool
+        True if its audio may be no longer than a session.
+    speakers : bool
+        True to tell speakers apart.
+    whole_turns : bool
+        True for `Transcribed` behind the events of a flush and of the end: what has come since the flush before,
+        transcribed as a recording.
+    """
+
+    model: str
+    options: TranscribeOptions
+    stream_options: StreamOptions
+    is_bounded: bool = True
+    speakers: bool = False
+    whole_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
