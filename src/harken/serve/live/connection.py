@@ -311,6 +311,7 @@ class Session:
 
     async def _flush(self, token: object, drops: bool) -> None:
         if self._job is None or self._updates is None:
+            await self._perform(self._translator.updated(Flushed(token=token)))
             return
         if self._input:
             await self._input.decoded()

@@ -277,10 +277,7 @@ class ResumableStream(Translator):
                 yield Audio(message, self._hello.audio)
             case {"type": "flush"}:
                 self._n_flushes += 1
-                if self._is_open:
-                    yield Flush()
-                else:
-                    yield {"type": "flushed"}
+                yield Flush()
             case _:
                 allowed = "binary audio, or an object of type flush, end, ping, or ack with a seq"
                 yield self._refuse(

@@ -32,7 +32,7 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """End the current utterance of the open stream, and wait for `Flushed` with the token, behind its events.
+    """End the current utterance, if a stream is open, and wait for `Flushed` with the token, behind its events.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """End the open stream behind its audio, and wait for `StreamClosed`, behind its last events.
+    """End the stream behind its audio, if one is open, and wait for `StreamClosed`, behind its last events.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Translator(Protocol):
         ...
 
     def updated(self, update: LiveUpdate | StreamClosed) -> Iterable[Output]:
-        """Take an update of the stream. Only messages and `HangUp` are allowed in return."""
+        """Take an update of the stream. Only messages, `Mark` and `HangUp` are allowed in return."""
         ...
 
     def failed(self, error: Exception) -> Iterable[Output]:

@@ -126,9 +126,7 @@ class VoskTranslator(Translator):
                 yield self._hang_up(request_error(failure))
 
     def ended(self, problem: RequestError) -> Iterator[Output]:
-        if self._is_open:
-            yield CloseStream()
-            self._is_open = False
+        yield CloseStream()
         yield self._hang_up(problem)
 
     def _take(self, audio: bytes) -> Iterator[Output]:
@@ -150,7 +148,6 @@ class VoskTranslator(Translator):
                 yield self._rest()
             case {"eof": _}:
                 yield CloseStream()
-                self._is_open = False  # not before: if that is cut short, `ended` does it again
                 yield HangUp(NORMAL, "", self._rest())
             case _:
                 raise _unknown_message()
