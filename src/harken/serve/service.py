@@ -18,7 +18,7 @@ from harken.errors import HarkenError
 from harken.serve.errors import RequestError, draining, too_long
 from harken.serve.options import ServeOptions
 from harken.serve.waiting import LoadOnce, call_soon, in_daemon_thread
-from harken.serve.work.admission import Admission
+from harken.serve.work.admission import Admission, LiveCost
 from harken.serve.work.captions import Captions
 from harken.serve.work.engine import Failed, Job
 from harken.serve.work.jobs import FileJob, LiveJob, OpenStream, Turn, Work
@@ -105,7 +105,6 @@ class Service:
         )
         self.metrics = Metrics(self.admission, self.models)
         self._loop = asyncio.get_running_loop()
-        self._rooms: dict[Job[Any], object] = {}
         self._receiving: set[asyncio.Timeout] = set()
         self._n_in_progress = 0
         self._none_in_progress = asyncio.Event()
@@ -204,9 +203,8 @@ class Service:
         """
         max_audio_s = self.options.max_audio_s
 
-        def make_job(model: LoadedModel, on_end: Callable[[], None]) -> FileJob:
+        def make_job(model: LoadedModel, room: None, on_end: Callable[[], None]) -> FileJob:
             checked = self._resolved(model, options)
-
             start = partial(begin, model.recognizer, audio, checked)
             return FileJob(model.engine, start, on_end, max_audio_s)
 
@@ -229,7 +227,7 @@ class Service:
         """
         diarizer = await self.diarizer("speakers") if wanted.speakers else None
 
-        def make_job(model: LoadedModel, on_end: Callable[[], None]) -> LiveJob:
+        def make_job(model: LoadedModel, cost: LiveCost, on_end: Callable[[], None]) -> LiveJob:
             checked = self._resolved(model, wanted.options)
             open_session = partial(
                 model.recognizer.stream, checked, stream_options=wanted.stream_options, diarizer=diarizer
@@ -238,7 +236,7 @@ class Service:
             if wanted.whole_turns:
                 begin = partial(transcribed, model.recognizer, options=checked)
                 turn = Turn(begin, self.options.max_audio_s)
-            return LiveJob(model.engine, open_session, on_end, turn)
+            return LiveJob(model.engine, open_session, on_end, cost, turn)
 
         async with self._job(wanted.model, self.admission.stream(), make_job, ExitStack()) as job:
             yield job
@@ -302,8 +300,8 @@ class Service:
     async def _job(
         self,
         model_name: str,
-        room: AbstractContextManager[object],
-        make_job: Callable[[LoadedModel, Callable[[], None]], JobT],
+        room: AbstractContextManager[T],
+        make_job: Callable[[LoadedModel, T, Callable[[], None]], JobT],
         held: ExitStack,
     ) -> AsyncIterator[JobT]:
         """Give a job to the engine of a model; what it holds is released when it has ended, in the event loop."""
@@ -314,9 +312,7 @@ class Service:
             taken = held.enter_context(room)
             model = await self.models.get(model_name)
             held.enter_context(model.in_use())
-            job = make_job(model, partial(call_soon, self._loop, held.close))
-            self._rooms[job] = taken
-            held.callback(self._rooms.pop, job)
+            job = make_job(model, taken, partial(call_soon, self._loop, held.close))
             model.engine.add(job)
         except BaseException:
             held.close()
@@ -331,7 +327,7 @@ class Service:
         if isinstance(job, LiveJob):
             audio_s = job.processed_samples / SAMPLE_RATE
             planned_load = job.session.plan.bound.utilisation if job.session else 0.0
-            self.admission.record_live(self._rooms.get(job), job.service_s, audio_s, planned_load=planned_load)
+            self.admission.record_live(job.cost, job.service_s, audio_s, planned_load=planned_load)
         elif isinstance(job, FileJob) and job.done and job.work:
             self.admission.record_file(job.service_s, job.work.read_s)
         self.metrics.record_step(job, seconds)

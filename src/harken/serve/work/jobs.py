@@ -17,6 +17,7 @@ from harken.contract import Floats
 from harken.results import Segment, Transcript
 from harken.serve.errors import too_long
 from harken.serve.waiting import call_soon
+from harken.serve.work.admission import LiveCost
 from harken.serve.work.engine import Engine, Failed, Job
 from harken.streaming import Event, FinalSegment, Interim, LiveSession, StreamOptions
 from harken.transcribe import TranscribeOptions
@@ -268,6 +269,8 @@ class LiveJob(Job[LiveUpdate]):
         Opens the session; called in the engine's thread.
     on_end : callable
         Called once, in any thread, when it ends or is cancelled.
+    cost : LiveCost
+        What the admission counts of it.
     turn : Turn, optional
         Transcribes what has come between two flushes.
 
@@ -293,9 +296,11 @@ class LiveJob(Job[LiveUpdate]):
         engine: Engine,
         open_session: Callable[[], LiveSession],
         on_end: Callable[[], None],
+        cost: LiveCost,
         turn: Turn | None,
     ) -> None:
         super().__init__(engine, on_end, MAX_EVENTS)
+        self.cost = cost
         self.session: LiveSession | None = None
         self.lag_s = 0.0
         self.processed_samples = self.step_samples = self.step_segments = 0
