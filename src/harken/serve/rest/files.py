@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,7 +12,7 @@ from time import monotonic
 from typing import BinaryIO
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -41,11 +41,12 @@ from harken.serve.rest.transcription_form import (
 )
 from harken.serve.rest.transcripts import (
     END,
+    HEADERS,
     HEARTBEAT,
     HEARTBEAT_S,
-    EventStream,
+    Event,
     TranscriptionEvents,
-    event_stream,
+    encoded,
     transcription_response,
     with_pauses,
 )
@@ -243,18 +244,39 @@ class Files:
         """Send the text as it is transcribed; what fails with the first window fails with a status of its own."""
         async with aclosing(with_pauses(updates, HEARTBEAT_S)) as paced:
             first = await anext(paced)
-            async with event_stream(send) as stream:
-                try:
-                    await _send_update(stream, first, events)
-                    async for update in paced:
-                        await _send_update(stream, update, events)
-                    await stream.send_all(partial(events.done, _transcript(job)))
-                    await stream.write(END)
-                except Exception as error:
-                    problem = self.dialect.problem(error)
-                    if problem.code == UNFORESEEN:
-                        log.error("unforeseen error", exc_info=error)
-                    await stream.send(problem.body())
+            body = self._events(job, first, paced, events)
+            await StreamingResponse(body, headers=HEADERS).stream_response(send)
+
+    async def _events(
+        self,
+        job: FileJob,
+        first: FileUpdate | None,
+        following: AsyncIterator[FileUpdate | None],
+        events: TranscriptionEvents,
+    ) -> AsyncIterator[bytes]:
+        """Yield the events of updates, and a comment for each pause; what is large is made in threads."""
+
+        async def made(make: Callable[[], Iterable[Event]]) -> list[bytes]:
+            return await asyncio.to_thread(lambda: encoded(make()))
+
+        async def of_update(update: FileUpdate | None) -> list[bytes]:
+            return await made(partial(events.update, update)) if update else [HEARTBEAT]
+
+        try:
+            for data in await of_update(first):
+                yield data
+            async for update in following:
+                for data in await of_update(update):
+                    yield data
+            for data in await made(partial(events.done, _transcript(job))):
+                yield data
+            yield END
+        except Exception as error:
+            problem = self.dialect.problem(error)
+            if problem.code == UNFORESEEN:
+                log.error("unforeseen error", exc_info=error)
+            for data in encoded([problem.body()]):
+                yield data
 
 
 class _LanguageDetection:
@@ -296,13 +318,6 @@ class _LanguageDetection:
 
     def stop(self) -> None:
         """Do nothing: there is one step alone."""
-
-
-async def _send_update(stream: EventStream, update: FileUpdate | None, events: TranscriptionEvents) -> None:
-    if update:
-        await stream.send_all(partial(events.update, update))
-    else:
-        await stream.write(HEARTBEAT)
 
 
 def _too_short(job: FileJob) -> RequestError | None:
