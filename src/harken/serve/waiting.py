@@ -1,4 +1,4 @@
-"""Waiting: for the first of several coroutines, for threads, and for something that is loaded once."""
+"""Waiting: for the first of several coroutines, for changes, for threads, and for something that is loaded once."""
 
 from __future__ import annotations
 
@@ -37,6 +37,29 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], 
     """Call a function in an event loop, from any thread; not if that has been closed, as nobody waits any more."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *given)
+
+
+class Changes:
+    """What wakes coroutines that wait for something to be true.
+
+    It belongs to the event loop that runs while it is made.
+    """
+
+    def __init__(self) -> None:
+        self._loop, self._next = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(self) -> None:
+        """Have all who wait look again, from any thread."""
+        call_soon(self._loop, self._wake)
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Wait until something is true."""
+        while not holds():
+            await self._next.wait()
+
+    def _wake(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
 
 
 async def in_daemon_thread(function: Callable[[], T], name: str) -> T:

@@ -16,7 +16,7 @@ from harken.audio.io import Resampler
 from harken.contract import Floats
 from harken.errors import AudioError
 from harken.option_types import check, option
-from harken.serve.waiting import call_soon
+from harken.serve.waiting import Changes, call_soon
 from harken.types import SAMPLE_RATE
 
 RATES_HZ = range(8_000, 48_001)
@@ -239,24 +239,24 @@ class AudioPipe:
         self._data = bytearray()
         self._changed = Condition()
         self._starved = self._closed = False
-        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+        self._changes = Changes()
 
     def read(self, size: int) -> bytes:
         """Take up to `size` bytes, in the thread; none at the end."""
         with self._changed:
             while not self._data and not self._closed:
                 self._starved = True
-                self._tell()
+                self._changes.tell()
                 self._changed.wait()
             self._starved = False
             data = bytes(self._data[:size])
             del self._data[:size]
-        self._tell()
+        self._changes.tell()
         return data
 
     async def write(self, data: bytes) -> None:
         """Add bytes, once there is room; those behind the end of the audio are dropped."""
-        await self._wait_until(lambda: len(self._data) < MAX_PIPE_BYTES)
+        await self._changes.until(lambda: len(self._data) < MAX_PIPE_BYTES or self._closed)
         with self._changed:
             if not self._closed:
                 self._data += data
@@ -265,20 +265,11 @@ class AudioPipe:
 
     async def starved(self) -> None:
         """Wait until the thread has read all, and asks for more."""
-        await self._wait_until(lambda: self._starved)
+        await self._changes.until(lambda: self._starved or self._closed)
 
     def close(self) -> None:
         """End the file behind what has been written."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._tell()
-
-    async def _wait_until(self, holds: Callable[[], bool]) -> None:
-        while not self._closed and not holds():
-            self._news.clear()
-            if not self._closed and not holds():
-                await self._news.wait()
-
-    def _tell(self) -> None:
-        call_soon(self._loop, self._news.set)
+        self._changes.tell()

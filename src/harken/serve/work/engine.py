@@ -8,7 +8,6 @@ step of the others, and a row of new files holds up no old one.
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +18,7 @@ from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
 from harken.serve.errors import ended
-from harken.serve.waiting import call_soon
+from harken.serve.waiting import Changes
 
 log = getLogger("harken.serve")
 
@@ -145,7 +144,7 @@ class Outbox(Generic[T]):
 
     def __init__(self, capacity: int, on_room: Callable[[], None]) -> None:
         self._capacity, self._on_room = capacity, on_room
-        self._loop, self._came = asyncio.get_running_loop(), asyncio.Event()
+        self._changes = Changes()
         self._results: deque[T] = deque()
         self._lock = Lock()
         self._closed = False
@@ -169,12 +168,12 @@ class Outbox(Generic[T]):
                 self._results[-1] = merged
                 return
             self._results.append(result)
-        self._wake()
+        self._changes.tell()
 
     def close(self) -> None:
         """Note that nothing follows, from any thread."""
         self._closed = True
-        self._wake()
+        self._changes.tell()
 
     async def __aiter__(self) -> AsyncIterator[T]:
         """Take the results as they come, up to the last one before `close`."""
@@ -188,12 +187,7 @@ class Outbox(Generic[T]):
                 yield result
             if self._closed and not self._results:
                 return
-            self._came.clear()
-            if not self._results and not self._closed:
-                await self._came.wait()
-
-    def _wake(self) -> None:
-        call_soon(self._loop, self._came.set)
+            await self._changes.until(lambda: self._results or self._closed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

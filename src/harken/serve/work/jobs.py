@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +15,7 @@ import numpy as np
 from harken.contract import Floats
 from harken.results import Segment, Transcript
 from harken.serve.errors import too_long
-from harken.serve.waiting import call_soon
+from harken.serve.waiting import Changes
 from harken.serve.work.admission import LiveCost
 from harken.serve.work.engine import Engine, Failed, Job
 from harken.streaming import Event, FinalSegment, Interim, LiveSession, StreamOptions
@@ -308,7 +307,7 @@ class LiveJob(Job[LiveUpdate]):
         self._inputs: deque[_Input] = deque([_Input(NO_SAMPLES, monotonic())])
         self._opened_s = self._inputs[0].came_s
         self._given_samples = self._taken_samples = 0  # each written by one thread alone
-        self._loop, self._room = asyncio.get_running_loop(), asyncio.Event()
+        self._changes = Changes()
 
     def waiting_since(self) -> float | None:
         if self._cancelled:
@@ -317,9 +316,9 @@ class LiveJob(Job[LiveUpdate]):
 
     async def feed(self, samples: Floats) -> None:
         """Take samples, float32 at 16 kHz; wait while too many are pending, so that a fast sender has to wait."""
-        while self._given_samples - self._taken_samples >= MAX_PENDING_S * SAMPLE_RATE and not self.done:
-            self._room.clear()
-            await self._room.wait()
+        await self._changes.until(
+            lambda: self._given_samples - self._taken_samples < MAX_PENDING_S * SAMPLE_RATE or self.done
+        )
         self._given_samples += len(samples)
         self._add("feed", samples)
 
@@ -380,7 +379,7 @@ class LiveJob(Job[LiveUpdate]):
         self.step_segments = sum(isinstance(event, FinalSegment) for event in events)
         self.lag_s = monotonic() - inputs[-1].came_s
         self._taken_samples += len(samples)
-        self._wake_sender()
+        self._changes.tell()
         for event in events:
             self.updates.put(event, merge=_merged_interims)
         if self._turn and action == "drop":
@@ -400,13 +399,10 @@ class LiveJob(Job[LiveUpdate]):
         behind_s = now_s - self._opened_s - self.processed_samples / SAMPLE_RATE
         return max(0.0, min(now_s - given.came_s, behind_s))
 
-    def _wake_sender(self) -> None:
-        call_soon(self._loop, self._room.set)
-
     def _let_go(self) -> None:
         if self._turn:
             self._turn.close()
-        self._wake_sender()
+        self._changes.tell()
 
 
 def _merged_interims(last: LiveUpdate, new: LiveUpdate) -> LiveUpdate | None:
