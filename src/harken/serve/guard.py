@@ -39,9 +39,7 @@ PREFLIGHT_S = "600"
 USUAL_HEADERS = "authorization, content-type, x-api-key"
 ANY = "*"
 LOCAL_NAMES = ("localhost", "localhost.localdomain")
-MIN_TICKET_S, MAX_TICKET_S, TICKET_S = 10, 7_200, 600
-"""Seconds that a ticket may be valid, and is if nobody says otherwise."""
-MAX_TICKETS = 1_000
+MAX_TICKETS, RETRY_TICKET_S = 1_000, 10
 TICKET_PREFIX = "ek_"
 
 
@@ -76,21 +74,18 @@ class Tickets:
         self._clock = clock
         self._tickets: dict[bytes, Ticket] = {}
 
-    def make(self, valid_s: int = TICKET_S, session: object = None) -> Ticket:
+    def make(self, valid_s: int, session: object = None) -> Ticket:
         """Return a new ticket.
 
         Raises
         ------
         RequestError
-            If it is to be valid for longer or shorter than allowed, or if there are too many.
+            If there are too many.
         """
-        if not MIN_TICKET_S <= valid_s <= MAX_TICKET_S:
-            message = f"seconds={valid_s}: allowed is {MIN_TICKET_S} to {MAX_TICKET_S}"
-            raise RequestError(message, code="invalid_value", param="expires_after.seconds")
         now = self._clock()
         self._tickets = {key: ticket for key, ticket in self._tickets.items() if ticket.expires_at > now}
         if len(self._tickets) >= MAX_TICKETS:
-            raise busy(f"{MAX_TICKETS} short-lived keys are valid; allowed are no more", MIN_TICKET_S)
+            raise busy(f"{MAX_TICKETS} short-lived keys are valid; allowed are no more", RETRY_TICKET_S)
         ticket = Ticket(TICKET_PREFIX + token_urlsafe(32), int(now) + valid_s, session)
         self._tickets[_digest(ticket.value)] = ticket
         return ticket

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket
 
 from harken.errors import HarkenError
 from harken.serve.errors import NORMAL, RESTART, TRY_LATER, RequestError, object_in, request_error
-from harken.serve.guard import TICKET_S, Ticket, Tickets, given_keys
+from harken.serve.guard import Ticket, Tickets, given_keys
 from harken.serve.live.connection import IDLE, SESSION_LIMIT, serve_socket
 from harken.serve.live.realtime_config import (
     MAX_NAME_CHARS,
@@ -58,6 +58,8 @@ MAX_APPEND_CHARS = 15 << 20
 MAX_EVENT_ID_CHARS = 512
 CONVERSATIONAL = ("gpt-realtime", "gpt-4o-realtime", "gpt-4o-mini-realtime")
 """Beginnings of the names of models that talk."""
+MIN_TICKET_S, MAX_TICKET_S, TICKET_S = 10, 7_200, 600
+"""Seconds that a short-lived key may be valid, and is if nobody says otherwise."""
 RETRY_STATUSES = (429, 503)
 _GOODBYES: Mapping[str | None, tuple[str, int]] = MappingProxyType(
     {
@@ -116,6 +118,8 @@ def routes(service: Service, tickets: Tickets) -> list[BaseRoute]:
         seconds = given.get("seconds", TICKET_S)
         if not isinstance(seconds, int) or isinstance(seconds, bool):
             raise invalid_value(f"{path}.seconds", seconds, "an integer", "invalid_type")
+        if not MIN_TICKET_S <= seconds <= MAX_TICKET_S:
+            raise invalid_value(f"{path}.seconds", seconds, f"{MIN_TICKET_S} to {MAX_TICKET_S}")
         return tickets.make(seconds, config), config
 
     return [
