@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from harken.serve import page
-from harken.serve.errors import RequestError
+from harken.serve.errors import RequestError, json_error, plain_error
 from harken.serve.guard import Guard, Tickets
 from harken.serve.live import deepgram as live_deepgram
 from harken.serve.live import realtime, stream
@@ -42,11 +42,11 @@ def make_app(service: Service) -> Starlette:
     document = page.document(described)
     routes = [*with_short_addresses(described), *page.routes(service, document)]
     sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)}
-    refusals = {dialect.path: dialect.refuse for dialect in of_files} | {load.path: files.plain_error}
+    refusals = {dialect.path: dialect.refuse for dialect in of_files} | {load.path: plain_error}
 
     def answer_error(path: str, problem: RequestError) -> Response:
         """Return the response with an error, as the clients of a path know it."""
-        return refusals.get(path, files.json_error)(problem)
+        return refusals.get(path, json_error)(problem)
 
     async def answer_http_error(request: Request, error: Exception) -> Response:
         """Answer where no route fits the request."""

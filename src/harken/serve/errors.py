@@ -1,4 +1,4 @@
-"""Errors as clients see them: the status, and the body that OpenAI's clients read."""
+"""Errors as clients see them: the status, and the body that OpenAI's clients read, or a line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
+
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from harken.errors import AudioError, Cancelled, CheckpointNotFound, HarkenError, OptionError
 
@@ -19,6 +21,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of the errors of a file system that takes no more."""
 UNFORESEEN = "internal_error"
 """Code of an error that is none of the client's, and belongs into the log."""
+MAX_LINE_CHARS = 300
 
 
 class RequestError(HarkenError):
@@ -70,6 +73,17 @@ class RequestError(HarkenError):
         if self.retry_after_s is None:
             return {"x-should-retry": "false"}
         return {"retry-after": str(max(1, round(self.retry_after_s)))}
+
+
+def json_error(problem: RequestError) -> Response:
+    """Return the response with an error as in OpenAI's API."""
+    return JSONResponse(problem.body(), problem.status, problem.headers())
+
+
+def plain_error(problem: RequestError) -> Response:
+    """Return it for clients that take any body for subtitles, which a line without an arrow is not."""
+    line = f"error: {problem}"[:MAX_LINE_CHARS].replace("-->", "->")
+    return PlainTextResponse(f"{line}\n", problem.status, problem.headers())
 
 
 def object_in(text: str | bytes, otherwise: RequestError, **reading: Any) -> dict[str, Any]:

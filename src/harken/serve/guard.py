@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from harken.serve.errors import UNFORESEEN, RequestError, busy, request_error
+from harken.serve.errors import UNFORESEEN, RequestError, busy, json_error, request_error
 from harken.serve.options import ServeOptions
 
 log = getLogger("harken.serve")
@@ -106,7 +106,7 @@ class Guard:
     tickets : Tickets
         Short-lived keys, which are as good.
     answer_error : callable
-        Returns the response with an error, by the path of the request.
+        Returns the response with an error, by the path of the request; by default that of OpenAI's API.
     on_response : callable
         Called with the route, the status and the seconds of every response.
     """
@@ -116,8 +116,8 @@ class Guard:
         app: ASGIApp,
         options: ServeOptions,
         tickets: Tickets,
-        answer_error: Callable[[str, RequestError], Response],
-        on_response: Callable[[str, int, float], None],
+        answer_error: Callable[[str, RequestError], Response] = lambda path, problem: json_error(problem),
+        on_response: Callable[[str, int, float], None] = lambda route, status, seconds: None,
     ) -> None:
         self._app, self._options, self._tickets, self._on_response = app, options, tickets, on_response
         self._answer_error = answer_error

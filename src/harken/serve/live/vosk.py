@@ -21,7 +21,7 @@ from harken.errors import HarkenError, OptionError
 from harken.formats import main_speaker
 from harken.option_types import checked_value
 from harken.results import Segment, Word
-from harken.serve.errors import NORMAL, RequestError, object_in, request_error
+from harken.serve.errors import NORMAL, RequestError, object_in, plain_error, request_error
 from harken.serve.guard import Guard, Tickets
 from harken.serve.live.audio import AudioFormat
 from harken.serve.live.connection import serve_socket
@@ -35,7 +35,6 @@ from harken.serve.live.translator import (
     StreamClosed,
     Translator,
 )
-from harken.serve.rest.files import plain_error
 from harken.serve.rest.forms import parse_number
 from harken.serve.service import Service
 from harken.serve.work.engine import Failed

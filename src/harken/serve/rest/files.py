@@ -12,7 +12,7 @@ from time import monotonic
 from typing import BinaryIO
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -20,7 +20,7 @@ from harken.api import Recognizer
 from harken.audio import stream_audio
 from harken.errors import OptionError
 from harken.results import Segment, Transcript
-from harken.serve.errors import UNFORESEEN, RequestError, request_error
+from harken.serve.errors import UNFORESEEN, RequestError, json_error, plain_error, request_error
 from harken.serve.rest.forms import (
     MEGABYTE,
     RECORDING,
@@ -59,20 +59,8 @@ from harken.types import SAMPLE_RATE, WINDOW_S, WINDOW_SAMPLES
 
 log = getLogger("harken.serve")
 
-MAX_LINE_CHARS = 300
 MIN_AUDIO_S = 0.1
 """Shorter recordings are refused, as OpenAI's service does."""
-
-
-def json_error(problem: RequestError) -> Response:
-    """Return the response with an error as in OpenAI's API."""
-    return JSONResponse(problem.body(), problem.status, problem.headers())
-
-
-def plain_error(problem: RequestError) -> Response:
-    """Return it for clients that take any body for subtitles, which a line without an arrow is not."""
-    line = f"error: {problem}"[:MAX_LINE_CHARS].replace("-->", "->")
-    return PlainTextResponse(f"{line}\n", problem.status, problem.headers())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
