@@ -25,8 +25,12 @@ from real_models import EXAMPLE
 STREAM = OpenStream("tiny.en", TranscribeOptions(), StreamOptions(finals="streamed"))
 
 
+def begin(recognizer, audio, options):
+    return recognizer.transcribe(audio, options)
+
+
 async def file_segments(service, samples):
-    async with service.file("whisper-1", io.BytesIO(wav(samples)), TranscribeOptions(), 11.0) as job:
+    async with service.file("whisper-1", io.BytesIO(wav(samples)), TranscribeOptions(), 11.0, begin) as job:
         updates = [update async for update in job.updates]
     assert job.work.finished
     return [segment for update in updates for segment in update.segments]

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from harken.api import Recognizer
-from harken.contract import Floats
 from harken.errors import HarkenError
 from harken.serve.errors import RequestError, draining, too_long
 from harken.serve.options import ServeOptions
@@ -44,11 +43,6 @@ NO_SPEAKERS_S = 60.0
 
 Begin = Callable[[Recognizer, BinaryIO, TranscribeOptions], Work]
 """Begins the work on a recording."""
-
-
-def transcribed(recognizer: Recognizer, audio: BinaryIO | Floats, options: TranscribeOptions) -> Work:
-    """Begin a transcription."""
-    return recognizer.transcribe(audio, options)
 
 
 async def _load_diarizer(load: Callable[[], Diarizer]) -> Diarizer:
@@ -178,7 +172,7 @@ class Service:
         audio: BinaryIO,
         options: TranscribeOptions,
         duration_s: float,
-        begin: Begin = transcribed,
+        begin: Begin,
     ) -> AsyncIterator[FileJob]:
         """Transcribe a file; leaving the block cancels what is left of it.
 
@@ -192,7 +186,7 @@ class Service:
         duration_s : float
             Length of the recording, as far as it is known.
         begin : callable
-            Begins the work, by default a transcription, in the engine's thread.
+            Begins the work, in the engine's thread.
 
         Raises
         ------
@@ -234,8 +228,9 @@ class Service:
             )
             turn = None
             if wanted.whole_turns:
-                begin = partial(transcribed, model.recognizer, options=checked)
-                turn = Turn(begin, self.options.max_audio_s)
+                turn = Turn(
+                    lambda samples: model.recognizer.transcribe(samples, checked), self.options.max_audio_s
+                )
             return LiveJob(model.engine, open_session, on_end, cost, turn)
 
         async with self._job(wanted.model, self.admission.stream(), make_job, ExitStack()) as job:

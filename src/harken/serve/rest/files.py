@@ -50,10 +50,10 @@ from harken.serve.rest.transcripts import (
     transcription_response,
     with_pauses,
 )
-from harken.serve.service import Begin, Service, transcribed
+from harken.serve.service import Begin, Service
 from harken.serve.waiting import first_of
 from harken.serve.work.engine import Failed
-from harken.serve.work.jobs import FileJob, FileUpdate, Work
+from harken.serve.work.jobs import FileJob, FileUpdate
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE, WINDOW_S, WINDOW_SAMPLES
 
@@ -180,16 +180,14 @@ class Files:
         if asked.language_only:
             return _LanguageDetection
         if not asked.diarized:
-            return transcribed
+            return lambda recognizer, audio, options: recognizer.transcribe(audio, options)
         voices = await asyncio.to_thread(read_voices, asked.known_speakers)
         diarizer = await self._service.diarizer("response_format")
         if asked.speakers != ANY_SPEAKERS:
             diarizer = diarizer.with_options(asked.speakers)
-
-        def begin(recognizer: Recognizer, audio: BinaryIO, options: TranscribeOptions) -> Work:
-            return recognizer.transcribe(audio, options, diarizer=with_voices(diarizer, voices))
-
-        return begin
+        return lambda recognizer, audio, options: recognizer.transcribe(
+            audio, options, diarizer=with_voices(diarizer, voices)
+        )
 
     async def _updates(self, job: FileJob, start_s: float) -> AsyncIterator[FileUpdate]:
         """Yield the updates of a job, and count them; raise what has ended it, also that the recording is too short."""
