@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Mapping
+from logging import getLogger
 from types import MappingProxyType
 from typing import Any
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from harken.errors import AudioError, Cancelled, CheckpointNotFound, HarkenError, OptionError
+
+log = getLogger("harken.serve")
 
 NORMAL, POLICY_VIOLATION, TOO_BIG = 1000, 1008, 1009
 SERVER_FAULT, RESTART, TRY_LATER = 1011, 1012, 1013
@@ -156,6 +159,12 @@ def request_error(error: BaseException, params: Mapping[str, str] = MappingProxy
             # The text of an unforeseen error may hold paths, or what was said.
             message = f"{type(error).__name__}: the server did not foresee this; its log has the details"
             return RequestError(message, status=500, type="server_error", code=UNFORESEEN)
+
+
+def log_unforeseen(error: BaseException) -> None:
+    """Log an error that nothing was meant to raise; of others the client is told."""
+    if request_error(error).code == UNFORESEEN:
+        log.error("unforeseen error", exc_info=error)
 
 
 def _printable(text: str) -> str:

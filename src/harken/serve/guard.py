@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from harken.serve.errors import UNFORESEEN, RequestError, busy, json_error, request_error
+from harken.serve.errors import RequestError, busy, json_error, log_unforeseen, request_error
 from harken.serve.options import ServeOptions
 
 log = getLogger("harken.serve")
@@ -140,10 +140,8 @@ class Guard:
         except Exception as error:
             if request.has_begun:
                 raise
-            problem = request_error(error)
-            if problem.code == UNFORESEEN:
-                log.error("unforeseen error", exc_info=error)
-            await self._answer_error(scope["path"], problem)(scope, receive, request.send)
+            log_unforeseen(error)
+            await self._answer_error(scope["path"], request_error(error))(scope, receive, request.send)
         finally:
             self._on_response(*request.finish())
 

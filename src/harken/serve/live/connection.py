@@ -11,13 +11,12 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
-from logging import getLogger
 from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from harken.contract import Floats
-from harken.serve.errors import SERVER_FAULT, UNFORESEEN, RequestError, draining, request_error
+from harken.serve.errors import SERVER_FAULT, RequestError, draining, log_unforeseen
 from harken.serve.live.audio import AudioFormat, AudioInput, open_input
 from harken.serve.live.outgoing import Outgoing, ReplayLog
 from harken.serve.live.translator import (
@@ -38,8 +37,6 @@ from harken.serve.work.captions import shared_as
 from harken.serve.work.engine import Failed
 from harken.serve.work.jobs import Flushed, LiveJob, OpenStream
 from harken.types import SAMPLE_RATE
-
-log = getLogger("harken.serve")
 
 SEND_LIMIT_S = 30.0
 """Seconds that a reader may take for a message before it counts as gone."""
@@ -441,9 +438,3 @@ async def cancelled(*tasks: asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def log_unforeseen(error: BaseException) -> None:
-    """Log an error that nothing was meant to raise; of others the client is told."""
-    if request_error(error).code == UNFORESEEN:
-        log.error("unforeseen error", exc_info=error)

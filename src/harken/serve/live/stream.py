@@ -21,9 +21,16 @@ from starlette.websockets import WebSocket
 from harken.errors import OptionError
 from harken.formats import dump_json
 from harken.option_types import check, checked_value
-from harken.serve.errors import NORMAL, RequestError, object_in, request_error
+from harken.serve.errors import NORMAL, RequestError, log_unforeseen, object_in, request_error
 from harken.serve.live.audio import AudioFormat
-from harken.serve.live.connection import IDLE, Session, WebSocketLine, accept, log_unforeseen, received
+from harken.serve.live.connection import (
+    IDLE,
+    MAX_TEXT_BYTES,
+    Session,
+    WebSocketLine,
+    accept,
+    received,
+)
 from harken.serve.live.outgoing import ReplayLog
 from harken.serve.live.translator import (
     Audio,
@@ -46,7 +53,6 @@ from harken.text import from_language_tag
 from harken.transcribe import TranscribeOptions
 
 MAX_AUDIO_BYTES = 1 << 20
-MAX_TEXT_BYTES = 1 << 18
 TAKEN_OVER, NOT_KEPT = "taken_over", "messages_not_kept"
 RESUMABLE = (IDLE, TAKEN_OVER, NOT_KEPT)
 """Codes of errors that end a connection, but not its stream."""

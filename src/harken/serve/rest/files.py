@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from logging import getLogger
 from time import monotonic
 from typing import BinaryIO
 
@@ -20,7 +19,7 @@ from harken.api import Recognizer
 from harken.audio import stream_audio
 from harken.errors import OptionError
 from harken.results import Segment, Transcript
-from harken.serve.errors import UNFORESEEN, RequestError, json_error, plain_error, request_error
+from harken.serve.errors import RequestError, json_error, log_unforeseen, plain_error, request_error
 from harken.serve.rest.forms import (
     MEGABYTE,
     RECORDING,
@@ -56,8 +55,6 @@ from harken.serve.work.engine import Failed
 from harken.serve.work.jobs import FileJob, FileUpdate
 from harken.transcribe import TranscribeOptions
 from harken.types import SAMPLE_RATE, WINDOW_S, WINDOW_SAMPLES
-
-log = getLogger("harken.serve")
 
 MIN_AUDIO_S = 0.1
 """Shorter recordings are refused, as OpenAI's service does."""
@@ -243,7 +240,7 @@ class Files:
         """Yield the events of updates, and a comment for each pause; what is large is made in threads."""
 
         async def made(make: Callable[[], Iterable[Event]]) -> list[bytes]:
-            return await asyncio.to_thread(lambda: encoded(make()))
+            return await asyncio.to_thread(lambda: [*map(encoded, make())])
 
         async def of_update(update: FileUpdate | None) -> list[bytes]:
             return await made(partial(events.update, update)) if update else [HEARTBEAT]
@@ -258,11 +255,8 @@ class Files:
                 yield data
             yield END
         except Exception as error:
-            problem = self.dialect.problem(error)
-            if problem.code == UNFORESEEN:
-                log.error("unforeseen error", exc_info=error)
-            for data in encoded([problem.body()]):
-                yield data
+            log_unforeseen(error)
+            yield encoded(self.dialect.problem(error).body())
 
 
 class _LanguageDetection:

@@ -268,12 +268,8 @@ class TranscriptionEvents:
         return {"logprobs": logprobs_json(words_of(segments))} if self._asked.logprobs else {}
 
 
-def encoded(events: Iterable[Event]) -> list[bytes]:
-    """Return events as they are sent."""
-    return [*map(_encoded, events)]
-
-
-def _encoded(event: Event) -> bytes:
+def encoded(event: Event) -> bytes:
+    """Return an event as it is sent."""
     kind = event.get("type", "")
     name = f"event: {kind}\n" if kind.startswith(NAMED) else ""
     return f"{name}data: {dump_json(event)}\n\n".encode()
