@@ -125,15 +125,21 @@ OVOS_CANDIDATES: Mapping[str, Field] = {
 }
 
 
-def _ovos_request(form: Form, fields: Mapping[str, Field], *, language_only: bool) -> TranscriptionRequest:
-    options = transcribe_options(read_fields(form, fields), fields)
-    return TranscriptionRequest(options=options, language_only=language_only)
+def _ovos_request(form: Form) -> TranscriptionRequest:
+    return TranscriptionRequest(options=transcribe_options(read_fields(form, OVOS_FIELDS), OVOS_FIELDS))
 
 
 def _ovos_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
-    if asked.language_only:
-        return JSONResponse({"lang": transcript.language, "conf": transcript.language_probability})
     return PlainTextResponse(transcript.text)
+
+
+def _ovos_language_request(form: Form) -> TranscriptionRequest:
+    options = transcribe_options(read_fields(form, OVOS_CANDIDATES), OVOS_CANDIDATES)
+    return TranscriptionRequest(options=options, language_only=True)
+
+
+def _ovos_language_response(transcript: Transcript, asked: TranscriptionRequest) -> Response:
+    return JSONResponse({"lang": transcript.language, "conf": transcript.language_probability})
 
 
 DIALECTS = (
@@ -157,26 +163,25 @@ DIALECTS = (
         recording="audio_file",
         in_query=True,
     ),
-    *(
-        Dialect(
-            path=path,
-            summary=f"{summary}: OVOS' API.",
-            fields=fields,
-            parse=partial(_ovos_request, fields=fields, language_only=path == "/lang_detect"),
-            respond=_ovos_response,
-            answers=(answer,),
-            recording=None,
-            in_query=True,
-        )
-        for path, summary, fields, answer in (
-            ("/stt", "Transcribe a recording", OVOS_FIELDS, PLAIN_TEXT),
-            (
-                "/lang_detect",
-                "Find the language of the first 30 s of a recording",
-                OVOS_CANDIDATES,
-                "application/json",
-            ),
-        )
+    Dialect(
+        path="/stt",
+        summary="Transcribe a recording: OVOS' API.",
+        fields=OVOS_FIELDS,
+        parse=_ovos_request,
+        respond=_ovos_response,
+        answers=(PLAIN_TEXT,),
+        recording=None,
+        in_query=True,
+    ),
+    Dialect(
+        path="/lang_detect",
+        summary="Find the language of the first 30 s of a recording: OVOS' API.",
+        fields=OVOS_CANDIDATES,
+        parse=_ovos_language_request,
+        respond=_ovos_language_response,
+        answers=("application/json",),
+        recording=None,
+        in_query=True,
     ),
 )
 
