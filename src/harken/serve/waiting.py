@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from threading import Thread
 from typing import Any, Generic, TypeVar
@@ -67,22 +68,17 @@ async def in_daemon_thread(function: Callable[[], T], name: str) -> T:
 
     Unlike threads of `asyncio.to_thread`, it does not keep the process from ending.
     """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def settle(set_result: Callable[[Any], None], value: object) -> None:
-        if not result.done():  # else nobody waits any more
-            set_result(value)
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # who waits no longer leaves the thread alone
 
     def call() -> None:
         try:
-            outcome: tuple[Callable[[Any], None], object] = result.set_result, function()
+            result.set_result(function())
         except BaseException as error:
-            outcome = result.set_exception, error
-        call_soon(loop, settle, *outcome)
+            result.set_exception(error)
 
     Thread(target=call, name=name, daemon=True).start()
-    return await result
+    return await asyncio.wrap_future(result)
 
 
 class LoadOnce(Generic[T]):
